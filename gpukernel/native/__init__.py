@@ -1,0 +1,45 @@
+"""Where the native parts of the data path lie: the shim, the worker and the simulated GPU.
+
+The sources stand beside this file; what is built from them is installed into this package by the
+wheel (``shim/libcuda.so.1``, ``simgpu/libcuda.so.1``, ``bin/gpukernel-worker``).  An editable install
+puts them under ``site-packages`` while this file stays in the checkout, so both places are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from pathlib import Path
+
+__all__ = ["NativePartMissing", "shim_dir", "simgpu_library", "worker_executable"]
+
+
+class NativePartMissing(RuntimeError):
+    """A native part is not where the installation should have put it."""
+
+
+def _find(relative: str) -> Path:
+    override = os.environ.get("GPUKERNEL_NATIVE_DIR")
+    roots = [Path(override)] if override else []
+    roots += [Path(__file__).parent, Path(sysconfig.get_path("platlib"), "gpukernel", "native")]
+    for root in roots:
+        if (path := root / relative).exists():
+            return path
+    raise NativePartMissing(
+        f"gpukernel's native part {relative!r} is missing from {roots[-1]}; install gpukernel again with pip."
+    )
+
+
+def shim_dir() -> Path:
+    """Directory that holds the shim ``libcuda.so.1``; it goes first in ``LD_LIBRARY_PATH``."""
+    return _find("shim/libcuda.so.1").parent
+
+
+def simgpu_library() -> Path:
+    """The simulated GPU's ``libcuda.so.1``, which a worker loads in place of NVIDIA's."""
+    return _find("simgpu/libcuda.so.1")
+
+
+def worker_executable() -> Path:
+    """The program that executes one lease's CUDA calls on one device."""
+    return _find("bin/gpukernel-worker")

@@ -1,0 +1,1 @@
+"""GPU slices in JupyterHub: per-course profiles and quotas."""
