@@ -1,0 +1,20 @@
+#!/bin/sh
+# Installs what pip cannot bring: a C++ compiler and Python's venv module. Silent when nothing is missing.
+set -eu
+missing=
+command -v c++ >/dev/null 2>&1 || missing="$missing g++"
+"${PYTHON:-python3}" -c 'import venv, ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
+for package in "$@"; do
+    dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "Installing$missing …"
+    apt-get update -qq
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+else
+    echo "Missing:$missing. Install them (Debian, Ubuntu: sudo apt-get install$missing) and run make again." >&2
+    exit 1
+fi
