@@ -1,0 +1,43 @@
+"""Run every benchmark and write docs/benchmarks.md; ``python -m benchmarks data_path`` prints one only."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import importlib
+import os
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+ALL = ("kernels", "data_path", "simulated_gpu")
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown processor"
+
+
+def main(names: list[str]) -> None:
+    sections = []
+    for name in names or ALL:
+        print(f"benchmarks: {name} …", file=sys.stderr, flush=True)
+        for table in asyncio.run(importlib.import_module(f"benchmarks.{name}").measure()):
+            sections.append(table.markdown())
+    text = "\n".join(sections)
+    if names:
+        print(text)
+        return
+    PAGE.write_text(
+        "# Benchmarks\n\n"
+        f"Made by `make bench` on {datetime.date.today().isoformat()}: {os.cpu_count()} cores of an {_processor()}, simulated GPU. "
+        "Every figure stands beside a baseline from the same run, since machines are noisy; read the ratios.\n\n"
+        + text
+    )
+    print(f"wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,71 @@
+"""How long a Jupyter kernel takes to answer, on a slice and plainly, and what a lease costs in memory."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+
+from benchmarks.pool import leased, pool_running, worker_memory
+from benchmarks.report import Table, mebibytes, ratio
+
+ROUNDS = 10
+WORKERS = 20
+
+
+async def _start(name: str) -> float:
+    manager = AsyncKernelManager(kernel_name=name)
+    start = time.perf_counter()
+    await manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    await client.wait_for_ready(timeout=60)
+    seconds = time.perf_counter() - start
+    client.stop_channels()
+    await manager.shutdown_kernel(now=True)
+    return seconds
+
+
+def _gpu_kernelspec() -> str:
+    specs: dict[str, str] = KernelSpecManager().find_kernel_specs()
+    for name in sorted(specs):
+        spec: KernelSpec = KernelSpecManager().get_kernel_spec(name)
+        if spec.metadata.get("kernel_provisioner", {}).get("provisioner_name") == "gpu-slice":
+            return name
+    raise RuntimeError("no slice kernel is installed; run: gpukernel kernelspec install --sys-prefix")
+
+
+async def measure() -> list[Table]:
+    async with pool_running():
+        plain, on_slice = [], []
+        name = _gpu_kernelspec()
+        await _start("python3"), await _start(name)  # files into the page cache
+        for _ in range(ROUNDS):
+            plain.append(await _start("python3"))
+            on_slice.append(await _start(name))
+    baseline, ours = statistics.median(plain), statistics.median(on_slice)
+    start = Table(
+        "Start of a kernel",
+        ["kernel", "median of 10", "÷ plain"],
+        [
+            ["plain ipykernel", f"{baseline * 1e3:.0f} ms", "1.00"],
+            [f"{Path(name).name}", f"{ours * 1e3:.0f} ms", ratio(ours, baseline)],
+        ],
+        notes="From `start_kernel` to the answer to `kernel_info_request`, in turn. Aim: 1.15.",
+    )
+
+    async with leased(0.02, count=WORKERS):
+        memory = worker_memory()
+    rest = Table(
+        "Memory of a worker at rest",
+        ["figure", f"median of {len(memory)}", "aim"],
+        [
+            ["proportional set size", mebibytes(statistics.median(m.pss for m in memory)), ""],
+            ["resident set size", mebibytes(statistics.median(m.rss for m in memory)), "≤ 40 MiB"],
+        ],
+        notes="Workers on one simulated V100, live, nobody connected. The proportional size divides shared pages among those who share them.",
+    )
+    return [start, rest]
