@@ -1,0 +1,81 @@
+"""What a program needs to find its slice: a lease file, and the shim first on the library path.
+
+The lease file is the only place outside the pool's database and the worker's memory that holds the lease's
+secret.  It is a text file of mode 0600, one ``key value …`` a line, that the shim reads at ``cuInit``::
+
+    version 1
+    lease 8c1f…
+    state live
+    secret 3f9a…
+    device 0 unix:/run/…/data.sock tcp:127.0.0.1:41234
+
+``device`` lines stand in CUDA device order, the endpoints of each best first.  ``state ended`` comes with a
+``reason`` line, the sentence that the shim prints instead of connecting.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpukernel import native
+
+if TYPE_CHECKING:
+    from gpukernel.pool.model import Lease
+
+__all__ = ["LEASE_FILE_VARIABLE", "shim_environment", "write_lease_file"]
+
+LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
+_STATE = {"starting": "waiting", "live": "live", "ending": "ended", "ended": "ended"}
+
+
+def write_lease_file(path: Path, lease: Lease) -> None:
+    """Write `lease` for the shim, readable by this user only, replacing an older file in one step.
+
+    Parameters
+    ----------
+    path
+        Where the file goes; the directory must exist.
+    lease
+        A lease as `Acquire` returned it to its holder, with its secret.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written.
+    """
+    lines = ["version 1", f"lease {lease.id}", f"state {_STATE[lease.state]}", f"secret {lease.secret}"]
+    if lease.end_reason:
+        lines.append("reason " + " ".join(lease.end_reason.split()))
+    for number, piece in enumerate(lease.slices):
+        lines.append(" ".join([f"device {number}", *piece.endpoints]))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The environment `base`, changed so that ``libcuda.so.1`` is the shim and finds its lease.
+
+    Returns
+    -------
+    dict
+        A copy of `base` with ``LD_LIBRARY_PATH`` (the shim's directory first) and ``GPUKERNEL_LEASE_FILE``.
+        The secret itself is not in it.
+    """
+    environment = dict(base)
+    shim = str(native.shim_dir())
+    others = [
+        part for part in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part and part != shim
+    ]
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join([shim, *others])
+    environment[LEASE_FILE_VARIABLE] = str(lease_file)
+    return environment

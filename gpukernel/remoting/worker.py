@@ -1,0 +1,294 @@
+"""Starts, adopts and talks to workers: the processes that own one lease's CUDA context on one device.
+
+A worker outlives the agent that started it.  Everything needed to find it again lies in its directory:
+``data.sock`` (programs connect here and prove that they know the lease's secret), ``control.sock`` (mode 0600,
+for the agent) and ``worker.log``.
+
+On ``control.sock`` a request is one line of text and its answer one line of JSON: ``status``, ``limit BYTES
+WEIGHT``, ``stop REASON``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpukernel import native
+
+__all__ = [
+    "DeviceDescription",
+    "WorkerHandle",
+    "WorkerStartFailed",
+    "WorkerStatus",
+    "adopt_worker",
+    "list_devices",
+    "start_worker",
+]
+
+START_SECONDS = 30.0
+CONTROL_SECONDS = 10.0
+
+
+class WorkerStartFailed(Exception):
+    """A worker could not be started; the text is a sentence that says why."""
+
+
+class WorkerGone(Exception):
+    """The worker no longer answers on its control socket."""
+
+
+@dataclass(frozen=True)
+class DeviceDescription:
+    """One device of a CUDA library; memory in bytes."""
+
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int
+    compute_capability: str
+    multiprocessors: int
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """What a worker says of itself; memory in bytes, times in seconds."""
+
+    pid: int
+    lease: str
+    device: int
+    memory_limit_bytes: int
+    memory_used_bytes: int
+    memory_peak_bytes: int
+    cuda_calls: int
+    launches: int
+    gpu_seconds: float
+    connections: int
+    idle_seconds: float
+    endpoints: tuple[str, ...]
+
+
+def _from_json(kind: Any, data: Mapping[str, Any]) -> Any:
+    values = {field.name: data[field.name] for field in dataclasses.fields(kind)}
+    if "endpoints" in values:
+        values["endpoints"] = tuple(values["endpoints"])
+    return kind(**values)
+
+
+def list_devices(library: Path | str, env: Mapping[str, str] | None = None) -> list[DeviceDescription]:
+    """The devices that the CUDA driver library `library` shows, asked for in a process of their own.
+
+    Raises
+    ------
+    WorkerStartFailed
+        When the library cannot be loaded or answers with an error.
+    """
+    answer = subprocess.run(
+        [native.worker_executable(), "--list-devices", "--library", str(library)],
+        env=None if env is None else dict(env),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if answer.returncode:
+        reason = answer.stderr.strip() or answer.stdout.strip()
+        raise WorkerStartFailed(f"the devices of {library} could not be listed: {reason}")
+    return [_from_json(DeviceDescription, entry) for entry in json.loads(answer.stdout)]
+
+
+class WorkerHandle:
+    """A living worker: ask it, limit it, stop it, and wait for its end."""
+
+    def __init__(self, directory: Path, pid: int, pidfd: int, status: WorkerStatus) -> None:
+        self.directory = directory
+        self.lease_id = status.lease
+        self.device = status.device
+        self.pid = pid
+        self.endpoints = status.endpoints
+        self._pidfd = pidfd
+        self._control: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._lock = asyncio.Lock()
+        self._ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pidfd, self._process_ended)
+
+    def _process_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        with contextlib.suppress(ChildProcessError, OSError):
+            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)  # reap it where it is our child
+        os.close(self._pidfd)
+        self._ended.set()
+
+    async def _ask(self, line: str) -> dict[str, Any]:
+        async with self._lock:
+            try:
+                async with asyncio.timeout(CONTROL_SECONDS):
+                    if self._control is None:
+                        path = str(self.directory / "control.sock")
+                        self._control = await asyncio.open_unix_connection(path)
+                    reader, writer = self._control
+                    writer.write(" ".join(line.split()).encode() + b"\n")
+                    await writer.drain()
+                    answer = await reader.readline()
+            except (OSError, TimeoutError) as error:
+                self._close()
+                raise WorkerGone(f"the worker of lease {self.lease_id} does not answer: {error}") from error
+        if not answer.endswith(b"\n"):
+            self._close()
+            raise WorkerGone(f"the worker of lease {self.lease_id} has gone")
+        return dict(json.loads(answer))
+
+    def _close(self) -> None:
+        if self._control is not None:
+            self._control[1].close()
+            self._control = None
+
+    async def status(self) -> WorkerStatus:
+        """Ask the worker for its figures; raises `WorkerGone` where it no longer answers."""
+        status: WorkerStatus = _from_json(WorkerStatus, await self._ask("status"))
+        return status
+
+    async def limit(self, memory_bytes: int, weight: float) -> None:
+        """Change the cap in bytes and the compute weight; raises `ValueError` where more is already allocated."""
+        answer = await self._ask(f"limit {memory_bytes} {weight}")
+        if not answer.get("ok"):
+            raise ValueError(str(answer.get("error")))
+
+    async def stop(self, reason: str) -> None:
+        """Tell the connected programs `reason` and end the worker; `wait` says when it has ended."""
+        with contextlib.suppress(WorkerGone):
+            await self._ask(f"stop {reason}")
+        self._close()
+
+    async def wait(self) -> None:
+        """Return when the process has ended."""
+        await self._ended.wait()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._ended.is_set()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if not self._ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+
+async def start_worker(
+    *,
+    library: Path | str,
+    device: int,
+    memory_bytes: int,
+    weight: float,
+    lease_id: str,
+    secret: str,
+    directory: Path,
+    tcp_host: str | None = None,
+    env: Mapping[str, str] | None = None,
+    orphan_seconds: float = 120.0,
+) -> WorkerHandle:
+    """Start a worker and return once it listens.
+
+    Parameters
+    ----------
+    library
+        The ``libcuda.so.1`` that it loads: NVIDIA's or the simulated GPU's.
+    device
+        Index of the device in that library.
+    memory_bytes
+        The cap on what the lease's programs may allocate together.
+    weight
+        Share of contended compute.
+    secret
+        The lease's secret, hexadecimal; given over standard input, never in the command line.
+    directory
+        An existing directory for its sockets and log, whose path has fewer than about 90 characters.
+    tcp_host
+        Also listen on an ephemeral TCP port of this address.
+
+    Raises
+    ------
+    WorkerStartFailed
+        With the worker's own sentence.
+    """
+    command = [str(native.worker_executable()), "--library", str(library), "--device", str(device)]
+    command += ["--memory", str(memory_bytes), "--weight", str(weight), "--lease", lease_id]
+    command += ["--directory", str(directory), "--orphan-seconds", str(orphan_seconds)]
+    if tcp_host is not None:
+        command += ["--tcp", f"{tcp_host}:0"]
+    with open(directory / "worker.log", "ab", opener=lambda p, f: os.open(p, f, 0o600)) as log:
+        process = subprocess.Popen(
+            command,
+            env=None if env is None else dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    pidfd = os.pidfd_open(process.pid)
+    reader = asyncio.StreamReader()
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(secret.encode() + b"\n")
+            process.stdin.close()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+        )
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                line = await reader.readline()
+        finally:
+            transport.close()
+        ready = json.loads(line) if line else {"ready": False, "error": "it ended before it was ready"}
+        if not ready["ready"]:
+            raise WorkerStartFailed(f"the worker of lease {lease_id} did not start: {ready['error']}")
+    except BaseException as error:
+        process.kill()
+        process.wait()
+        os.close(pidfd)
+        if isinstance(error, TimeoutError):
+            raise WorkerStartFailed(
+                f"the worker of lease {lease_id} was not ready within {START_SECONDS:.0f} s"
+            ) from error
+        raise
+    process.returncode = 0  # reaped through its pidfd: Popen must not wait for it
+    status = await _status_of(directory)
+    return WorkerHandle(directory, process.pid, pidfd, status)
+
+
+async def _status_of(directory: Path) -> WorkerStatus:
+    reader, writer = await asyncio.open_unix_connection(str(directory / "control.sock"))
+    try:
+        async with asyncio.timeout(CONTROL_SECONDS):
+            writer.write(b"status\n")
+            await writer.drain()
+            status: WorkerStatus = _from_json(WorkerStatus, json.loads(await reader.readline()))
+            return status
+    finally:
+        writer.close()
+
+
+async def adopt_worker(directory: Path) -> WorkerHandle | None:
+    """The living worker of `directory`, started by an earlier agent, or None where none lives there."""
+    try:
+        status = await _status_of(directory)
+        pidfd = os.pidfd_open(status.pid)
+    except (OSError, TimeoutError, ValueError):
+        return None
+    try:
+        return WorkerHandle(directory, status.pid, pidfd, await _status_of(directory))
+    except (OSError, TimeoutError, ValueError):
+        os.close(pidfd)
+        return None
