@@ -184,6 +184,21 @@ class WorkerHandle:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
 
+def _spawn(command: list[str], env: Mapping[str, str] | None, log_path: Path) -> subprocess.Popen[bytes]:
+    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            command,
+            env=None if env is None else dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
 async def start_worker(
     *,
     library: Path | str,
@@ -226,15 +241,7 @@ async def start_worker(
     command += ["--directory", str(directory), "--orphan-seconds", str(orphan_seconds)]
     if tcp_host is not None:
         command += ["--tcp", f"{tcp_host}:0"]
-    with open(directory / "worker.log", "ab", opener=lambda p, f: os.open(p, f, 0o600)) as log:
-        process = subprocess.Popen(
-            command,
-            env=None if env is None else dict(env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        )
+    process = _spawn(command, env, directory / "worker.log")
     assert process.stdin is not None
     assert process.stdout is not None
     pidfd = os.pidfd_open(process.pid)

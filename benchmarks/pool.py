@@ -1,0 +1,79 @@
+"""Pools and leases for the benchmarks: real ones, started for one measurement."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpukernel.embedded import EmbeddedPool
+from gpukernel.pool.client import PoolClient, resolve_address
+from gpukernel.pool.model import Holder, Lease, SliceRequest
+from gpukernel.remoting.environment import shim_environment, write_lease_file
+
+
+@contextlib.asynccontextmanager
+async def pool_running() -> AsyncIterator[EmbeddedPool]:
+    """A pool with one simulated V100, which this process's environment points at."""
+    with EmbeddedPool("v100:1", tcp_host="127.0.0.1") as pool:
+        before = os.environ.get("GPUKERNEL_STATE")
+        os.environ["GPUKERNEL_STATE"] = str(pool.state)
+        try:
+            yield pool
+        finally:
+            if before is None:
+                del os.environ["GPUKERNEL_STATE"]
+            else:
+                os.environ["GPUKERNEL_STATE"] = before
+
+
+@contextlib.asynccontextmanager
+async def leased(share: float, count: int = 1, transport: str = "") -> AsyncIterator[dict[str, str]]:
+    """Hold `count` leases of `share`; gives the environment of a program under the shim on the last of them.
+
+    `transport` ``"unix"`` or ``"tcp"`` leaves only endpoints of that kind.
+    """
+    async with pool_running() as pool, contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(PoolClient(resolve_address(None, pool.state)))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for number in range(count):
+            lease = await client.acquire_now(
+                f"benchmark {number}", SliceRequest(share=share), Holder("benchmark")
+            )
+            await stack.enter_async_context(client.keep_alive(lease))
+        write_lease_file(folder / "lease", _only(lease, transport))
+        yield shim_environment(folder / "lease", os.environ)
+
+
+def _only(lease: Lease, transport: str) -> Lease:
+    slices = tuple(
+        replace(piece, endpoints=tuple(e for e in piece.endpoints if e.startswith(transport)))
+        for piece in lease.slices
+    )
+    return replace(lease, slices=slices)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one process: proportional and resident set size."""
+
+    pss: int
+    rss: int
+
+
+def worker_memory() -> list[Memory]:
+    """The memory of every worker on this machine."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if Path(os.readlink(process / "exe")).name != "gpukernel-worker":
+                continue
+            fields = {}
+            for line in (process / "smaps_rollup").read_text().splitlines()[1:]:
+                name, value, *_ = line.split()
+                fields[name] = int(value) * 1024
+            found.append(Memory(fields["Pss:"], fields["Rss:"]))
+    return found
