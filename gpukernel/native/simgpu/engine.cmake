@@ -1,0 +1,28 @@
+# The simulated GPU's engine: decoder, scheduler, and the instruction handlers once per x86-64 level, of which the
+# machine's best is picked at run time.
+set(SIMGPU_DIR ${CMAKE_CURRENT_LIST_DIR})
+find_package(Threads REQUIRED)
+set(SIMGPU_HANDLERS
+    ${SIMGPU_DIR}/exec/handlers/integer.cpp ${SIMGPU_DIR}/exec/handlers/compare.cpp
+    ${SIMGPU_DIR}/exec/handlers/floating.cpp ${SIMGPU_DIR}/exec/handlers/convert.cpp
+    ${SIMGPU_DIR}/exec/handlers/memory.cpp ${SIMGPU_DIR}/exec/handlers/atomic.cpp ${SIMGPU_DIR}/exec/handlers/warp.cpp)
+set(SIMGPU_LEVEL_OBJECTS)
+foreach(level 2 3 4)
+  add_library(simgpu_handlers_v${level} OBJECT ${SIMGPU_HANDLERS})
+  target_compile_features(simgpu_handlers_v${level} PRIVATE cxx_std_20)
+  target_compile_definitions(simgpu_handlers_v${level} PRIVATE SIMGPU_LEVEL=v${level})
+  # No contraction: mul then add stays two roundings.  Signed overflow wraps, lanes alias by type.
+  target_compile_options(simgpu_handlers_v${level} PRIVATE
+    -O3 -march=x86-64-v${level} $<$<EQUAL:${level},4>:-mprefer-vector-width=512> -ffp-contract=off -fno-math-errno
+    -fno-trapping-math -fwrapv -fno-strict-aliasing -fvisibility=hidden -w)
+  set_target_properties(simgpu_handlers_v${level} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  list(APPEND SIMGPU_LEVEL_OBJECTS $<TARGET_OBJECTS:simgpu_handlers_v${level}>)
+endforeach()
+add_library(simgpu_engine STATIC
+    ${SIMGPU_DIR}/ptx/lexer.cpp ${SIMGPU_DIR}/ptx/parser.cpp ${SIMGPU_DIR}/ptx/decode.cpp ${SIMGPU_DIR}/ptx/link.cpp
+    ${SIMGPU_DIR}/exec/memory.cpp ${SIMGPU_DIR}/exec/block.cpp ${SIMGPU_DIR}/exec/scheduler.cpp ${SIMGPU_DIR}/exec/levels.cpp
+    ${SIMGPU_DIR}/exec/builtins.cpp ${SIMGPU_DIR}/exec/launch.cpp ${SIMGPU_LEVEL_OBJECTS})
+target_compile_features(simgpu_engine PUBLIC cxx_std_20)
+target_compile_options(simgpu_engine PRIVATE -O2 -Wall -Wextra -fno-strict-aliasing -fvisibility=hidden)
+set_target_properties(simgpu_engine PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_link_libraries(simgpu_engine PUBLIC Threads::Threads)

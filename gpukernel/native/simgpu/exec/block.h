@@ -1,0 +1,77 @@
+// One block on one thread: its warps, barriers and storage.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "machine.h"
+
+namespace gpukernel::simgpu {
+
+struct FreeBytes {
+    void operator()(char* p) const { std::free(p); }
+};
+// Aligned storage that grows and is not cleared.
+struct Storage {
+    std::unique_ptr<char, FreeBytes> bytes;
+    size_t size = 0;
+    char* need(size_t n) {
+        if (n > size) {
+            size = (n + 4095) / 4096 * 4096;
+            bytes.reset(static_cast<char*>(std::aligned_alloc(64, size)));
+            if (!bytes) throw Fault{Status::out_of_memory, "the host has no memory for a simulated block"};
+        }
+        return bytes.get();
+    }
+};
+
+struct LaunchState {
+    const Program* program;
+    const Function* kernel;
+    const Launch* launch;
+    DeviceMemory* memory;
+    int multiprocessors;
+    uint64_t stack_bytes;
+    uint64_t shared_bytes;
+    std::vector<char> params;
+    std::atomic<uint64_t> next_block{0};
+    std::atomic<bool> stop{false};
+    std::mutex fault_mutex;
+    Fault fault{Status::ok, {}};
+    uint64_t blocks() const { return uint64_t(launch->grid.x) * launch->grid.y * launch->grid.z; }
+    uint32_t threads() const { return launch->block.x * launch->block.y * launch->block.z; }
+};
+
+struct Barrier {
+    uint32_t arrived = 0, expected = 0;  // threads; expected 0: every living thread
+    uint32_t votes_true = 0, votes = 0;
+};
+
+struct BlockState {
+    LaunchState* launch = nullptr;
+    uint32_t ctaid[3] = {};
+    uint64_t linear = 0;
+    std::vector<Warp> warps;
+    Storage registers, shared, local;
+    std::vector<Frame*> spare;                  // frames of device functions
+    std::vector<std::unique_ptr<Frame>> frames;
+    std::vector<Storage> frame_storage;
+    Barrier barriers[16];
+    uint32_t living = 0;
+    bool prepared = false;
+
+    void prepare(LaunchState& launch_state);    // once per launch
+    void start(uint64_t block);
+    bool run_slice();                           // true: the block has ended; throws Fault
+    Frame* make_frame(const Function& function);
+    void release_barriers();
+};
+
+// Runs a warp until it ends, waits or has used its slice; false when nothing could run.
+bool run_warp(Warp& warp);
+bool call_builtin(Warp& warp, const CallSite& site);
+std::string place(const Warp& warp, int lane);  // "thread (1,0,0) of block (2,0,0) in kernel 'k'"
+
+}  // namespace gpukernel::simgpu

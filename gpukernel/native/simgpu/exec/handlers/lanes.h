@@ -1,0 +1,100 @@
+// How a handler reaches 32 lanes.  Included only by files that are compiled once per x86-64 level: everything
+// here has internal linkage, so no level's code can stand in for another's.
+#pragma once
+
+#include <math.h>
+#include <string.h>
+
+#include <bit>
+#include <cstdint>
+
+#include "../machine.h"
+
+#define LANES _Pragma("GCC ivdep") for (int i = 0; i < kLanes; ++i)
+
+namespace gpukernel::simgpu {
+namespace {
+
+using u8 = uint8_t;
+using s8 = int8_t;
+using u16 = uint16_t;
+using s16 = int16_t;
+using u32 = uint32_t;
+using s32 = int32_t;
+using u64 = uint64_t;
+using s64 = int64_t;
+using f32 = float;
+using f64 = double;
+using f16 = _Float16;
+
+template <class T>
+inline const T* in(const Warp& w, u32 operand) {
+    return static_cast<const T*>(__builtin_assume_aligned(w.base[operand & 1] + operand, 64));
+}
+inline u32 in_pred(const Warp& w, u32 operand) { return *reinterpret_cast<const u32*>(w.base[operand & 1] + operand); }
+template <class T>
+inline T* out(Warp& w, u32 operand) {
+    return static_cast<T*>(__builtin_assume_aligned(w.registers + operand, 64));
+}
+template <class D>
+inline void blend(D* d, const D* t, u32 m) {
+    LANES d[i] = (m >> i & 1) ? t[i] : d[i];
+}
+inline void out_pred(Warp& w, u32 operand, u32 value) {
+    u32* d = reinterpret_cast<u32*>(w.registers + operand);
+    *d = (*d & ~w.exec) | (value & w.exec);
+}
+
+template <class D, class A, auto F>
+void un(Warp& w, const Op& op) {
+    const A* a = in<A>(w, op.a);
+    D* d = out<D>(w, op.dst);
+    alignas(64) D t[kLanes];
+    D* o = w.exec == kFull ? d : t;
+    LANES o[i] = F(a[i]);
+    if (o == t) blend(d, t, w.exec);
+}
+template <class D, class A, class B, auto F>
+void bin(Warp& w, const Op& op) {
+    const A* a = in<A>(w, op.a);
+    const B* b = in<B>(w, op.b);
+    D* d = out<D>(w, op.dst);
+    alignas(64) D t[kLanes];
+    D* o = w.exec == kFull ? d : t;
+    LANES o[i] = F(a[i], b[i]);
+    if (o == t) blend(d, t, w.exec);
+}
+template <class D, class A, class B, class C, auto F>
+void tri(Warp& w, const Op& op) {
+    const A* a = in<A>(w, op.a);
+    const B* b = in<B>(w, op.b);
+    const C* c = in<C>(w, op.c);
+    D* d = out<D>(w, op.dst);
+    alignas(64) D t[kLanes];
+    D* o = w.exec == kFull ? d : t;
+    LANES o[i] = F(a[i], b[i], c[i]);
+    if (o == t) blend(d, t, w.exec);
+}
+// For functions that are calls: only for the lanes that run.
+template <class D, class A, auto F>
+void each(Warp& w, const Op& op) {
+    const A* a = in<A>(w, op.a);
+    D* d = out<D>(w, op.dst);
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        d[i] = F(a[i]);
+    }
+}
+template <class A, auto F>
+void compare(Warp& w, const Op& op) {
+    const A* a = in<A>(w, op.a);
+    const A* b = in<A>(w, op.b);
+    alignas(64) u32 t[kLanes];
+    LANES t[i] = F(a[i], b[i]) ? 1u << i : 0u;
+    u32 m = 0;
+    for (int i = 0; i < kLanes; ++i) m |= t[i];
+    out_pred(w, op.dst, m);
+}
+
+}  // namespace
+}  // namespace gpukernel::simgpu

@@ -1,0 +1,167 @@
+// What decoded code looks like and what it runs on: the data shared by the decoder, the scheduler and the
+// instruction handlers.  Handlers are compiled once per x86-64 level; nothing here may generate code worth
+// vectorising, so that the linker may keep any one copy of what is inline.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../engine.h"
+
+namespace gpukernel::simgpu {
+
+struct Warp;
+struct Op;
+using Handler = void (*)(Warp&, const Op&);
+
+constexpr int kLanes = 32;
+constexpr uint32_t kFull = 0xffffffffu;
+constexpr uint32_t kNoGuard = 0xffffffffu;
+
+// Generic addresses: host user space is below 2^47, so the top byte names the window.
+constexpr int kWindowShift = 56;
+constexpr uint64_t kSharedWindow = 1ull << kWindowShift;
+constexpr uint64_t kLocalWindow = 2ull << kWindowShift;
+constexpr uint64_t kParamWindow = 3ull << kWindowShift;
+constexpr uint64_t kFunctionWindow = 4ull << kWindowShift;
+constexpr uint64_t kOffsetMask = (1ull << kWindowShift) - 1;
+
+enum class Space : uint8_t { generic, global, shared, local, param };
+
+// What the scheduler must do itself; everything else is a plain handler.
+enum class Control : uint8_t {
+    none, branch, branch_table, ret, exit, call, warp_sync, barrier, barrier_arrive, trap, yield,
+};
+
+// One decoded instruction.  Operands are byte offsets into the frame's registers, or, with the lowest bit set,
+// into the function's table of broadcast constants.
+struct Op {
+    Handler fn = nullptr;
+    int64_t imm = 0;
+    uint32_t dst = 0, a = 0, b = 0, c = 0;
+    uint32_t extra = 0;   // a second destination, or an index into Function::lists
+    uint32_t aux = 0;     // branch target, call site, member mask operand
+    uint32_t guard = kNoGuard;
+    uint32_t line = 0;
+    Control control = Control::none;
+    bool guard_not = false;
+    uint8_t sub = 0, sub2 = 0;
+};
+
+struct Slot {
+    uint32_t offset, size;
+};
+enum class Builtin : uint8_t { none, vprintf, assertfail, malloc, free, nanosleep };
+struct CallSite {
+    int callee = -1;  // index into Program::functions; -1: indirect through Op::a, or a builtin
+    Builtin builtin = Builtin::none;
+    std::vector<uint32_t> args, rets;  // offsets in the caller's local frame
+};
+
+struct Function {
+    std::string name;
+    bool kernel = false;
+    std::vector<Op> code;
+    std::vector<char> constants;           // broadcast immediates
+    std::vector<uint32_t> lists;           // vector operands
+    std::vector<CallSite> calls;
+    std::vector<std::vector<uint32_t>> tables;  // brx.idx
+    std::vector<Slot> params, rets;        // in the local frame
+    uint32_t register_bytes = 0;           // of one warp
+    uint32_t local_bytes = 0;              // of one thread's frame
+    uint32_t shared_bytes = 0;
+    uint32_t stack_bytes = 0;              // of one thread, with everything it calls
+    std::string lacking;                   // an instruction that is not supported: told when it would run
+    const char* constant_base = nullptr;   // 64-byte aligned copy of `constants`, minus one
+    std::unique_ptr<char[]> constant_store;
+    KernelInfo info;
+};
+
+struct Program {
+    std::vector<std::unique_ptr<Function>> functions;
+    std::vector<std::string> lines;        // not kept: messages carry line numbers
+};
+
+struct Frame {
+    char* registers = nullptr;
+    const Function* function = nullptr;
+    Frame* caller = nullptr;
+    const Op* return_to = nullptr;
+    uint32_t mask = 0;
+    uint32_t local_base = 0;
+    uint32_t depth = 0;
+    const CallSite* site = nullptr;
+    size_t capacity = 0;
+};
+
+enum class Wait : uint8_t { ready, warp, barrier };
+struct Group {  // lanes of a warp that run together
+    Frame* frame;
+    const Op* ip;
+    uint32_t mask;
+    Wait wait;
+    uint8_t barrier;
+    bool deferred;
+};
+
+struct BlockState;
+struct LaunchState;
+
+struct CachedRange {
+    uint64_t lo = 1, hi = 0;
+};
+
+struct alignas(64) Warp {
+    const char* base[2];      // registers, constants - 1
+    char* registers;
+    uint32_t exec;            // lanes that the current instruction runs for
+    uint32_t live;
+    bool touched = false;     // an atomic or volatile access since the last back edge: maybe a spin
+    Frame* frame;
+    char* shared;
+    uint64_t shared_bytes;
+    char* local;
+    uint64_t local_stride;    // bytes of one thread
+    const char* params;
+    uint64_t param_bytes;
+    CachedRange cache[2];
+    BlockState* block;
+    LaunchState* launch;
+    uint32_t index;
+    uint32_t started;         // lanes that exist
+    Group groups[kLanes];
+    int group_count;
+    alignas(64) uint32_t tid[3][kLanes];
+};
+
+// Turns every active lane's address into a host pointer, or throws the fault.
+void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space);
+uint64_t special_register(Warp& warp, int lane, int which);
+
+struct Fault {
+    Status status;
+    std::string message;
+};
+
+struct HandlerEntry {
+    const char* key;
+    Handler fn;
+};
+struct HandlerTable {
+    const HandlerEntry* entries;
+    size_t count;
+};
+// The handler of a normalised instruction name for this machine's processor, or nullptr.
+Handler find_handler(std::string_view key);
+
+enum SpecialRegister : int {
+    kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ,
+    kLaneId, kWarpId, kNwarpId, kSmId, kNsmId, kGridId, kLanemaskEq, kLanemaskLe, kLanemaskLt, kLanemaskGe, kLanemaskGt,
+    kClock, kClockHi, kClock64, kGlobalTimer, kGlobalTimerLo, kGlobalTimerHi, kDynamicSmem, kTotalSmem, kZero, kOne,
+};
+
+}  // namespace gpukernel::simgpu

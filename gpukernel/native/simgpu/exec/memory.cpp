@@ -1,0 +1,122 @@
+// Device memory: one reserved range of host addresses, committed on first touch, cut into live allocations.
+#include <sys/mman.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+#include "../engine.h"
+
+namespace gpukernel::simgpu {
+namespace {
+
+constexpr uint64_t kGrain = 256;
+constexpr uint64_t kPage = 4096;
+uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+class ReservedMemory final : public DeviceMemory {
+  public:
+    explicit ReservedMemory(size_t capacity) : capacity_(capacity) {
+        // Twice the capacity, so that fragmentation never refuses what the books allow; less where address
+        // space is limited.
+        for (reserved_ = round_up(capacity, kPage) * 2 + (64u << 20); reserved_ >= capacity; reserved_ /= 2) {
+            void* at = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (at == MAP_FAILED) continue;
+            base_ = reinterpret_cast<uint64_t>(at);
+            madvise(at, reserved_, MADV_DONTDUMP);
+            gaps_[base_] = reserved_;
+            return;
+        }
+        reserved_ = 0;
+    }
+    ~ReservedMemory() override {
+        if (reserved_) munmap(reinterpret_cast<void*>(base_), reserved_);
+    }
+
+    std::optional<uint64_t> allocate(size_t bytes) override {
+        if (bytes == 0 || bytes > capacity_) return std::nullopt;
+        uint64_t room = round_up(bytes, kGrain);
+        std::unique_lock lock(mutex_);
+        if (room > capacity_ - std::min<uint64_t>(used_, capacity_)) return std::nullopt;
+        for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
+            if (gap->second < room) continue;
+            uint64_t address = gap->first, left = gap->second - room;
+            gaps_.erase(gap);
+            if (left) gaps_[address + room] = left;
+            live_[address] = bytes;
+            used_ += room;
+            return address;
+        }
+        return std::nullopt;
+    }
+
+    bool free(uint64_t address) override {
+        std::unique_lock lock(mutex_);
+        auto it = live_.find(address);
+        if (it == live_.end()) return false;
+        uint64_t room = round_up(it->second, kGrain);
+        live_.erase(it);
+        used_ -= room;
+        clear(address, room);
+        auto next = gaps_.lower_bound(address);
+        if (next != gaps_.end() && next->first == address + room) {
+            room += next->second;
+            next = gaps_.erase(next);
+        }
+        if (next != gaps_.begin()) {
+            auto before = std::prev(next);
+            if (before->first + before->second == address) {
+                before->second += room;
+                return true;
+            }
+        }
+        gaps_[address] = room;
+        return true;
+    }
+
+    std::optional<Block> find(uint64_t address) const override {
+        std::shared_lock lock(mutex_);
+        auto it = live_.upper_bound(address);
+        if (it == live_.begin()) return std::nullopt;
+        --it;
+        if (address - it->first >= it->second) return std::nullopt;
+        return Block{it->first, it->second};
+    }
+    bool valid(uint64_t address, size_t bytes) const override {
+        auto block = find(address);
+        return block && bytes <= block->bytes - (address - block->address);
+    }
+    size_t capacity() const override { return capacity_; }
+    size_t used() const override {
+        std::shared_lock lock(mutex_);
+        return used_;
+    }
+
+  private:
+    size_t capacity_;
+    uint64_t base_ = 0, reserved_ = 0;
+    uint64_t used_ = 0;
+    mutable std::shared_mutex mutex_;
+    std::map<uint64_t, uint64_t> gaps_, live_;  // address -> bytes
+
+    // Whole pages go back to the host, the edges are zeroed: the next owner reads nothing of the last.
+    static void clear(uint64_t address, uint64_t bytes) {
+        uint64_t end = address + bytes, first = round_up(address, kPage), last = end / kPage * kPage;
+        if (first >= last) {
+            std::memset(reinterpret_cast<void*>(address), 0, bytes);
+            return;
+        }
+        std::memset(reinterpret_cast<void*>(address), 0, first - address);
+        std::memset(reinterpret_cast<void*>(last), 0, end - last);
+        madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceMemory> make_device_memory(size_t capacity_bytes) {
+    return std::make_unique<ReservedMemory>(capacity_bytes);
+}
+
+}  // namespace gpukernel::simgpu

@@ -1,0 +1,379 @@
+// Runs warps.  Lanes that have diverged form groups, each with its own frame and instruction pointer; the group
+// in the deepest call and, within it, at the lowest instruction runs first and merges with any group that it
+// meets.  Compilers lay code out so that the lowest instruction comes before the point where paths rejoin, so
+// this reconverges where a post-dominator stack would, yet every lane keeps its own program counter: a
+// lane that spins on a lock is set aside for the one that holds it, as on Volta.
+#include <algorithm>
+#include <bit>
+#include <chrono>
+
+#include "block.h"
+
+namespace gpukernel::simgpu {
+namespace {
+
+constexpr int kSpinPatience = 32;         // back edges of a diverged loop with atomics, before another group runs
+constexpr int kLoopPatience = 1 << 16;    // and of any other
+constexpr int kSlice = 1 << 14;           // back edges before another warp of the block runs
+
+uint32_t predicate(const Warp& warp, uint32_t operand) {
+    return *reinterpret_cast<const uint32_t*>(warp.base[operand & 1] + operand);
+}
+const uint32_t* words(const Warp& warp, uint32_t operand) {
+    return reinterpret_cast<const uint32_t*>(warp.base[operand & 1] + operand);
+}
+const uint64_t* longs(const Warp& warp, uint32_t operand) {
+    return reinterpret_cast<const uint64_t*>(warp.base[operand & 1] + operand);
+}
+
+struct Runner {
+    Warp& warp;
+    Frame* frame = nullptr;
+    const Op* ip = nullptr;
+    const Op* limit = nullptr;
+    uint32_t mask = 0;
+    int patience = 0, spins = 0, slice = kSlice;
+
+    void enter(Frame* f) {
+        frame = f;
+        warp.frame = f;
+        warp.registers = f->registers;
+        warp.base[0] = f->registers;
+        warp.base[1] = f->function->constant_base;
+    }
+    void park(const Op* at, uint32_t lanes, Frame* f, Wait wait = Wait::ready, uint8_t barrier = 0, bool deferred = false) {
+        for (int i = 0; i < warp.group_count; ++i) {
+            Group& g = warp.groups[i];
+            if (g.ip == at && g.frame == f && g.wait == wait && g.barrier == barrier) {
+                g.mask |= lanes;
+                g.deferred &= deferred;
+                return;
+            }
+        }
+        warp.groups[warp.group_count++] = {f, at, lanes, wait, barrier, deferred};
+    }
+    void drop(int i) { warp.groups[i] = warp.groups[--warp.group_count]; }
+
+    // Takes the next group that can run; false: none.
+    bool pick() {
+        int best = -1;
+        for (int round = 0; round < 2 && best < 0; ++round) {
+            for (int i = 0; i < warp.group_count; ++i) {
+                Group& g = warp.groups[i];
+                if (g.wait == Wait::warp && satisfied(g)) g.wait = Wait::ready;
+                if (g.wait != Wait::ready || g.deferred) continue;
+                if (best < 0 || g.frame->depth > warp.groups[best].frame->depth ||
+                    (g.frame->depth == warp.groups[best].frame->depth && g.ip < warp.groups[best].ip))
+                    best = i;
+            }
+            if (best < 0)
+                for (int i = 0; i < warp.group_count; ++i) warp.groups[i].deferred = false;
+        }
+        if (best < 0) return false;
+        Group g = warp.groups[best];
+        drop(best);
+        enter(g.frame);
+        ip = g.ip;
+        mask = g.mask;
+        for (int i = 0; i < warp.group_count; ++i)
+            if (warp.groups[i].frame == frame && warp.groups[i].ip == ip && warp.groups[i].wait == Wait::ready) {
+                mask |= warp.groups[i].mask;
+                drop(i--);
+            }
+        set_limit();
+        return true;
+    }
+    void set_limit() {
+        limit = reinterpret_cast<const Op*>(~uintptr_t(0));
+        for (int i = 0; i < warp.group_count; ++i) {
+            const Group& g = warp.groups[i];
+            if (g.frame == frame && g.wait == Wait::ready && g.ip > ip) limit = std::min(limit, g.ip);
+        }
+    }
+    // A group that waits at a .sync instruction may go on when every living lane that it names waits there too.
+    bool satisfied(const Group& g) {
+        uint32_t member = member_mask(g, std::countr_zero(g.mask)) & warp.live;
+        return (member & ~g.mask) == 0;
+    }
+    uint32_t member_mask(const Group& g, int lane) {
+        const char* base[2] = {g.frame->registers, g.frame->function->constant_base};
+        uint32_t operand = g.ip->aux;
+        return reinterpret_cast<const uint32_t*>(base[operand & 1] + operand)[lane];
+    }
+
+    void swap_out(bool deferred = false) {
+        park(ip, mask, frame, Wait::ready, 0, deferred);
+    }
+
+    bool back_edge() {  // true: give the thread to another warp
+        warp.touched ? spins += kLoopPatience / kSpinPatience : ++spins;
+        if (--slice > 0) return false;
+        slice = kSlice;
+        if (warp.launch->stop.load(std::memory_order_relaxed)) throw Fault{Status::ok, {}};
+        if (warp.launch->launch->cancel && *warp.launch->launch->cancel)
+            throw Fault{Status::trap, "the launch was cancelled"};
+        return true;
+    }
+
+    void leave(uint32_t lanes) {  // lanes end
+        warp.live &= ~lanes;
+        warp.block->living -= std::popcount(lanes);
+    }
+
+    void ret(uint32_t lanes) {
+        Frame* f = frame;
+        if (!f->caller) return leave(lanes);
+        const CallSite& site = *f->site;
+        for (size_t r = 0; r < site.rets.size() && r < f->function->rets.size(); ++r)
+            copy_local(f->local_base + f->function->rets[r].offset, f->caller->local_base + site.rets[r], f->function->rets[r].size, lanes);
+        f->mask &= ~lanes;
+        park(f->return_to, lanes, f->caller);
+        if (!f->mask) warp.block->spare.push_back(f);
+    }
+    void copy_local(uint64_t from, uint64_t to, uint32_t bytes, uint32_t lanes) {
+        for (; lanes; lanes &= lanes - 1) {
+            char* thread = warp.local + std::countr_zero(lanes) * warp.local_stride;
+            __builtin_memcpy(thread + to, thread + from, bytes);
+        }
+    }
+
+    void call(const Op& op, uint32_t lanes) {
+        const Function& here = *frame->function;
+        const CallSite& site = here.calls[op.extra];
+        if (site.builtin != Builtin::none) {
+            warp.exec = lanes;
+            call_builtin(warp, site);
+            park(&op + 1, lanes, frame);
+            return;
+        }
+        const auto& functions = warp.launch->program->functions;
+        size_t callee = static_cast<size_t>(site.callee);
+        if (site.callee < 0) {
+            const uint64_t* target = longs(warp, op.a);
+            uint64_t address = target[std::countr_zero(lanes)];
+            uint32_t same = 0;
+            for (int i = 0; i < kLanes; ++i) same |= uint32_t(target[i] == address) << i;
+            if (uint32_t others = lanes & ~same) park(&op, others, frame);
+            lanes &= same;
+            callee = address & kOffsetMask;
+            if ((address >> kWindowShift) != (kFunctionWindow >> kWindowShift) || callee >= functions.size())
+                throw Fault{Status::illegal_address, "an indirect call to an address that is not a function's, by " + place(warp, std::countr_zero(lanes))};
+        }
+        const Function& function = *functions[callee];
+        if (!function.lacking.empty()) throw Fault{Status::unsupported, function.lacking};
+        Frame* f = warp.block->make_frame(function);
+        f->caller = frame;
+        f->return_to = &op + 1;
+        f->mask = lanes;
+        f->depth = frame->depth + 1;
+        f->site = &site;
+        f->local_base = (frame->local_base + here.local_bytes + 15) / 16 * 16;
+        if (f->local_base + function.local_bytes > warp.local_stride)
+            throw Fault{Status::illegal_address, "stack overflow: a thread's calls need more than " + std::to_string(warp.local_stride) +
+                                                     " bytes, at " + place(warp, std::countr_zero(lanes))};
+        for (size_t p = 0; p < site.args.size() && p < function.params.size(); ++p)
+            copy_local(frame->local_base + site.args[p], f->local_base + function.params[p].offset, function.params[p].size, lanes);
+        park(function.code.data(), lanes, f);
+    }
+
+    void barrier(const Op& op, uint32_t lanes) {
+        uint32_t id = words(warp, op.a)[std::countr_zero(lanes)];
+        if (id > 15) throw Fault{Status::illegal_barrier, "barrier " + std::to_string(id) + " does not exist (0 to 15), at " + place(warp, std::countr_zero(lanes))};
+        Barrier& b = warp.block->barriers[id];
+        uint32_t count = std::popcount(lanes);
+        if (op.sub2 & 1) {  // an explicit count: whole warps
+            b.expected = words(warp, op.b)[std::countr_zero(lanes)];
+            if ((lanes & warp.live) == warp.live) count = kLanes;
+        }
+        if (op.sub) {
+            uint32_t p = predicate(warp, op.c);
+            if (op.sub2 & 2) p = ~p;
+            b.votes += std::popcount(lanes);
+            b.votes_true += std::popcount(lanes & p);
+        }
+        b.arrived += count;
+        if (op.control == Control::barrier_arrive) park(&op + 1, lanes, frame);
+        else park(&op, lanes, frame, Wait::barrier, static_cast<uint8_t>(id));
+    }
+
+    bool run();
+};
+
+bool Runner::run() {
+    bool progress = false;
+    while (pick()) {
+        progress = true;
+        spins = 0;
+        warp.touched = false;
+        for (;;) {
+            if (ip >= limit) {
+                swap_out();
+                break;
+            }
+            const Op& op = *ip;
+            uint32_t exec = mask;
+            if (op.guard != kNoGuard) {
+                uint32_t p = predicate(warp, op.guard);
+                exec &= op.guard_not ? ~p : p;
+                if (!exec) {
+                    ++ip;
+                    continue;
+                }
+            }
+            if (op.control == Control::none) {
+                warp.exec = exec;
+                op.fn(warp, op);
+                ++ip;
+                continue;
+            }
+            if (op.control == Control::branch) {
+                const Op* target = frame->function->code.data() + op.aux;
+                bool back = target <= ip;
+                uint32_t rest = mask & ~exec;
+                if (!rest) {
+                    ip = target;
+                } else {
+                    park(ip + 1, rest, frame);
+                    ip = target;
+                    mask = exec;
+                }
+                if (back && back_edge()) {
+                    swap_out();
+                    return true;
+                }
+                if (warp.group_count) {
+                    bool deferred = spins >= kLoopPatience;
+                    swap_out(deferred);
+                    if (deferred) spins = 0, warp.touched = false;
+                    if (!pick()) return true;
+                }
+                continue;
+            }
+            // The rest is rare: lanes whose guard is off go on behind it.
+            if (uint32_t rest = mask & ~exec) park(ip + 1, rest, frame);
+            mask = exec;
+            bool again = false;
+            switch (op.control) {
+                case Control::warp_sync: {
+                    uint32_t member = words(warp, op.aux)[std::countr_zero(exec)] & warp.live;
+                    if (member & ~exec) {
+                        park(ip, exec, frame, Wait::warp);
+                        break;
+                    }
+                    warp.exec = exec;
+                    if (op.fn) op.fn(warp, op);
+                    ++ip;
+                    again = true;
+                    if (warp.group_count) set_limit();
+                    break;
+                }
+                case Control::branch_table: {
+                    const uint32_t* index = words(warp, op.a);
+                    const auto& table = frame->function->tables[op.extra];
+                    uint32_t value = index[std::countr_zero(exec)], same = 0;
+                    for (int i = 0; i < kLanes; ++i) same |= uint32_t(index[i] == value) << i;
+                    if (exec & ~same) park(ip, exec & ~same, frame);
+                    if (value >= table.size()) throw Fault{Status::trap, "brx.idx with an index outside its table, at " + place(warp, std::countr_zero(exec))};
+                    park(frame->function->code.data() + table[value], exec & same, frame);
+                    break;
+                }
+                case Control::ret: ret(exec); break;
+                case Control::exit: {
+                    Frame* f = frame;
+                    leave(exec);
+                    for (; f->caller; f = f->caller) f->mask &= ~exec;
+                    break;
+                }
+                case Control::call: call(op, exec); break;
+                case Control::barrier:
+                case Control::barrier_arrive: barrier(op, exec); break;
+                case Control::trap:
+                    throw Fault{Status::trap, "trap at line " + std::to_string(op.line) + ", " + place(warp, std::countr_zero(exec))};
+                default:
+                    park(ip + 1, exec, frame);
+                    return true;
+            }
+            if (!again) break;
+        }
+    }
+    return progress;
+}
+
+}  // namespace
+
+bool run_warp(Warp& warp) { return Runner{warp}.run(); }
+
+Frame* BlockState::make_frame(const Function& function) {
+    size_t need = function.register_bytes + 64;
+    for (size_t i = spare.size(); i-- > 0;) {
+        if (spare[i]->capacity < need) continue;
+        Frame* f = spare[i];
+        spare[i] = spare.back();
+        spare.pop_back();
+        f->function = &function;
+        return f;
+    }
+    frames.push_back(std::make_unique<Frame>());
+    frame_storage.emplace_back();
+    Frame* f = frames.back().get();
+    f->registers = frame_storage.back().need(need);
+    f->capacity = frame_storage.back().size;
+    f->function = &function;
+    return f;
+}
+
+void BlockState::release_barriers() {
+    for (int id = 0; id < 16; ++id) {
+        Barrier& b = barriers[id];
+        uint32_t expected = b.expected ? b.expected : living;
+        if (!b.arrived || b.arrived < expected) continue;
+        for (Warp& warp : warps) {
+            for (int i = 0; i < warp.group_count; ++i) {
+                Group& g = warp.groups[i];
+                if (g.wait != Wait::barrier || g.barrier != id) continue;
+                const Op& op = *g.ip;
+                if (op.sub) {  // bar.red: popc, and, or
+                    uint32_t value = op.sub == 1 ? b.votes_true : op.sub == 2 ? b.votes_true == b.votes : b.votes_true != 0;
+                    if (op.sub == 1) {
+                        uint32_t* out = reinterpret_cast<uint32_t*>(g.frame->registers + op.dst);
+                        for (int lane = 0; lane < kLanes; ++lane)
+                            if (g.mask >> lane & 1) out[lane] = value;
+                    } else {
+                        uint32_t* out = reinterpret_cast<uint32_t*>(g.frame->registers + op.dst);
+                        *out = value ? *out | g.mask : *out & ~g.mask;
+                    }
+                }
+                g.wait = Wait::ready;
+                g.barrier = 0;
+                ++g.ip;
+            }
+        }
+        b = {};
+    }
+}
+
+bool BlockState::run_slice() {
+    bool progress = false;
+    for (Warp& warp : warps) {
+        if (!warp.live) continue;
+        progress |= run_warp(warp);
+    }
+    if (!living) return true;
+    for (Barrier& b : barriers)
+        if (b.arrived && b.arrived >= (b.expected ? b.expected : living)) {
+            release_barriers();
+            progress = true;
+            break;
+        }
+    if (!progress) {
+        for (Warp& warp : warps)
+            for (int i = 0; i < warp.group_count; ++i) {
+                const Group& g = warp.groups[i];
+                throw Fault{Status::illegal_barrier, "deadlock: the instruction at line " + std::to_string(g.ip->line) +
+                                                         " waits for threads that never come, " + place(warp, std::countr_zero(g.mask))};
+            }
+    }
+    return false;
+}
+
+}  // namespace gpukernel::simgpu
