@@ -1,0 +1,145 @@
+"""Reads the public headers ``cuda.h``, ``cudaProfiler.h`` and their ``…Typedefs.h`` into data.
+
+The compiler's preprocessor does the reading: with and without per-thread default streams and the internal view of
+old versions, so that every name that a real ``libcuda.so.1`` exports from ``cuda.h`` is found (``cuMemAlloc``,
+``cuMemAlloc_v2``, ``cuMemcpyHtoD_v2_ptds`` …).  ``cudaTypedefs.h`` says in which CUDA version each version of a
+function appeared: ``PFN_cuMemAlloc_v3020``.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+__all__ = ["Entry", "Headers", "Parameter", "Prototype"]
+
+_PROTOTYPE = re.compile(r"CUresult\s+(cu\w+)\s*\(([^;{}]*)\)\s*;")
+_TYPEDEF = re.compile(r"typedef CUresult \(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(?:_(ptds|ptsz))?\)")
+_SUFFIX = re.compile(r"^(?P<base>cu\w+?)(?:_v(?P<revision>\d+))?(?:_(?P<stream>ptds|ptsz))?$")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter; `type` as C writes it, arrays decayed to pointers."""
+
+    type: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Prototype:
+    """One exported function."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def base(self) -> str:
+        """The name without version and stream suffix: ``cuMemAlloc``."""
+        return str(_parts(self.name)["base"])
+
+    @property
+    def revision(self) -> int:
+        """1 for ``cuMemAlloc``, 2 for ``cuMemAlloc_v2``."""
+        return int(_parts(self.name)["revision"] or 1)
+
+    @property
+    def per_thread(self) -> bool:
+        """Whether stream 0 means the calling thread's own stream."""
+        return bool(_parts(self.name)["stream"])
+
+    @property
+    def declaration(self) -> str:
+        """The parameter list as C wants it."""
+        return ", ".join(f"{p.type} {p.name}" for p in self.parameters) or "void"
+
+    @property
+    def arguments(self) -> str:
+        """The names alone, to pass them on."""
+        return ", ".join(p.name for p in self.parameters)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What `cuGetProcAddress` answers for `base` from CUDA `version` (12010 is 12.1) on."""
+
+    base: str
+    version: int
+    per_thread: bool
+    symbol: str
+
+
+def _parts(name: str) -> dict[str, str | None]:
+    match = _SUFFIX.match(name)
+    assert match is not None
+    return match.groupdict()
+
+
+def _parameter(text: str, index: int) -> Parameter:
+    text = " ".join(text.replace("*", " * ").split())
+    array = re.search(r"\[\d*\]$", text)
+    if array:
+        text = text[: array.start()].strip()
+    match = re.match(r"^(.*?[\s*])(\w+)$", text)
+    keywords = {"int", "char", "unsigned", "long", "void", "size_t"}
+    if match and match[2] not in keywords and match[1].strip() != "const":
+        type_, name = match[1].strip(), match[2]
+    else:
+        type_, name = text, f"argument{index}"
+    return Parameter(type_.replace(" *", "*") + ("*" if array else ""), name)
+
+
+class Headers:
+    """The functions of the headers in `include`, read with the compiler `compiler`."""
+
+    def __init__(self, include: Path, compiler: str = "c++") -> None:
+        self.include = include
+        self.compiler = compiler
+
+    def _preprocessed(self, *definitions: str) -> str:
+        command = [self.compiler, "-E", "-P", "-x", "c++", f"-I{self.include}", *definitions]
+        return subprocess.run(
+            [*command, "-include", "cuda.h", "-include", "cudaProfiler.h", "-"],
+            input="",
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    @cached_property
+    def prototypes(self) -> dict[str, Prototype]:
+        """Every exported function by its symbol."""
+        found: dict[str, Prototype] = {}
+        per_thread, internal = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "-D__CUDA_API_VERSION_INTERNAL"
+        for definitions in ((), (per_thread,), (internal,), (internal, per_thread)):
+            for name, arguments in _PROTOTYPE.findall(self._preprocessed(*definitions)):
+                pieces = [] if arguments.strip() in ("", "void") else arguments.split(",")
+                parameters = tuple(_parameter(piece, index) for index, piece in enumerate(pieces))
+                found.setdefault(name, Prototype(name, parameters))
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """The table behind `cuGetProcAddress`, newest version of a name first."""
+        versions: dict[tuple[str, bool], set[int]] = {}
+        typedefs = "".join(
+            (self.include / name).read_text() for name in ("cudaTypedefs.h", "cudaProfilerTypedefs.h")
+        )
+        for base, version, stream in _TYPEDEF.findall(typedefs):
+            versions.setdefault((base, bool(stream)), set()).add(int(version))
+        symbols: dict[tuple[str, bool], dict[int, str]] = {}
+        for prototype in self.prototypes.values():
+            symbols.setdefault((prototype.base, prototype.per_thread), {})[prototype.revision] = (
+                prototype.name
+            )
+        table: list[Entry] = []
+        for (base, per_thread), revisions in symbols.items():
+            ordered = [revisions[revision] for revision in sorted(revisions)]
+            known = sorted(versions.get((base, per_thread), {2000}))
+            known = known[-len(ordered) :]
+            ordered = ordered[-len(known) :]
+            table += [Entry(base, v, per_thread, s) for v, s in zip(known, ordered, strict=True)]
+        return tuple(sorted(table, key=lambda e: (e.base, e.per_thread, -e.version)))

@@ -1,0 +1,101 @@
+"""Completes a ``libcuda.so.1``: everything that ``cuda.h`` declares and the library's own sources do not define.
+
+``exports.py INCLUDE OUTPUT SOURCE…`` reads which functions the sources define and writes one C++ file with
+
+* forwards: a per-thread-stream or older symbol with the same parameters as a defined one calls that one;
+* refusals: every other name answers ``CUDA_ERROR_NOT_SUPPORTED`` after ``gpukernel::unsupported("name")``;
+* ``gpukernel::proc_address``, the table behind ``cuGetProcAddress``: newest version first;
+* ``gpukernel::error_texts``, the names of the error codes.
+
+The file is only rewritten when it changes, so that nothing is compiled again in vain.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from cuda_h import Headers, Prototype
+
+_DEFINED = re.compile(r"^CUresult CUDAAPI (cu\w+)\(", re.MULTILINE)
+_ERROR = re.compile(r"^\s*(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*\d+", re.MULTILINE)
+_RENAME = re.compile(r"^\s*#define\s+(cu\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(cu\w+)\)?\s*$", re.MULTILINE)
+
+
+def defined_symbols(sources: list[Path], include: Path) -> set[str]:
+    """The symbols that `sources` define, after the renaming that including ``cuda.h`` does to them."""
+    renamed = dict(_RENAME.findall((include / "cuda.h").read_text()))
+    names = {name for source in sources for name in _DEFINED.findall(source.read_text())}
+    return {renamed.get(name, name) for name in names}
+
+
+def forward_target(missing: Prototype, defined: dict[str, Prototype]) -> Prototype | None:
+    """The defined function that may serve for `missing`: same name but for its suffixes, same parameters."""
+    for candidate in defined.values():
+        if candidate.base == missing.base and [p.type for p in candidate.parameters] == [
+            p.type for p in missing.parameters
+        ]:
+            return candidate
+    return None
+
+
+def complete(include: Path, sources: list[Path]) -> str:
+    """The C++ text described above."""
+    headers = Headers(include)
+    names = defined_symbols(sources, include)
+    if unknown := sorted(names - headers.prototypes.keys()):
+        raise SystemExit(f"cuda.h declares no {', '.join(unknown)}")
+    defined = {name: headers.prototypes[name] for name in names}
+    out = [
+        "// Generated from cuda.h and cudaTypedefs.h by codegen/exports.py.",
+        "#define __CUDA_API_VERSION_INTERNAL",
+        '#include "entry_points.h"',
+        "#include <cudaProfiler.h>",
+        "",
+        'extern "C" {',
+    ]
+    for prototype in headers.prototypes.values():
+        if prototype.name in defined:
+            continue
+        target = forward_target(prototype, defined)
+        body = (
+            f"{target.name}({target.arguments})" if target else f'gpukernel::unsupported("{prototype.name}")'
+        )
+        declaration = (
+            ", ".join(f"{p.type} {p.name}" for p in target.parameters) if target else prototype.declaration
+        )
+        out.append(f"CUresult CUDAAPI {prototype.name}({declaration or 'void'}) {{ return {body}; }}")
+    out += [
+        "}",
+        "",
+        "namespace gpukernel {",
+        "const ProcAddress proc_address[] = {",
+    ]
+    for entry in headers.entries:
+        implemented = entry.symbol in defined or forward_target(headers.prototypes[entry.symbol], defined)
+        out.append(
+            f'    {{"{entry.base}", {entry.version}, {str(entry.per_thread).lower()}, '
+            f"reinterpret_cast<void*>(&{entry.symbol}), {str(bool(implemented)).lower()}}},"
+        )
+    out += ["    {nullptr, 0, false, nullptr, false},", "};", "", "const ErrorText error_texts[] = {"]
+    for name in dict.fromkeys(_ERROR.findall((include / "cuda.h").read_text())):
+        sentence = (
+            "no error"
+            if name == "CUDA_SUCCESS"
+            else name.removeprefix("CUDA_ERROR_").lower().replace("_", " ")
+        )
+        out.append(f'    {{{name}, "{name}", "{sentence}"}},')
+    out += ["    {CUDA_SUCCESS, nullptr, nullptr},", "};", "}  // namespace gpukernel", ""]
+    return "\n".join(out)
+
+
+def main() -> None:
+    include, output, *sources = map(Path, sys.argv[1:])
+    text = complete(include, sources)
+    if not output.exists() or output.read_text() != text:
+        output.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

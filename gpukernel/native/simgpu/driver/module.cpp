@@ -1,0 +1,338 @@
+// Modules, libraries, functions, the linker (driver API chapters "Module Management", "Library Management").
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "image.h"
+#include "state.h"
+
+using namespace gpukernel::simgpu;
+
+namespace {
+struct Options {  // the JIT options that say where the logs go
+    char* info = nullptr;
+    char* error = nullptr;
+    size_t info_size = 0, error_size = 0;
+    void** info_out = nullptr;
+    void** error_out = nullptr;
+
+    Options(unsigned count, CUjit_option* options, void** values) {
+        for (unsigned i = 0; options && values && i < count; ++i) {
+            switch (options[i]) {
+                case CU_JIT_INFO_LOG_BUFFER: info = static_cast<char*>(values[i]); break;
+                case CU_JIT_ERROR_LOG_BUFFER: error = static_cast<char*>(values[i]); break;
+                case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+                    info_size = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffff, info_out = &values[i];
+                    break;
+                case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+                    error_size = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffff, error_out = &values[i];
+                    break;
+                default: break;  // optimisation levels, targets: nothing to choose here
+            }
+        }
+    }
+    void write(const std::string& log) const {
+        put("", info, info_size, info_out);
+        put(log, error, error_size, error_out);
+        if (!log.empty() && !error) log_line(log);
+    }
+
+  private:
+    static void put(const std::string& log, char* buffer, size_t size, void** out) {
+        size_t length = buffer && size ? std::min(log.size(), size - 1) : 0;
+        if (buffer && size) std::memcpy(buffer, log.data(), length), buffer[length] = 0;
+        if (out) *out = reinterpret_cast<void*>(length);
+    }
+};
+
+CUresult load(Device* device, const void* data, size_t bytes, const Options& options, Loaded*& loaded) {
+    Image image = read_image(data, bytes);
+    if (image.error != CUDA_SUCCESS) {
+        options.write(image.message);
+        return image.error;
+    }
+    auto fresh = std::make_unique<Loaded>();
+    fresh->device = device;
+    std::string log;
+    std::vector<std::string_view> texts(image.texts.begin(), image.texts.end());
+    Result result = load_module(texts, *device->memory, device->model->major * 10 + device->model->minor,
+                                device->model->multiprocessors, fresh->image, log);
+    if (log.empty()) log = result.message;
+    options.write(result ? "" : log);
+    if (!result) return code_of(result.status);
+    for (const std::string& name : fresh->image->kernels()) {
+        fresh->functions.push_back(std::make_unique<Function>(Function{fresh.get(), fresh->image->kernel(name)}));
+        driver()->functions.add(fresh->functions.back().get());
+    }
+    loaded = driver()->modules.add(fresh.release());
+    return CUDA_SUCCESS;
+}
+
+CUresult load_file(Device* device, const char* name, const Options& options, Loaded*& loaded) {
+    std::ifstream file(name ? name : "", std::ios::binary);
+    if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+    std::string bytes((std::istreambuf_iterator<char>(file)), {});
+    return load(device, bytes.c_str(), bytes.size() + 1, options, loaded);
+}
+
+CUresult unload(void* handle) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(handle);
+    if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult error = loaded->device->synchronize();
+    driver()->modules.remove(loaded);
+    for (auto& function : loaded->functions) driver()->functions.remove(function.get());
+    delete loaded;
+    return error;
+}
+
+CUresult function_named(void* handle, const char* name, void** function) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(handle);
+    if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
+    if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
+    for (auto& candidate : loaded->functions)
+        if (candidate->info->name == name) {
+            *function = candidate.get();
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult global_named(void* handle, const char* name, CUdeviceptr* address, size_t* bytes) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(handle);
+    if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
+    if (!name) return CUDA_ERROR_INVALID_VALUE;
+    for (const GlobalInfo& global : loaded->image->globals())
+        if (global.name == name) {
+            if (address) *address = global.address;
+            if (bytes) *bytes = global.bytes;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+template <class Handle>
+CUresult enumerate(Handle* out, unsigned room, void* handle) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(handle);
+    if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
+    for (unsigned i = 0; i < std::min<size_t>(room, loaded->functions.size()); ++i)
+        out[i] = reinterpret_cast<Handle>(loaded->functions[i].get());
+    return CUDA_SUCCESS;
+}
+
+Function* function_of(const void* handle) { return driver() ? driver()->functions.get<Function>(handle) : nullptr; }
+
+CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* handle) {
+    GPUKERNEL_HERE(device);
+    Function* f = function_of(handle);
+    if (!f) return CUDA_ERROR_INVALID_HANDLE;
+    if (!value) return CUDA_ERROR_INVALID_VALUE;
+    const int target = device->model->major * 10 + device->model->minor;
+    switch (attribute) {
+        case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = f->info->max_threads; break;
+        case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = f->info->static_shared_bytes; break;
+        case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: *value = 0; break;
+        case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = f->info->local_bytes; break;
+        case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = std::clamp<int>(f->info->registers, 16, 255); break;
+        case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+        case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = target; break;
+        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = f->dynamic_shared_limit; break;
+        case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = f->carveout; break;
+        default:
+            if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+            *value = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult set_attribute(CUfunction_attribute attribute, int value, const void* handle) {
+    GPUKERNEL_HERE(device);
+    Function* f = function_of(handle);
+    if (!f) return CUDA_ERROR_INVALID_HANDLE;
+    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
+        f->carveout = value;
+        return CUDA_SUCCESS;
+    }
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0) return CUDA_ERROR_INVALID_VALUE;
+    if (value + static_cast<int>(f->info->static_shared_bytes) > device->model->shared_per_block_optin) return CUDA_ERROR_INVALID_VALUE;
+    f->dynamic_shared_limit = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult parameter_of(const void* handle, size_t index, size_t* offset, size_t* size) {
+    GPUKERNEL_HERE(device);
+    Function* f = function_of(handle);
+    if (!f) return CUDA_ERROR_INVALID_HANDLE;
+    if (index >= f->info->params.size()) return CUDA_ERROR_INVALID_VALUE;
+    if (offset) *offset = f->info->params[index].offset;
+    if (size) *size = f->info->params[index].size;
+    return CUDA_SUCCESS;
+}
+
+struct Link {
+    std::vector<std::string> texts;
+    std::string image;
+    Options options;
+};
+}  // namespace
+
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+    GPUKERNEL_HERE(device);
+    if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
+    Loaded* loaded;
+    CUresult error = load(device, image, 0, Options(numOptions, options, optionValues), loaded);
+    if (error == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(loaded);
+    return error;
+}
+CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) { return cuModuleLoadDataEx(module, image, 0, nullptr, nullptr); }
+CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) { return cuModuleLoadDataEx(module, fatCubin, 0, nullptr, nullptr); }
+CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
+    GPUKERNEL_HERE(device);
+    if (!module) return CUDA_ERROR_INVALID_VALUE;
+    Loaded* loaded;
+    CUresult error = load_file(device, fname, Options(0, nullptr, nullptr), loaded);
+    if (error == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(loaded);
+    return error;
+}
+CUresult CUDAAPI cuModuleUnload(CUmodule hmod) { return unload(hmod); }
+CUresult CUDAAPI cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) { return function_named(hmod, name, reinterpret_cast<void**>(hfunc)); }
+CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) { return global_named(hmod, name, dptr, bytes); }
+CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(mod);
+    if (!loaded || !count) return CUDA_ERROR_INVALID_HANDLE;
+    *count = loaded->functions.size();
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) { return enumerate(functions, numFunctions, mod); }
+CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+    if (!mode) return CUDA_ERROR_INVALID_VALUE;
+    *mode = CU_MODULE_EAGER_LOADING;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
+                                   CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
+    if (!driver()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!library || !code) return CUDA_ERROR_INVALID_VALUE;
+    Device* device = current_context() ? current_context()->device : driver()->devices[0].get();
+    Loaded* loaded;
+    CUresult error = load(device, code, 0, Options(numJitOptions, jitOptions, jitOptionsValues), loaded);
+    if (error == CUDA_SUCCESS) *library = reinterpret_cast<CUlibrary>(loaded);
+    return error;
+}
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
+                                       CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
+    GPUKERNEL_HERE(device);
+    if (!library) return CUDA_ERROR_INVALID_VALUE;
+    Loaded* loaded;
+    CUresult error = load_file(device, fileName, Options(numJitOptions, jitOptions, jitOptionsValues), loaded);
+    if (error == CUDA_SUCCESS) *library = reinterpret_cast<CUlibrary>(loaded);
+    return error;
+}
+CUresult CUDAAPI cuLibraryUnload(CUlibrary library) { return unload(library); }
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) { return function_named(library, name, reinterpret_cast<void**>(pKernel)); }
+CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) { return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(lib)); }
+CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib) { return enumerate(kernels, numKernels, lib); }
+CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
+    GPUKERNEL_HERE(device);
+    if (!pMod || !driver()->modules.get<Loaded>(library)) return CUDA_ERROR_INVALID_HANDLE;
+    *pMod = reinterpret_cast<CUmodule>(library);
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) { return global_named(library, name, dptr, bytes); }
+
+CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
+    GPUKERNEL_HERE(device);
+    if (!pFunc || !function_of(kernel)) return CUDA_ERROR_INVALID_HANDLE;
+    *pFunc = reinterpret_cast<CUfunction>(kernel);
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
+    GPUKERNEL_HERE(device);
+    Function* f = function_of(kernel);
+    if (!pLib || !f) return CUDA_ERROR_INVALID_HANDLE;
+    *pLib = reinterpret_cast<CUlibrary>(f->owner);
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) { return cuKernelGetLibrary(reinterpret_cast<CUlibrary*>(hmod), reinterpret_cast<CUkernel>(hfunc)); }
+CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
+    Function* f = function_of(hfunc);
+    if (!name || !f) return CUDA_ERROR_INVALID_HANDLE;
+    *name = f->info->name.c_str();
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) { return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc)); }
+CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset, size_t* paramSize) { return parameter_of(func, paramIndex, paramOffset, paramSize); }
+CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) { return parameter_of(kernel, paramIndex, paramOffset, paramSize); }
+CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) { return attribute_of(pi, attrib, hfunc); }
+CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) { return set_attribute(attrib, value, hfunc); }
+CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) { return attribute_of(pi, attrib, kernel); }
+CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) { return set_attribute(attrib, val, kernel); }
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) { return function_of(hfunc) ? here().error : CUDA_ERROR_INVALID_HANDLE; }
+CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) { return function_of(kernel) ? here().error : CUDA_ERROR_INVALID_HANDLE; }
+CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
+    if (!state || !function_of(function)) return CUDA_ERROR_INVALID_HANDLE;
+    *state = CU_FUNCTION_LOADING_STATE_LOADED;
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuFuncLoad(CUfunction function) { return function_of(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
+
+// --- the linker: joins PTX texts ---
+
+CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
+    GPUKERNEL_HERE(device);
+    if (!stateOut) return CUDA_ERROR_INVALID_VALUE;
+    *stateOut = reinterpret_cast<CUlinkState>(driver()->links.add(new Link{{}, {}, Options(numOptions, options, optionValues)}));
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+    GPUKERNEL_HERE(device);
+    auto* link = driver()->links.get<Link>(state);
+    if (!link) return CUDA_ERROR_INVALID_HANDLE;
+    Image image = read_image(data, size);
+    if (image.error != CUDA_SUCCESS) {
+        link->options.write(image.message);
+        return image.error;
+    }
+    for (std::string& text : image.texts) link->texts.push_back(std::move(text));
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+    std::ifstream file(path ? path : "", std::ios::binary);
+    if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+    std::string bytes((std::istreambuf_iterator<char>(file)), {});
+    return cuLinkAddData(state, type, bytes.data(), bytes.size(), path, numOptions, options, optionValues);
+}
+
+CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
+    GPUKERNEL_HERE(device);
+    auto* link = driver()->links.get<Link>(state);
+    if (!link) return CUDA_ERROR_INVALID_HANDLE;
+    // Loading is the check: whatever is wrong is told here, where people look at the linker's log.
+    std::unique_ptr<Module> module;
+    std::string log;
+    std::vector<std::string_view> texts(link->texts.begin(), link->texts.end());
+    Result result = load_module(texts, *device->memory, device->model->major * 10 + device->model->minor,
+                                device->model->multiprocessors, module, log);
+    link->options.write(result ? "" : log.empty() ? result.message : log);
+    if (!result) return code_of(result.status);
+    link->image = link_image(link->texts);
+    if (cubinOut) *cubinOut = link->image.data();
+    if (sizeOut) *sizeOut = link->image.size();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLinkDestroy(CUlinkState state) {
+    auto* link = driver() ? driver()->links.get<Link>(state) : nullptr;
+    if (!link) return CUDA_ERROR_INVALID_HANDLE;
+    driver()->links.remove(link);
+    delete link;
+    return CUDA_SUCCESS;
+}
