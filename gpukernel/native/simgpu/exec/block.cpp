@@ -160,6 +160,7 @@ uint64_t special_register(Warp& warp, int lane, int which) {
         case kGlobalTimerHi: return nanoseconds() >> 32;
         case kDynamicSmem: return launch.dynamic_shared_bytes;
         case kTotalSmem: return warp.shared_bytes;
+        case kDynamicBase: return (warp.launch->kernel->shared_bytes + 15) / 16 * 16;
         case kOne: return 1;
         default: return 0;
     }

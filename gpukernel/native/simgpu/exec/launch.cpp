@@ -1,0 +1,161 @@
+// Distributes a grid's blocks over the threads of one lazily made pool; the calling thread takes part.
+#include "launch.h"
+
+#include <sys/mman.h>
+#include <xmmintrin.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "block.h"
+
+namespace gpukernel::simgpu {
+namespace {
+
+constexpr size_t kKeep = 4u << 20;  // storage that a resting thread may hold
+
+size_t thread_count() {
+    static const size_t count = [] {
+        if (const char* text = std::getenv("GPUKERNEL_SIMGPU_THREADS"))
+            if (int n = std::atoi(text); n > 0) return static_cast<size_t>(n);
+        return static_cast<size_t>(std::max(1u, std::thread::hardware_concurrency()));
+    }();
+    return count;
+}
+
+struct Job {
+    std::function<void()> work;
+    size_t running = 0;
+    bool closed = false;
+};
+
+class Pool {
+  public:
+    // Runs `work` on the caller and on up to `helpers` threads; returns when all that began have ended.
+    void run(size_t helpers, const std::function<void()>& work) {
+        helpers = std::min(helpers, thread_count() - 1);
+        if (!helpers) return work();
+        auto job = std::make_shared<Job>();
+        job->work = work;
+        {
+            std::lock_guard lock(mutex_);
+            while (threads_ < thread_count() - 1) {
+                std::thread([this] { serve(); }).detach();
+                ++threads_;
+            }
+            for (size_t i = 0; i < helpers; ++i) queue_.push_back(job);
+        }
+        wake_.notify_all();
+        work();
+        std::unique_lock lock(mutex_);
+        job->closed = true;
+        std::erase(queue_, job);
+        ended_.wait(lock, [&] { return job->running == 0; });
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable wake_, ended_;
+    std::deque<std::shared_ptr<Job>> queue_;
+    size_t threads_ = 0;
+
+    void serve() {
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            wake_.wait(lock, [&] { return !queue_.empty(); });
+            std::shared_ptr<Job> job = queue_.front();
+            queue_.pop_front();
+            if (job->closed) continue;
+            ++job->running;
+            lock.unlock();
+            job->work();
+            lock.lock();
+            if (--job->running == 0) ended_.notify_all();
+        }
+    }
+};
+
+Pool& pool() {
+    static Pool* const only = new Pool;  // its threads may outlive main
+    return *only;
+}
+
+// A cooperative launch keeps all blocks resident: each thread turns over those that it has taken.
+void run_blocks(LaunchState& state, bool resident, size_t share) {
+    thread_local std::unique_ptr<BlockState> kept;
+    std::vector<std::unique_ptr<BlockState>> blocks;
+    unsigned csr = _mm_getcsr();
+    try {
+        auto next = [&](BlockState& block) {
+            uint64_t n = state.next_block.fetch_add(1);
+            if (n >= state.blocks()) return false;
+            block.start(n);
+            return true;
+        };
+        if (!kept) kept = std::make_unique<BlockState>();
+        if (!resident) {
+            BlockState& block = *kept;
+            block.prepare(state);
+            while (!state.stop.load(std::memory_order_relaxed) && next(block)) {
+                while (!block.run_slice()) {}
+                if (state.launch->cancel && *state.launch->cancel) throw Fault{Status::trap, "the launch was cancelled"};
+            }
+        } else {
+            for (size_t i = 0; i < share; ++i) {
+                auto block = std::make_unique<BlockState>();
+                block->prepare(state);
+                if (!next(*block)) break;
+                blocks.push_back(std::move(block));
+            }
+            while (!blocks.empty()) {
+                if (state.stop.load(std::memory_order_relaxed)) break;
+                for (size_t i = 0; i < blocks.size();)
+                    if (blocks[i]->run_slice()) blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
+                    else ++i;
+            }
+        }
+    } catch (Fault& fault) {
+        std::lock_guard lock(state.fault_mutex);
+        if (!state.stop.exchange(true)) state.fault = std::move(fault);
+    } catch (const std::bad_alloc&) {
+        std::lock_guard lock(state.fault_mutex);
+        if (!state.stop.exchange(true)) state.fault = {Status::out_of_memory, "the host has no memory for a simulated block"};
+    }
+    _mm_setcsr(csr);
+    if (kept && kept->registers.size + kept->shared.size + kept->local.size + kept->warps.capacity() * sizeof(Warp) > kKeep) kept.reset();
+}
+
+}  // namespace
+
+Result run_kernel(const Program& program, const Function& kernel, const Launch& launch, DeviceMemory& memory, int multiprocessors) {
+    if (!kernel.lacking.empty()) return {Status::unsupported, kernel.lacking};
+    const Dim3 &g = launch.grid, &b = launch.block;
+    uint64_t threads = uint64_t(b.x) * b.y * b.z;
+    if (!g.x || !g.y || !g.z || g.y > 65535 || g.z > 65535 || g.x > 0x7fffffffu || !threads || threads > kernel.info.max_threads || b.x > 1024 || b.y > 1024 || b.z > 64)
+        return {Status::invalid_launch, "a grid of (" + std::to_string(g.x) + "," + std::to_string(g.y) + "," + std::to_string(g.z) + ") blocks of (" +
+                                            std::to_string(b.x) + "," + std::to_string(b.y) + "," + std::to_string(b.z) + ") threads is out of range for '" + kernel.name + "'"};
+    LaunchState state;
+    state.program = &program;
+    state.kernel = &kernel;
+    state.launch = &launch;
+    state.memory = &memory;
+    state.multiprocessors = multiprocessors;
+    state.stack_bytes = kernel.stack_bytes;
+    state.shared_bytes = (kernel.shared_bytes + 15) / 16 * 16 + launch.dynamic_shared_bytes;
+    state.params.assign(static_cast<const char*>(launch.params), static_cast<const char*>(launch.params) + (launch.params ? kernel.info.param_bytes : 0));
+    state.params.resize(kernel.info.param_bytes);
+    uint64_t blocks = state.blocks();
+    if (launch.cooperative) {
+        // Every share must be taken by somebody, or the others wait for ever: the caller alone turns them all over.
+        run_blocks(state, true, blocks);
+    } else {
+        pool().run(static_cast<size_t>(std::min<uint64_t>(blocks - 1, 1024)), [&] { run_blocks(state, false, 0); });
+    }
+    return {state.fault.status, state.fault.message};
+}
+
+}  // namespace gpukernel::simgpu

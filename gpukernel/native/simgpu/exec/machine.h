@@ -161,7 +161,7 @@ Handler find_handler(std::string_view key);
 enum SpecialRegister : int {
     kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ,
     kLaneId, kWarpId, kNwarpId, kSmId, kNsmId, kGridId, kLanemaskEq, kLanemaskLe, kLanemaskLt, kLanemaskGe, kLanemaskGt,
-    kClock, kClockHi, kClock64, kGlobalTimer, kGlobalTimerLo, kGlobalTimerHi, kDynamicSmem, kTotalSmem, kZero, kOne,
+    kClock, kClockHi, kClock64, kGlobalTimer, kGlobalTimerLo, kGlobalTimerHi, kDynamicSmem, kTotalSmem, kDynamicBase, kZero, kOne,
 };
 
 }  // namespace gpukernel::simgpu

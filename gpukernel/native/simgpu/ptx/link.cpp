@@ -1,0 +1,215 @@
+// Several PTX texts to one image: symbols of all texts, module variables in device memory, shared memory per kernel.
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "../exec/launch.h"
+#include "decode.h"
+
+namespace gpukernel::simgpu {
+namespace {
+
+using namespace ptx;
+
+uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
+
+class Image final : public Module {
+  public:
+    Image(DeviceMemory& memory, int multiprocessors) : memory_(memory), multiprocessors_(multiprocessors) {}
+    ~Image() override {
+        for (uint64_t address : owned_) memory_.free(address);
+    }
+
+    const std::vector<std::string>& kernels() const override { return kernels_; }
+    const KernelInfo* kernel(std::string_view name) const override {
+        const Function* f = find(name);
+        return f ? &f->info : nullptr;
+    }
+    const std::vector<GlobalInfo>& globals() const override { return globals_; }
+    Result run(std::string_view name, const Launch& launch) override {
+        const Function* f = find(name);
+        if (!f) return {Status::not_found, "no kernel named '" + std::string(name) + "'"};
+        return run_kernel(program_, *f, launch, memory_, multiprocessors_);
+    }
+
+    void link(std::vector<Unit>& units, std::string& log);
+
+  private:
+    DeviceMemory& memory_;
+    int multiprocessors_;
+    Program program_;
+    std::vector<std::string> kernels_;
+    std::vector<GlobalInfo> globals_;
+    std::vector<uint64_t> owned_;
+
+    const Function* find(std::string_view name) const {
+        for (const auto& f : program_.functions)
+            if (f->kernel && f->name == name) return f.get();
+        return nullptr;
+    }
+    void place_globals(std::vector<Unit>& units, Symbols& symbols);
+    void fill(const Variable& v, uint64_t address, const Symbols& symbols);
+    void stacks();
+};
+
+void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
+    for (Unit& unit : units)
+        for (Variable& v : unit.variables) {
+            if (v.where != Where::global && v.where != Where::constant) continue;
+            if (v.external || symbols.count(v.name)) continue;
+            if (v.count == 0) continue;
+            auto address = memory_.allocate(v.bytes());
+            if (!address) throw SyntaxError{Status::out_of_memory, v.line, "no device memory for variable '" + v.name + "'"};
+            owned_.push_back(*address);
+            globals_.push_back({v.name, *address, v.bytes()});
+            symbols[v.name] = {Symbol::global, *address};
+        }
+}
+
+void Image::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
+    uint32_t size = size_of(v.type);
+    char* to = reinterpret_cast<char*>(address);
+    std::memset(to, 0, v.bytes());
+    for (size_t n = 0; n < v.init.size() && n < v.count; ++n) {
+        const Initialiser& i = v.init[n];
+        uint64_t bits = i.bits;
+        if (i.symbol) {
+            auto it = symbols.find(i.name);
+            if (it == symbols.end()) throw SyntaxError{Status::not_found, v.line, "unresolved symbol '" + i.name + "'"};
+            uint64_t base = it->second.kind == Symbol::function ? kFunctionWindow | it->second.value : it->second.value;
+            bits += base;
+        } else if (v.type == Type::f32 && i.name == "d") {
+            double d;
+            std::memcpy(&d, &bits, 8);
+            float f = static_cast<float>(d);
+            bits = 0;
+            std::memcpy(&bits, &f, 4);
+        }
+        std::memcpy(to + n * size, &bits, size);
+    }
+}
+
+// Bytes of stack per thread of each kernel: its deepest chain of calls; recursion and indirect calls get a fixed stack.
+void Image::stacks() {
+    constexpr uint32_t kDeep = 64 << 10;
+    for (auto& kernel : program_.functions) {
+        if (!kernel->kernel) continue;
+        auto depth = [&](auto& self, const Function& f, int level) -> uint32_t {
+            if (level > 24) return kDeep;
+            uint32_t most = 0;
+            for (const CallSite& c : f.calls) {
+                if (c.builtin != Builtin::none) continue;
+                if (c.callee < 0) return kDeep;
+                most = std::max(most, self(self, *program_.functions[static_cast<size_t>(c.callee)], level + 1));
+                if (most >= kDeep) return kDeep;
+            }
+            return round_up(f.local_bytes, 16) + 16 + most;
+        };
+        uint32_t need = depth(depth, *kernel, 0);
+        kernel->stack_bytes = need >= kDeep ? kDeep + round_up(kernel->local_bytes, 16) : need;
+        kernel->info.local_bytes = kernel->local_bytes;
+        kernel->info.registers = std::clamp(kernel->register_bytes / 128, 8u, 255u);
+        kernel->info.static_shared_bytes = kernel->shared_bytes;
+    }
+}
+
+void Image::link(std::vector<Unit>& units, std::string& log) {
+    Symbols symbols;
+    place_globals(units, symbols);
+    std::vector<const FunctionTree*> trees;
+    for (Unit& unit : units)
+        for (FunctionTree& f : unit.functions) {
+            if (!f.defined) continue;
+            if (auto it = symbols.find(f.name); it != symbols.end()) {
+                if (f.weak || trees[it->second.value]->weak) continue;
+                throw SyntaxError{Status::invalid_ptx, f.line, "'" + f.name + "' is defined twice"};
+            }
+            symbols[f.name] = {Symbol::function, trees.size()};
+            trees.push_back(&f);
+            program_.functions.push_back(std::make_unique<Function>());
+            lay_out_parameters(f, *program_.functions.back());
+        }
+    // Shared variables of module scope: those that only one kernel names lie in that kernel's part, which begins
+    // behind what several functions share.
+    std::map<std::string, std::set<size_t>, std::less<>> users;
+    auto note = [&](auto& self, const Operand& o, size_t f) -> void {
+        if (o.kind == Operand::symbol) users[o.name].insert(f);
+        for (const Operand& p : o.parts) self(self, p, f);
+    };
+    for (size_t f = 0; f < trees.size(); ++f)
+        for (const Instruction& in : trees[f]->body)
+            for (const Operand& o : in.operands) note(note, o, f);
+    uint32_t common = 0;
+    std::vector<uint32_t> own(trees.size(), 0);
+    std::map<std::string, std::pair<size_t, const Variable*>> private_to;
+    for (Unit& unit : units)
+        for (Variable& v : unit.variables) {
+            if (v.where != Where::shared) continue;
+            if (v.external || v.count == 0) {
+                symbols.try_emplace(v.name, Symbol{Symbol::dynamic_shared, 0});
+                continue;
+            }
+            auto& by = users[v.name];
+            if (by.empty()) continue;
+            if (by.size() == 1 && trees[*by.begin()]->kernel) {
+                private_to[v.name] = {*by.begin(), &v};
+                continue;
+            }
+            common = round_up(common, std::max(v.align, 1u));
+            symbols[v.name] = {Symbol::shared, common};
+            common += static_cast<uint32_t>(v.bytes());
+        }
+    // A device function's own shared variables follow the common ones, before any kernel's.
+    for (auto& unit : units)
+        for (const Variable& v : unit.variables)
+            if (v.where == Where::global || v.where == Where::constant)
+                if (auto it = symbols.find(v.name); it != symbols.end() && !v.external) fill(v, it->second.value, symbols);
+    for (bool kernels : {false, true})
+        for (size_t f = 0; f < trees.size(); ++f) {
+            if (trees[f]->kernel != kernels) continue;
+            Function& out = *program_.functions[f];
+            uint32_t at = common;
+            Symbols seen = symbols;
+            for (auto& [name, who] : private_to)
+                if (who.first == f) {
+                    at = round_up(at, std::max(who.second->align, 1u));
+                    seen[name] = {Symbol::shared, at};
+                    at += static_cast<uint32_t>(who.second->bytes());
+                }
+            try {
+                decode(*trees[f], seen, out, kernels ? at : common);
+            } catch (SyntaxError& e) {
+                if (e.status != Status::unsupported) throw;
+                out.lacking = "'" + out.name + "', line " + std::to_string(e.line) + ": " + e.message;
+                log += out.lacking + "\n";
+                out.code.clear();
+            }
+            out.shared_bytes = kernels ? at : 0;
+            if (kernels) kernels_.push_back(out.name);
+        }
+    stacks();
+}
+
+}  // namespace
+
+Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory& memory, int device_sm, int multiprocessors,
+                   std::unique_ptr<Module>& module, std::string& log) {
+    try {
+        std::vector<Unit> units;
+        for (std::string_view text : ptx_texts) {
+            units.push_back(parse(text));
+            if (units.back().target_sm > device_sm)
+                throw SyntaxError{Status::invalid_ptx, 1, "the PTX is for sm_" + std::to_string(units.back().target_sm) + ", this device is sm_" + std::to_string(device_sm)};
+        }
+        auto image = std::make_unique<Image>(memory, multiprocessors);
+        image->link(units, log);
+        module = std::move(image);
+        return {};
+    } catch (const SyntaxError& e) {
+        std::string message = "line " + std::to_string(e.line) + ": " + e.message;
+        log += message + "\n";
+        return {e.status, message};
+    }
+}
+
+}  // namespace gpukernel::simgpu

@@ -65,7 +65,7 @@ inline u32 half2_add(u32 a, u32 b) {
     return r;
 }
 
-#define RMW(name, T, expr) {"atom." name, atomic<T, [](T a, T b) -> T { (void)a; return expr; }>}
+#define RMW(name, T, expr) {"atom." name, atomic<T, [](T a, T b) -> T { (void)a; return (expr); }>}
 #define BITS(n, U) RMW("and.b" n, U, a & b), RMW("or.b" n, U, a | b), RMW("xor.b" n, U, a ^ b), RMW("exch.b" n, U, b), {"atom.cas.b" n, cas<U>}, {"atom.add.b" n, fetch_add<U>}
 #define ENDS(k, T) RMW("min." k, T, a < b ? a : b), RMW("max." k, T, a > b ? a : b)
 

@@ -5,7 +5,7 @@
 namespace gpukernel::simgpu {
 namespace {
 
-#define CMP(name, T, expr) {name, compare<T, [](T a, T b) { return expr; }>}
+#define CMP(name, T, expr) {name, compare<T, [](T a, T b) { return (expr); }>}
 #define ORDERED(k, T) CMP("setp.eq." k, T, a == b), CMP("setp.ne." k, T, a != b), CMP("setp.lt." k, T, a < b), CMP("setp.le." k, T, a <= b), CMP("setp.gt." k, T, a > b), CMP("setp.ge." k, T, a >= b)
 #define UNSIGNED(k, T) CMP("setp.lo." k, T, a < b), CMP("setp.ls." k, T, a <= b), CMP("setp.hi." k, T, a > b), CMP("setp.hs." k, T, a >= b)
 // For numbers, ne is false where either is NaN; the u forms are true there.

@@ -40,7 +40,7 @@ inline u16 to_bf16(f32 a) {
     return static_cast<u16>((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
 
-#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return expr; }>}
+#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>}
 // Eight-bit values travel in 16-bit registers.  R is the register's type, D the value's.
 #define FROM_FLOAT(d, R, D)                                                                                                     \
     UN("cvt.rni." d ".f32", R, f32, static_cast<R>(clamp<D>(near(a)))), UN("cvt.rzi." d ".f32", R, f32, static_cast<R>(clamp<D>(zero(a)))), \

@@ -44,10 +44,10 @@ inline u16 to_bf16(f32 a) {
     return static_cast<u16>((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
 
-#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return expr; }>}
-#define EACH(name, D, A, expr) {name, each<D, A, [](A a) -> D { return expr; }>}
-#define BIN(name, T, expr) {name, bin<T, T, T, [](T a, T b) -> T { return expr; }>}
-#define TRI(name, T, expr) {name, tri<T, T, T, T, [](T a, T b, T c) -> T { return expr; }>}
+#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>}
+#define EACH(name, D, A, expr) {name, each<D, A, [](A a) -> D { return (expr); }>}
+#define BIN(name, T, expr) {name, bin<T, T, T, [](T a, T b) -> T { return (expr); }>}
+#define TRI(name, T, expr) {name, tri<T, T, T, T, [](T a, T b, T c) -> T { return (expr); }>}
 #define BOTH(k, T, U)                                                                                                          \
     BIN("add." k, T, a + b), BIN("sub." k, T, a - b), BIN("mul." k, T, a* b), BIN("div." k, T, a / b), TRI("fma." k, T, fuse(a, b, c)),    \
     TRI("mad." k, T, fuse(a, b, c)), BIN("min." k, T, least(a, b)), BIN("max." k, T, most(a, b)), UN("abs." k, U, U, a & (~U(0) >> 1)),      \

@@ -180,10 +180,10 @@ void set_to(Warp& w, const Op& op) {  // a predicate as 0 or all ones / 1.0
     blend(out<T>(w, op.dst), t, w.exec);
 }
 
-#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return expr; }>}
-#define BIN(name, D, A, B, expr) {name, bin<D, A, B, [](A a, B b) -> D { return expr; }>}
-#define TRI(name, D, A, B, C, expr) {name, tri<D, A, B, C, [](A a, B b, C c) -> D { return expr; }>}
-#define PRED(name, expr) {name, [](Warp& w, const Op& op) { pred_op(w, op, [](u32 a, u32 b) { (void)b; return expr; }); }}
+#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>}
+#define BIN(name, D, A, B, expr) {name, bin<D, A, B, [](A a, B b) -> D { return (expr); }>}
+#define TRI(name, D, A, B, C, expr) {name, tri<D, A, B, C, [](A a, B b, C c) -> D { return (expr); }>}
+#define PRED(name, expr) {name, [](Warp& w, const Op& op) { pred_op(w, op, [](u32 a, u32 b) { (void)b; return (expr); }); }}
 #define ALL_SIZES(n, U) \
     BIN("add.b" n, U, U, U, static_cast<U>(a + b)), BIN("sub.b" n, U, U, U, static_cast<U>(a - b)), \
     BIN("mul.lo.b" n, U, U, U, static_cast<U>(u64(a) * b)), TRI("mad.lo.b" n, U, U, U, U, static_cast<U>(u64(a) * b + c)), \

@@ -125,7 +125,7 @@ void is_space(Warp& w, const Op& op) {
 void nothing(Warp&, const Op&) {}
 void touch(Warp& w, const Op&) { w.touched = true; }
 
-#define REDUX(name, T, expr) {"redux." name, redux<T, [](T a, T b) -> T { return expr; }>}
+#define REDUX(name, T, expr) {"redux." name, redux<T, [](T a, T b) -> T { return (expr); }>}
 const HandlerEntry entries[] = {
     {"shfl.up.b32", shfl<kUp>}, {"shfl.down.b32", shfl<kDown>}, {"shfl.bfly.b32", shfl<kBfly>}, {"shfl.idx.b32", shfl<kIdx>},
     {"vote.ballot.b32", ballot}, {"vote.all.pred", all}, {"vote.any.pred", any}, {"vote.uni.pred", uni}, {"activemask.b32", active},

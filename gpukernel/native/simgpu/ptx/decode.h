@@ -1,0 +1,23 @@
+// From the tree of one function to the program that warps run.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "../exec/machine.h"
+#include "syntax.h"
+
+namespace gpukernel::simgpu::ptx {
+
+struct Symbol {
+    enum Kind : uint8_t { global, shared, dynamic_shared, function } kind;
+    uint64_t value;  // an address, an offset in shared memory, an index of a function
+};
+using Symbols = std::map<std::string, Symbol, std::less<>>;
+
+// Throws SyntaxError; Status::unsupported names what is lacking.  `shared_at` is where the function's own shared
+// variables begin; it grows.
+void decode(const FunctionTree& tree, const Symbols& symbols, Function& out, uint32_t& shared_at);
+void lay_out_parameters(const FunctionTree& tree, Function& out);
+
+}  // namespace gpukernel::simgpu::ptx
