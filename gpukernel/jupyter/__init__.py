@@ -1,0 +1,1 @@
+"""Jupyter kernels on GPU slices: the kernel provisioner, its kernelspecs and their logos."""
