@@ -129,7 +129,7 @@ class Parser {
     }
 
     template <class Add>
-    void declare(Where where, Add add) {
+    void declare(Where where, Add add, bool several = true) {
         Variable shape;
         shape.where = where;
         uint32_t vector = 1;
@@ -170,7 +170,7 @@ class Parser {
             }
             if (!variable.align) variable.align = size_of(variable.type) * vector;
             add(std::move(variable));
-        } while (take(","));
+        } while (several && take(","));
     }
 
     void initialisers(Variable& variable) {
@@ -245,7 +245,7 @@ class Parser {
         while (!take(")")) {
             Where where;
             if (!space(where)) fail("expected a parameter, not '" + std::string(here().text) + "'");
-            declare(where, [&](Variable v) { out.push_back(add(std::move(v))); });
+            declare(where, [&](Variable v) { out.push_back(add(std::move(v))); }, false);
             take(",");
         }
     }
