@@ -1,0 +1,115 @@
+"""A simulated device opened through its own driver library, and nothing else of gpukernel."""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpukernel.native import NativePartMissing, simgpu_library
+
+
+class LaunchFailed(Exception):
+    """A driver call that did not succeed; ``code`` is its CUresult."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(f"{call} answered {code}")
+        self.code = code
+
+
+class Device:
+    """Context 0 of the simulated library: loads PTX, runs kernels on NumPy arrays."""
+
+    def __init__(self, library: str) -> None:
+        self._cuda = c.CDLL(library)
+        self._call("cuInit", 0)
+        context = c.c_void_p()
+        device = c.c_int()
+        self._call("cuDeviceGet", c.byref(device), 0)
+        self._call("cuCtxCreate_v2", c.byref(context), 0, device)
+        self._context = context
+
+    def _call(self, name: str, *args: Any) -> None:
+        if code := getattr(self._cuda, name)(*args):
+            raise LaunchFailed(name, code)
+
+    def close(self) -> None:
+        self._cuda.cuCtxDestroy_v2(self._context)
+
+    def run(self, ptx: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
+        """Run ``kernel``; arrays are copied to the device and, after it, back."""
+        module, function = c.c_void_p(), c.c_void_p()
+        self._call("cuModuleLoadData", c.byref(module), c.c_char_p(ptx.encode()))
+        buffers: list[tuple[c.c_uint64, Any]] = []
+        try:
+            self._call("cuModuleGetFunction", c.byref(function), module, kernel.encode())
+            values = []
+            for arg in args:
+                if isinstance(arg, np.ndarray):
+                    address = c.c_uint64()
+                    self._call("cuMemAlloc_v2", c.byref(address), c.c_size_t(arg.nbytes))
+                    buffers.append((address, arg))
+                    self._call("cuMemcpyHtoD_v2", address, c.c_void_p(arg.ctypes.data), c.c_size_t(arg.nbytes))
+                    values.append(address)
+                else:
+                    data = arg if isinstance(arg, bytes) else arg.tobytes()
+                    values.append(c.create_string_buffer(data, len(data)))
+            pointers = (c.c_void_p * max(len(values), 1))(*[c.addressof(v) for v in values])
+            sizes = [*_dim3(grid), *_dim3(block), shared]
+            self._call("cuLaunchKernel", function, *[c.c_uint(n) for n in sizes], None, pointers, None)
+            self._call("cuCtxSynchronize")
+            for address, array in buffers:
+                self._call("cuMemcpyDtoH_v2", c.c_void_p(array.ctypes.data), address, c.c_size_t(array.nbytes))
+        finally:
+            for address, _ in buffers:
+                self._cuda.cuMemFree_v2(address)
+            self._cuda.cuModuleUnload(module)
+
+
+def _dim3(size: Any) -> tuple[int, int, int]:
+    sizes = tuple(size) if isinstance(size, tuple) else (size,)
+    return (*sizes, *(1,) * (3 - len(sizes)))  # type: ignore[return-value]
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    """A fresh context: an earlier test's sticky error is gone."""
+    try:
+        library = simgpu_library()
+    except NativePartMissing as missing:
+        pytest.skip(str(missing))
+    os.environ.setdefault("GPUKERNEL_SIMGPU", "v100")
+    opened = Device(str(library))
+    yield opened
+    opened.close()
+
+
+def compile_cuda(source: str, *options: str) -> str:
+    """PTX of a CUDA C++ text, by NVRTC, for sm_70."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
+    flags = [b"--gpu-architecture=compute_70", *[o.encode() for o in options]]
+    (result,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+    if int(result):
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = b" " * size
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise AssertionError(log.decode())
+    _, size = nvrtc.nvrtcGetPTXSize(program)
+    ptx = b" " * size
+    nvrtc.nvrtcGetPTX(program, ptx)
+    return ptx.rstrip(b"\0").decode()
+
+
+@pytest.fixture
+def nvrtc() -> Any:
+    return compile_cuda
+
+
+@pytest.fixture
+def launch_failed() -> type[LaunchFailed]:
+    return LaunchFailed
