@@ -53,7 +53,9 @@ class Device:
                     address = c.c_uint64()
                     self._call("cuMemAlloc_v2", c.byref(address), c.c_size_t(arg.nbytes))
                     buffers.append((address, arg))
-                    self._call("cuMemcpyHtoD_v2", address, c.c_void_p(arg.ctypes.data), c.c_size_t(arg.nbytes))
+                    self._call(
+                        "cuMemcpyHtoD_v2", address, c.c_void_p(arg.ctypes.data), c.c_size_t(arg.nbytes)
+                    )
                     values.append(address)
                 else:
                     data = arg if isinstance(arg, bytes) else arg.tobytes()
@@ -63,7 +65,9 @@ class Device:
             self._call("cuLaunchKernel", function, *[c.c_uint(n) for n in sizes], None, pointers, None)
             self._call("cuCtxSynchronize")
             for address, array in buffers:
-                self._call("cuMemcpyDtoH_v2", c.c_void_p(array.ctypes.data), address, c.c_size_t(array.nbytes))
+                self._call(
+                    "cuMemcpyDtoH_v2", c.c_void_p(array.ctypes.data), address, c.c_size_t(array.nbytes)
+                )
         finally:
             for address, _ in buffers:
                 self._cuda.cuMemFree_v2(address)

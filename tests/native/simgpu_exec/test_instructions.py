@@ -44,7 +44,15 @@ ROWS: list[tuple[str, str, Any, list[Any], list[Any], list[Any], list[Any]]] = [
     ("shr.s32 {d}, {a}, {b};", "r", S, [-8, -8], [1, 99], [0, 0], [-4, -1]),
     ("shf.l.wrap.b32 {d}, {a}, {b}, {c};", "r", U, [0x80000000], [1], [33], [3]),
     ("shf.r.clamp.b32 {d}, {a}, {b}, {c};", "r", U, [16, 16], [1, 9], [4, 40], [0x10000001, 9]),
-    ("prmt.b32 {d}, {a}, {b}, {c};", "r", U, [0x33221100, 0x80], [0x77665544, 0], [0x7531, 0x8], [0x77553311, 0x808080FF]),
+    (
+        "prmt.b32 {d}, {a}, {b}, {c};",
+        "r",
+        U,
+        [0x33221100, 0x80],
+        [0x77665544, 0],
+        [0x7531, 0x8],
+        [0x77553311, 0x808080FF],
+    ),
     ("bfe.u32 {d}, {a}, {b}, {c};", "r", U, [0xABCD, 0xABCD], [4, 40], [8, 8], [0xBC, 0]),
     ("bfe.s32 {d}, {a}, {b}, {c};", "r", S, [0xABCD, -1], [8, 40], [8, 8], [-85, -1]),
     ("bfi.b32 {d}, {a}, {b}, 8, 4;", "r", U, [0xF], [0], [0], [0xF00]),
@@ -84,13 +92,60 @@ ROWS: list[tuple[str, str, Any, list[Any], list[Any], list[Any], list[Any]]] = [
     ("div.s64 {d}, {a}, {b};", "rd", np.int64, [-(2**62)], [7], [0], [-(2**62) // 7 + 1]),
     ("rem.u64 {d}, {a}, {b};", "rd", np.int64, [2**62 + 5], [10], [0], [(2**62 + 5) % 10]),
     ("brev.b64 {d}, {a};", "rd", np.int64, [2], [0], [0], [2**62]),
-    ("{{.reg .u32 %t; cvt.rzi.s32.f32 %t, {a}; mov.b32 {d}, %t;}}", "f", F, [NAN, 3e9, -2.7], [0] * 3, [0] * 3,
-     np.array([0, 2**31 - 1, -2], S).view(F).tolist()),
-    ("{{.reg .b16 %h; cvt.rn.f16.f32 %h, {a}; cvt.f32.f16 {d}, %h;}}", "f", F, [0.1, 70000], [0] * 2, [0] * 2, [float(np.float16(0.1)), INF]),
-    ("{{.reg .pred %q; setp.neu.f32 %q, {a}, {b}; selp.f32 {d}, 0f3F800000, 0f00000000, %q;}}", "f", F, [NAN, 1, 1], [NAN, 1, 2], [0] * 3, [1, 0, 1]),
-    ("{{.reg .pred %q; setp.ne.f32 %q, {a}, {b}; selp.f32 {d}, 0f3F800000, 0f00000000, %q;}}", "f", F, [NAN, 1, 1], [NAN, 1, 2], [0] * 3, [0, 0, 1]),
-    ("{{.reg .pred %q, %w; setp.lt.s32 %q|%w, {a}, {b}; selp.s32 {d}, 1, 2, %w;}}", "r", S, [1, 3], [2, 2], [0, 0], [2, 1]),
-    ("{{.reg .b16 %l, %h; mov.b32 {{%l, %h}}, {a}; mov.b32 {d}, {{%h, %l}};}}", "r", U, [0x12345678], [0], [0], [0x56781234]),
+    (
+        "{{.reg .u32 %t; cvt.rzi.s32.f32 %t, {a}; mov.b32 {d}, %t;}}",
+        "f",
+        F,
+        [NAN, 3e9, -2.7],
+        [0] * 3,
+        [0] * 3,
+        np.array([0, 2**31 - 1, -2], S).view(F).tolist(),
+    ),
+    (
+        "{{.reg .b16 %h; cvt.rn.f16.f32 %h, {a}; cvt.f32.f16 {d}, %h;}}",
+        "f",
+        F,
+        [0.1, 70000],
+        [0] * 2,
+        [0] * 2,
+        [float(np.float16(0.1)), INF],
+    ),
+    (
+        "{{.reg .pred %q; setp.neu.f32 %q, {a}, {b}; selp.f32 {d}, 0f3F800000, 0f00000000, %q;}}",
+        "f",
+        F,
+        [NAN, 1, 1],
+        [NAN, 1, 2],
+        [0] * 3,
+        [1, 0, 1],
+    ),
+    (
+        "{{.reg .pred %q; setp.ne.f32 %q, {a}, {b}; selp.f32 {d}, 0f3F800000, 0f00000000, %q;}}",
+        "f",
+        F,
+        [NAN, 1, 1],
+        [NAN, 1, 2],
+        [0] * 3,
+        [0, 0, 1],
+    ),
+    (
+        "{{.reg .pred %q, %w; setp.lt.s32 %q|%w, {a}, {b}; selp.s32 {d}, 1, 2, %w;}}",
+        "r",
+        S,
+        [1, 3],
+        [2, 2],
+        [0, 0],
+        [2, 1],
+    ),
+    (
+        "{{.reg .b16 %l, %h; mov.b32 {{%l, %h}}, {a}; mov.b32 {d}, {{%h, %l}};}}",
+        "r",
+        U,
+        [0x12345678],
+        [0],
+        [0],
+        [0x56781234],
+    ),
     ("add.cc.u32 {d}, {a}, {b}; addc.u32 {d}, {c}, 0;", "r", U, [2**32 - 1, 1], [1, 1], [7, 7], [8, 7]),
 ]
 PTX_TYPE = {"r": ("b32", 4), "f": ("f32", 4), "rd": ("b64", 8), "fd": ("f64", 8)}
@@ -115,7 +170,11 @@ def test_instruction_gives_what_the_isa_says(device: Any, row: Any, masked: bool
     want[lanes:] = 0
     if dtype in (F, D):
         bits = f"u{size}"
-        same = (out.view(bits) == want.view(bits)) | (np.isnan(out) & np.isnan(want)) | ((out == 0) & (want == 0))
+        same = (
+            (out.view(bits) == want.view(bits))
+            | (np.isnan(out) & np.isnan(want))
+            | ((out == 0) & (want == 0))
+        )
         assert same.all(), (out, want)
     else:
         np.testing.assert_array_equal(out, want)
@@ -124,5 +183,7 @@ def test_instruction_gives_what_the_isa_says(device: Any, row: Any, masked: bool
 def test_an_instruction_that_is_lacking_is_named(device: Any, launch_failed: Any, capfd: Any) -> None:
     ptx = (CASES / "lane.ptx").read_text().replace("TYPE", "b32").replace("SIZE", "4").replace("REG", "r")
     with pytest.raises(launch_failed):
-        device.run(ptx.replace("BODY", "frobnicate.u32 %r4, %r1;"), "lane", 1, 32, *[np.zeros(32, U)] * 4, U(32))
+        device.run(
+            ptx.replace("BODY", "frobnicate.u32 %r4, %r1;"), "lane", 1, 32, *[np.zeros(32, U)] * 4, U(32)
+        )
     assert "frobnicate.u32" in capfd.readouterr().err

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +24,9 @@ def random() -> np.random.Generator:
 @pytest.mark.parametrize("tile", [16, 32])
 def test_tiled_matrix_multiplication(device: Any, nvrtc: Any, random: Any, tile: int) -> None:
     ptx = nvrtc(
-        f"#define T {tile}\n" + KERNEL + "(const float*A,const float*B,float*C,int n){__shared__ float a[T][T],b[T][T];"
+        f"#define T {tile}\n"
+        + KERNEL
+        + "(const float*A,const float*B,float*C,int n){__shared__ float a[T][T],b[T][T];"
         "int x=threadIdx.x,y=threadIdx.y,r=blockIdx.y*T+y,c=blockIdx.x*T+x;float s=0;"
         "for(int t=0;t<n/T;t++){a[y][x]=A[r*n+t*T+x];b[y][x]=B[(t*T+y)*n+c];__syncthreads();"
         "for(int k=0;k<T;k++)s+=a[y][k]*b[k][x];__syncthreads();}C[r*n+c]=s;}"
@@ -45,7 +51,8 @@ def test_reduction_through_dynamic_shared_memory(device: Any, nvrtc: Any, random
 
 def test_histogram_with_shared_atomics(device: Any, nvrtc: Any, random: Any) -> None:
     ptx = nvrtc(
-        KERNEL + "(const unsigned*a,unsigned*h,int n){__shared__ unsigned s[64];if(threadIdx.x<64)s[threadIdx.x]=0;"
+        KERNEL
+        + "(const unsigned*a,unsigned*h,int n){__shared__ unsigned s[64];if(threadIdx.x<64)s[threadIdx.x]=0;"
         "__syncthreads();for(int i=blockIdx.x*blockDim.x+threadIdx.x;i<n;i+=gridDim.x*blockDim.x)atomicAdd(&s[a[i]&63],1u);"
         "__syncthreads();if(threadIdx.x<64)atomicAdd(&h[threadIdx.x],s[threadIdx.x]);}"
     )
@@ -92,7 +99,9 @@ def test_divergent_loops_reconverge_for_a_shuffle(device: Any, nvrtc: Any) -> No
 
 def test_recursion(device: Any, nvrtc: Any) -> None:
     ptx = nvrtc(
-        "__device__ __noinline__ int fib(int n){return n<2?n:fib(n-1)+fib(n-2);}\n" + KERNEL + "(int*o){o[threadIdx.x]=fib(threadIdx.x%13);}"
+        "__device__ __noinline__ int fib(int n){return n<2?n:fib(n-1)+fib(n-2);}\n"
+        + KERNEL
+        + "(int*o){o[threadIdx.x]=fib(threadIdx.x%13);}"
     )
     out = np.zeros(64, np.int32)
     device.run(ptx, "k", 1, 64, out)
@@ -105,7 +114,9 @@ def test_recursion(device: Any, nvrtc: Any) -> None:
 def test_calls_through_a_table_of_functions(device: Any, nvrtc: Any) -> None:
     ptx = nvrtc(
         "typedef float(*F)(float,int);__device__ __noinline__ float f0(float x,int n){return x+n;}"
-        "__device__ __noinline__ float f1(float x,int n){return x*n;}__device__ F tab[2]={f0,f1};" + KERNEL + "(float*o){int i=threadIdx.x;o[i]=tab[i&1](i,3);}"
+        "__device__ __noinline__ float f1(float x,int n){return x*n;}__device__ F tab[2]={f0,f1};"
+        + KERNEL
+        + "(float*o){int i=threadIdx.x;o[i]=tab[i&1](i,3);}"
     )
     out, i = np.zeros(32, np.float32), np.arange(32)
     device.run(ptx, "k", 1, 32, out)
@@ -113,7 +124,11 @@ def test_calls_through_a_table_of_functions(device: Any, nvrtc: Any) -> None:
 
 
 def test_a_struct_as_parameter(device: Any, nvrtc: Any) -> None:
-    ptx = nvrtc("struct S{int a;double b;char c[5];short d;};" + KERNEL + "(S s,double*o,int i){o[0]=s.a;o[1]=s.b;o[2]=s.c[i];o[3]=s.d;}")
+    ptx = nvrtc(
+        "struct S{int a;double b;char c[5];short d;};"
+        + KERNEL
+        + "(S s,double*o,int i){o[0]=s.a;o[1]=s.b;o[2]=s.c[i];o[3]=s.d;}"
+    )
     out = np.zeros(4)
     device.run(ptx, "k", 1, 1, struct.pack("i4xd5bxh", 3, 2.5, 1, 2, 3, 4, 5, -7), out, np.int32(2))
     assert out.tolist() == [3, 2.5, 3, -7]
@@ -132,14 +147,18 @@ def test_a_spin_lock_within_one_warp_is_passed_on(device: Any, nvrtc: Any) -> No
 @pytest.mark.parametrize("double", [False, True])
 def test_mathematics(device: Any, nvrtc: Any, random: Any, double: bool) -> None:
     names = "sin cos tan exp log log2 log10 exp2 sqrt tanh sinh cosh log1p expm1 floor ceil rint trunc cbrt".split()
-    real, suffix, dtype, tolerance = ("double", "", np.float64, 1e-14) if double else ("float", "f", np.float32, 3e-6)
+    real, suffix, dtype, tolerance = (
+        ("double", "", np.float64, 1e-14) if double else ("float", "f", np.float32, 3e-6)
+    )
     lines = "".join(f"o[{j}*n+i]={f}{suffix}(x);" for j, f in enumerate(names))
     ptx = nvrtc(f"{KERNEL}(const {real}*a,{real}*o,int n){{int i=threadIdx.x;{real} x=a[i];{lines}}}")
     a = random.uniform(0.05, 0.95, 128).astype(dtype)
     out = np.zeros((len(names), 128), dtype)
     device.run(ptx, "k", 1, 128, a, out, np.int32(128))
     for row, name in zip(out, names, strict=True):
-        np.testing.assert_allclose(row, getattr(np, name)(a.astype(np.float64)), rtol=tolerance, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(
+            row, getattr(np, name)(a.astype(np.float64)), rtol=tolerance, atol=tolerance, err_msg=name
+        )
 
 
 def test_printf_formats_as_c_does(device: Any, nvrtc: Any, capfd: Any) -> None:
@@ -148,22 +167,47 @@ def test_printf_formats_as_c_does(device: Any, nvrtc: Any, capfd: Any) -> None:
     assert capfd.readouterr().out == "hello 7  1.50 str 123456789012 %\n"
 
 
+@pytest.fixture
+def failing(tmp_path: Path, device: Any) -> Callable[[str, int, int], int]:
+    """Run PTX in a process of its own, since its error is sticky, and give the error's code."""
+
+    def run(ptx: str, threads: int, buffer_bytes: int) -> int:
+        file = tmp_path / "kernel.ptx"
+        file.write_text(ptx)
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("fault.py")),
+            str(file),
+            str(threads),
+            str(buffer_bytes),
+        ]
+        child = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        return int(child.stdout.split()[-1])
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
-    [("o[threadIdx.x+1]=1;", ILLEGAL_ADDRESS), ("*(int*)((char*)o+threadIdx.x)=1;", MISALIGNED), ("asm(\"trap;\");", LAUNCH_FAILED)],
-    ids=["out-of-bounds", "misaligned", "trap"],
+    [
+        ("o[threadIdx.x]=1;", 0),
+        ("o[threadIdx.x+1]=1;", ILLEGAL_ADDRESS),
+        ("*(int*)((char*)o+threadIdx.x)=1;", MISALIGNED),
+        ('asm("trap;");', LAUNCH_FAILED),
+        ('__assertfail("no","f",1,"g",1);', ASSERT),
+    ],
+    ids=["no-fault", "out-of-bounds", "misaligned", "trap", "assertion"],
 )
-def test_a_fault_has_its_own_error(device: Any, nvrtc: Any, launch_failed: Any, body: str, code: int) -> None:
-    with pytest.raises(launch_failed) as failed:
-        device.run(nvrtc(KERNEL + "(int*o){" + body + "}"), "k", 1, 32, np.zeros(32, np.int32))
-    assert failed.value.code == code
+def test_a_fault_has_its_own_error(failing: Any, nvrtc: Any, body: str, code: int) -> None:
+    declared = (
+        'extern "C" __device__ void __assertfail(const char*,const char*,unsigned,const char*,unsigned long);'
+    )
+    assert failing(nvrtc(declared + KERNEL + "(int*o){" + body + "}"), 32, 128) == code
 
 
-def test_a_deadlocked_barrier_ends_the_launch(device: Any, launch_failed: Any) -> None:
+def test_a_deadlocked_barrier_ends_the_launch(failing: Any) -> None:
     ptx = (
         ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(){ .reg .pred %p<2>; .reg .b32 %r<3>;"
         " mov.u32 %r1,%tid.x; setp.lt.u32 %p1,%r1,32; @%p1 bar.sync 1, 64; @!%p1 bar.sync 2, 64; ret; }"
     )
-    with pytest.raises(launch_failed) as failed:
-        device.run(ptx, "k", 1, 64)
-    assert failed.value.code == LAUNCH_FAILED
+    assert failing(ptx, 64, 0) == LAUNCH_FAILED
