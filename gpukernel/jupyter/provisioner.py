@@ -15,7 +15,7 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_client.provisioning import LocalProvisioner
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Float, Int, Unicode
 
 from gpukernel.jupyter.keeper import SliceUnavailable, keeper
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["GPUSliceProvisioner"]
 
 
-class GPUSliceProvisioner(LocalProvisioner):  # type: ignore[misc]
+class GPUSliceProvisioner(LocalProvisioner):
     """Start a kernel on this machine with a slice of a pool's GPU.
 
     The traits come from ``metadata.kernel_provisioner.config`` of the kernelspec.
@@ -78,7 +78,7 @@ class GPUSliceProvisioner(LocalProvisioner):  # type: ignore[misc]
         """Start ipykernel itself, without a wrapper: it watches its direct parent and ends with it."""
         try:
             connection = await super().launch_kernel(cmd, **kwargs)
-            assert self._lease is not None
+            assert self._lease is not None and self.process is not None
             await keeper().watch(self._address, self.kernel_id, self._lease.id, self.process.pid)
         except BaseException:
             await self._release("the kernel could not be started")
@@ -125,7 +125,7 @@ class GPUSliceProvisioner(LocalProvisioner):  # type: ignore[misc]
     def _environment(self, base: dict[str, str]) -> dict[str, str]:
         from gpukernel.remoting.environment import shim_environment, write_lease_file
 
-        assert self._lease is not None
+        assert self._lease is not None and self.parent is not None
         runtime = Path(self.parent.connection_file).resolve().parent
         self._lease_file = runtime / f"gpukernel-{self.kernel_id}.lease"
         write_lease_file(self._lease_file, self._lease)

@@ -1,0 +1,192 @@
+"""``gpukernel demo``: a pool, a slice and a trained network, from nothing, in one command."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from gpukernel.embedded import EmbeddedPool, PoolDidNotStart
+from gpukernel.jupyter import kernelspecs
+from gpukernel.jupyter.keeper import SliceUnavailable
+
+if TYPE_CHECKING:
+    from gpukernel.pool.model import Lease
+
+__all__ = ["demo"]
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the text is the sentence that says why."""
+
+
+def demo(
+    notebook: Annotated[
+        Path | None, typer.Option(help="Notebook to execute in place of 02-classification.")
+    ] = None,
+    kernel: Annotated[str, typer.Option(help="Kernel to execute it in.")] = "gpu-v100-0.02",
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Do not open JupyterLab afterwards.")
+    ] = False,
+    keep: Annotated[Path | None, typer.Option(help="Write the executed notebook to this file.")] = None,
+) -> None:
+    """Train a small network in a “V100 × 0.02” kernel on simulated GPUs, then open JupyterLab.
+
+    \b
+    Examples:
+      gpukernel demo
+      gpukernel demo --no-browser --keep executed.ipynb
+    """
+    console = Console(highlight=False)
+    opens = sys.stdout.isatty() and sys.stdin.isatty() and not no_browser
+    try:
+        path = notebook or _notebooks() / "02-classification.ipynb"
+        for spec in kernelspecs.STANDARD:
+            kernelspecs.write(spec, Path(sys.prefix, "share", "jupyter", "kernels"))
+        with tempfile.TemporaryDirectory(prefix="gpukernel-") as state:
+            with console.status("Starting a pool with one simulated server: 2 × V100 32 GB …"):
+                pool = EmbeddedPool("v100:2", Path(state))
+                pool.start()
+            try:
+                # The provisioner runs in this process and finds the pool as in any Jupyter server.
+                os.environ.pop("GPUKERNEL_POOL", None)
+                os.environ["GPUKERNEL_STATE"] = state
+                _execute(path, kernel, keep, console)
+                if opens:
+                    _open_lab(path.parent, pool.environment, console)
+            finally:
+                pool.stop()
+    except (DemoFailed, PoolDidNotStart, SliceUnavailable, OSError) as error:
+        print(f"The demo stopped: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _notebooks() -> Path:
+    """The notebooks of the checkout, else those that came with the package."""
+    data = Path(sysconfig.get_path("data"), "share", "gpukernel", "notebooks")
+    for place in (Path(__file__).parents[2] / "notebooks", data):
+        if (place / "02-classification.ipynb").exists():
+            return place
+    raise DemoFailed(
+        "the demo's notebooks are not installed; name one with --notebook, or run it in the checkout."
+    )
+
+
+def _execute(path: Path, kernel: str, keep: Path | None, console: Console) -> None:
+    import nbformat
+    from jupyter_client.kernelspec import NoSuchKernel
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    if not path.exists():
+        raise DemoFailed(f"there is no notebook {path}.")
+    content = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        content, kernel_name=kernel, timeout=300, resources={"metadata": {"path": str(path.parent)}}
+    )
+    progress = Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
+    started = time.monotonic()
+    try:
+        with progress:
+            task = progress.add_task("Starting the kernel", total=len(content.cells))
+            with client.setup_kernel():
+                for index, cell in enumerate(content.cells):
+                    if title := _title(cell):
+                        progress.update(task, description=title)
+                    client.execute_cell(cell, index)
+                    progress.advance(task)
+                seconds = time.monotonic() - started
+                leases = asyncio.run(_leases())  # while the kernel lives and holds its slice
+    except CellExecutionError as error:
+        raise DemoFailed(f"a cell of {path.name} failed: {error.ename}: {error.evalue}") from None
+    except (CellTimeoutError, DeadKernelError, NoSuchKernel) as error:
+        raise DemoFailed(" ".join(str(error).split())) from None
+    if keep:
+        nbformat.write(content, keep)
+    _print_result(_result(content), console)
+    _print_leases(leases, seconds, console)
+
+
+def _title(cell: Any) -> str:
+    """The heading that a Markdown cell begins with, or nothing."""
+    first = cell.source.partition("\n")[0]
+    return first.lstrip("# ") if cell.cell_type == "markdown" and first.startswith("#") else ""
+
+
+def _result(content: Any) -> dict[str, object]:
+    """The dictionary that the last code cell shows."""
+    for output in content.cells[-1].get("outputs", []):
+        if text := output.get("data", {}).get("text/plain"):
+            try:
+                value = ast.literal_eval(text)
+            except (SyntaxError, ValueError):
+                return {"result": text}
+            return value if isinstance(value, dict) else {"result": value}
+    return {}
+
+
+async def _leases() -> list[Lease]:
+    from gpukernel.pool.client import PoolClient, resolve_address
+
+    async with PoolClient(resolve_address(None, None)) as client:
+        return (await client.leases())[0]
+
+
+def _print_result(result: dict[str, object], console: Console) -> None:
+    if result:
+        table = Table(
+            title="What the notebook found", title_justify="left", box=box.SIMPLE_HEAD, show_header=False
+        )
+        for key, value in result.items():
+            table.add_row(str(key), f"[bold]{value}")
+        console.print(table)
+
+
+def _print_leases(leases: list[Lease], seconds: float, console: Console) -> None:
+    table = Table(title="What the pool saw", title_justify="left", box=box.SIMPLE_HEAD)
+    for title in ("Holder", "Device", "Slice", "Peak memory", "CUDA calls", "GPU time", "Time"):
+        table.add_column(title, justify="left" if title in ("Holder", "Device") else "right")
+    for lease in leases:
+        for piece in lease.slices:
+            usage = piece.usage
+            table.add_row(
+                lease.holder.description,
+                piece.device_name,
+                f"{piece.memory_bytes // 2**20} MiB",
+                f"{usage.memory_peak_bytes / 2**20:.1f} MiB" if usage else "",
+                f"{usage.cuda_calls:,}" if usage else "",
+                f"{usage.gpu_seconds:.1f} s" if usage else "",
+                f"{seconds:.1f} s",
+            )
+    console.print(table)
+
+
+def _open_lab(notebooks: Path, environment: dict[str, str], console: Console) -> None:
+    console.print("Opening JupyterLab; stop it and the pool with Ctrl-C.")
+    command = [sys.executable, "-m", "jupyterlab", "--ServerApp.log_level=ERROR", str(notebooks)]
+    if os.geteuid() == 0:
+        command.append("--allow-root")
+    lab = subprocess.Popen(command, env=environment)
+    try:
+        lab.wait()
+    except KeyboardInterrupt:
+        lab.wait()
