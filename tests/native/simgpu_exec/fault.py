@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from conftest import Device, LaunchFailed  # noqa: E402
+from conftest import Device, LaunchFailed
 
-from gpukernel.native import simgpu_library  # noqa: E402
+from gpukernel.native import simgpu_library
 
 if __name__ == "__main__":
     path, threads, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -71,7 +71,8 @@ def test_every_atomic(device: Any, nvrtc: Any) -> None:
     i, u = np.zeros(3, np.int32), np.array([2**32 - 1, 0, 0, 0, 0], np.uint32)
     f, d, q = np.zeros(1, np.float32), np.zeros(1), np.zeros(2, np.uint64)
     device.run(ptx, "k", 1, 64, i, u, f, d, q)
-    assert i.tolist() == [-63, 63, -128] and u.tolist() == [0, 2**32 - 1, 0, 4, 6]
+    assert i.tolist() == [-63, 63, -128]
+    assert u.tolist() == [0, 2**32 - 1, 0, 4, 6]
     assert (f[0], d[0], q.tolist()) == (32, 16, [320, 63])
 
 
@@ -146,7 +147,7 @@ def test_a_spin_lock_within_one_warp_is_passed_on(device: Any, nvrtc: Any) -> No
 
 @pytest.mark.parametrize("double", [False, True])
 def test_mathematics(device: Any, nvrtc: Any, random: Any, double: bool) -> None:
-    names = "sin cos tan exp log log2 log10 exp2 sqrt tanh sinh cosh log1p expm1 floor ceil rint trunc cbrt".split()
+    names = ["sin", "cos", "tan", "exp", "log", "log2", "log10", "exp2", "sqrt", "tanh", "sinh", "cosh", "log1p", "expm1", "floor", "ceil", "rint", "trunc", "cbrt"]
     real, suffix, dtype, tolerance = (
         ("double", "", np.float64, 1e-14) if double else ("float", "f", np.float32, 3e-6)
     )

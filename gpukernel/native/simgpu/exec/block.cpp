@@ -69,17 +69,18 @@ void BlockState::start(uint64_t block) {
 std::string place(const Warp& warp, int lane) {
     char text[160];
     const BlockState& block = *warp.block;
-    std::snprintf(text, sizeof text, "thread (%u,%u,%u) of block (%u,%u,%u) in kernel '", warp.tid[0][lane], warp.tid[1][lane],
-                  warp.tid[2][lane], block.ctaid[0], block.ctaid[1], block.ctaid[2]);
+    std::snprintf(text, sizeof text, "thread (%u,%u,%u) of block (%u,%u,%u) in kernel '", warp.tid[0][lane],
+                  warp.tid[1][lane], warp.tid[2][lane], block.ctaid[0], block.ctaid[1], block.ctaid[2]);
     return text + warp.launch->kernel->name + "'";
 }
 
 namespace {
 
-[[noreturn]] void fault(Warp& warp, const Op& op, int lane, Status status, const char* what, uint64_t address, uint32_t size,
-                        const char* where) {
+[[noreturn]] void fault(Warp& warp, const Op& op, int lane, Status status, const char* what, uint64_t address,
+                        uint32_t size, const char* where) {
     char text[200];
-    std::snprintf(text, sizeof text, "%s access of %u bytes at %s0x%llx by ", what, size, where, static_cast<unsigned long long>(address));
+    std::snprintf(text, sizeof text, "%s access of %u bytes at %s0x%llx by ", what, size, where,
+                  static_cast<unsigned long long>(address));
     throw Fault{status, text + place(warp, lane) + ", line " + std::to_string(op.line) + " of its PTX"};
 }
 
@@ -93,24 +94,41 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
         if (space == Space::generic) {
             offset = at & kOffsetMask;
             switch (at >> kWindowShift) {
-                case 0: here = Space::global; break;
-                case kSharedWindow >> kWindowShift: here = Space::shared; break;
-                case kLocalWindow >> kWindowShift: here = Space::local; break;
-                case kParamWindow >> kWindowShift: here = Space::param; break;
-                default: fault(warp, op, lane, Status::illegal_address, "out-of-bounds", at, size, "");
+                case 0:
+                    here = Space::global;
+                    break;
+                case kSharedWindow >> kWindowShift:
+                    here = Space::shared;
+                    break;
+                case kLocalWindow >> kWindowShift:
+                    here = Space::local;
+                    break;
+                case kParamWindow >> kWindowShift:
+                    here = Space::param;
+                    break;
+                default:
+                    fault(warp, op, lane, Status::illegal_address, "out-of-bounds", at, size, "");
             }
         }
-        if (offset & (size - 1) && size <= 16) fault(warp, op, lane, Status::misaligned_address, "misaligned", at, size, "");
+        if (offset & (size - 1) && size <= 16)
+            fault(warp, op, lane, Status::misaligned_address, "misaligned", at, size, "");
         char* base = nullptr;
         uint64_t bytes = 0;
         const char* where = "";
         switch (here) {
-            case Space::shared: base = warp.shared, bytes = warp.shared_bytes, where = "shared "; break;
-            case Space::local: base = warp.local + warp.local_stride * lane, bytes = warp.local_stride, where = "local "; break;
-            case Space::param: base = const_cast<char*>(warp.params), bytes = warp.param_bytes, where = "parameter "; break;
+            case Space::shared:
+                base = warp.shared, bytes = warp.shared_bytes, where = "shared ";
+                break;
+            case Space::local:
+                base = warp.local + warp.local_stride * lane, bytes = warp.local_stride, where = "local ";
+                break;
+            case Space::param:
+                base = const_cast<char*>(warp.params), bytes = warp.param_bytes, where = "parameter ";
+                break;
             default: {
                 bool cached = false;
-                for (const CachedRange& c : warp.cache) cached |= at >= c.lo && at + size <= c.hi && at + size >= at;
+                for (const CachedRange& c : warp.cache)
+                    cached |= at >= c.lo && at + size <= c.hi && at + size >= at;
                 if (!cached) {
                     auto block = warp.launch->memory->find(at);
                     if (!block || size > block->bytes - (at - block->address))
@@ -121,7 +139,8 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
                 continue;  // already a host pointer
             }
         }
-        if (offset >= bytes || size > bytes - offset) fault(warp, op, lane, Status::illegal_address, "out-of-bounds", offset, size, where);
+        if (offset >= bytes || size > bytes - offset)
+            fault(warp, op, lane, Status::illegal_address, "out-of-bounds", offset, size, where);
         address[lane] = reinterpret_cast<uint64_t>(base) + offset;
     }
 }
@@ -131,38 +150,74 @@ uint64_t special_register(Warp& warp, int lane, int which) {
     const Launch& launch = *warp.launch->launch;
     auto clock = [] { return static_cast<uint64_t>(__builtin_ia32_rdtsc()); };
     auto nanoseconds = [] {
-        return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+        return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                         std::chrono::system_clock::now().time_since_epoch())
+                                         .count());
     };
     uint32_t bit = 1u << lane;
     switch (which) {
-        case kTidX: case kTidY: case kTidZ: return warp.tid[which - kTidX][lane];
-        case kNtidX: return launch.block.x;
-        case kNtidY: return launch.block.y;
-        case kNtidZ: return launch.block.z;
-        case kCtaidX: case kCtaidY: case kCtaidZ: return block.ctaid[which - kCtaidX];
-        case kNctaidX: return launch.grid.x;
-        case kNctaidY: return launch.grid.y;
-        case kNctaidZ: return launch.grid.z;
-        case kLaneId: return static_cast<uint64_t>(lane);
-        case kWarpId: return warp.index;
-        case kNwarpId: return block.warps.size();
-        case kSmId: return block.linear % static_cast<uint64_t>(warp.launch->multiprocessors);
-        case kNsmId: return static_cast<uint64_t>(warp.launch->multiprocessors);
-        case kGridId: return 0;
-        case kLanemaskEq: return bit;
-        case kLanemaskLe: return bit | (bit - 1);
-        case kLanemaskLt: return bit - 1;
-        case kLanemaskGe: return ~(bit - 1);
-        case kLanemaskGt: return ~(bit | (bit - 1));
-        case kClock: case kClock64: return clock();
-        case kClockHi: return clock() >> 32;
-        case kGlobalTimer: case kGlobalTimerLo: return nanoseconds();
-        case kGlobalTimerHi: return nanoseconds() >> 32;
-        case kDynamicSmem: return launch.dynamic_shared_bytes;
-        case kTotalSmem: return warp.shared_bytes;
-        case kDynamicBase: return (warp.launch->kernel->shared_bytes + 15) / 16 * 16;
-        case kOne: return 1;
-        default: return 0;
+        case kTidX:
+        case kTidY:
+        case kTidZ:
+            return warp.tid[which - kTidX][lane];
+        case kNtidX:
+            return launch.block.x;
+        case kNtidY:
+            return launch.block.y;
+        case kNtidZ:
+            return launch.block.z;
+        case kCtaidX:
+        case kCtaidY:
+        case kCtaidZ:
+            return block.ctaid[which - kCtaidX];
+        case kNctaidX:
+            return launch.grid.x;
+        case kNctaidY:
+            return launch.grid.y;
+        case kNctaidZ:
+            return launch.grid.z;
+        case kLaneId:
+            return static_cast<uint64_t>(lane);
+        case kWarpId:
+            return warp.index;
+        case kNwarpId:
+            return block.warps.size();
+        case kSmId:
+            return block.linear % static_cast<uint64_t>(warp.launch->multiprocessors);
+        case kNsmId:
+            return static_cast<uint64_t>(warp.launch->multiprocessors);
+        case kGridId:
+            return 0;
+        case kLanemaskEq:
+            return bit;
+        case kLanemaskLe:
+            return bit | (bit - 1);
+        case kLanemaskLt:
+            return bit - 1;
+        case kLanemaskGe:
+            return ~(bit - 1);
+        case kLanemaskGt:
+            return ~(bit | (bit - 1));
+        case kClock:
+        case kClock64:
+            return clock();
+        case kClockHi:
+            return clock() >> 32;
+        case kGlobalTimer:
+        case kGlobalTimerLo:
+            return nanoseconds();
+        case kGlobalTimerHi:
+            return nanoseconds() >> 32;
+        case kDynamicSmem:
+            return launch.dynamic_shared_bytes;
+        case kTotalSmem:
+            return warp.shared_bytes;
+        case kDynamicBase:
+            return (warp.launch->kernel->shared_bytes + 15) / 16 * 16;
+        case kOne:
+            return 1;
+        default:
+            return 0;
     }
 }
 

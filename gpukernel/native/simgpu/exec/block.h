@@ -55,16 +55,16 @@ struct BlockState {
     uint64_t linear = 0;
     std::vector<Warp> warps;
     Storage registers, shared, local;
-    std::vector<Frame*> spare;                  // frames of device functions
+    std::vector<Frame*> spare;  // frames of device functions
     std::vector<std::unique_ptr<Frame>> frames;
     std::vector<Storage> frame_storage;
     Barrier barriers[16];
     uint32_t living = 0;
     bool prepared = false;
 
-    void prepare(LaunchState& launch_state);    // once per launch
+    void prepare(LaunchState& launch_state);  // once per launch
     void start(uint64_t block);
-    bool run_slice();                           // true: the block has ended; throws Fault
+    bool run_slice();  // true: the block has ended; throws Fault
     Frame* make_frame(const Function& function);
     void release_barriers();
 };

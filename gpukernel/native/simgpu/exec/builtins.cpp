@@ -11,13 +11,18 @@ namespace {
 template <class T>
 T argument(Warp& warp, const CallSite& site, size_t n, int lane) {
     T value;
-    std::memcpy(&value, warp.local + warp.local_stride * static_cast<uint64_t>(lane) + warp.frame->local_base + site.args.at(n), sizeof value);
+    std::memcpy(&value,
+                warp.local + warp.local_stride * static_cast<uint64_t>(lane) + warp.frame->local_base +
+                    site.args.at(n),
+                sizeof value);
     return value;
 }
 template <class T>
 void answer(Warp& warp, const CallSite& site, int lane, T value) {
     if (site.rets.empty()) return;
-    std::memcpy(warp.local + warp.local_stride * static_cast<uint64_t>(lane) + warp.frame->local_base + site.rets[0], &value, sizeof value);
+    std::memcpy(
+        warp.local + warp.local_stride * static_cast<uint64_t>(lane) + warp.frame->local_base + site.rets[0],
+        &value, sizeof value);
 }
 const char* pointer(Warp& warp, uint64_t address, uint32_t size, int lane) {
     uint64_t ad[kLanes];
@@ -59,37 +64,76 @@ std::string format(Warp& warp, const std::string& text, uint64_t args, int lane,
         int longs = 0;
         for (++i; i < text.size(); ++i) {
             char c = text[i];
-            if (c == 'l' || c == 'z' || c == 'j' || c == 't') { longs += c == 'l' ? 1 : 2; continue; }
+            if (c == 'l' || c == 'z' || c == 'j' || c == 't') {
+                longs += c == 'l' ? 1 : 2;
+                continue;
+            }
             if (c == 'h' || c == 'L') continue;
-            if (c == '*') { spec += std::to_string(static_cast<int32_t>(take(4))); continue; }
+            if (c == '*') {
+                spec += std::to_string(static_cast<int32_t>(take(4)));
+                continue;
+            }
             if (!std::strchr("-+ #0123456789.", c)) break;
             spec += c;
         }
-        if (i >= text.size()) { out += spec; break; }
+        if (i >= text.size()) {
+            out += spec;
+            break;
+        }
         char c = text[i], buffer[512];
         buffer[0] = 0;
         switch (c) {
-            case '%': out += '%'; continue;
-            case 'd': case 'i':
-                if (longs) std::snprintf(buffer, sizeof buffer, (spec + "lld").c_str(), static_cast<long long>(take(8)));
-                else std::snprintf(buffer, sizeof buffer, (spec + "d").c_str(), static_cast<int>(take(4)));
+            case '%':
+                out += '%';
+                continue;
+            case 'd':
+            case 'i':
+                if (longs)
+                    std::snprintf(buffer, sizeof buffer, (spec + "lld").c_str(),
+                                  static_cast<long long>(take(8)));
+                else
+                    std::snprintf(buffer, sizeof buffer, (spec + "d").c_str(), static_cast<int>(take(4)));
                 break;
-            case 'u': case 'x': case 'X': case 'o':
-                if (longs) std::snprintf(buffer, sizeof buffer, (spec + "ll" + c).c_str(), static_cast<unsigned long long>(take(8)));
-                else std::snprintf(buffer, sizeof buffer, (spec + c).c_str(), static_cast<unsigned>(take(4)));
+            case 'u':
+            case 'x':
+            case 'X':
+            case 'o':
+                if (longs)
+                    std::snprintf(buffer, sizeof buffer, (spec + "ll" + c).c_str(),
+                                  static_cast<unsigned long long>(take(8)));
+                else
+                    std::snprintf(buffer, sizeof buffer, (spec + c).c_str(), static_cast<unsigned>(take(4)));
                 break;
-            case 'c': std::snprintf(buffer, sizeof buffer, (spec + "c").c_str(), static_cast<int>(take(4))); break;
-            case 'f': case 'F': case 'e': case 'E': case 'g': case 'G': case 'a': case 'A':
+            case 'c':
+                std::snprintf(buffer, sizeof buffer, (spec + "c").c_str(), static_cast<int>(take(4)));
+                break;
+            case 'f':
+            case 'F':
+            case 'e':
+            case 'E':
+            case 'g':
+            case 'G':
+            case 'a':
+            case 'A':
                 std::snprintf(buffer, sizeof buffer, (spec + c).c_str(), std::bit_cast<double>(take(8)));
                 break;
-            case 'p': std::snprintf(buffer, sizeof buffer, (spec + "#llx").c_str(), static_cast<unsigned long long>(take(8))); break;
+            case 'p':
+                std::snprintf(buffer, sizeof buffer, (spec + "#llx").c_str(),
+                              static_cast<unsigned long long>(take(8)));
+                break;
             case 's': {
                 std::string s = text_at(warp, take(8), lane);
-                if (spec == "%") { out += s; ++count; continue; }
+                if (spec == "%") {
+                    out += s;
+                    ++count;
+                    continue;
+                }
                 std::snprintf(buffer, sizeof buffer, (spec + "s").c_str(), s.c_str());
                 break;
             }
-            default: out += spec + c; continue;
+            default:
+                out += spec + c;
+                continue;
         }
         out += buffer;
         ++count;
@@ -105,23 +149,34 @@ bool call_builtin(Warp& warp, const CallSite& site) {
         switch (site.builtin) {
             case Builtin::vprintf: {
                 int count = 0;
-                std::string text = format(warp, text_at(warp, argument<uint64_t>(warp, site, 0, lane), lane), argument<uint64_t>(warp, site, 1, lane), lane, count);
+                std::string text = format(warp, text_at(warp, argument<uint64_t>(warp, site, 0, lane), lane),
+                                          argument<uint64_t>(warp, site, 1, lane), lane, count);
                 if (warp.launch->launch->print) warp.launch->launch->print(text);
                 answer<int32_t>(warp, site, lane, count);
                 break;
             }
             case Builtin::assertfail: {
-                std::string message = text_at(warp, argument<uint64_t>(warp, site, 0, lane), lane), file = text_at(warp, argument<uint64_t>(warp, site, 1, lane), lane);
+                std::string message = text_at(warp, argument<uint64_t>(warp, site, 0, lane), lane),
+                            file = text_at(warp, argument<uint64_t>(warp, site, 1, lane), lane);
                 std::string function = text_at(warp, argument<uint64_t>(warp, site, 3, lane), lane);
-                throw Fault{Status::assertion, file + ":" + std::to_string(argument<uint32_t>(warp, site, 2, lane)) + ": " + function + ": " + place(warp, lane) + " Assertion `" + message + "` failed."};
+                throw Fault{Status::assertion,
+                            file + ":" + std::to_string(argument<uint32_t>(warp, site, 2, lane)) + ": " +
+                                function + ": " + place(warp, lane) + " Assertion `" + message + "` failed."};
             }
-            case Builtin::malloc: answer<uint64_t>(warp, site, lane, warp.launch->memory->allocate(argument<uint64_t>(warp, site, 0, lane)).value_or(0)); break;
+            case Builtin::malloc:
+                answer<uint64_t>(
+                    warp, site, lane,
+                    warp.launch->memory->allocate(argument<uint64_t>(warp, site, 0, lane)).value_or(0));
+                break;
             case Builtin::free:
                 if (uint64_t address = argument<uint64_t>(warp, site, 0, lane))
-                    if (!warp.launch->memory->free(address)) throw Fault{Status::illegal_address, "free() of what malloc() did not give, by " + place(warp, lane)};
+                    if (!warp.launch->memory->free(address))
+                        throw Fault{Status::illegal_address,
+                                    "free() of what malloc() did not give, by " + place(warp, lane)};
                 warp.cache[0] = warp.cache[1] = {};
                 break;
-            default: break;
+            default:
+                break;
         }
     }
     return true;

@@ -101,8 +101,10 @@ void run_blocks(LaunchState& state, bool resident, size_t share) {
             BlockState& block = *kept;
             block.prepare(state);
             while (!state.stop.load(std::memory_order_relaxed) && next(block)) {
-                while (!block.run_slice()) {}
-                if (state.launch->cancel && *state.launch->cancel) throw Fault{Status::trap, "the launch was cancelled"};
+                while (!block.run_slice()) {
+                }
+                if (state.launch->cancel && *state.launch->cancel)
+                    throw Fault{Status::trap, "the launch was cancelled"};
             }
         } else {
             for (size_t i = 0; i < share; ++i) {
@@ -114,8 +116,10 @@ void run_blocks(LaunchState& state, bool resident, size_t share) {
             while (!blocks.empty()) {
                 if (state.stop.load(std::memory_order_relaxed)) break;
                 for (size_t i = 0; i < blocks.size();)
-                    if (blocks[i]->run_slice()) blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
-                    else ++i;
+                    if (blocks[i]->run_slice())
+                        blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
+                    else
+                        ++i;
             }
         }
     } catch (Fault& fault) {
@@ -123,21 +127,29 @@ void run_blocks(LaunchState& state, bool resident, size_t share) {
         if (!state.stop.exchange(true)) state.fault = std::move(fault);
     } catch (const std::bad_alloc&) {
         std::lock_guard lock(state.fault_mutex);
-        if (!state.stop.exchange(true)) state.fault = {Status::out_of_memory, "the host has no memory for a simulated block"};
+        if (!state.stop.exchange(true))
+            state.fault = {Status::out_of_memory, "the host has no memory for a simulated block"};
     }
     _mm_setcsr(csr);
-    if (kept && kept->registers.size + kept->shared.size + kept->local.size + kept->warps.capacity() * sizeof(Warp) > kKeep) kept.reset();
+    if (kept &&
+        kept->registers.size + kept->shared.size + kept->local.size + kept->warps.capacity() * sizeof(Warp) >
+            kKeep)
+        kept.reset();
 }
 
 }  // namespace
 
-Result run_kernel(const Program& program, const Function& kernel, const Launch& launch, DeviceMemory& memory, int multiprocessors) {
+Result run_kernel(const Program& program, const Function& kernel, const Launch& launch, DeviceMemory& memory,
+                  int multiprocessors) {
     if (!kernel.lacking.empty()) return {Status::unsupported, kernel.lacking};
     const Dim3 &g = launch.grid, &b = launch.block;
     uint64_t threads = uint64_t(b.x) * b.y * b.z;
-    if (!g.x || !g.y || !g.z || g.y > 65535 || g.z > 65535 || g.x > 0x7fffffffu || !threads || threads > kernel.info.max_threads || b.x > 1024 || b.y > 1024 || b.z > 64)
-        return {Status::invalid_launch, "a grid of (" + std::to_string(g.x) + "," + std::to_string(g.y) + "," + std::to_string(g.z) + ") blocks of (" +
-                                            std::to_string(b.x) + "," + std::to_string(b.y) + "," + std::to_string(b.z) + ") threads is out of range for '" + kernel.name + "'"};
+    if (!g.x || !g.y || !g.z || g.y > 65535 || g.z > 65535 || g.x > 0x7fffffffu || !threads ||
+        threads > kernel.info.max_threads || b.x > 1024 || b.y > 1024 || b.z > 64)
+        return {Status::invalid_launch,
+                "a grid of (" + std::to_string(g.x) + "," + std::to_string(g.y) + "," + std::to_string(g.z) +
+                    ") blocks of (" + std::to_string(b.x) + "," + std::to_string(b.y) + "," +
+                    std::to_string(b.z) + ") threads is out of range for '" + kernel.name + "'"};
     LaunchState state;
     state.program = &program;
     state.kernel = &kernel;
@@ -146,14 +158,18 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
     state.multiprocessors = multiprocessors;
     state.stack_bytes = kernel.stack_bytes;
     state.shared_bytes = (kernel.shared_bytes + 15) / 16 * 16 + launch.dynamic_shared_bytes;
-    state.params.assign(static_cast<const char*>(launch.params), static_cast<const char*>(launch.params) + (launch.params ? kernel.info.param_bytes : 0));
+    state.params.assign(
+        static_cast<const char*>(launch.params),
+        static_cast<const char*>(launch.params) + (launch.params ? kernel.info.param_bytes : 0));
     state.params.resize(kernel.info.param_bytes);
     uint64_t blocks = state.blocks();
     if (launch.cooperative) {
-        // Every share must be taken by somebody, or the others wait for ever: the caller alone turns them all over.
+        // Every share must be taken by somebody, or the others wait for ever: the caller alone turns them all
+        // over.
         run_blocks(state, true, blocks);
     } else {
-        pool().run(static_cast<size_t>(std::min<uint64_t>(blocks - 1, 1024)), [&] { run_blocks(state, false, 0); });
+        pool().run(static_cast<size_t>(std::min<uint64_t>(blocks - 1, 1024)),
+                   [&] { run_blocks(state, false, 0); });
     }
     return {state.fault.status, state.fault.message};
 }

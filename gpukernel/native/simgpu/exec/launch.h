@@ -3,5 +3,6 @@
 #include "machine.h"
 
 namespace gpukernel::simgpu {
-Result run_kernel(const Program& program, const Function& kernel, const Launch& launch, DeviceMemory& memory, int multiprocessors);
+Result run_kernel(const Program& program, const Function& kernel, const Launch& launch, DeviceMemory& memory,
+                  int multiprocessors);
 }

@@ -34,17 +34,27 @@ enum class Space : uint8_t { generic, global, shared, local, param };
 
 // What the scheduler must do itself; everything else is a plain handler.
 enum class Control : uint8_t {
-    none, branch, branch_table, ret, exit, call, warp_sync, barrier, barrier_arrive, trap, yield,
+    none,
+    branch,
+    branch_table,
+    ret,
+    exit,
+    call,
+    warp_sync,
+    barrier,
+    barrier_arrive,
+    trap,
+    yield,
 };
 
-// One decoded instruction.  Operands are byte offsets into the frame's registers, or, with the lowest bit set,
-// into the function's table of broadcast constants.
+// One decoded instruction.  Operands are byte offsets into the frame's registers, or, with the lowest bit
+// set, into the function's table of broadcast constants.
 struct Op {
     Handler fn = nullptr;
     int64_t imm = 0;
     uint32_t dst = 0, a = 0, b = 0, c = 0;
-    uint32_t extra = 0;   // a second destination, or an index into Function::lists
-    uint32_t aux = 0;     // branch target, call site, member mask operand
+    uint32_t extra = 0;  // a second destination, or an index into Function::lists
+    uint32_t aux = 0;    // branch target, call site, member mask operand
     uint32_t guard = kNoGuard;
     uint32_t line = 0;
     Control control = Control::none;
@@ -66,24 +76,23 @@ struct Function {
     std::string name;
     bool kernel = false;
     std::vector<Op> code;
-    std::vector<char> constants;           // broadcast immediates
-    std::vector<uint32_t> lists;           // vector operands
+    std::vector<char> constants;  // broadcast immediates
+    std::vector<uint32_t> lists;  // vector operands
     std::vector<CallSite> calls;
     std::vector<std::vector<uint32_t>> tables;  // brx.idx
-    std::vector<Slot> params, rets;        // in the local frame
-    uint32_t register_bytes = 0;           // of one warp
-    uint32_t local_bytes = 0;              // of one thread's frame
+    std::vector<Slot> params, rets;             // in the local frame
+    uint32_t register_bytes = 0;                // of one warp
+    uint32_t local_bytes = 0;                   // of one thread's frame
     uint32_t shared_bytes = 0;
-    uint32_t stack_bytes = 0;              // of one thread, with everything it calls
-    std::string lacking;                   // an instruction that is not supported: told when it would run
-    const char* constant_base = nullptr;   // 64-byte aligned copy of `constants`, minus one
+    uint32_t stack_bytes = 0;             // of one thread, with everything it calls
+    std::string lacking;                  // an instruction that is not supported: told when it would run
+    const char* constant_base = nullptr;  // 64-byte aligned copy of `constants`, minus one
     std::unique_ptr<char[]> constant_store;
     KernelInfo info;
 };
 
 struct Program {
     std::vector<std::unique_ptr<Function>> functions;
-    std::vector<std::string> lines;        // not kept: messages carry line numbers
 };
 
 struct Frame {
@@ -116,23 +125,23 @@ struct CachedRange {
 };
 
 struct alignas(64) Warp {
-    const char* base[2];      // registers, constants - 1
+    const char* base[2];  // registers, constants - 1
     char* registers;
-    uint32_t exec;            // lanes that the current instruction runs for
+    uint32_t exec;  // lanes that the current instruction runs for
     uint32_t live;
-    bool touched = false;     // an atomic or volatile access since the last back edge: maybe a spin
+    bool touched = false;  // an atomic or volatile access since the last back edge: maybe a spin
     Frame* frame;
     char* shared;
     uint64_t shared_bytes;
     char* local;
-    uint64_t local_stride;    // bytes of one thread
+    uint64_t local_stride;  // bytes of one thread
     const char* params;
     uint64_t param_bytes;
     CachedRange cache[2];
     BlockState* block;
     LaunchState* launch;
     uint32_t index;
-    uint32_t started;         // lanes that exist
+    uint32_t started;  // lanes that exist
     Group groups[kLanes];
     int group_count;
     alignas(64) uint32_t tid[3][kLanes];
@@ -159,9 +168,40 @@ struct HandlerTable {
 Handler find_handler(std::string_view key);
 
 enum SpecialRegister : int {
-    kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ,
-    kLaneId, kWarpId, kNwarpId, kSmId, kNsmId, kGridId, kLanemaskEq, kLanemaskLe, kLanemaskLt, kLanemaskGe, kLanemaskGt,
-    kClock, kClockHi, kClock64, kGlobalTimer, kGlobalTimerLo, kGlobalTimerHi, kDynamicSmem, kTotalSmem, kDynamicBase, kZero, kOne,
+    kTidX,
+    kTidY,
+    kTidZ,
+    kNtidX,
+    kNtidY,
+    kNtidZ,
+    kCtaidX,
+    kCtaidY,
+    kCtaidZ,
+    kNctaidX,
+    kNctaidY,
+    kNctaidZ,
+    kLaneId,
+    kWarpId,
+    kNwarpId,
+    kSmId,
+    kNsmId,
+    kGridId,
+    kLanemaskEq,
+    kLanemaskLe,
+    kLanemaskLt,
+    kLanemaskGe,
+    kLanemaskGt,
+    kClock,
+    kClockHi,
+    kClock64,
+    kGlobalTimer,
+    kGlobalTimerLo,
+    kGlobalTimerHi,
+    kDynamicSmem,
+    kTotalSmem,
+    kDynamicBase,
+    kZero,
+    kOne,
 };
 
 }  // namespace gpukernel::simgpu

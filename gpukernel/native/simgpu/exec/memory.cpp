@@ -21,7 +21,8 @@ class ReservedMemory final : public DeviceMemory {
         // Twice the capacity, so that fragmentation never refuses what the books allow; less where address
         // space is limited.
         for (reserved_ = round_up(capacity, kPage) * 2 + (64u << 20); reserved_ >= capacity; reserved_ /= 2) {
-            void* at = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            void* at = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             if (at == MAP_FAILED) continue;
             base_ = reinterpret_cast<uint64_t>(at);
             madvise(at, reserved_, MADV_DONTDUMP);

@@ -1,8 +1,8 @@
-// Runs warps.  Lanes that have diverged form groups, each with its own frame and instruction pointer; the group
-// in the deepest call and, within it, at the lowest instruction runs first and merges with any group that it
-// meets.  Compilers lay code out so that the lowest instruction comes before the point where paths rejoin, so
-// this reconverges where a post-dominator stack would, yet every lane keeps its own program counter: a
-// lane that spins on a lock is set aside for the one that holds it, as on Volta.
+// Runs warps.  Lanes that have diverged form groups, each with its own frame and instruction pointer; the
+// group in the deepest call and, within it, at the lowest instruction runs first and merges with any group
+// that it meets.  Compilers lay code out so that the lowest instruction comes before the point where paths
+// rejoin, so this reconverges where a post-dominator stack would, yet every lane keeps its own program
+// counter: a lane that spins on a lock is set aside for the one that holds it, as on Volta.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -12,9 +12,9 @@
 namespace gpukernel::simgpu {
 namespace {
 
-constexpr int kSpinPatience = 32;         // back edges of a diverged loop with atomics, before another group runs
-constexpr int kLoopPatience = 1 << 16;    // and of any other
-constexpr int kSlice = 1 << 14;           // back edges before another warp of the block runs
+constexpr int kSpinPatience = 32;  // back edges of a diverged loop with atomics, before another group runs
+constexpr int kLoopPatience = 1 << 16;  // and of any other
+constexpr int kSlice = 1 << 14;         // back edges before another warp of the block runs
 
 uint32_t predicate(const Warp& warp, uint32_t operand) {
     return *reinterpret_cast<const uint32_t*>(warp.base[operand & 1] + operand);
@@ -41,7 +41,8 @@ struct Runner {
         warp.base[0] = f->registers;
         warp.base[1] = f->function->constant_base;
     }
-    void park(const Op* at, uint32_t lanes, Frame* f, Wait wait = Wait::ready, uint8_t barrier = 0, bool deferred = false) {
+    void park(const Op* at, uint32_t lanes, Frame* f, Wait wait = Wait::ready, uint8_t barrier = 0,
+              bool deferred = false) {
         for (int i = 0; i < warp.group_count; ++i) {
             Group& g = warp.groups[i];
             if (g.ip == at && g.frame == f && g.wait == wait && g.barrier == barrier) {
@@ -76,7 +77,8 @@ struct Runner {
         ip = g.ip;
         mask = g.mask;
         for (int i = 0; i < warp.group_count; ++i)
-            if (warp.groups[i].frame == frame && warp.groups[i].ip == ip && warp.groups[i].wait == Wait::ready) {
+            if (warp.groups[i].frame == frame && warp.groups[i].ip == ip &&
+                warp.groups[i].wait == Wait::ready) {
                 mask |= warp.groups[i].mask;
                 drop(i--);
             }
@@ -90,7 +92,8 @@ struct Runner {
             if (g.frame == frame && g.wait == Wait::ready && g.ip > ip) limit = std::min(limit, g.ip);
         }
     }
-    // A group that waits at a .sync instruction may go on when every living lane that it names waits there too.
+    // A group that waits at a .sync instruction may go on when every living lane that it names waits there
+    // too.
     bool satisfied(const Group& g) {
         uint32_t member = member_mask(g, std::countr_zero(g.mask)) & warp.live;
         return (member & ~g.mask) == 0;
@@ -101,9 +104,7 @@ struct Runner {
         return reinterpret_cast<const uint32_t*>(base[operand & 1] + operand)[lane];
     }
 
-    void swap_out(bool deferred = false) {
-        park(ip, mask, frame, Wait::ready, 0, deferred);
-    }
+    void swap_out(bool deferred = false) { park(ip, mask, frame, Wait::ready, 0, deferred); }
 
     bool back_edge() {  // true: give the thread to another warp
         warp.touched ? spins += kLoopPatience / kSpinPatience : ++spins;
@@ -125,7 +126,8 @@ struct Runner {
         if (!f->caller) return leave(lanes);
         const CallSite& site = *f->site;
         for (size_t r = 0; r < site.rets.size() && r < f->function->rets.size(); ++r)
-            copy_local(f->local_base + f->function->rets[r].offset, f->caller->local_base + site.rets[r], f->function->rets[r].size, lanes);
+            copy_local(f->local_base + f->function->rets[r].offset, f->caller->local_base + site.rets[r],
+                       f->function->rets[r].size, lanes);
         f->mask &= ~lanes;
         park(f->return_to, lanes, f->caller);
         if (!f->mask) warp.block->spare.push_back(f);
@@ -157,7 +159,9 @@ struct Runner {
             lanes &= same;
             callee = address & kOffsetMask;
             if ((address >> kWindowShift) != (kFunctionWindow >> kWindowShift) || callee >= functions.size())
-                throw Fault{Status::illegal_address, "an indirect call to an address that is not a function's, by " + place(warp, std::countr_zero(lanes))};
+                throw Fault{Status::illegal_address,
+                            "an indirect call to an address that is not a function's, by " +
+                                place(warp, std::countr_zero(lanes))};
         }
         const Function& function = *functions[callee];
         if (!function.lacking.empty()) throw Fault{Status::unsupported, function.lacking};
@@ -169,16 +173,21 @@ struct Runner {
         f->site = &site;
         f->local_base = (frame->local_base + here.local_bytes + 15) / 16 * 16;
         if (f->local_base + function.local_bytes > warp.local_stride)
-            throw Fault{Status::illegal_address, "stack overflow: a thread's calls need more than " + std::to_string(warp.local_stride) +
-                                                     " bytes, at " + place(warp, std::countr_zero(lanes))};
+            throw Fault{Status::illegal_address, "stack overflow: a thread's calls need more than " +
+                                                     std::to_string(warp.local_stride) + " bytes, at " +
+                                                     place(warp, std::countr_zero(lanes))};
         for (size_t p = 0; p < site.args.size() && p < function.params.size(); ++p)
-            copy_local(frame->local_base + site.args[p], f->local_base + function.params[p].offset, function.params[p].size, lanes);
+            copy_local(frame->local_base + site.args[p], f->local_base + function.params[p].offset,
+                       function.params[p].size, lanes);
         park(function.code.data(), lanes, f);
     }
 
     void barrier(const Op& op, uint32_t lanes) {
         uint32_t id = words(warp, op.a)[std::countr_zero(lanes)];
-        if (id > 15) throw Fault{Status::illegal_barrier, "barrier " + std::to_string(id) + " does not exist (0 to 15), at " + place(warp, std::countr_zero(lanes))};
+        if (id > 15)
+            throw Fault{Status::illegal_barrier, "barrier " + std::to_string(id) +
+                                                     " does not exist (0 to 15), at " +
+                                                     place(warp, std::countr_zero(lanes))};
         Barrier& b = warp.block->barriers[id];
         uint32_t count = std::popcount(lanes);
         if (op.sub2 & 1) {  // an explicit count: whole warps
@@ -192,8 +201,10 @@ struct Runner {
             b.votes_true += std::popcount(lanes & p);
         }
         b.arrived += count;
-        if (op.control == Control::barrier_arrive) park(&op + 1, lanes, frame);
-        else park(&op, lanes, frame, Wait::barrier, static_cast<uint8_t>(id));
+        if (op.control == Control::barrier_arrive)
+            park(&op + 1, lanes, frame);
+        else
+            park(&op, lanes, frame, Wait::barrier, static_cast<uint8_t>(id));
     }
 
     bool run();
@@ -273,22 +284,31 @@ bool Runner::run() {
                     uint32_t value = index[std::countr_zero(exec)], same = 0;
                     for (int i = 0; i < kLanes; ++i) same |= uint32_t(index[i] == value) << i;
                     if (exec & ~same) park(ip, exec & ~same, frame);
-                    if (value >= table.size()) throw Fault{Status::trap, "brx.idx with an index outside its table, at " + place(warp, std::countr_zero(exec))};
+                    if (value >= table.size())
+                        throw Fault{Status::trap, "brx.idx with an index outside its table, at " +
+                                                      place(warp, std::countr_zero(exec))};
                     park(frame->function->code.data() + table[value], exec & same, frame);
                     break;
                 }
-                case Control::ret: ret(exec); break;
+                case Control::ret:
+                    ret(exec);
+                    break;
                 case Control::exit: {
                     Frame* f = frame;
                     leave(exec);
                     for (; f->caller; f = f->caller) f->mask &= ~exec;
                     break;
                 }
-                case Control::call: call(op, exec); break;
+                case Control::call:
+                    call(op, exec);
+                    break;
                 case Control::barrier:
-                case Control::barrier_arrive: barrier(op, exec); break;
+                case Control::barrier_arrive:
+                    barrier(op, exec);
+                    break;
                 case Control::trap:
-                    throw Fault{Status::trap, "trap at line " + std::to_string(op.line) + ", " + place(warp, std::countr_zero(exec))};
+                    throw Fault{Status::trap, "trap at line " + std::to_string(op.line) + ", " +
+                                                  place(warp, std::countr_zero(exec))};
                 default:
                     park(ip + 1, exec, frame);
                     return true;
@@ -333,7 +353,9 @@ void BlockState::release_barriers() {
                 if (g.wait != Wait::barrier || g.barrier != id) continue;
                 const Op& op = *g.ip;
                 if (op.sub) {  // bar.red: popc, and, or
-                    uint32_t value = op.sub == 1 ? b.votes_true : op.sub == 2 ? b.votes_true == b.votes : b.votes_true != 0;
+                    uint32_t value = op.sub == 1   ? b.votes_true
+                                     : op.sub == 2 ? b.votes_true == b.votes
+                                                   : b.votes_true != 0;
                     if (op.sub == 1) {
                         uint32_t* out = reinterpret_cast<uint32_t*>(g.frame->registers + op.dst);
                         for (int lane = 0; lane < kLanes; ++lane)
@@ -369,8 +391,10 @@ bool BlockState::run_slice() {
         for (Warp& warp : warps)
             for (int i = 0; i < warp.group_count; ++i) {
                 const Group& g = warp.groups[i];
-                throw Fault{Status::illegal_barrier, "deadlock: the instruction at line " + std::to_string(g.ip->line) +
-                                                         " waits for threads that never come, " + place(warp, std::countr_zero(g.mask))};
+                throw Fault{Status::illegal_barrier, "deadlock: the instruction at line " +
+                                                         std::to_string(g.ip->line) +
+                                                         " waits for threads that never come, " +
+                                                         place(warp, std::countr_zero(g.mask))};
             }
     }
     return false;

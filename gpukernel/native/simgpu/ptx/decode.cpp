@@ -10,25 +10,64 @@ namespace {
 
 constexpr uint32_t kSink = 0xfffffffeu;
 uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
-bool is_float(Type t) { return t == Type::f16 || t == Type::f32 || t == Type::f64 || t == Type::f16x2 || t == Type::bf16 || t == Type::bf16x2; }
+bool is_float(Type t) {
+    return t == Type::f16 || t == Type::f32 || t == Type::f64 || t == Type::f16x2 || t == Type::bf16 ||
+           t == Type::bf16x2;
+}
 bool is_signed(Type t) { return t == Type::s8 || t == Type::s16 || t == Type::s32 || t == Type::s64; }
 std::string bits(uint32_t bytes) { return std::to_string(bytes * 8); }
 
 constexpr std::pair<const char*, int> kSpecials[] = {
-    {"%tid.x", kTidX}, {"%tid.y", kTidY}, {"%tid.z", kTidZ}, {"%ntid.x", kNtidX}, {"%ntid.y", kNtidY}, {"%ntid.z", kNtidZ},
-    {"%ctaid.x", kCtaidX}, {"%ctaid.y", kCtaidY}, {"%ctaid.z", kCtaidZ}, {"%nctaid.x", kNctaidX}, {"%nctaid.y", kNctaidY}, {"%nctaid.z", kNctaidZ},
-    {"%laneid", kLaneId}, {"%warpid", kWarpId}, {"%nwarpid", kNwarpId}, {"%smid", kSmId}, {"%nsmid", kNsmId}, {"%gridid", kGridId},
-    {"%lanemask_eq", kLanemaskEq}, {"%lanemask_le", kLanemaskLe}, {"%lanemask_lt", kLanemaskLt}, {"%lanemask_ge", kLanemaskGe}, {"%lanemask_gt", kLanemaskGt},
-    {"%clock", kClock}, {"%clock_hi", kClockHi}, {"%clock64", kClock64}, {"%globaltimer", kGlobalTimer}, {"%globaltimer_lo", kGlobalTimerLo},
-    {"%globaltimer_hi", kGlobalTimerHi}, {"%dynamic_smem_size", kDynamicSmem}, {"%total_smem_size", kTotalSmem},
-    {"%envreg0", kZero}, {"%envreg1", kZero}, {"%envreg2", kZero}, {"%clusterid.x", kZero}, {"%nclusterid.x", kOne},
-    {"%is_explicit_cluster", kZero}, {"%cluster_ctarank", kZero}, {"%cluster_nctarank", kOne},
+    {"%tid.x", kTidX},
+    {"%tid.y", kTidY},
+    {"%tid.z", kTidZ},
+    {"%ntid.x", kNtidX},
+    {"%ntid.y", kNtidY},
+    {"%ntid.z", kNtidZ},
+    {"%ctaid.x", kCtaidX},
+    {"%ctaid.y", kCtaidY},
+    {"%ctaid.z", kCtaidZ},
+    {"%nctaid.x", kNctaidX},
+    {"%nctaid.y", kNctaidY},
+    {"%nctaid.z", kNctaidZ},
+    {"%laneid", kLaneId},
+    {"%warpid", kWarpId},
+    {"%nwarpid", kNwarpId},
+    {"%smid", kSmId},
+    {"%nsmid", kNsmId},
+    {"%gridid", kGridId},
+    {"%lanemask_eq", kLanemaskEq},
+    {"%lanemask_le", kLanemaskLe},
+    {"%lanemask_lt", kLanemaskLt},
+    {"%lanemask_ge", kLanemaskGe},
+    {"%lanemask_gt", kLanemaskGt},
+    {"%clock", kClock},
+    {"%clock_hi", kClockHi},
+    {"%clock64", kClock64},
+    {"%globaltimer", kGlobalTimer},
+    {"%globaltimer_lo", kGlobalTimerLo},
+    {"%globaltimer_hi", kGlobalTimerHi},
+    {"%dynamic_smem_size", kDynamicSmem},
+    {"%total_smem_size", kTotalSmem},
+    {"%envreg0", kZero},
+    {"%envreg1", kZero},
+    {"%envreg2", kZero},
+    {"%clusterid.x", kZero},
+    {"%nclusterid.x", kOne},
+    {"%is_explicit_cluster", kZero},
+    {"%cluster_ctarank", kZero},
+    {"%cluster_nctarank", kOne},
 };
 
 class Decoder {
   public:
     Decoder(const FunctionTree& tree, const Symbols& symbols, Function& out, uint32_t& shared_at)
-        : tree_(tree), symbols_(symbols), out_(out), shared_at_(shared_at), slot_(tree.variables.size(), 0), placed_(tree.variables.size(), false) {}
+        : tree_(tree),
+          symbols_(symbols),
+          out_(out),
+          shared_at_(shared_at),
+          slot_(tree.variables.size(), 0),
+          placed_(tree.variables.size(), false) {}
 
     void run() {
         carry_ = reserve(4);
@@ -51,7 +90,8 @@ class Decoder {
         for (auto& [name, line] : table_fixups_) {
             std::vector<uint32_t> table;
             auto it = tree_.branch_targets.find(name);
-            if (it == tree_.branch_targets.end()) throw SyntaxError{Status::invalid_ptx, line, "no .branchtargets named " + name};
+            if (it == tree_.branch_targets.end())
+                throw SyntaxError{Status::invalid_ptx, line, "no .branchtargets named " + name};
             for (const std::string& label : it->second) table.push_back(target(label, line));
             out_.tables.push_back(std::move(table));
         }
@@ -75,16 +115,24 @@ class Decoder {
     uint32_t registers_ = 0, carry_ = 0;
     std::map<std::pair<uint32_t, uint64_t>, uint32_t> constants_;
     std::map<std::string, uint32_t> label_at_;
-    struct Fixup { size_t op; std::string name; uint32_t line; };
+    struct Fixup {
+        size_t op;
+        std::string name;
+        uint32_t line;
+    };
     std::vector<Fixup> fixups_;
     std::vector<std::pair<std::string, uint32_t>> table_fixups_;
     const Instruction* here_ = nullptr;
     uint32_t mode_ = 0;
 
     [[noreturn]] void lacking(const std::string& why = "") const {
-        throw SyntaxError{Status::unsupported, here_->line, "instruction '" + here_->text + "' is not supported by the simulated GPU" + (why.empty() ? "" : ": " + why)};
+        throw SyntaxError{Status::unsupported, here_->line,
+                          "instruction '" + here_->text + "' is not supported by the simulated GPU" +
+                              (why.empty() ? "" : ": " + why)};
     }
-    [[noreturn]] void wrong(const std::string& why) const { throw SyntaxError{Status::invalid_ptx, here_->line, here_->text + ": " + why}; }
+    [[noreturn]] void wrong(const std::string& why) const {
+        throw SyntaxError{Status::invalid_ptx, here_->line, here_->text + ": " + why};
+    }
     uint32_t target(const std::string& name, uint32_t line) const {
         auto it = label_at_.find(name);
         if (it == label_at_.end()) throw SyntaxError{Status::invalid_ptx, line, "no label named " + name};
@@ -96,19 +144,24 @@ class Decoder {
         registers_ += round_up(bytes == 4 ? 64 : bytes, 64);
         return at;
     }
-    uint32_t temp(uint32_t element) { return reserve(element == 0 ? 4 : element * kLanes); }  // 0: a predicate
+    uint32_t temp(uint32_t element) {
+        return reserve(element == 0 ? 4 : element * kLanes);
+    }  // 0: a predicate
     const Variable& variable(const Operand& o) const { return tree_.variables[static_cast<size_t>(o.var)]; }
     uint32_t register_slot(int var) {
         auto v = static_cast<size_t>(var);
         const Variable& decl = tree_.variables[v];
         if (decl.where != Where::reg) wrong(decl.name + " is not a register");
         if (!placed_[v]) {
-            slot_[v] = decl.type == Type::pred ? reserve(4) : reserve(std::max(2u, size_of(decl.type)) * kLanes);
+            slot_[v] =
+                decl.type == Type::pred ? reserve(4) : reserve(std::max(2u, size_of(decl.type)) * kLanes);
             placed_[v] = true;
         }
         return static_cast<uint32_t>(slot_[v]);
     }
-    uint32_t width(const Operand& o) const { return o.kind == Operand::variable ? std::max(2u, size_of(variable(o).type)) : 0; }
+    uint32_t width(const Operand& o) const {
+        return o.kind == Operand::variable ? std::max(2u, size_of(variable(o).type)) : 0;
+    }
 
     // Where a function's own variable lies: an offset in its space.
     uint64_t place(int var) {
@@ -147,7 +200,8 @@ class Decoder {
             it->second = static_cast<uint32_t>(at) | 1;
             out_.constants.resize(at + round_up(std::max(bytes, 2u) * kLanes, 64));
             if (!bytes) value = value ? kFull : 0, bytes = 4;
-            for (int i = 0; i < kLanes; ++i) std::memcpy(&out_.constants[at + static_cast<size_t>(i) * bytes], &value, bytes);
+            for (int i = 0; i < kLanes; ++i)
+                std::memcpy(&out_.constants[at + static_cast<size_t>(i) * bytes], &value, bytes);
         }
         return it->second;
     }
@@ -193,11 +247,14 @@ class Decoder {
     uint64_t immediate(const Operand& o, Type type) {
         if (is_float(type)) {
             if (o.kind == Operand::integer && size_of(type) == 2) return static_cast<uint64_t>(o.value);
-            double value = o.kind == Operand::floating32   ? std::bit_cast<float>(static_cast<uint32_t>(o.value))
+            double value = o.kind == Operand::floating32
+                               ? std::bit_cast<float>(static_cast<uint32_t>(o.value))
                            : o.kind == Operand::floating64 ? std::bit_cast<double>(o.value)
                                                            : static_cast<double>(o.value);
             if (type == Type::f64) return std::bit_cast<uint64_t>(value);
-            if (type == Type::f32) return o.kind == Operand::floating32 ? static_cast<uint64_t>(o.value) : std::bit_cast<uint32_t>(static_cast<float>(value));
+            if (type == Type::f32)
+                return o.kind == Operand::floating32 ? static_cast<uint64_t>(o.value)
+                                                     : std::bit_cast<uint32_t>(static_cast<float>(value));
             if (type == Type::f16) return std::bit_cast<uint16_t>(static_cast<_Float16>(value));
         }
         return static_cast<uint64_t>(o.value);
@@ -218,7 +275,8 @@ class Decoder {
             }
             case Operand::integer:
             case Operand::floating32:
-            case Operand::floating64: return constant(bytes, immediate(o, type));
+            case Operand::floating64:
+                return constant(bytes, immediate(o, type));
             case Operand::special: {
                 if (o.name == "%p" || bytes == 0) wrong("unknown predicate " + o.name);
                 uint32_t slot = temp(bytes);
@@ -226,8 +284,10 @@ class Decoder {
                     if (o.name == name) return prepare("special." + bits(bytes), slot, 0, which), slot;
                 lacking("special register " + o.name);
             }
-            case Operand::symbol: return address_of(o, bytes);
-            default: wrong("an operand of the wrong kind");
+            case Operand::symbol:
+                return address_of(o, bytes);
+            default:
+                wrong("an operand of the wrong kind");
         }
     }
     uint32_t fit(uint32_t slot, uint32_t from, uint32_t to, bool extend_sign) {
@@ -241,14 +301,16 @@ class Decoder {
         if (o.var >= 0) {
             const Variable& v = variable(o);
             uint64_t at = place(o.var) + static_cast<uint64_t>(o.value);
-            bool frame = v.where == Where::local || (v.where == Where::param && !(out_.kernel && is_param_.count(o.var)));
+            bool frame = v.where == Where::local ||
+                         (v.where == Where::param && !(out_.kernel && is_param_.count(o.var)));
             if (!frame || out_.kernel) return constant(bytes, at);
             uint32_t slot = temp(bytes);
             prepare("local." + bits(bytes), slot, 0, static_cast<int64_t>(at));
             return slot;
         }
         auto it = symbols_.find(o.name);
-        if (it == symbols_.end()) throw SyntaxError{Status::not_found, here_->line, "unresolved symbol '" + o.name + "'"};
+        if (it == symbols_.end())
+            throw SyntaxError{Status::not_found, here_->line, "unresolved symbol '" + o.name + "'"};
         const Symbol& s = it->second;
         if (s.kind == Symbol::dynamic_shared) {
             uint32_t slot = temp(bytes);
@@ -262,11 +324,6 @@ class Decoder {
         return constant(bytes, value + static_cast<uint64_t>(o.value));
     }
 
-    struct Destination {
-        uint32_t slot;
-        uint32_t real, from, to;
-        bool sign;
-    };
     uint32_t destination(const Operand& o, uint32_t bytes) {
         if (o.kind == Operand::sink) return temp(bytes);
         if (o.kind != Operand::variable) wrong("the destination is not a register");
@@ -296,9 +353,12 @@ class Decoder {
     }
     uint32_t wanted_mode() const {
         uint32_t m = has("ftz") ? 0x8040 : 0;
-        if (has("rz")) m |= 0x6000;
-        else if (has("rm")) m |= 0x2000;
-        else if (has("rp")) m |= 0x4000;
+        if (has("rz"))
+            m |= 0x6000;
+        else if (has("rm"))
+            m |= 0x2000;
+        else if (has("rp"))
+            m |= 0x4000;
         return m;
     }
 
@@ -319,7 +379,8 @@ class Decoder {
 
 void Decoder::instruction(const Instruction& in) {
     const std::string& base = in.parts[0];
-    static const std::set<std::string> controls = {"bra", "brx", "ret", "exit", "call", "bar", "barrier", "trap", "brkpt", "nanosleep"};
+    static const std::set<std::string> controls = {"bra", "brx",     "ret",  "exit",  "call",
+                                                   "bar", "barrier", "trap", "brkpt", "nanosleep"};
     static const std::set<std::string> warps = {"shfl", "vote", "match", "redux", "activemask"};
     if (controls.count(base) || warps.count(base)) {
         set_mode(0);
@@ -332,7 +393,9 @@ void Decoder::instruction(const Instruction& in) {
     if (base == "mov") return move();
     if (base == "cvta" || base == "isspacep") return address_conversion();
     if (base == "membar" || base == "fence") return emit("touch", fresh(false));
-    if (base == "prefetch" || base == "prefetchu" || base == "pmevent" || base == "discard" || base == "applypriority" || base == "setmaxnreg") return;
+    if (base == "prefetch" || base == "prefetchu" || base == "pmevent" || base == "discard" ||
+        base == "applypriority" || base == "setmaxnreg")
+        return;
     if (base == "setp") return set_predicate(false);
     if (base == "set") return set_predicate(true);
     if (base == "cvt") return convert();
@@ -340,10 +403,11 @@ void Decoder::instruction(const Instruction& in) {
 }
 
 void Decoder::arithmetic() {
-    static const std::set<std::string_view> dropped = {"rn", "rz", "rm", "rp", "ftz", "approx", "full", "uni"};
+    static const std::set<std::string_view> dropped = {"rn",  "rz",     "rm",   "rp",
+                                                       "ftz", "approx", "full", "uni"};
     static const std::map<std::string_view, std::string_view> shapes = {
-        {"shl", "tu"}, {"shr", "tu"}, {"bfe", "tuu"}, {"bfi", "ttuu"}, {"prmt", "uuu"}, {"shf", "uuu"}, {"lop3", "uuuu"},
-        {"dp4a", "uuu"}, {"dp2a", "uuu"}, {"slct", "tts"}, {"selp", "ttp"}, {"bmsk", "uu"}};
+        {"shl", "tu"},    {"shr", "tu"},   {"bfe", "tuu"},  {"bfi", "ttuu"}, {"prmt", "uuu"}, {"shf", "uuu"},
+        {"lop3", "uuuu"}, {"dp4a", "uuu"}, {"dp2a", "uuu"}, {"slct", "tts"}, {"selp", "ttp"}, {"bmsk", "uu"}};
     const std::string& base = here_->parts[0];
     Type t = type();
     std::string key = base;
@@ -356,7 +420,8 @@ void Decoder::arithmetic() {
     if (base == "rcp" || base == "rsqrt")
         if (t == Type::f64 && has("approx") && has("ftz")) key = base + ".ftz64.f64";
     if (base == "testp") {
-        static const char* const kinds[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"};
+        static const char* const kinds[] = {"finite",     "infinite", "number",
+                                            "notanumber", "normal",   "subnormal"};
         Op op = fresh();
         for (uint8_t k = 0; k < 6; ++k)
             if (has(kinds[k])) op.sub = k;
@@ -387,11 +452,16 @@ void Decoder::arithmetic() {
     bool pred = t == Type::pred;
     for (size_t n = 0; n < sources; ++n) {
         const Operand& o = operand(n + 1);
-        if (wide && n == 2) *slots[n] = source(o, size_of(t) == 2 ? Type::u32 : Type::u64);
-        else if (shape[n] == 'u') *slots[n] = source(o, Type::u32);
-        else if (shape[n] == 's') *slots[n] = source(o, types()[1]);
-        else if (shape[n] == 'p') *slots[n] = source(o, Type::pred), op.sub = o.negated;
-        else *slots[n] = source(o, t);
+        if (wide && n == 2)
+            *slots[n] = source(o, size_of(t) == 2 ? Type::u32 : Type::u64);
+        else if (shape[n] == 'u')
+            *slots[n] = source(o, Type::u32);
+        else if (shape[n] == 's')
+            *slots[n] = source(o, types()[1]);
+        else if (shape[n] == 'p')
+            *slots[n] = source(o, Type::pred), op.sub = o.negated;
+        else
+            *slots[n] = source(o, t);
         if (pred && o.negated) op.sub |= static_cast<uint8_t>(1 << n);
     }
     if (base == "addc" || base == "subc" || base == "madc" || has("cc")) op.extra = carry_;
@@ -405,7 +475,9 @@ void Decoder::arithmetic() {
 }
 
 void Decoder::set_predicate(bool to_register) {
-    static const std::set<std::string_view> comparisons = {"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
+    static const std::set<std::string_view> comparisons = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",
+                                                           "lo",  "ls",  "hi",  "hs",  "equ", "neu",
+                                                           "ltu", "leu", "gtu", "geu", "num", "nan"};
     auto found = types();
     Type t = found.back();
     std::string compare, combine;
@@ -429,7 +501,10 @@ void Decoder::set_predicate(bool to_register) {
         j.a = compared;
         j.sub = inverse ? 1 : 0;
         j.dst = to;
-        if (combine.empty()) return emit("mov.pred", [&] { j.sub = 0; if (inverse) { j.sub = 0; } return j; }());
+        if (combine.empty()) {
+            j.sub = 0;
+            return emit("mov.pred", j);
+        }
         const Operand& c = operand(3);
         j.b = source(c, Type::pred);
         if (c.negated) j.sub |= 2;
@@ -452,7 +527,8 @@ void Decoder::set_predicate(bool to_register) {
             Op n = fresh();
             n.a = compared, n.dst = t0;
             emit("not.pred", n);
-        } else join(inverse, t0);
+        } else
+            join(inverse, t0);
         return {destination(to, 0), t0};
     };
     std::vector<std::pair<uint32_t, uint32_t>> moves;
@@ -471,11 +547,16 @@ void Decoder::convert() {
     Type d = found[0], s = found[1];
     auto plain = [](Type t) {  // b32 converts as u32
         switch (t) {
-            case Type::b8: return Type::u8;
-            case Type::b16: return Type::u16;
-            case Type::b32: return Type::u32;
-            case Type::b64: return Type::u64;
-            default: return t;
+            case Type::b8:
+                return Type::u8;
+            case Type::b16:
+                return Type::u16;
+            case Type::b32:
+                return Type::u32;
+            case Type::b64:
+                return Type::u64;
+            default:
+                return t;
         }
     };
     d = plain(d), s = plain(s);
@@ -492,7 +573,8 @@ void Decoder::convert() {
     op.a = source(operand(1), s);
     if (here_->operands.size() > 2) op.b = source(operand(2), s);
     uint32_t value = std::max(2u, size_of(d));
-    uint32_t real = destination(operand(0), value), room = operand(0).kind == Operand::sink ? value : width(operand(0));
+    uint32_t real = destination(operand(0), value),
+             room = operand(0).kind == Operand::sink ? value : width(operand(0));
     op.dst = room == value ? real : temp(value);
     emit(key, op);
     if (has("sat") && is_float(d)) {
@@ -551,7 +633,8 @@ void Decoder::move() {
             size /= 2;
         }
         for (size_t i = 0; i < d.parts.size(); ++i)
-            if (d.parts[i].kind != Operand::sink) put("mov.b" + bits(part), destination(d.parts[i], part), values[i]);
+            if (d.parts[i].kind != Operand::sink)
+                put("mov.b" + bits(part), destination(d.parts[i], part), values[i]);
         return;
     }
     if (s.kind == Operand::special && d.kind == Operand::variable) {
@@ -572,8 +655,11 @@ void Decoder::move() {
 
 // Fills in the address operand; says in which space it lies when the name tells more than the instruction.
 Space Decoder::space_of(Op& op, const Operand& address) {
-    Space space = has("global") || has("const") ? Space::global : has("shared") || has("shared::cta") ? Space::shared : has("local") ? Space::local
-                  : has("param") || has("param::entry") || has("param::func") ? Space::param : Space::generic;
+    Space space = has("global") || has("const")                               ? Space::global
+                  : has("shared") || has("shared::cta")                       ? Space::shared
+                  : has("local")                                              ? Space::local
+                  : has("param") || has("param::entry") || has("param::func") ? Space::param
+                                                                              : Space::generic;
     const Operand& base = address.parts[0];
     op.imm = address.value;
     if (base.kind == Operand::variable && variable(base).where == Where::reg) {
@@ -594,7 +680,8 @@ Space Decoder::space_of(Op& op, const Operand& address) {
     }
     op.a = address_of(base, 8);
     if (auto it = symbols_.find(base.name); it != symbols_.end())
-        if (it->second.kind == Symbol::shared || it->second.kind == Symbol::dynamic_shared) return Space::shared;
+        if (it->second.kind == Symbol::shared || it->second.kind == Symbol::dynamic_shared)
+            return Space::shared;
     return space == Space::generic ? Space::global : space;
 }
 const char* name_of(Space s) {
@@ -624,7 +711,8 @@ void Decoder::load_store(bool load) {
         op.extra = 0;
         std::vector<uint32_t> slots;
         for (const Operand& o : list)
-            slots.push_back(load ? (o.kind == Operand::sink ? kSink : destination(o, room)) : source(o, is_float(t) ? t : room_type, room));
+            slots.push_back(load ? (o.kind == Operand::sink ? kSink : destination(o, room))
+                                 : source(o, is_float(t) ? t : room_type, room));
         op.extra = static_cast<uint32_t>(out_.lists.size());
         out_.lists.insert(out_.lists.end(), slots.begin(), slots.end());
     } else if (load) {
@@ -668,7 +756,11 @@ void Decoder::address_conversion() {
     if (here_->parts[0] == "isspacep") {
         op.dst = destination(operand(0), 0);
         op.a = source(operand(1), Type::u64);
-        op.imm = has("shared") || has("shared::cta") ? 1 : has("local") ? 2 : has("param") ? 3 : has("const") ? 99 : 0;
+        op.imm = has("shared") || has("shared::cta") ? 1
+                 : has("local")                      ? 2
+                 : has("param")                      ? 3
+                 : has("const")                      ? 99
+                                                     : 0;
         return emit("isspacep", op);
     }
     if (size_of(type()) != 8) lacking("32-bit generic addresses");
@@ -677,7 +769,10 @@ void Decoder::address_conversion() {
     bool window = has("shared") || has("shared::cta") || has("local") || has("param") || has("param::entry");
     if (!window) return emit("mov.b64", op);
     if (has("to")) return emit("cvta.to", op);
-    emit(has("local") ? "cvta.local" : has("param") || has("param::entry") ? (out_.kernel ? "cvta.param" : "cvta.local") : "cvta.shared", op);
+    emit(has("local")                          ? "cvta.local"
+         : has("param") || has("param::entry") ? (out_.kernel ? "cvta.param" : "cvta.local")
+                                               : "cvta.shared",
+         op);
 }
 
 void Decoder::control(const std::string& base) {
@@ -746,7 +841,8 @@ void Decoder::warp(const std::string& base) {
     op.aux = source(operand(last), Type::u32);
     const Operand& d = operand(0);
     const Operand& first = d.kind == Operand::pair ? d.parts[0] : d;
-    if (d.kind == Operand::pair && d.parts[1].kind != Operand::sink) op.extra = destination(d.parts[1], 0), op.sub2 = 1;
+    if (d.kind == Operand::pair && d.parts[1].kind != Operand::sink)
+        op.extra = destination(d.parts[1], 0), op.sub2 = 1;
     op.dst = destination(first, t == Type::pred ? 0 : base == "match" ? 4 : size_of(t));
     op.a = source(operand(1), base == "vote" ? Type::pred : t);
     if (operand(1).negated) op.sub = 1;
@@ -761,13 +857,17 @@ void Decoder::warp(const std::string& base) {
 }
 
 void Decoder::call() {
-    static const std::map<std::string_view, Builtin> builtins = {{"vprintf", Builtin::vprintf}, {"__assertfail", Builtin::assertfail}, {"malloc", Builtin::malloc}, {"free", Builtin::free}};
+    static const std::map<std::string_view, Builtin> builtins = {{"vprintf", Builtin::vprintf},
+                                                                 {"__assertfail", Builtin::assertfail},
+                                                                 {"malloc", Builtin::malloc},
+                                                                 {"free", Builtin::free}};
     CallSite site;
     const Operand& callee = operand(0);
     Op op = fresh();
     if (callee.var >= 0) {
         op.a = source(callee, Type::u64);
-    } else if (auto it = symbols_.find(callee.name); it != symbols_.end() && it->second.kind == Symbol::function) {
+    } else if (auto it = symbols_.find(callee.name);
+               it != symbols_.end() && it->second.kind == Symbol::function) {
         site.callee = static_cast<int>(it->second.value);
     } else if (auto b = builtins.find(callee.name); b != builtins.end()) {
         site.builtin = b->second;
@@ -776,7 +876,8 @@ void Decoder::call() {
     }
     auto offsets = [&](const std::vector<Operand>& from, std::vector<uint32_t>& to) {
         for (const Operand& o : from) {
-            if (o.var < 0 || variable(o).where != Where::param) lacking("call arguments that are not .param variables");
+            if (o.var < 0 || variable(o).where != Where::param)
+                lacking("call arguments that are not .param variables");
             to.push_back(static_cast<uint32_t>(place(o.var)));
         }
     };

@@ -15,8 +15,8 @@ struct Symbol {
 };
 using Symbols = std::map<std::string, Symbol, std::less<>>;
 
-// Throws SyntaxError; Status::unsupported names what is lacking.  `shared_at` is where the function's own shared
-// variables begin; it grows.
+// Throws SyntaxError; Status::unsupported names what is lacking.  `shared_at` is where the function's own
+// shared variables begin; it grows.
 void decode(const FunctionTree& tree, const Symbols& symbols, Function& out, uint32_t& shared_at);
 void lay_out_parameters(const FunctionTree& tree, Function& out);
 

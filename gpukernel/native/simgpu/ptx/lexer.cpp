@@ -10,7 +10,9 @@ namespace gpukernel::simgpu::ptx {
 namespace {
 
 bool digit(char c) { return std::isdigit(static_cast<unsigned char>(c)); }
-bool word_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%'; }
+bool word_start(char c) {
+    return std::isalpha(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%';
+}
 bool word(char c) { return digit(c) || std::isalpha(static_cast<unsigned char>(c)) || c == '_' || c == '$'; }
 
 struct Lexer {
@@ -55,8 +57,10 @@ struct Lexer {
             return push(second == 'f' ? Tok::floating32 : Tok::floating64, start, glued, bits);
         }
         int radix = 10;
-        if (peek() == '0' && second == 'x') radix = 16, at += 2;
-        else if (peek() == '0' && second == 'b') radix = 2, at += 2;
+        if (peek() == '0' && second == 'x')
+            radix = 16, at += 2;
+        else if (peek() == '0' && second == 'b')
+            radix = 2, at += 2;
         size_t digits = at;
         while (radix == 16 ? std::isxdigit(static_cast<unsigned char>(peek())) != 0 : digit(peek())) ++at;
         if (radix == 10 && ((peek() == '.' && digit(peek(1))) || peek() == 'e' || peek() == 'E')) {

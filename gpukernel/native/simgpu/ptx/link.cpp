@@ -1,4 +1,5 @@
-// Several PTX texts to one image: symbols of all texts, module variables in device memory, shared memory per kernel.
+// Several PTX texts to one image: symbols of all texts, module variables in device memory, shared memory per
+// kernel.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -59,7 +60,9 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
             if (v.external || symbols.count(v.name)) continue;
             if (v.count == 0) continue;
             auto address = memory_.allocate(v.bytes());
-            if (!address) throw SyntaxError{Status::out_of_memory, v.line, "no device memory for variable '" + v.name + "'"};
+            if (!address)
+                throw SyntaxError{Status::out_of_memory, v.line,
+                                  "no device memory for variable '" + v.name + "'"};
             owned_.push_back(*address);
             globals_.push_back({v.name, *address, v.bytes()});
             symbols[v.name] = {Symbol::global, *address};
@@ -75,8 +78,10 @@ void Image::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
         uint64_t bits = i.bits;
         if (i.symbol) {
             auto it = symbols.find(i.name);
-            if (it == symbols.end()) throw SyntaxError{Status::not_found, v.line, "unresolved symbol '" + i.name + "'"};
-            uint64_t base = it->second.kind == Symbol::function ? kFunctionWindow | it->second.value : it->second.value;
+            if (it == symbols.end())
+                throw SyntaxError{Status::not_found, v.line, "unresolved symbol '" + i.name + "'"};
+            uint64_t base =
+                it->second.kind == Symbol::function ? kFunctionWindow | it->second.value : it->second.value;
             bits += base;
         } else if (v.type == Type::f32 && i.name == "d") {
             double d;
@@ -89,7 +94,8 @@ void Image::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
     }
 }
 
-// Bytes of stack per thread of each kernel: its deepest chain of calls; recursion and indirect calls get a fixed stack.
+// Bytes of stack per thread of each kernel: its deepest chain of calls; recursion and indirect calls get a
+// fixed stack.
 void Image::stacks() {
     constexpr uint32_t kDeep = 64 << 10;
     for (auto& kernel : program_.functions) {
@@ -100,7 +106,8 @@ void Image::stacks() {
             for (const CallSite& c : f.calls) {
                 if (c.builtin != Builtin::none) continue;
                 if (c.callee < 0) return kDeep;
-                most = std::max(most, self(self, *program_.functions[static_cast<size_t>(c.callee)], level + 1));
+                most =
+                    std::max(most, self(self, *program_.functions[static_cast<size_t>(c.callee)], level + 1));
                 if (most >= kDeep) return kDeep;
             }
             return round_up(f.local_bytes, 16) + 16 + most;
@@ -129,8 +136,8 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
             program_.functions.push_back(std::make_unique<Function>());
             lay_out_parameters(f, *program_.functions.back());
         }
-    // Shared variables of module scope: those that only one kernel names lie in that kernel's part, which begins
-    // behind what several functions share.
+    // Shared variables of module scope: those that only one kernel names lie in that kernel's part, which
+    // begins behind what several functions share.
     std::map<std::string, std::set<size_t>, std::less<>> users;
     auto note = [&](auto& self, const Operand& o, size_t f) -> void {
         if (o.kind == Operand::symbol) users[o.name].insert(f);
@@ -159,11 +166,12 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
             symbols[v.name] = {Symbol::shared, common};
             common += static_cast<uint32_t>(v.bytes());
         }
-    // A device function's own shared variables follow the common ones, before any kernel's.
     for (auto& unit : units)
         for (const Variable& v : unit.variables)
             if (v.where == Where::global || v.where == Where::constant)
-                if (auto it = symbols.find(v.name); it != symbols.end() && !v.external) fill(v, it->second.value, symbols);
+                if (auto it = symbols.find(v.name); it != symbols.end() && !v.external)
+                    fill(v, it->second.value, symbols);
+    // Device functions first: their own shared variables join the common ones, before any kernel's.
     for (bool kernels : {false, true})
         for (size_t f = 0; f < trees.size(); ++f) {
             if (trees[f]->kernel != kernels) continue;
@@ -192,14 +200,16 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
 
 }  // namespace
 
-Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory& memory, int device_sm, int multiprocessors,
-                   std::unique_ptr<Module>& module, std::string& log) {
+Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory& memory, int device_sm,
+                   int multiprocessors, std::unique_ptr<Module>& module, std::string& log) {
     try {
         std::vector<Unit> units;
         for (std::string_view text : ptx_texts) {
             units.push_back(parse(text));
             if (units.back().target_sm > device_sm)
-                throw SyntaxError{Status::invalid_ptx, 1, "the PTX is for sm_" + std::to_string(units.back().target_sm) + ", this device is sm_" + std::to_string(device_sm)};
+                throw SyntaxError{Status::invalid_ptx, 1,
+                                  "the PTX is for sm_" + std::to_string(units.back().target_sm) +
+                                      ", this device is sm_" + std::to_string(device_sm)};
         }
         auto image = std::make_unique<Image>(memory, multiprocessors);
         image->link(units, log);

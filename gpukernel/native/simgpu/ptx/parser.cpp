@@ -13,10 +13,10 @@ struct TypeRow {
     uint32_t size;
 };
 constexpr TypeRow kTypes[] = {
-    {"b8", Type::b8, 1},       {"u8", Type::u8, 1},         {"s8", Type::s8, 1},     {"b16", Type::b16, 2},
-    {"u16", Type::u16, 2},     {"s16", Type::s16, 2},       {"f16", Type::f16, 2},   {"bf16", Type::bf16, 2},
-    {"b32", Type::b32, 4},     {"u32", Type::u32, 4},       {"s32", Type::s32, 4},   {"f32", Type::f32, 4},
-    {"f16x2", Type::f16x2, 4}, {"bf16x2", Type::bf16x2, 4}, {"b64", Type::b64, 8},   {"u64", Type::u64, 8},
+    {"b8", Type::b8, 1},       {"u8", Type::u8, 1},         {"s8", Type::s8, 1},      {"b16", Type::b16, 2},
+    {"u16", Type::u16, 2},     {"s16", Type::s16, 2},       {"f16", Type::f16, 2},    {"bf16", Type::bf16, 2},
+    {"b32", Type::b32, 4},     {"u32", Type::u32, 4},       {"s32", Type::s32, 4},    {"f32", Type::f32, 4},
+    {"f16x2", Type::f16x2, 4}, {"bf16x2", Type::bf16x2, 4}, {"b64", Type::b64, 8},    {"u64", Type::u64, 8},
     {"s64", Type::s64, 8},     {"f64", Type::f64, 8},       {"b128", Type::b128, 16}, {"pred", Type::pred, 4},
 };
 
@@ -54,9 +54,12 @@ class Parser {
     void step() { at_ = std::min(at_ + 1, tokens_.size() - 1); }
     bool is(std::string_view text) const { return here().text == text && here().kind != Tok::string; }
     bool take(std::string_view text) { return is(text) && here().kind != Tok::end ? (step(), true) : false; }
-    [[noreturn]] void fail(std::string message) const { throw SyntaxError{Status::invalid_ptx, here().line, std::move(message)}; }
+    [[noreturn]] void fail(std::string message) const {
+        throw SyntaxError{Status::invalid_ptx, here().line, std::move(message)};
+    }
     void expect(std::string_view text) {
-        if (!take(text)) fail("expected '" + std::string(text) + "' before '" + std::string(here().text) + "'");
+        if (!take(text))
+            fail("expected '" + std::string(text) + "' before '" + std::string(here().text) + "'");
     }
     std::string ident() {
         if (here().kind != Tok::ident) fail("expected a name, not '" + std::string(here().text) + "'");
@@ -101,10 +104,14 @@ class Parser {
         if (take(";")) return;
         bool external = false, weak = false, visible = false;
         for (;;) {
-            if (take(".extern")) external = true;
-            else if (take(".weak") || take(".common")) weak = true;
-            else if (take(".visible")) visible = true;
-            else break;
+            if (take(".extern"))
+                external = true;
+            else if (take(".weak") || take(".common"))
+                weak = true;
+            else if (take(".visible"))
+                visible = true;
+            else
+                break;
         }
         if (is(".entry") || is(".func")) return function(weak, visible);
         Where where;
@@ -118,13 +125,20 @@ class Parser {
     }
 
     bool space(Where& where) {
-        if (take(".global")) where = Where::global;
-        else if (take(".const")) where = Where::constant;
-        else if (take(".shared") || take(".shared::cta")) where = Where::shared;
-        else if (take(".local")) where = Where::local;
-        else if (take(".param")) where = Where::param;
-        else if (take(".reg")) where = Where::reg;
-        else return false;
+        if (take(".global"))
+            where = Where::global;
+        else if (take(".const"))
+            where = Where::constant;
+        else if (take(".shared") || take(".shared::cta"))
+            where = Where::shared;
+        else if (take(".local"))
+            where = Where::local;
+        else if (take(".param"))
+            where = Where::param;
+        else if (take(".reg"))
+            where = Where::reg;
+        else
+            return false;
         return true;
     }
 
@@ -135,15 +149,23 @@ class Parser {
         uint32_t vector = 1;
         for (;;) {
             Where ignored;
-            if (take(".align")) shape.align = static_cast<uint32_t>(integer());
-            else if (take(".v2")) vector = 2;
-            else if (take(".v4")) vector = 4;
-            else if (take(".ptr") || space(ignored)) continue;
-            else if (take(".attribute")) skip_past(")");
-            else if (here().kind == Tok::directive && type_named(here().text, shape.type)) step();
-            else break;
+            if (take(".align"))
+                shape.align = static_cast<uint32_t>(integer());
+            else if (take(".v2"))
+                vector = 2;
+            else if (take(".v4"))
+                vector = 4;
+            else if (take(".ptr") || space(ignored))
+                continue;
+            else if (take(".attribute"))
+                skip_past(")");
+            else if (here().kind == Tok::directive && type_named(here().text, shape.type))
+                step();
+            else
+                break;
         }
-        if (shape.type == Type::none) fail("a declaration lacks its type before '" + std::string(here().text) + "'");
+        if (shape.type == Type::none)
+            fail("a declaration lacks its type before '" + std::string(here().text) + "'");
         do {
             Variable variable = shape;
             variable.line = here().line;
@@ -202,9 +224,14 @@ class Parser {
             fail("an initialiser is not a constant: '" + std::string(here().text) + "'");
         value.bits = here().bits;
         step();
-        if (is("(")) throw SyntaxError{Status::unsupported, here().line, "initialisers that take single bytes of an address are not supported"};
+        if (is("("))
+            throw SyntaxError{Status::unsupported, here().line,
+                              "initialisers that take single bytes of an address are not supported"};
         if (kind == Tok::floating64) value.name = "d";
-        if (negative) value.bits = kind == Tok::integer ? 0 - value.bits : value.bits ^ (kind == Tok::floating32 ? 1ull << 31 : 1ull << 63);
+        if (negative)
+            value.bits = kind == Tok::integer
+                             ? 0 - value.bits
+                             : value.bits ^ (kind == Tok::floating32 ? 1ull << 31 : 1ull << 63);
         return value;
     }
 
@@ -265,7 +292,9 @@ class Parser {
                 std::string_view digits = name.substr(range.prefix.size());
                 uint32_t n = 0;
                 auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
-                if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() || n >= range.count) continue;
+                if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() ||
+                    n >= range.count)
+                    continue;
                 auto [it, fresh] = range.made.try_emplace(n, 0);
                 if (fresh) {
                     Variable variable;
@@ -363,8 +392,10 @@ class Parser {
         }
         out.operands.push_back(operand());
         while (take(",")) {
-            if (take("(")) list(out.args);
-            else ident();  // the prototype of an indirect call
+            if (take("("))
+                list(out.args);
+            else
+                ident();  // the prototype of an indirect call
         }
     }
 
@@ -378,17 +409,27 @@ class Parser {
         }
         Token token = here();
         switch (token.kind) {
-            case Tok::integer: out.kind = Operand::integer; break;
-            case Tok::floating32: out.kind = Operand::floating32; break;
-            case Tok::floating64: out.kind = Operand::floating64; break;
-            case Tok::ident: return named(out);
-            default: fail("unexpected '" + std::string(token.text) + "' as an operand");
+            case Tok::integer:
+                out.kind = Operand::integer;
+                break;
+            case Tok::floating32:
+                out.kind = Operand::floating32;
+                break;
+            case Tok::floating64:
+                out.kind = Operand::floating64;
+                break;
+            case Tok::ident:
+                return named(out);
+            default:
+                fail("unexpected '" + std::string(token.text) + "' as an operand");
         }
         step();
         out.value = static_cast<int64_t>(token.bits);
         if (negative)
-            out.value = static_cast<int64_t>(out.kind == Operand::integer ? 0 - token.bits
-                                                                          : token.bits ^ (out.kind == Operand::floating32 ? 1ull << 31 : 1ull << 63));
+            out.value = static_cast<int64_t>(
+                out.kind == Operand::integer
+                    ? 0 - token.bits
+                    : token.bits ^ (out.kind == Operand::floating32 ? 1ull << 31 : 1ull << 63));
         return out;
     }
     Operand named(Operand out) {
@@ -403,7 +444,8 @@ class Parser {
             out.kind = Operand::variable;
         } else {
             out.kind = name[0] == '%' ? Operand::special : Operand::symbol;
-            if (out.kind == Operand::special && here().kind == Tok::directive && here().glued) out.name += here().text, step();
+            if (out.kind == Operand::special && here().kind == Tok::directive && here().glued)
+                out.name += here().text, step();
         }
         return out;
     }

@@ -26,7 +26,29 @@ struct SyntaxError {
 };
 std::vector<Token> lex(std::string_view text);
 
-enum class Type : uint8_t { none, b8, u8, s8, b16, u16, s16, f16, bf16, b32, u32, s32, f32, f16x2, bf16x2, b64, u64, s64, f64, b128, pred };
+enum class Type : uint8_t {
+    none,
+    b8,
+    u8,
+    s8,
+    b16,
+    u16,
+    s16,
+    f16,
+    bf16,
+    b32,
+    u32,
+    s32,
+    f32,
+    f16x2,
+    bf16x2,
+    b64,
+    u64,
+    s64,
+    f64,
+    b128,
+    pred
+};
 uint32_t size_of(Type type);
 bool type_named(std::string_view name, Type& type);  // ".u32" or "u32"
 std::string_view name_of(Type type);
@@ -35,14 +57,14 @@ enum class Where : uint8_t { reg, local, shared, global, constant, param };
 struct Initialiser {
     bool symbol = false;
     std::string name;
-    uint64_t bits = 0;   // the value, or the addend
+    uint64_t bits = 0;  // the value, or the addend
 };
 struct Variable {
     std::string name;
     Where where;
     Type type = Type::none;
     uint32_t align = 0;
-    uint64_t count = 1;      // elements
+    uint64_t count = 1;  // elements
     bool array = false, external = false, weak = false;
     std::vector<Initialiser> init;
     uint32_t line = 0;
@@ -50,11 +72,22 @@ struct Variable {
 };
 
 struct Operand {
-    enum Kind : uint8_t { variable, symbol, integer, floating32, floating64, address, vector, special, sink, pair } kind;
+    enum Kind : uint8_t {
+        variable,
+        symbol,
+        integer,
+        floating32,
+        floating64,
+        address,
+        vector,
+        special,
+        sink,
+        pair
+    } kind;
     bool negated = false;
-    int var = -1;             // index into FunctionTree::variables
+    int var = -1;  // index into FunctionTree::variables
     std::string name;
-    int64_t value = 0;        // immediate bits, or the address offset
+    int64_t value = 0;           // immediate bits, or the address offset
     std::vector<Operand> parts;  // vector elements; the base of an address; p|q
 };
 struct Instruction {
@@ -63,7 +96,7 @@ struct Instruction {
     std::string text;                // "add.rn.f32"
     std::vector<std::string> parts;  // "add", "rn", "f32"
     std::vector<Operand> operands;
-    std::vector<Operand> rets, args; // call
+    std::vector<Operand> rets, args;  // call
     uint32_t line = 0;
 };
 struct FunctionTree {

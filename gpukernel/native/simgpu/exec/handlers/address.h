@@ -31,7 +31,9 @@ inline Shape locate(Warp& w, const Op& op, u64* ad) {
         lo = ad[i] < lo ? ad[i] : lo;
         hi = ad[i] > hi ? ad[i] : hi;
     }
-    Shape shape = !off_same ? Shape::uniform : (!off_line && w.exec == kFull) ? Shape::contiguous : Shape::scattered;
+    Shape shape = !off_same                        ? Shape::uniform
+                  : (!off_line && w.exec == kFull) ? Shape::contiguous
+                                                   : Shape::scattered;
     bool aligned = !(low_bits & (Size - 1));
     constexpr u64 generic = S == Space::generic;
     if constexpr (S == Space::global || S == Space::generic) {

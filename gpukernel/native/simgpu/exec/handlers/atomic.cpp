@@ -1,4 +1,5 @@
-// atom and red (PTX ISA 9.7.13): lane after lane with the host's atomics, so other blocks' threads see each whole.
+// atom and red (PTX ISA 9.7.13): lane after lane with the host's atomics, so other blocks' threads see each
+// whole.
 #include "address.h"
 #include "tables.h"
 
@@ -6,10 +7,21 @@ namespace gpukernel::simgpu {
 namespace {
 
 template <class T>
-struct Word { using type = T; };
-template <> struct Word<f32> { using type = u32; };
-template <> struct Word<f64> { using type = u64; };
-template <> struct Word<f16> { using type = u16; };
+struct Word {
+    using type = T;
+};
+template <>
+struct Word<f32> {
+    using type = u32;
+};
+template <>
+struct Word<f64> {
+    using type = u64;
+};
+template <>
+struct Word<f16> {
+    using type = u16;
+};
 
 template <class T, auto F>
 void atomic(Warp& w, const Op& op) {
@@ -52,28 +64,47 @@ void cas(Warp& w, const Op& op) {
     for (u32 m = w.exec; m; m &= m - 1) {
         int i = __builtin_ctz(m);
         T old = b[i];
-        __atomic_compare_exchange_n(reinterpret_cast<T*>(ad[i]), &old, c[i], false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+        __atomic_compare_exchange_n(reinterpret_cast<T*>(ad[i]), &old, c[i], false, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST);
         if (op.sub2 & 1) d[i] = old;
     }
 }
 inline u32 half2_add(u32 a, u32 b) {
     u32 r = 0;
     for (int n = 0; n < 2; ++n) {
-        f16 s = static_cast<f16>(f32(std::bit_cast<f16>(static_cast<u16>(a >> 16 * n))) + f32(std::bit_cast<f16>(static_cast<u16>(b >> 16 * n))));
+        f16 s = static_cast<f16>(f32(std::bit_cast<f16>(static_cast<u16>(a >> 16 * n))) +
+                                 f32(std::bit_cast<f16>(static_cast<u16>(b >> 16 * n))));
         r |= u32(std::bit_cast<u16>(s)) << 16 * n;
     }
     return r;
 }
 
-#define RMW(name, T, expr) {"atom." name, atomic<T, [](T a, T b) -> T { (void)a; return (expr); }>}
-#define BITS(n, U) RMW("and.b" n, U, a & b), RMW("or.b" n, U, a | b), RMW("xor.b" n, U, a ^ b), RMW("exch.b" n, U, b), {"atom.cas.b" n, cas<U>}, {"atom.add.b" n, fetch_add<U>}
+#define RMW(name, T, expr)                       \
+    {"atom." name, atomic<T, [](T a, T b) -> T { \
+         (void)a;                                \
+         return (expr);                          \
+     }>}
+#define BITS(n, U)                                                                                     \
+    RMW("and.b" n, U, a& b), RMW("or.b" n, U, a | b), RMW("xor.b" n, U, a ^ b), RMW("exch.b" n, U, b), \
+        {"atom.cas.b" n, cas<U>}, {                                                                    \
+        "atom.add.b" n, fetch_add<U>                                                                   \
+    }
 #define ENDS(k, T) RMW("min." k, T, a < b ? a : b), RMW("max." k, T, a > b ? a : b)
 
 const HandlerEntry entries[] = {
-    BITS("32", u32), BITS("64", u64), ENDS("u32", u32), ENDS("s32", s32), ENDS("u64", u64), ENDS("s64", s64),
-    RMW("inc.u32", u32, a >= b ? 0 : a + 1), RMW("dec.u32", u32, a == 0 || a > b ? b : a - 1),
-    RMW("add.f32", f32, a + b), RMW("add.f64", f64, a + b), RMW("add.f16", f16, static_cast<f16>(f32(a) + f32(b))),
-    RMW("add.f16x2", u32, half2_add(a, b)), {"atom.cas.b16", cas<u16>},
+    BITS("32", u32),
+    BITS("64", u64),
+    ENDS("u32", u32),
+    ENDS("s32", s32),
+    ENDS("u64", u64),
+    ENDS("s64", s64),
+    RMW("inc.u32", u32, a >= b ? 0 : a + 1),
+    RMW("dec.u32", u32, a == 0 || a > b ? b : a - 1),
+    RMW("add.f32", f32, a + b),
+    RMW("add.f64", f64, a + b),
+    RMW("add.f16", f16, static_cast<f16>(f32(a) + f32(b))),
+    RMW("add.f16x2", u32, half2_add(a, b)),
+    {"atom.cas.b16", cas<u16>},
 };
 
 }  // namespace

@@ -31,7 +31,9 @@ template <class T>
 inline const T* in(const Warp& w, u32 operand) {
     return static_cast<const T*>(__builtin_assume_aligned(w.base[operand & 1] + operand, 64));
 }
-inline u32 in_pred(const Warp& w, u32 operand) { return *reinterpret_cast<const u32*>(w.base[operand & 1] + operand); }
+inline u32 in_pred(const Warp& w, u32 operand) {
+    return *reinterpret_cast<const u32*>(w.base[operand & 1] + operand);
+}
 template <class T>
 inline T* out(Warp& w, u32 operand) {
     return static_cast<T*>(__builtin_assume_aligned(w.registers + operand, 64));

@@ -80,22 +80,29 @@ void store_vector(Warp& w, const Op& op) {
 
 #define ONE(space, S, m, M, r, R) {"ld." space "." m "." r, load<M, R, S>}
 #define PUT(space, S, m, M, r, R) {"st." space "." m "." r, store<M, R, S>}
-#define VEC(space, S, m, M, r, R) \
-    {"ld." space ".v2." m "." r, load_vector<M, R, S, 2>}, {"ld." space ".v4." m "." r, load_vector<M, R, S, 4>}, \
-    {"st." space ".v2." m "." r, store_vector<M, R, S, 2>}, {"st." space ".v4." m "." r, store_vector<M, R, S, 4>}
-#define SPACE(n, S)                                                                                                             \
-    ONE(n, S, "u8", u8, "16", u16), ONE(n, S, "u8", u8, "32", u32), ONE(n, S, "u8", u8, "64", u64), ONE(n, S, "s8", s8, "16", s16),        \
-    ONE(n, S, "s8", s8, "32", s32), ONE(n, S, "s8", s8, "64", s64), ONE(n, S, "u16", u16, "16", u16), ONE(n, S, "u16", u16, "32", u32),    \
-    ONE(n, S, "u16", u16, "64", u64), ONE(n, S, "s16", s16, "32", s32), ONE(n, S, "s16", s16, "64", s64), ONE(n, S, "u32", u32, "32", u32), \
-    ONE(n, S, "u32", u32, "64", u64), ONE(n, S, "s32", s32, "64", s64), ONE(n, S, "u64", u64, "64", u64),                              \
-    PUT(n, S, "u8", u8, "16", u16), PUT(n, S, "u8", u8, "32", u32), PUT(n, S, "u8", u8, "64", u64), PUT(n, S, "u16", u16, "16", u16),      \
-    PUT(n, S, "u16", u16, "32", u32), PUT(n, S, "u16", u16, "64", u64), PUT(n, S, "u32", u32, "32", u32), PUT(n, S, "u32", u32, "64", u64), \
-    PUT(n, S, "u64", u64, "64", u64), VEC(n, S, "u8", u8, "16", u16), VEC(n, S, "u8", u8, "32", u32), VEC(n, S, "u16", u16, "16", u16), VEC(n, S, "u32", u32, "32", u32),         \
-    VEC(n, S, "u64", u64, "64", u64)
+#define VEC(space, S, m, M, r, R)                                 \
+    {"ld." space ".v2." m "." r, load_vector<M, R, S, 2>},        \
+        {"ld." space ".v4." m "." r, load_vector<M, R, S, 4>},    \
+        {"st." space ".v2." m "." r, store_vector<M, R, S, 2>}, { \
+        "st." space ".v4." m "." r, store_vector<M, R, S, 4>      \
+    }
+#define SPACE(n, S)                                                                                         \
+    ONE(n, S, "u8", u8, "16", u16), ONE(n, S, "u8", u8, "32", u32), ONE(n, S, "u8", u8, "64", u64),         \
+        ONE(n, S, "s8", s8, "16", s16), ONE(n, S, "s8", s8, "32", s32), ONE(n, S, "s8", s8, "64", s64),     \
+        ONE(n, S, "u16", u16, "16", u16), ONE(n, S, "u16", u16, "32", u32),                                 \
+        ONE(n, S, "u16", u16, "64", u64), ONE(n, S, "s16", s16, "32", s32),                                 \
+        ONE(n, S, "s16", s16, "64", s64), ONE(n, S, "u32", u32, "32", u32),                                 \
+        ONE(n, S, "u32", u32, "64", u64), ONE(n, S, "s32", s32, "64", s64),                                 \
+        ONE(n, S, "u64", u64, "64", u64), PUT(n, S, "u8", u8, "16", u16), PUT(n, S, "u8", u8, "32", u32),   \
+        PUT(n, S, "u8", u8, "64", u64), PUT(n, S, "u16", u16, "16", u16), PUT(n, S, "u16", u16, "32", u32), \
+        PUT(n, S, "u16", u16, "64", u64), PUT(n, S, "u32", u32, "32", u32),                                 \
+        PUT(n, S, "u32", u32, "64", u64), PUT(n, S, "u64", u64, "64", u64), VEC(n, S, "u8", u8, "16", u16), \
+        VEC(n, S, "u8", u8, "32", u32), VEC(n, S, "u16", u16, "16", u16), VEC(n, S, "u32", u32, "32", u32), \
+        VEC(n, S, "u64", u64, "64", u64)
 
 const HandlerEntry entries[] = {
-    SPACE("global", Space::global), SPACE("shared", Space::shared), SPACE("local", Space::local),
-    SPACE("param", Space::param), SPACE("generic", Space::generic),
+    SPACE("global", Space::global), SPACE("shared", Space::shared),   SPACE("local", Space::local),
+    SPACE("param", Space::param),   SPACE("generic", Space::generic),
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Exchange between lanes (PTX ISA 9.7.9.5 to 9.7.13): the scheduler has seen to it that the named lanes are here.
+// Exchange between lanes (PTX ISA 9.7.9.5 to 9.7.13): the scheduler has seen to it that the named lanes are
+// here.
 #include <x86intrin.h>
 
 #include "lanes.h"
@@ -14,13 +15,18 @@ void shfl(Warp& w, const Op& op) {
     alignas(64) u32 t[kLanes];
     u32 inside = 0;
     for (int i = 0; i < kLanes; ++i) {
-        int bv = static_cast<int>(b[i] & 31), cv = static_cast<int>(c[i] & 31), seg = static_cast<int>(c[i] >> 8 & 31);
+        int bv = static_cast<int>(b[i] & 31), cv = static_cast<int>(c[i] & 31),
+            seg = static_cast<int>(c[i] >> 8 & 31);
         int top = (i & seg) | (cv & ~seg), bottom = i & seg, j;
         bool ok;
-        if (M == kUp) j = i - bv, ok = j >= top;
-        else if (M == kDown) j = i + bv, ok = j <= top;
-        else if (M == kBfly) j = i ^ bv, ok = j <= top;
-        else j = bottom | (bv & ~seg), ok = j <= top;
+        if (M == kUp)
+            j = i - bv, ok = j >= top;
+        else if (M == kDown)
+            j = i + bv, ok = j <= top;
+        else if (M == kBfly)
+            j = i ^ bv, ok = j <= top;
+        else
+            j = bottom | (bv & ~seg), ok = j <= top;
         if (!ok) j = i;
         t[i] = a[j & 31];
         inside |= u32(ok) << i;
@@ -41,7 +47,10 @@ u32 source(Warp& w, const Op& op) {
 void ballot(Warp& w, const Op& op) { spread(w, op, source(w, op) & member(w, op)); }
 void all(Warp& w, const Op& op) { out_pred(w, op.dst, source(w, op) == w.exec ? ~0u : 0); }
 void any(Warp& w, const Op& op) { out_pred(w, op.dst, source(w, op) ? ~0u : 0); }
-void uni(Warp& w, const Op& op) { u32 s = source(w, op); out_pred(w, op.dst, s == 0 || s == w.exec ? ~0u : 0); }
+void uni(Warp& w, const Op& op) {
+    u32 s = source(w, op);
+    out_pred(w, op.dst, s == 0 || s == w.exec ? ~0u : 0);
+}
 void active(Warp& w, const Op& op) { spread(w, op, w.exec); }
 
 template <class T>
@@ -127,14 +136,41 @@ void touch(Warp& w, const Op&) { w.touched = true; }
 
 #define REDUX(name, T, expr) {"redux." name, redux<T, [](T a, T b) -> T { return (expr); }>}
 const HandlerEntry entries[] = {
-    {"shfl.up.b32", shfl<kUp>}, {"shfl.down.b32", shfl<kDown>}, {"shfl.bfly.b32", shfl<kBfly>}, {"shfl.idx.b32", shfl<kIdx>},
-    {"vote.ballot.b32", ballot}, {"vote.all.pred", all}, {"vote.any.pred", any}, {"vote.uni.pred", uni}, {"activemask.b32", active},
-    {"match.any.b32", match_any<u32>}, {"match.any.b64", match_any<u64>}, {"match.all.b32", match_all<u32>}, {"match.all.b64", match_all<u64>},
-    REDUX("add.u32", u32, a + b), REDUX("add.s32", u32, a + b), REDUX("min.u32", u32, a < b ? a : b), REDUX("max.u32", u32, a > b ? a : b), REDUX("min.s32", s32, a < b ? a : b), REDUX("max.s32", s32, a > b ? a : b),
-    REDUX("and.b32", u32, a & b), REDUX("or.b32", u32, a | b), REDUX("xor.b32", u32, a ^ b),
-    {"mode", mode}, {"special.32", special<u32>}, {"special.64", special<u64>}, {"special.16", special<u16>}, {"local.32", local_address<u32>}, {"local.64", local_address<u64>},
-    {"cvta.shared", to_generic<kSharedWindow>}, {"cvta.local", to_generic<kLocalWindow>}, {"cvta.param", to_generic<kParamWindow>}, {"cvta.to", from_generic},
-    {"isspacep", is_space}, {"nothing", nothing}, {"touch", touch},
+    {"shfl.up.b32", shfl<kUp>},
+    {"shfl.down.b32", shfl<kDown>},
+    {"shfl.bfly.b32", shfl<kBfly>},
+    {"shfl.idx.b32", shfl<kIdx>},
+    {"vote.ballot.b32", ballot},
+    {"vote.all.pred", all},
+    {"vote.any.pred", any},
+    {"vote.uni.pred", uni},
+    {"activemask.b32", active},
+    {"match.any.b32", match_any<u32>},
+    {"match.any.b64", match_any<u64>},
+    {"match.all.b32", match_all<u32>},
+    {"match.all.b64", match_all<u64>},
+    REDUX("add.u32", u32, a + b),
+    REDUX("add.s32", u32, a + b),
+    REDUX("min.u32", u32, a < b ? a : b),
+    REDUX("max.u32", u32, a > b ? a : b),
+    REDUX("min.s32", s32, a < b ? a : b),
+    REDUX("max.s32", s32, a > b ? a : b),
+    REDUX("and.b32", u32, a& b),
+    REDUX("or.b32", u32, a | b),
+    REDUX("xor.b32", u32, a ^ b),
+    {"mode", mode},
+    {"special.32", special<u32>},
+    {"special.64", special<u64>},
+    {"special.16", special<u16>},
+    {"local.32", local_address<u32>},
+    {"local.64", local_address<u64>},
+    {"cvta.shared", to_generic<kSharedWindow>},
+    {"cvta.local", to_generic<kLocalWindow>},
+    {"cvta.param", to_generic<kParamWindow>},
+    {"cvta.to", from_generic},
+    {"isspacep", is_space},
+    {"nothing", nothing},
+    {"touch", touch},
 };
 
 }  // namespace
