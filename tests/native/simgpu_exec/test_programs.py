@@ -147,7 +147,27 @@ def test_a_spin_lock_within_one_warp_is_passed_on(device: Any, nvrtc: Any) -> No
 
 @pytest.mark.parametrize("double", [False, True])
 def test_mathematics(device: Any, nvrtc: Any, random: Any, double: bool) -> None:
-    names = ["sin", "cos", "tan", "exp", "log", "log2", "log10", "exp2", "sqrt", "tanh", "sinh", "cosh", "log1p", "expm1", "floor", "ceil", "rint", "trunc", "cbrt"]
+    names = [
+        "sin",
+        "cos",
+        "tan",
+        "exp",
+        "log",
+        "log2",
+        "log10",
+        "exp2",
+        "sqrt",
+        "tanh",
+        "sinh",
+        "cosh",
+        "log1p",
+        "expm1",
+        "floor",
+        "ceil",
+        "rint",
+        "trunc",
+        "cbrt",
+    ]
     real, suffix, dtype, tolerance = (
         ("double", "", np.float64, 1e-14) if double else ("float", "f", np.float32, 3e-6)
     )
