@@ -24,7 +24,13 @@ from gpukernel.jupyter import kernelspecs
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+]
 QUIET += ["--disable-component-update", "--disable-sync"]
 
 
@@ -39,7 +45,11 @@ def jupyterlab(environment: dict[str, str], home: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     places = {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("DATA", "CONFIG", "RUNTIME")}
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1"]
-    command += [f"--port={port}", "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    command += [
+        f"--port={port}",
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
     environment = {**environment, **places, "JUPYTER_TOKEN": token}
     server = subprocess.Popen([*command, str(ROOT / "notebooks")], env=environment, stderr=subprocess.DEVNULL)
     try:

@@ -10,9 +10,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner
+
 from gpukernel.cli.kernelspec import app
 from gpukernel.jupyter import kernelspecs, logo
-from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,0 +1,124 @@
+"""A kernel's life on a slice, against the real pool: who holds what after each turn."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from gpukernel.embedded import EmbeddedPool
+from gpukernel.jupyter import kernelspecs
+from gpukernel.jupyter.keeper import SliceUnavailable
+from gpukernel.pool.client import PoolClient
+from gpukernel.pool.model import Lease
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[EmbeddedPool]:
+    with EmbeddedPool("v100:1") as running:
+        yield running
+
+
+@pytest.fixture
+def start(
+    pool: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., KernelManager]]:
+    """Start a kernel of the given share; all of them are shut down afterwards."""
+    monkeypatch.delenv("GPUKERNEL_POOL", raising=False)
+    monkeypatch.setenv("GPUKERNEL_STATE", str(pool.state))
+    for kind in ("DATA", "RUNTIME"):
+        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
+    running: list[KernelManager] = []
+
+    def start(share: float = 0.02, wait: float = 0) -> KernelManager:
+        spec = kernelspecs.SliceSpec(share, wait_seconds=wait)
+        kernelspecs.write(spec, tmp_path / "data" / "kernels")
+        manager = KernelManager(kernel_name=spec.name)
+        manager.start_kernel()
+        running.append(manager)
+        return manager
+
+    yield start
+    for manager in running:
+        manager.shutdown_kernel(now=True)
+
+
+def held(pool: EmbeddedPool, manager: KernelManager) -> list[Lease]:
+    async def ask() -> list[Lease]:
+        async with PoolClient(f"unix:{pool.state}/pool.sock") as client:
+            return (await client.leases())[0]
+
+    return [lease for lease in asyncio.run(ask()) if lease.key == manager.kernel_id and lease.state == "live"]
+
+
+def test_a_kernel_holds_a_slice_until_it_is_shut_down(
+    pool: EmbeddedPool, start: Callable[..., KernelManager]
+) -> None:
+    manager = start()
+    assert [lease.slices[0].memory_bytes for lease in held(pool, manager)] == [655 * 2**20]
+    manager.shutdown_kernel(now=True)
+    assert held(pool, manager) == []
+
+
+def test_a_restart_keeps_the_lease(pool: EmbeddedPool, start: Callable[..., KernelManager]) -> None:
+    manager = start()
+    before = held(pool, manager)[0].id
+    manager.restart_kernel(now=True)
+    assert [lease.id for lease in held(pool, manager)] == [before]
+
+
+def test_two_kernels_hold_two_slices(pool: EmbeddedPool, start: Callable[..., KernelManager]) -> None:
+    first, second = start(), start()
+    assert held(pool, first)[0].id != held(pool, second)[0].id
+
+
+def test_a_kernel_that_dies_by_itself_gives_its_slice_back(
+    pool: EmbeddedPool, start: Callable[..., KernelManager]
+) -> None:
+    manager = start()
+    manager.provisioner.process.kill()
+    end = time.monotonic() + 30
+    while held(pool, manager):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_kernel_that_cannot_be_launched_gives_its_slice_back(
+    pool: EmbeddedPool, start: Callable[..., KernelManager], tmp_path: Path
+) -> None:
+    spec = kernelspecs.SliceSpec(0.02, name="broken")
+    kernelspecs.write(spec, tmp_path / "data" / "kernels", python="/nowhere/python")
+    manager = KernelManager(kernel_name="broken")
+    with pytest.raises(FileNotFoundError):
+        manager.start_kernel()
+    assert held(pool, manager) == []
+
+
+def test_an_unreachable_pool_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUKERNEL_POOL", f"unix:{tmp_path}/nobody.sock")
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    kernelspecs.write(kernelspecs.STANDARD[0], tmp_path / "kernels")
+    with pytest.raises(SliceUnavailable) as error:
+        KernelManager(kernel_name="gpu-v100-0.02").start_kernel()
+    assert "\n" not in str(error.value)
+
+
+def test_jupyter_execute_shows_the_sentence_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUKERNEL_POOL", f"unix:{tmp_path}/nobody.sock")
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    kernelspecs.write(kernelspecs.STANDARD[0], tmp_path / "kernels")
+    notebook = Path(__file__).parents[2] / "notebooks" / "01-first-slice.ipynb"
+    done = subprocess.run(
+        [sys.executable, "-m", "nbclient.cli", str(notebook)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "pool" in done.stderr
