@@ -232,3 +232,31 @@ def test_a_deadlocked_barrier_ends_the_launch(failing: Any) -> None:
         " mov.u32 %r1,%tid.x; setp.lt.u32 %p1,%r1,32; @%p1 bar.sync 1, 64; @!%p1 bar.sync 2, 64; ret; }"
     )
     assert failing(ptx, 64, 0) == LAUNCH_FAILED
+
+
+def test_a_warp_that_spins_lets_another_warp_run(device: Any, nvrtc: Any) -> None:
+    ptx = nvrtc(
+        KERNEL + "(int*o){__shared__ volatile int f;if(!threadIdx.x)f=0;__syncthreads();"
+        "if(threadIdx.x<32){while(!f);}else f=1;o[threadIdx.x]=f;}"
+    )
+    out = np.zeros(64, np.int32)
+    device.run(ptx, "k", 1, 64, out)
+    assert (out == 1).all()
+
+
+def test_barriers_that_vote(device: Any, nvrtc: Any) -> None:
+    ptx = nvrtc(
+        KERNEL
+        + "(int*o){int t=threadIdx.x;o[t]=__syncthreads_count(t&1)*100+__syncthreads_or(t==5)*10+__syncthreads_and(t<99);}"
+    )
+    out = np.zeros(96, np.int32)
+    device.run(ptx, "k", 1, 96, out)
+    assert (out == 4811).all()
+
+
+def test_vector_loads_and_stores(device: Any, nvrtc: Any) -> None:
+    ptx = nvrtc(KERNEL + "(const float4*a,float4*o){int t=threadIdx.x;float4 v=a[t];v.x+=1;v.w*=2;o[t]=v;}")
+    a = np.arange(128, dtype=np.float32).reshape(32, 4)
+    out = np.zeros_like(a)
+    device.run(ptx, "k", 1, 32, a, out)
+    np.testing.assert_array_equal(out, a * [1, 1, 1, 2] + [1, 0, 0, 0])
