@@ -68,6 +68,7 @@ def launcher(page: Page, address: str) -> None:
     """The launcher with the kernels on slices."""
     page.goto(address.format(""))
     page.locator(".jp-LauncherCard").nth(6).wait_for(timeout=120_000)
+    page.get_by_role("button", name="No", exact=True).click()  # Jupyter's news
     page.keyboard.press("Control+b")
     page.wait_for_timeout(1500)
     page.screenshot(path=IMAGES / "launcher.png")

@@ -93,7 +93,7 @@ def _execute(path: Path, kernel: str, keep: Path | None, console: Console) -> No
 
     if not path.exists():
         raise DemoFailed(f"there is no notebook {path}.")
-    content = nbformat.read(path, as_version=4)
+    content = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     client = NotebookClient(
         content, kernel_name=kernel, timeout=300, resources={"metadata": {"path": str(path.parent)}}
     )
@@ -121,7 +121,7 @@ def _execute(path: Path, kernel: str, keep: Path | None, console: Console) -> No
     except (CellTimeoutError, DeadKernelError, NoSuchKernel) as error:
         raise DemoFailed(" ".join(str(error).split())) from None
     if keep:
-        nbformat.write(content, keep)
+        nbformat.write(content, keep)  # type: ignore[no-untyped-call]
     _print_result(_result(content), console)
     _print_leases(leases, seconds, console)
 

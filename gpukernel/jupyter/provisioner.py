@@ -78,7 +78,8 @@ class GPUSliceProvisioner(LocalProvisioner):
         """Start ipykernel itself, without a wrapper: it watches its direct parent and ends with it."""
         try:
             connection = await super().launch_kernel(cmd, **kwargs)
-            assert self._lease is not None and self.process is not None
+            assert self._lease is not None
+            assert self.process is not None
             await keeper().watch(self._address, self.kernel_id, self._lease.id, self.process.pid)
         except BaseException:
             await self._release("the kernel could not be started")
@@ -125,7 +126,8 @@ class GPUSliceProvisioner(LocalProvisioner):
     def _environment(self, base: dict[str, str]) -> dict[str, str]:
         from gpukernel.remoting.environment import shim_environment, write_lease_file
 
-        assert self._lease is not None and self.parent is not None
+        assert self._lease is not None
+        assert self.parent is not None
         runtime = Path(self.parent.connection_file).resolve().parent
         self._lease_file = runtime / f"gpukernel-{self.kernel_id}.lease"
         write_lease_file(self._lease_file, self._lease)
