@@ -1,4 +1,4 @@
-"""Reads the public headers ``cuda.h``, ``cudaProfiler.h`` and their ``…Typedefs.h`` into data.
+"""Reads the public headers ``cuda.h`` and ``cudaTypedefs.h`` into data.
 
 The compiler's preprocessor does the reading: with and without per-thread default streams and the internal view of
 old versions, so that every name that a real ``libcuda.so.1`` exports from ``cuda.h`` is found (``cuMemAlloc``,
@@ -102,7 +102,7 @@ class Headers:
     def _preprocessed(self, *definitions: str) -> str:
         command = [self.compiler, "-E", "-P", "-x", "c++", f"-I{self.include}", *definitions]
         return subprocess.run(
-            [*command, "-include", "cuda.h", "-include", "cudaProfiler.h", "-"],
+            [*command, "-include", str(Path(__file__).parent / "cuda_driver.h"), "-"],
             input="",
             capture_output=True,
             text=True,
@@ -125,9 +125,7 @@ class Headers:
     def entries(self) -> tuple[Entry, ...]:
         """The table behind `cuGetProcAddress`, newest version of a name first."""
         versions: dict[tuple[str, bool], set[int]] = {}
-        typedefs = "".join(
-            (self.include / name).read_text() for name in ("cudaTypedefs.h", "cudaProfilerTypedefs.h")
-        )
+        typedefs = (self.include / "cudaTypedefs.h").read_text()
         for base, version, stream in _TYPEDEF.findall(typedefs):
             versions.setdefault((base, bool(stream)), set()).add(int(version))
         symbols: dict[tuple[str, bool], dict[int, str]] = {}

@@ -1,7 +1,7 @@
 // What every libcuda.so.1 built here shares: cuGetProcAddress over the generated table, and the errors' names.
 #pragma once
 
-#include <cuda.h>
+#include "cuda_driver.h"
 
 namespace gpukernel {
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from cuda_h import Headers, Prototype
 
 _DEFINED = re.compile(r"^CUresult CUDAAPI (cu\w+)\(", re.MULTILINE)
+_EXACT = re.compile(r'^extern "C" CUresult (cu\w+)\(', re.MULTILINE)
 _ERROR = re.compile(r"^\s*(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*\d+", re.MULTILINE)
 _RENAME = re.compile(r"^\s*#define\s+(cu\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(cu\w+)\)?\s*$", re.MULTILINE)
 
@@ -27,7 +28,8 @@ def defined_symbols(sources: list[Path], include: Path) -> set[str]:
     """The symbols that `sources` define, after the renaming that including ``cuda.h`` does to them."""
     renamed = dict(_RENAME.findall((include / "cuda.h").read_text()))
     names = {name for source in sources for name in _DEFINED.findall(source.read_text())}
-    return {renamed.get(name, name) for name in names}
+    exact = {name for source in sources for name in _EXACT.findall(source.read_text())}
+    return {renamed.get(name, name) for name in names} | exact
 
 
 def forward_target(missing: Prototype, defined: dict[str, Prototype]) -> Prototype | None:
@@ -51,7 +53,6 @@ def complete(include: Path, sources: list[Path]) -> str:
         "// Generated from cuda.h and cudaTypedefs.h by codegen/exports.py.",
         "#define __CUDA_API_VERSION_INTERNAL",
         '#include "entry_points.h"',
-        "#include <cudaProfiler.h>",
         "",
         'extern "C" {',
     ]

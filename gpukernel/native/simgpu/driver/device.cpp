@@ -1,10 +1,10 @@
 // Initialisation, devices, contexts (driver API chapters "Initialization", "Device Management", "Context Management").
-#include <cudaProfiler.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 
+#include "cuda_driver.h"
 #include "state.h"
 
 using namespace gpukernel::simgpu;

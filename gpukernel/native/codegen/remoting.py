@@ -1,0 +1,197 @@
+"""Joins the prototypes of ``cuda.h`` with ``calls.txt`` into both ends of the regular calls.
+
+``remoting.py INCLUDE OUTPUT_DIRECTORY`` writes
+
+* ``call_numbers.h``: the number of each call, the same for both ends;
+* ``shim_calls.cpp``: the exported functions that write a request and read its answer;
+* ``worker_calls.inc``: the functions that read a request, call the driver and write the answer;
+* ``driver_functions.inc``: what the worker looks up in the CUDA library that it loads.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_h import Headers, Parameter, Prototype
+
+HANDLES = {
+    "CUmodule": "module",
+    "CUlibrary": "library",
+    "CUfunction": "function",
+    "CUkernel": "kernel",
+    "CUstream": "stream",
+    "CUevent": "event",
+    "CUlinkState": "link",
+}
+
+# Looked up by the worker beside the calls of the table, for what it serves by hand.
+ALSO_LOOKED_UP = """
+cuInit cuDriverGetVersion cuDeviceGet cuDeviceGetCount cuDeviceGetName cuDeviceGetUuid_v2 cuDeviceTotalMem_v2
+cuDeviceGetAttribute cuDeviceGetPCIBusId cuDevicePrimaryCtxRetain cuCtxSetCurrent cuGetErrorName cuMemcpyHtoD_v2
+cuMemcpyHtoDAsync_v2 cuFuncGetName cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuModuleLoadDataEx cuLibraryLoadData cuLaunchKernel
+cuLaunchKernelEx cuLinkCreate_v2 cuLinkAddData_v2 cuLinkComplete cuPointerGetAttribute
+cuOccupancyMaxPotentialBlockSizeWithFlags
+""".split()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One line of the table beside its prototype."""
+
+    prototype: Prototype
+    asynchronous: bool
+    needs_context: bool
+    by_hand: bool
+    annotations: dict[str, str]
+
+    def inputs(self) -> list[Parameter]:
+        return [p for p in self.prototype.parameters if self.annotations.get(p.name) != "out"]
+
+    def outputs(self) -> list[Parameter]:
+        return [p for p in self.prototype.parameters if self.annotations.get(p.name) == "out"]
+
+
+def read_table(headers: Headers) -> list[Call]:
+    """The calls of ``calls.txt``; a line that does not fit ``cuda.h`` ends the build with its number."""
+    calls = []
+    for number, line in enumerate(Path(__file__).with_name("calls.txt").read_text().splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        kind, name, *notes = words
+        prototype = headers.prototypes.get(name)
+        annotations = dict(note.split(":") for note in notes)
+        if kind.rstrip("!") not in ("sync", "async", "global") or prototype is None:
+            raise SystemExit(f"calls.txt:{number}: no such class or function: {line}")
+        if unknown := annotations.keys() - {p.name for p in prototype.parameters}:
+            raise SystemExit(f"calls.txt:{number}: {name} has no parameter {', '.join(unknown)}")
+        for parameter in prototype.parameters:
+            if "*" in parameter.type and parameter.name not in annotations:
+                raise SystemExit(f"calls.txt:{number}: {name}: {parameter.name} points at what?")
+        kind_name = kind.rstrip("!")
+        calls.append(
+            Call(prototype, kind_name == "async", kind_name != "global", kind != kind_name, annotations)
+        )
+    return calls
+
+
+def _target(parameter: Parameter) -> str:
+    return parameter.type.removesuffix("*").strip()
+
+
+def shim_function(call: Call) -> str:
+    """The exported function of the shim."""
+    name = call.prototype.name
+    lines = [f"CUresult CUDAAPI {name}({call.prototype.declaration}) {{"]
+    if not call.needs_context:
+        lines.append("    GPUKERNEL_DEFAULT_DEVICE(connection);")
+    else:
+        lines.append("    GPUKERNEL_CURRENT(connection);")
+    for p in call.prototype.parameters:
+        if call.annotations.get(p.name) in ("text", "new"):
+            lines.append(f"    if (!{p.name}) return CUDA_ERROR_INVALID_VALUE;")
+    lines.append(f"    Request request(*connection, Call::{name});")
+    for p in call.inputs():
+        note = call.annotations.get(p.name)
+        if note == "text":
+            lines.append(f"    request.text({p.name});")
+        elif note == "new":
+            lines.append(f"    *{p.name} = reinterpret_cast<{_target(p)}>(request.name_handle());")
+        elif p.type in HANDLES:
+            lines.append(f"    request.put(reinterpret_cast<uint64_t>({p.name}));")
+        else:
+            lines.append(f"    request.put({p.name});")
+    if call.asynchronous:
+        lines.append("    return request.queue();")
+    else:
+        lines.append("    CUresult result = request.send();")
+        for p in call.outputs():
+            if _target(p) in HANDLES:
+                read = f"reinterpret_cast<{_target(p)}>(request.get<uint64_t>())"
+            else:
+                read = f"request.get<{_target(p)}>()"
+            lines.append(
+                f"    if (result == CUDA_SUCCESS) {{ auto value = {read}; if ({p.name}) *{p.name} = value; }}"
+            )
+        lines.append("    return result;")
+    return "\n".join([*lines, "}"])
+
+
+def worker_function(call: Call) -> str:
+    """The function of the worker that serves one regular request."""
+    name = call.prototype.name
+    lines = [f"CUresult serve_{name}(Session& session, Reader& in, Writer& out) {{"]
+    for p in call.prototype.parameters:
+        note = call.annotations.get(p.name)
+        if note == "out":
+            lines.append(f"    {_target(p)} {p.name}{{}};")
+        elif note == "text":
+            lines.append(f"    const std::string {p.name}(in.text());")
+        elif p.type in HANDLES:
+            lines.append(
+                f"    {p.type} {p.name}; if (!session.handle(in.get<uint64_t>(), Kind::{HANDLES[p.type]}, {p.name})) return CUDA_ERROR_INVALID_HANDLE;"
+            )
+        elif p.type == "CUdevice":
+            lines.append(f"    in.get<CUdevice>(); CUdevice {p.name} = session.device();")
+        else:
+            lines.append(f"    auto {p.name} = in.get<{p.type}>();")
+    arguments = []
+    for p in call.prototype.parameters:
+        note = call.annotations.get(p.name)
+        arguments.append(f"&{p.name}" if note == "out" else f"{p.name}.c_str()" if note == "text" else p.name)
+    lines.append("    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;")
+    lines.append(f"    CUresult result = session.cuda().{name}({', '.join(arguments)});")
+    for p in call.outputs():
+        if _target(p) in HANDLES:
+            value = f"session.name_of({p.name}, Kind::{HANDLES[_target(p)]})"
+        else:
+            value = p.name
+        lines.append(f"    if (result == CUDA_SUCCESS) out.put({value});")
+    lines.append("    (void)out;")
+    return "\n".join([*lines, "    return result;", "}"])
+
+
+def main() -> None:
+    include, output = map(Path, sys.argv[1:])
+    headers = Headers(include)
+    calls = read_table(headers)
+    generated = "// Generated from cuda.h and calls.txt by codegen/remoting.py.\n"
+    names = [call.prototype.name for call in calls]
+    files = {
+        "call_numbers.h": generated
+        + '#pragma once\n#include <cstdint>\n#include "wire/protocol.h"\n\nnamespace gpukernel::wire {\nenum class Call : uint16_t {\n'
+        + "".join(
+            f"    {name}{' = FIRST_FUNCTION' if index == 0 else ''},\n" for index, name in enumerate(names)
+        )
+        + "    end\n};\n}  // namespace gpukernel::wire\n",
+        "shim_calls.cpp": generated
+        + '#define __CUDA_API_VERSION_INTERNAL\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
+        + 'extern "C" {\n'
+        + "\n\n".join(shim_function(call) for call in calls)
+        + "\n}\n",
+        "worker_calls.inc": generated
+        + "\n\n".join(
+            f"CUresult serve_{call.prototype.name}(Session& session, Reader& in, Writer& out);"
+            if call.by_hand
+            else worker_function(call)
+            for call in calls
+        )
+        + "\n\nconst Served served_calls[] = {\n"
+        + "".join(
+            f'    {{"{call.prototype.name}", serve_{call.prototype.name}, {str(call.asynchronous).lower()}}},\n'
+            for call in calls
+        )
+        + "};\n",
+        "driver_functions.inc": generated
+        + "".join(f"GPUKERNEL_DRIVER_FUNCTION({name})\n" for name in sorted({*names, *ALSO_LOOKED_UP})),
+    }
+    for name, text in files.items():
+        path = output / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

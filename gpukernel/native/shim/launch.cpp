@@ -1,0 +1,121 @@
+// Launches, host functions, and the questions about streams that need no worker.
+#include <cstring>
+
+#include "modules.h"
+#include "request.h"
+
+using namespace gpukernel::shim;
+using gpukernel::wire::Special;
+
+namespace {
+CUresult launch(const void* function, const unsigned (&shape)[6], unsigned shared, CUstream stream, bool cooperative, void** params, void** extra) {
+    GPUKERNEL_CURRENT(connection);
+    // The last kernel that this thread launched is the likeliest to be the next.
+    static thread_local const void* last = nullptr;
+    static thread_local std::shared_ptr<const Layout> layout;
+    if (last != function || !layout) {
+        if (CUresult error = layout_of(*connection, function, layout); error != CUDA_SUCCESS) return error;
+        last = function;
+    }
+    if (!params && !extra && !layout->parameters.empty()) return CUDA_ERROR_INVALID_VALUE;
+    Request request(*connection, Special::launch);
+    struct {
+        uint64_t function, stream;
+        unsigned shape[6], shared, cooperative;
+    } head{reinterpret_cast<uint64_t>(function), reinterpret_cast<uint64_t>(stream), {}, shared, cooperative};
+    std::memcpy(head.shape, shape, sizeof shape);
+    request.put(head);
+    char block[4096 * 8] = {};
+    if (layout->bytes > sizeof block) return CUDA_ERROR_INVALID_VALUE;
+    if (extra) {
+        const void* from = nullptr;
+        size_t size = 0;
+        for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+            if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) from = extra[i + 1];
+            if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) size = *static_cast<size_t*>(extra[i + 1]);
+        }
+        if (from) std::memcpy(block, from, std::min<size_t>(size, layout->bytes));
+    } else {
+        for (size_t i = 0; i < layout->parameters.size(); ++i)
+            std::memcpy(block + layout->parameters[i].offset, params[i], layout->parameters[i].size);
+    }
+    request.bytes(block, layout->bytes);
+    return request.queue();
+}
+}  // namespace
+
+CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
+                                unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams, void** extra) {
+    return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ}, sharedMemBytes, hStream, false, kernelParams, extra);
+}
+
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
+    if (!config) return CUDA_ERROR_INVALID_VALUE;
+    bool cooperative = false;
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+        const CUlaunchAttribute& a = config->attrs[i];
+        if (a.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = a.value.cooperative != 0;
+        if (a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z > 1)
+            return gpukernel::unsupported("a launch with thread block clusters");
+    }
+    return launch(f, {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes,
+                  config->hStream, cooperative, kernelParams, extra);
+}
+
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
+                                           unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams) {
+    return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ}, sharedMemBytes, hStream, true, kernelParams, nullptr);
+}
+
+// A host function runs here, in the calling thread, once what was submitted before it is done.
+CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
+    if (!fn) return CUDA_ERROR_INVALID_VALUE;
+    CUresult error = cuStreamSynchronize(hStream);
+    if (error == CUDA_SUCCESS) fn(userData);
+    return error;
+}
+CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned int flags) {
+    if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
+    CUresult error = cuStreamSynchronize(hStream);
+    if (error != GONE) callback(hStream, error, userData);
+    return error;
+}
+
+CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) { return cuCtxGetCurrent(pctx); }
+CUresult CUDAAPI cuStreamGetDevice(CUstream hStream, CUdevice* device) { return cuCtxGetDevice(device); }
+CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
+    GPUKERNEL_CURRENT(connection);
+    if (!streamId) return CUDA_ERROR_INVALID_VALUE;
+    *streamId = reinterpret_cast<unsigned long long>(hStream);
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int* priority) {
+    GPUKERNEL_CURRENT(connection);
+    if (!priority) return CUDA_ERROR_INVALID_VALUE;
+    *priority = 0;
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
+    GPUKERNEL_CURRENT(connection);
+    if (!captureStatus) return CUDA_ERROR_INVALID_VALUE;
+    *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                           size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
+    GPUKERNEL_CURRENT(connection);
+    if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
+    if (blockSizeToDynamicSMemSize) return gpukernel::unsupported("cuOccupancyMaxPotentialBlockSize with a callback");
+    Request request(*connection, Special::best_block_size);
+    request.put(reinterpret_cast<uint64_t>(func));
+    request.put<uint64_t>(dynamicSMemSize);
+    request.put<int32_t>(blockSizeLimit);
+    CUresult result = request.send();
+    if (result == CUDA_SUCCESS) *minGridSize = request.get<int32_t>(), *blockSize = request.get<int32_t>();
+    return result;
+}
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                  size_t dynamicSMemSize, int blockSizeLimit) {
+    return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, 0);
+}

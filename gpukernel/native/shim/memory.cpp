@@ -1,0 +1,264 @@
+// Copies between the program and its slice; host memory, which is ordinary memory of this process.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "request.h"
+
+using namespace gpukernel::shim;
+using gpukernel::wire::COPY_PIECE;
+using gpukernel::wire::Special;
+
+namespace {
+constexpr size_t SMALL = 16 << 10;  // a copy that is queued with the calls around it instead of being sent at once
+
+std::mutex host_mutex;
+std::map<uint64_t, size_t> host_memory;  // what cuMemHostAlloc gave and cuMemHostRegister named
+
+bool is_host(uint64_t address) {
+    std::lock_guard lock(host_mutex);
+    auto it = host_memory.upper_bound(address);
+    return it != host_memory.begin() && address < std::prev(it)->first + std::prev(it)->second;
+}
+
+CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes, CUstream stream) {
+    if (bytes && !source) return CUDA_ERROR_INVALID_VALUE;
+    const char* from = static_cast<const char*>(source);
+    for (size_t at = 0; at < bytes || at == 0;) {
+        const size_t piece = std::min(bytes - at, COPY_PIECE);
+        Request request(connection, Special::copy_to_device);
+        request.put<uint64_t>(destination + at);
+        request.put(reinterpret_cast<uint64_t>(stream));
+        CUresult result;
+        if (piece <= SMALL) {
+            request.bytes(from + at, piece);
+            result = request.queue();
+        } else {
+            result = request.queue_with(from + at, piece);
+        }
+        if (result != CUDA_SUCCESS) return result;
+        at += piece;
+        if (!piece) break;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes, CUstream stream) {
+    if (bytes && !destination) return CUDA_ERROR_INVALID_VALUE;
+    // Ask for a few pieces ahead, so that the worker fetches the next while this one is on its way.
+    constexpr size_t AHEAD = 4;
+    char* to = static_cast<char*>(destination);
+    size_t asked = 0, got = 0;
+    auto ask = [&](Request& request) {
+        const size_t piece = std::min(bytes - asked, COPY_PIECE);
+        request.put<uint64_t>(source + asked);
+        request.put(reinterpret_cast<uint64_t>(stream));
+        request.put<uint64_t>(piece);
+        asked += piece;
+    };
+    if (bytes <= COPY_PIECE) {
+        Request request(connection, Special::copy_to_host);
+        ask(request);
+        return request.send_into(to, bytes);
+    }
+    CopyToHost copy(connection);
+    CUresult first = CUDA_SUCCESS;
+    size_t outstanding = 0;
+    while (got < bytes && connection.alive()) {
+        while (asked < bytes && outstanding < AHEAD && first == CUDA_SUCCESS) {
+            const size_t piece = std::min(bytes - asked, COPY_PIECE);
+            copy.ask(source + asked, reinterpret_cast<uint64_t>(stream), piece);
+            asked += piece, ++outstanding;
+        }
+        if (!outstanding) break;
+        const size_t piece = std::min(bytes - got, COPY_PIECE);
+        CUresult result = copy.receive(to + got, piece);
+        --outstanding, got += piece;
+        if (first == CUDA_SUCCESS) first = result;
+    }
+    return connection.alive() ? first : GONE;
+}
+
+bool on_device(Connection& connection, CUdeviceptr address) {
+    if (is_host(address)) return false;
+    Request request(connection, Special::pointer_attribute);
+    request.put<int32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+    request.put<uint64_t>(address);
+    return request.send() == CUDA_SUCCESS && request.get<uint64_t>() == CU_MEMORYTYPE_DEVICE;
+}
+
+CUresult anywhere(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+    GPUKERNEL_CURRENT(connection);
+    const bool to = on_device(*connection, dst), from = on_device(*connection, src);
+    if (!connection->alive()) return GONE;
+    if (to && from) return cuMemcpyDtoDAsync(dst, src, bytes, stream);
+    if (to) return to_device(*connection, dst, reinterpret_cast<void*>(src), bytes, stream);
+    if (from) return to_host(*connection, reinterpret_cast<void*>(dst), src, bytes, stream);
+    if (CUresult error = cuStreamSynchronize(stream); error != CUDA_SUCCESS) return error;
+    std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<void*>(src), bytes);
+    return CUDA_SUCCESS;
+}
+
+struct Side {
+    CUmemorytype type;
+    uint64_t base;
+    size_t pitch, height, x, y, z;
+};
+
+Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x, size_t y, size_t z) {
+    return {type, type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device, pitch, height, x, y, z};
+}
+
+// A box goes row by row, or at once where both sides are contiguous.
+CUresult box(CUstream stream, Side from, Side to, size_t width, size_t height, size_t depth) {
+    GPUKERNEL_CURRENT(connection);
+    if (!width || !height || !depth) return CUDA_SUCCESS;
+    for (Side* s : {&from, &to}) {
+        if (s->type == CU_MEMORYTYPE_ARRAY) return gpukernel::unsupported("a copy of a CUDA array");
+        if (!s->pitch) s->pitch = s->x + width;
+        if (!s->height) s->height = s->y + height;
+        s->base += (s->z * s->height + s->y) * s->pitch + s->x;
+        if (s->type == CU_MEMORYTYPE_UNIFIED) s->type = on_device(*connection, s->base) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    }
+    if (from.pitch == width && to.pitch == width && (depth == 1 || (from.height == height && to.height == height))) width *= height * depth, height = depth = 1;
+    for (size_t z = 0; z < depth; ++z)
+        for (size_t y = 0; y < height; ++y) {
+            const uint64_t a = to.base + (z * to.height + y) * to.pitch, b = from.base + (z * from.height + y) * from.pitch;
+            CUresult error = CUDA_SUCCESS;
+            if (to.type == CU_MEMORYTYPE_DEVICE && from.type == CU_MEMORYTYPE_DEVICE)
+                error = cuMemcpyDtoDAsync(a, b, width, stream);
+            else if (to.type == CU_MEMORYTYPE_DEVICE)
+                error = to_device(*connection, a, reinterpret_cast<void*>(b), width, stream);
+            else if (from.type == CU_MEMORYTYPE_DEVICE)
+                error = to_host(*connection, reinterpret_cast<void*>(a), b, width, stream);
+            else
+                std::memmove(reinterpret_cast<void*>(a), reinterpret_cast<void*>(b), width);
+            if (error != CUDA_SUCCESS) return error;
+        }
+    return CUDA_SUCCESS;
+}
+
+CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D* p) {
+    if (!p) return CUDA_ERROR_INVALID_VALUE;
+    return box(stream, side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, 0, p->srcXInBytes, p->srcY, 0),
+               side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, 0, p->dstXInBytes, p->dstY, 0), p->WidthInBytes, p->Height, 1);
+}
+CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
+    if (!p) return CUDA_ERROR_INVALID_VALUE;
+    return box(stream, side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight, p->srcXInBytes, p->srcY, p->srcZ),
+               side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight, p->dstXInBytes, p->dstY, p->dstZ), p->WidthInBytes,
+               p->Height, p->Depth);
+}
+}  // namespace
+
+CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
+    GPUKERNEL_CURRENT(connection);
+    return to_device(*connection, dstDevice, srcHost, ByteCount, nullptr);
+}
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream) {
+    GPUKERNEL_CURRENT(connection);
+    return to_device(*connection, dstDevice, srcHost, ByteCount, hStream);
+}
+CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
+    GPUKERNEL_CURRENT(connection);
+    return to_host(*connection, dstHost, srcDevice, ByteCount, nullptr);
+}
+CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
+    GPUKERNEL_CURRENT(connection);
+    return to_host(*connection, dstHost, srcDevice, ByteCount, hStream);
+}
+CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
+    CUresult error = anywhere(dst, src, ByteCount, nullptr);
+    return error == CUDA_SUCCESS ? cuStreamSynchronize(nullptr) : error;
+}
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) { return anywhere(dst, src, ByteCount, hStream); }
+CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D* pCopy) { return copy_2d(nullptr, pCopy); }
+CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* pCopy) { return copy_2d(nullptr, pCopy); }
+CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* pCopy, CUstream hStream) { return copy_2d(hStream, pCopy); }
+CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D* pCopy) { return copy_3d(nullptr, pCopy); }
+CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) { return copy_3d(hStream, pCopy); }
+
+// --- host memory ---
+
+CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
+    GPUKERNEL_CURRENT(connection);
+    if (!pp || !bytesize) return CUDA_ERROR_INVALID_VALUE;
+    *pp = std::aligned_alloc(4096, (bytesize + 4095) / 4096 * 4096);
+    if (!*pp) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::lock_guard lock(host_mutex);
+    host_memory[reinterpret_cast<uint64_t>(*pp)] = bytesize;
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemAllocHost(void** pp, size_t bytesize) { return cuMemHostAlloc(pp, bytesize, 0); }
+
+CUresult CUDAAPI cuMemFreeHost(void* p) {
+    GPUKERNEL_CURRENT(connection);
+    if (!p) return CUDA_SUCCESS;
+    std::lock_guard lock(host_mutex);
+    if (!host_memory.erase(reinterpret_cast<uint64_t>(p))) return CUDA_ERROR_INVALID_VALUE;
+    std::free(p);  // no copy still reads it: its bytes left when the copy was called
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
+    GPUKERNEL_CURRENT(connection);
+    if (!p || !bytesize) return CUDA_ERROR_INVALID_VALUE;
+    std::lock_guard lock(host_mutex);
+    return host_memory.emplace(reinterpret_cast<uint64_t>(p), bytesize).second ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+
+CUresult CUDAAPI cuMemHostUnregister(void* p) {
+    GPUKERNEL_CURRENT(connection);
+    std::lock_guard lock(host_mutex);
+    return host_memory.erase(reinterpret_cast<uint64_t>(p)) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
+    if (!pFlags || !is_host(reinterpret_cast<uint64_t>(p))) return CUDA_ERROR_INVALID_VALUE;
+    *pFlags = 0;
+    return CUDA_SUCCESS;
+}
+
+// --- what a pointer is ---
+
+CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+    GPUKERNEL_CURRENT(connection);
+    if (!data) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t value = 0;
+    if (is_host(ptr)) {
+        switch (attribute) {
+            case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: value = CU_MEMORYTYPE_HOST; break;
+            case CU_POINTER_ATTRIBUTE_HOST_POINTER: value = ptr; break;
+            case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return CUDA_ERROR_INVALID_VALUE;
+            default: break;
+        }
+    } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT && attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+        Request request(*connection, Special::pointer_attribute);
+        request.put<int32_t>(attribute);
+        request.put<uint64_t>(ptr);
+        if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
+        value = request.get<uint64_t>();
+    }
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT: *static_cast<Context**>(data) = context_stack.back(); break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(data) = context_stack.back()->device->index; break;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        case CU_POINTER_ATTRIBUTE_MAPPED: *static_cast<unsigned*>(data) = static_cast<unsigned>(value); break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<uint64_t*>(data) = value; break;
+        default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+    if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < numAttributes; ++i)
+        if (CUresult error = cuPointerGetAttribute(data[i], attributes[i], ptr); error == GONE) return error;
+    return CUDA_SUCCESS;
+}

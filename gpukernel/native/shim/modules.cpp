@@ -1,0 +1,212 @@
+// Module images, functions' names and parameters, the linker.
+#include "modules.h"
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <unordered_map>
+
+#include "request.h"
+
+using namespace gpukernel::shim;
+using gpukernel::wire::Special;
+
+namespace {
+// The extent of an image that a program passes as a bare pointer: text up to its NUL, a fat binary or a cubin by what its header says.
+bool extent_of(const void* image, std::string_view& bytes) {
+    constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f;
+    const char* at = static_cast<const char*>(image);
+    uint32_t magic;
+    std::memcpy(&magic, at, 4);
+    if (magic == WRAPPER) {
+        const void* inner;
+        std::memcpy(&inner, at + 8, 8);
+        return extent_of(inner, bytes);
+    }
+    if (magic == FATBIN) {
+        uint16_t header;
+        uint64_t size;
+        std::memcpy(&header, at + 6, 2);
+        std::memcpy(&size, at + 8, 8);
+        bytes = {at, header + size};
+        return true;
+    }
+    if (magic == ELF) {  // the section and program headers end last
+        uint64_t program, section;
+        uint16_t program_size, program_count, section_size, section_count;
+        std::memcpy(&program, at + 32, 8), std::memcpy(&section, at + 40, 8);
+        std::memcpy(&program_size, at + 54, 2), std::memcpy(&program_count, at + 56, 2);
+        std::memcpy(&section_size, at + 58, 2), std::memcpy(&section_count, at + 60, 2);
+        bytes = {at, std::max<uint64_t>(program + program_size * program_count, section + section_size * section_count)};
+        return true;
+    }
+    bytes = {at, std::strlen(at) + 1};
+    return true;
+}
+
+struct Logs {  // where a program wants the compiler's log
+    char* error = nullptr;
+    size_t size = 0;
+    void** size_out = nullptr;
+    Logs() = default;
+    Logs(unsigned count, CUjit_option* options, void** values) {
+        for (unsigned i = 0; options && values && i < count; ++i) {
+            if (options[i] == CU_JIT_ERROR_LOG_BUFFER) error = static_cast<char*>(values[i]);
+            if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) size = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffff, size_out = &values[i];
+            if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) values[i] = nullptr;
+            if (options[i] == CU_JIT_INFO_LOG_BUFFER && values[i]) *static_cast<char*>(values[i]) = 0;
+        }
+    }
+    void write(std::string_view log) const {
+        const size_t length = error && size ? std::min(log.size(), size - 1) : 0;
+        if (error && size) std::memcpy(error, log.data(), length), error[length] = 0;
+        if (size_out) *size_out = reinterpret_cast<void*>(length);
+        if (!error && !log.empty()) complain(std::string(log));
+    }
+};
+
+CUresult load(Connection& connection, Special call, const void* image, const Logs& logs, uint64_t& handle) {
+    std::string_view bytes;
+    if (!image || !extent_of(image, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    Request request(connection, call);
+    request.bytes(bytes.data(), bytes.size());
+    CUresult result = request.send();
+    logs.write(request.get_text());
+    if (result == CUDA_SUCCESS) handle = request.get<uint64_t>();
+    return result;
+}
+
+bool read_file(const char* path, std::string& bytes) {
+    std::ifstream file(path ? path : "", std::ios::binary);
+    bytes.assign((std::istreambuf_iterator<char>(file)), {});
+    return file.good() || file.eof();
+}
+
+std::mutex layouts_mutex;
+std::unordered_map<const void*, std::shared_ptr<const Layout>> layouts;
+
+struct LinkLogs {
+    std::mutex mutex;
+    std::unordered_map<CUlinkState, Logs> logs;
+    std::unordered_map<CUlinkState, std::string> images;
+};
+LinkLogs links;
+}  // namespace
+
+namespace gpukernel::shim {
+
+CUresult layout_of(Connection& connection, const void* function, std::shared_ptr<const Layout>& layout) {
+    {
+        std::lock_guard lock(layouts_mutex);
+        if (auto it = layouts.find(function); it != layouts.end()) {
+            layout = it->second;
+            return CUDA_SUCCESS;
+        }
+    }
+    Request request(connection, Special::kernel_layout);
+    request.put(reinterpret_cast<uint64_t>(function));
+    if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
+    auto fresh = std::make_shared<Layout>();
+    const auto count = request.get<uint32_t>();
+    for (uint32_t i = 0; i < count; ++i) {
+        const auto offset = request.get<uint32_t>(), size = request.get<uint32_t>();
+        fresh->parameters.push_back({offset, size});
+        fresh->bytes = std::max(fresh->bytes, offset + size);
+    }
+    fresh->name = request.get_text();
+    std::lock_guard lock(layouts_mutex);
+    layout = layouts[function] = fresh;
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gpukernel::shim
+
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+    GPUKERNEL_CURRENT(connection);
+    if (!module) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t handle = 0;
+    CUresult result = load(*connection, Special::load_image, image, Logs(numOptions, options, optionValues), handle);
+    if (result == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(handle);
+    return result;
+}
+CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) { return cuModuleLoadDataEx(module, image, 0, nullptr, nullptr); }
+CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) { return cuModuleLoadDataEx(module, fatCubin, 0, nullptr, nullptr); }
+CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
+    std::string bytes;
+    if (!read_file(fname, bytes)) return CUDA_ERROR_FILE_NOT_FOUND;
+    return cuModuleLoadData(module, bytes.c_str());
+}
+
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
+                                   CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
+    GPUKERNEL_DEFAULT_DEVICE(connection);
+    if (!library) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t handle = 0;
+    CUresult result = load(*connection, Special::load_library, code, Logs(numJitOptions, jitOptions, jitOptionsValues), handle);
+    if (result == CUDA_SUCCESS) *library = reinterpret_cast<CUlibrary>(handle);
+    return result;
+}
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
+                                       CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
+    std::string bytes;
+    if (!read_file(fileName, bytes)) return CUDA_ERROR_FILE_NOT_FOUND;
+    return cuLibraryLoadData(library, bytes.c_str(), jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+}
+
+CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
+    GPUKERNEL_CURRENT(connection);
+    if (!name) return CUDA_ERROR_INVALID_VALUE;
+    std::shared_ptr<const Layout> layout;
+    CUresult result = layout_of(*connection, hfunc, layout);
+    if (result == CUDA_SUCCESS) *name = layout->name.c_str();
+    return result;
+}
+CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) { return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc)); }
+
+CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
+    GPUKERNEL_CURRENT(connection);
+    if (!stateOut) return CUDA_ERROR_INVALID_VALUE;
+    Request request(*connection, Special::link_create);
+    CUresult result = request.send();
+    if (result != CUDA_SUCCESS) return result;
+    *stateOut = reinterpret_cast<CUlinkState>(request.get<uint64_t>());
+    std::lock_guard lock(links.mutex);
+    links.logs[*stateOut] = Logs(numOptions, options, optionValues);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+    GPUKERNEL_CURRENT(connection);
+    if (!data) return CUDA_ERROR_INVALID_VALUE;
+    Request request(*connection, Special::link_add);
+    request.put(reinterpret_cast<uint64_t>(state));
+    request.put<int32_t>(type);
+    request.text(name ? name : "");
+    request.bytes(data, size);
+    CUresult result = request.send();
+    std::string_view log = request.get_text();
+    std::lock_guard lock(links.mutex);
+    if (result != CUDA_SUCCESS) links.logs[state].write(log);
+    return result;
+}
+CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+    std::string bytes;
+    if (!read_file(path, bytes)) return CUDA_ERROR_FILE_NOT_FOUND;
+    return cuLinkAddData(state, type, bytes.data(), bytes.size(), path, numOptions, options, optionValues);
+}
+
+CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
+    GPUKERNEL_CURRENT(connection);
+    Request request(*connection, Special::link_complete);
+    request.put(reinterpret_cast<uint64_t>(state));
+    CUresult result = request.send();
+    std::string_view log = request.get_text();
+    std::lock_guard lock(links.mutex);
+    links.logs[state].write(log);
+    if (result != CUDA_SUCCESS) return result;
+    std::string& image = links.images[state];  // the caller may read it until cuLinkDestroy, which comes rarely: kept
+    image = request.rest();
+    if (cubinOut) *cubinOut = image.data();
+    if (sizeOut) *sizeOut = image.size();
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,23 @@
+// Where a kernel's parameters lie in its parameter block, told by the worker once for each kernel.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "connection.h"
+
+namespace gpukernel::shim {
+
+struct Layout {
+    struct Parameter {
+        uint32_t offset, size;
+    };
+    std::vector<Parameter> parameters;
+    uint32_t bytes = 0;
+    std::string name;
+};
+
+CUresult layout_of(Connection& connection, const void* function, std::shared_ptr<const Layout>& layout);
+
+}  // namespace gpukernel::shim

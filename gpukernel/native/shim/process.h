@@ -1,0 +1,58 @@
+// What this process knows: its lease, its devices, each thread's stack of contexts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "connection.h"
+
+namespace gpukernel::shim {
+
+struct DeviceFacts {  // told by the worker once, answered from here ever after
+    char name[256];
+    CUuuid uuid;
+    uint64_t memory_bytes;
+    int32_t driver_version;
+    char bus_id[32];
+    int32_t attributes[256];
+    uint8_t known[256];
+};
+
+struct Context;
+
+struct Device {
+    int index;
+    Connection connection;
+    DeviceFacts facts;
+    std::unique_ptr<Context> primary;
+    int retained = 0;
+};
+
+struct Context {
+    Device* device;
+    unsigned flags = 0;
+};
+
+struct Process {
+    std::vector<std::unique_ptr<Device>> devices;
+};
+
+// After cuInit succeeded, and not in a forked child; else nullptr.
+Process* process();
+CUresult initialise();
+
+extern thread_local std::vector<Context*> context_stack;
+
+// The connection of the current context, or of the first device; nullptr with the error to return.
+Connection* current(CUresult& error);
+Connection* default_device(CUresult& error);
+
+#define GPUKERNEL_CONNECTION(connection, of)                                   \
+    CUresult error_of_##connection = CUDA_SUCCESS;                              \
+    ::gpukernel::shim::Connection* const connection = ::gpukernel::shim::of(error_of_##connection); \
+    if (!connection) return error_of_##connection
+#define GPUKERNEL_CURRENT(connection) GPUKERNEL_CONNECTION(connection, current)
+#define GPUKERNEL_DEFAULT_DEVICE(connection) GPUKERNEL_CONNECTION(connection, default_device)
+
+}  // namespace gpukernel::shim

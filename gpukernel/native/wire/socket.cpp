@@ -1,0 +1,161 @@
+#include "socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace gpukernel::wire {
+
+Socket::~Socket() {
+    if (fd_ >= 0) ::close(fd_);
+}
+
+bool Socket::read(void* data, size_t size) {
+    char* at = static_cast<char*>(data);
+    while (size) {
+        ssize_t got = ::recv(fd_, at, size, size > 1 << 16 ? MSG_WAITALL : 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return false;
+        at += got, size -= got;
+    }
+    return true;
+}
+
+bool Socket::write(const void* data, size_t size) { return write(data, size, nullptr, 0); }
+
+bool Socket::write(const void* head, size_t head_size, const void* tail, size_t tail_size) {
+    iovec pieces[2] = {{const_cast<void*>(head), head_size}, {const_cast<void*>(tail), tail_size}};
+    msghdr message{};
+    message.msg_iov = pieces;
+    message.msg_iovlen = 2;
+    while (pieces[0].iov_len || pieces[1].iov_len) {
+        ssize_t sent = ::sendmsg(fd_, &message, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent <= 0) return false;
+        for (iovec& piece : pieces) {
+            size_t part = std::min<size_t>(sent, piece.iov_len);
+            piece.iov_base = static_cast<char*>(piece.iov_base) + part;
+            piece.iov_len -= part, sent -= part;
+        }
+    }
+    return true;
+}
+
+void Socket::timeout(int seconds) {
+    timeval limit{seconds, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+void Socket::shut() { ::shutdown(fd_, SHUT_RDWR); }
+
+void tune(const Socket& socket) {
+    int on = 1, room = 4 << 20, idle = 10, interval = 5, probes = 3;
+    unsigned unanswered = 30000;  // ms: a cut network is an error, not a hang
+    ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ::setsockopt(socket.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered, sizeof unanswered);
+    ::setsockopt(socket.fd(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+}
+
+namespace {
+bool unix_address(const std::string& path, sockaddr_un& address, std::string& error) {
+    address = {};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof address.sun_path) {
+        error = "the path " + path + " is too long for a socket (107 characters at most)";
+        return false;
+    }
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    return true;
+}
+
+Socket connect_tcp(const std::string& host, const std::string& port, std::string& error) {
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    if (int code = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found)) {
+        error = ::gai_strerror(code);
+        return {};
+    }
+    Socket result;
+    for (addrinfo* one = found; one && !result; one = one->ai_next) {
+        Socket socket(::socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol));
+        if (!socket) continue;
+        socket.timeout(10);
+        if (::connect(socket.fd(), one->ai_addr, one->ai_addrlen) == 0)
+            result = std::move(socket);
+        else
+            error = std::strerror(errno);
+    }
+    ::freeaddrinfo(found);
+    return result;
+}
+}  // namespace
+
+Socket connect_to(const std::string& endpoint, std::string& error) {
+    Socket socket;
+    if (endpoint.starts_with("unix:")) {
+        sockaddr_un address;
+        if (!unix_address(endpoint.substr(5), address, error)) return {};
+        socket = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        if (::connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+            error = std::strerror(errno);
+            return {};
+        }
+    } else if (size_t colon = endpoint.rfind(':'); endpoint.starts_with("tcp:") && colon > 4) {
+        socket = connect_tcp(endpoint.substr(4, colon - 4), endpoint.substr(colon + 1), error);
+    } else {
+        error = "'" + endpoint + "' is no endpoint";
+    }
+    if (socket) tune(socket);
+    return socket;
+}
+
+Socket listen_unix(const std::string& path, int mode, std::string& error) {
+    sockaddr_un address;
+    if (!unix_address(path, address, error)) return {};
+    ::unlink(path.c_str());
+    Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const mode_t before = ::umask(0177);
+    const bool bound = ::bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::umask(before);
+    if (!bound || ::chmod(path.c_str(), mode) != 0 || ::listen(socket.fd(), 64) != 0) {
+        error = path + ": " + std::strerror(errno);
+        return {};
+    }
+    return socket;
+}
+
+Socket listen_tcp(const std::string& host, int& port, std::string& error) {
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE;
+    if (int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found)) {
+        error = host + ": " + ::gai_strerror(code);
+        return {};
+    }
+    Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const bool bound = ::bind(socket.fd(), found->ai_addr, found->ai_addrlen) == 0 && ::listen(socket.fd(), 64) == 0;
+    ::freeaddrinfo(found);
+    sockaddr_storage name{};
+    socklen_t size = sizeof name;
+    if (!bound || ::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&name), &size) != 0) {
+        error = host + ": " + std::strerror(errno);
+        return {};
+    }
+    port = ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&name)->sin6_port : reinterpret_cast<sockaddr_in*>(&name)->sin_port);
+    return socket;
+}
+
+}  // namespace gpukernel::wire

@@ -1,0 +1,229 @@
+// The generated calls, and those that keep the books: memory, and what disappears.
+#include <algorithm>
+#include <cstring>
+
+#include "session.h"
+
+namespace gpukernel::worker {
+
+namespace {
+#include "worker_calls.inc"
+
+// The driver's granularity: what one allocation costs of the cap.
+uint64_t charge(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
+
+CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream, bool asynchronous) {
+    Lease& lease = session.lease();
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > lease.memory_limit() || !lease.reserve(charge(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUdeviceptr address = 0;
+    CUresult result = asynchronous ? session.cuda().cuMemAllocAsync(&address, bytes, stream) : session.cuda().cuMemAlloc_v2(&address, bytes);
+    if (result != CUDA_SUCCESS) {
+        lease.cancel(charge(bytes));
+        return result;
+    }
+    lease.commit(address, charge(bytes), bytes, &session);
+    out.put(address);
+    return CUDA_SUCCESS;
+}
+
+CUresult serve_cuMemAlloc_v2(Session& session, Reader& in, Writer& out) { return allocate(session, out, in.get<uint64_t>(), nullptr, false); }
+
+CUresult serve_cuMemAllocAsync(Session& session, Reader& in, Writer& out) {
+    const auto bytes = in.get<uint64_t>();
+    CUstream stream;
+    if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    return allocate(session, out, bytes, stream, true);
+}
+
+CUresult serve_cuMemAllocPitch_v2(Session& session, Reader& in, Writer& out) {
+    const auto width = in.get<uint64_t>(), height = in.get<uint64_t>();
+    if (!width || !height) return CUDA_ERROR_INVALID_VALUE;
+    if (width > session.lease().memory_limit() || height > session.lease().memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t pitch = charge(width);  // 512 divides every pitch that the driver gives
+    uint64_t bytes;
+    if (__builtin_mul_overflow(pitch, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = allocate(session, out, bytes, nullptr, false);
+    if (result == CUDA_SUCCESS) out.put<uint64_t>(pitch);
+    return result;
+}
+
+CUresult serve_cuMemFree_v2(Session& session, Reader& in, Writer&) {
+    const auto address = in.get<CUdeviceptr>();
+    if (!address) return CUDA_SUCCESS;
+    if (!session.lease().release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
+    return session.cuda().cuMemFree_v2(address);
+}
+
+CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
+    const auto address = in.get<CUdeviceptr>();
+    CUstream stream;
+    if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!session.lease().release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
+    return session.cuda().cuMemFreeAsync(address, stream);
+}
+
+CUresult serve_cuMemGetInfo_v2(Session& session, Reader&, Writer& out) {
+    const uint64_t limit = session.lease().memory_limit(), used = session.lease().memory_used();
+    out.put<uint64_t>(limit - std::min(used, limit));
+    out.put<uint64_t>(limit);
+    return CUDA_SUCCESS;
+}
+
+// --- copies and fills on the device: only inside the lease's own memory ---
+
+CUresult copy(Session& session, Reader& in, bool with_stream) {
+    const auto destination = in.get<CUdeviceptr>(), source = in.get<CUdeviceptr>();
+    const auto bytes = in.get<uint64_t>();
+    CUstream stream = nullptr;
+    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (in.failed() || !session.lease().valid(destination, bytes) || !session.lease().valid(source, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    return with_stream ? session.cuda().cuMemcpyDtoDAsync_v2(destination, source, bytes, stream) : session.cuda().cuMemcpyDtoD_v2(destination, source, bytes);
+}
+CUresult serve_cuMemcpyDtoD_v2(Session& session, Reader& in, Writer&) { return copy(session, in, false); }
+CUresult serve_cuMemcpyDtoDAsync_v2(Session& session, Reader& in, Writer&) { return copy(session, in, true); }
+
+template <class T, class Function>
+CUresult fill(Session& session, Reader& in, Function function, bool with_stream) {
+    const auto address = in.get<CUdeviceptr>();
+    const auto value = in.get<T>();
+    const auto count = in.get<uint64_t>();
+    CUstream stream = nullptr;
+    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    uint64_t bytes;
+    if (in.failed() || __builtin_mul_overflow(count, sizeof(T), &bytes) || !session.lease().valid(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if constexpr (std::is_invocable_v<Function, CUdeviceptr, T, size_t, CUstream>)
+        return function(address, value, count, stream);
+    else
+        return function(address, value, count);
+}
+#define GPUKERNEL_FILL(name, type, stream) \
+    CUresult serve_##name(Session& session, Reader& in, Writer&) { return fill<type>(session, in, session.cuda().name, stream); }
+GPUKERNEL_FILL(cuMemsetD8_v2, unsigned char, false)
+GPUKERNEL_FILL(cuMemsetD16_v2, unsigned short, false)
+GPUKERNEL_FILL(cuMemsetD32_v2, unsigned int, false)
+GPUKERNEL_FILL(cuMemsetD8Async, unsigned char, true)
+GPUKERNEL_FILL(cuMemsetD16Async, unsigned short, true)
+GPUKERNEL_FILL(cuMemsetD32Async, unsigned int, true)
+
+template <class T, class Function>
+CUresult fill_2d(Session& session, Reader& in, Function function, bool with_stream) {
+    const auto address = in.get<CUdeviceptr>();
+    const auto pitch = in.get<uint64_t>();
+    const auto value = in.get<T>();
+    const auto width = in.get<uint64_t>(), height = in.get<uint64_t>();
+    CUstream stream = nullptr;
+    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    uint64_t row, rows, bytes;
+    if (in.failed() || !height || __builtin_mul_overflow(width, sizeof(T), &row) || __builtin_mul_overflow(pitch, height - 1, &rows) ||
+        __builtin_add_overflow(row, rows, &bytes) || !session.lease().valid(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    if constexpr (std::is_invocable_v<Function, CUdeviceptr, size_t, T, size_t, size_t, CUstream>)
+        return function(address, pitch, value, width, height, stream);
+    else
+        return function(address, pitch, value, width, height);
+}
+#define GPUKERNEL_FILL_2D(name, type, stream) \
+    CUresult serve_##name(Session& session, Reader& in, Writer&) { return fill_2d<type>(session, in, session.cuda().name, stream); }
+GPUKERNEL_FILL_2D(cuMemsetD2D8_v2, unsigned char, false)
+GPUKERNEL_FILL_2D(cuMemsetD2D16_v2, unsigned short, false)
+GPUKERNEL_FILL_2D(cuMemsetD2D32_v2, unsigned int, false)
+GPUKERNEL_FILL_2D(cuMemsetD2D8Async, unsigned char, true)
+GPUKERNEL_FILL_2D(cuMemsetD2D16Async, unsigned short, true)
+GPUKERNEL_FILL_2D(cuMemsetD2D32Async, unsigned int, true)
+
+// --- what disappears: its name goes with it ---
+
+template <class Handle, class Function>
+CUresult end(Session& session, Reader& in, Kind kind, Function function) {
+    const auto name = in.get<uint64_t>();
+    Handle handle;
+    if (name <= 2 || !session.handle(name, kind, handle)) return CUDA_ERROR_INVALID_HANDLE;
+    session.drop(name);
+    return function(handle);
+}
+CUresult serve_cuModuleUnload(Session& s, Reader& in, Writer&) { return end<CUmodule>(s, in, Kind::module, s.cuda().cuModuleUnload); }
+CUresult serve_cuLibraryUnload(Session& s, Reader& in, Writer&) { return end<CUlibrary>(s, in, Kind::library, s.cuda().cuLibraryUnload); }
+CUresult serve_cuStreamDestroy_v2(Session& s, Reader& in, Writer&) { return end<CUstream>(s, in, Kind::stream, s.cuda().cuStreamDestroy_v2); }
+CUresult serve_cuEventDestroy_v2(Session& s, Reader& in, Writer&) { return end<CUevent>(s, in, Kind::event, s.cuda().cuEventDestroy_v2); }
+CUresult serve_cuLinkDestroy(Session& s, Reader& in, Writer&) { return end<CUlinkState>(s, in, Kind::link, s.cuda().cuLinkDestroy); }
+
+// --- what the shim names ---
+
+CUresult new_stream(Session& session, uint64_t name, unsigned flags, int priority) {
+    CUstream stream;
+    CUresult result = session.cuda().cuStreamCreateWithPriority(&stream, flags, priority);
+    if (result == CUDA_SUCCESS && !session.give_name(name, stream, Kind::stream)) {
+        session.cuda().cuStreamDestroy_v2(stream);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return result;
+}
+CUresult serve_cuStreamCreate(Session& session, Reader& in, Writer&) {
+    const auto name = in.get<uint64_t>();
+    return new_stream(session, name, in.get<unsigned>(), 0);
+}
+CUresult serve_cuStreamCreateWithPriority(Session& session, Reader& in, Writer&) {
+    const auto name = in.get<uint64_t>();
+    const auto flags = in.get<unsigned>();
+    return new_stream(session, name, flags, in.get<int>());
+}
+CUresult serve_cuEventCreate(Session& session, Reader& in, Writer&) {
+    const auto name = in.get<uint64_t>();
+    CUevent event;
+    CUresult result = session.cuda().cuEventCreate(&event, in.get<unsigned>());
+    if (result == CUDA_SUCCESS && !session.give_name(name, event, Kind::event)) {
+        session.cuda().cuEventDestroy_v2(event);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return result;
+}
+
+// --- variables of modules ---
+
+template <class Handle, class Function>
+CUresult variable(Session& session, Reader& in, Writer& out, Kind kind, Function function) {
+    Handle handle;
+    if (!session.handle(in.get<uint64_t>(), kind, handle)) return CUDA_ERROR_INVALID_HANDLE;
+    const std::string name(in.text());
+    CUdeviceptr address = 0;
+    size_t bytes = 0;
+    CUresult result = function(&address, &bytes, handle, name.c_str());
+    if (result != CUDA_SUCCESS) return result;
+    session.lease().know(address, bytes, &session);
+    out.put(address);
+    out.put<uint64_t>(bytes);
+    return result;
+}
+CUresult serve_cuModuleGetGlobal_v2(Session& s, Reader& in, Writer& out) { return variable<CUmodule>(s, in, out, Kind::module, s.cuda().cuModuleGetGlobal_v2); }
+CUresult serve_cuLibraryGetGlobal(Session& s, Reader& in, Writer& out) { return variable<CUlibrary>(s, in, out, Kind::library, s.cuda().cuLibraryGetGlobal); }
+
+// --- waiting ---
+
+CUresult serve_cuStreamSynchronize(Session& session, Reader& in, Writer&) {
+    CUstream stream;
+    if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = session.cuda().cuStreamSynchronize(stream);
+    session.lease().finished();
+    return result;
+}
+CUresult serve_cuEventSynchronize(Session& session, Reader& in, Writer&) {
+    CUevent event;
+    if (!session.handle(in.get<uint64_t>(), Kind::event, event)) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = session.cuda().cuEventSynchronize(event);
+    session.lease().finished();
+    return result;
+}
+CUresult serve_cuCtxSynchronize(Session& session, Reader&, Writer&) {
+    CUresult result = session.cuda().cuCtxSynchronize();
+    session.lease().finished();
+    return result;
+}
+}  // namespace
+
+const Served* regular_call(uint16_t number) {
+    if (number < wire::FIRST_FUNCTION || number >= static_cast<uint16_t>(wire::Call::end)) return nullptr;
+    return &served_calls[number - wire::FIRST_FUNCTION];
+}
+
+}  // namespace gpukernel::worker

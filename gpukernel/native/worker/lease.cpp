@@ -1,0 +1,92 @@
+#include "lease.h"
+
+#include <algorithm>
+
+namespace gpukernel::worker {
+
+bool Lease::reserve(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes > limit_ || used_ > limit_ - bytes) return false;
+    used_ += bytes;
+    peak_ = std::max<uint64_t>(peak_, used_);
+    return true;
+}
+
+void Lease::cancel(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    used_ -= std::min<uint64_t>(bytes, used_);
+}
+
+void Lease::commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner) {
+    std::lock_guard lock(mutex_);
+    blocks_[address] = {asked, bytes, owner};
+}
+
+void Lease::know(CUdeviceptr address, uint64_t bytes, const void* owner) {
+    std::lock_guard lock(mutex_);
+    blocks_.try_emplace(address, Block{bytes, 0, owner});
+}
+
+bool Lease::release(CUdeviceptr address, const void* owner) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
+    if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner) return false;
+    used_ -= std::min<uint64_t>(it->second.charged, used_);
+    blocks_.erase(it);
+    return true;
+}
+
+bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.upper_bound(address);
+    if (it == blocks_.begin()) return false;
+    --it;
+    const uint64_t offset = address - it->first;
+    return offset <= it->second.bytes && bytes <= it->second.bytes - offset;
+}
+
+void Lease::forget(const void* owner, const std::function<void(CUdeviceptr)>& free) {
+    std::lock_guard lock(mutex_);
+    for (auto it = blocks_.begin(); it != blocks_.end();) {
+        if (it->second.owner != owner) {
+            ++it;
+            continue;
+        }
+        if (it->second.charged) free(it->first);
+        used_ -= std::min<uint64_t>(it->second.charged, used_);
+        it = blocks_.erase(it);
+    }
+}
+
+bool Lease::limit(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes < used_) return false;
+    limit_ = bytes;
+    return true;
+}
+
+void Lease::call(bool launch) {
+    ++calls;
+    last_call_ = Clock::now().time_since_epoch().count();
+    if (!launch) return;
+    ++launches;
+    std::lock_guard lock(mutex_);
+    if (!is_busy_) is_busy_ = true, busy_since_ = Clock::now();
+}
+
+void Lease::finished() {
+    std::lock_guard lock(mutex_);
+    if (is_busy_) busy_ += std::chrono::duration<double>(Clock::now() - busy_since_).count();
+    is_busy_ = false;
+}
+
+double Lease::gpu_seconds() const {
+    std::lock_guard lock(mutex_);
+    return busy_ + (is_busy_ ? std::chrono::duration<double>(Clock::now() - busy_since_).count() : 0);
+}
+
+double Lease::idle_seconds() const {
+    return std::chrono::duration<double>(Clock::now().time_since_epoch() - Clock::duration(last_call_.load())).count();
+}
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,63 @@
+// What all connections of a worker share: the lease, its cap, and its books.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "driver.h"
+
+namespace gpukernel::worker {
+
+using Clock = std::chrono::steady_clock;
+
+// Memory and use of one lease.  Quantities are unsigned and checked: nothing is given back that was not taken.
+class Lease {
+  public:
+    std::string id, secret;
+    int device = 0;
+    Driver cuda;
+    CUcontext context = nullptr;
+
+    // Room for `bytes` or CUDA_ERROR_OUT_OF_MEMORY; what is reserved must be committed or cancelled.
+    bool reserve(uint64_t bytes);
+    void cancel(uint64_t bytes);
+    void commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner);
+    void know(CUdeviceptr address, uint64_t bytes, const void* owner);  // a module's variable: valid, not on the books
+    bool release(CUdeviceptr address, const void* owner);               // false: not an allocation
+    bool valid(CUdeviceptr address, uint64_t bytes) const;              // wholly inside one allocation or variable
+    void forget(const void* owner, const std::function<void(CUdeviceptr)>& free);
+
+    bool limit(uint64_t bytes);  // false where more is taken already
+    uint64_t memory_limit() const { return limit_; }
+    uint64_t memory_used() const { return used_; }
+    uint64_t memory_peak() const { return peak_; }
+    void restore_peak(uint64_t bytes) { peak_ = bytes; }
+
+    void call(bool launch);
+    void finished();  // everything launched so far is done
+    std::atomic<uint64_t> calls{0}, launches{0};
+    std::atomic<uint32_t> connections{0};
+    std::atomic<bool> poisoned{false};
+    double gpu_seconds() const;
+    double idle_seconds() const;
+    void restore_gpu_seconds(double seconds) { busy_ = seconds; }
+
+  private:
+    struct Block {
+        uint64_t bytes, charged;
+        const void* owner;
+    };
+    mutable std::mutex mutex_;
+    std::map<CUdeviceptr, Block> blocks_;
+    std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0};
+    Clock::time_point busy_since_{};
+    double busy_ = 0;
+    bool is_busy_ = false;
+    std::atomic<Clock::rep> last_call_{Clock::now().time_since_epoch().count()};
+};
+
+}  // namespace gpukernel::worker

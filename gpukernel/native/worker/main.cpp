@@ -1,0 +1,223 @@
+// gpukernel-worker: the process that owns one lease's CUDA context on one device.
+#include <fcntl.h>
+#include <getopt.h>
+#include <malloc.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "server.h"
+
+using namespace gpukernel;
+using namespace gpukernel::worker;
+
+namespace {
+constexpr char USAGE[] =
+    "gpukernel-worker --list-devices --library PATH\n"
+    "gpukernel-worker --library PATH --device INDEX --memory BYTES --weight W --lease ID --directory DIR\n"
+    "                 [--tcp HOST:PORT] [--orphan-seconds N]\n"
+    "Executes one lease's CUDA calls on one device. The lease's secret comes as one line on standard input.\n"
+    "Agents start it; there is no need to do so by hand.\n";
+
+struct Options {
+    std::string library, lease, directory, tcp;
+    int device = 0, resume = -1;
+    uint64_t memory = 0;
+    double weight = 1, orphan_seconds = 120;
+    bool list = false;
+};
+
+// What outlives a re-execution: a new process image with a new context, the same doors and books.
+struct Resumed {
+    char secret[65];
+    uint64_t limit, peak, calls, launches;
+    double gpu_seconds;
+    int unix_socket, tcp, control;
+    char endpoints[2][256];
+};
+
+bool parse(int argc, char** argv, Options& options) {
+    static const option known[] = {{"list-devices", no_argument, nullptr, 'l'},    {"library", required_argument, nullptr, 'L'},
+                                   {"device", required_argument, nullptr, 'd'},    {"memory", required_argument, nullptr, 'm'},
+                                   {"weight", required_argument, nullptr, 'w'},    {"lease", required_argument, nullptr, 'i'},
+                                   {"directory", required_argument, nullptr, 'D'}, {"tcp", required_argument, nullptr, 't'},
+                                   {"orphan-seconds", required_argument, nullptr, 'o'}, {"resume", required_argument, nullptr, 'r'},
+                                   {nullptr, 0, nullptr, 0}};
+    for (int c; (c = ::getopt_long(argc, argv, "", known, nullptr)) != -1;) {
+        switch (c) {
+            case 'l': options.list = true; break;
+            case 'L': options.library = optarg; break;
+            case 'd': options.device = std::atoi(optarg); break;
+            case 'm': options.memory = std::strtoull(optarg, nullptr, 10); break;
+            case 'w': options.weight = std::atof(optarg); break;
+            case 'i': options.lease = optarg; break;
+            case 'D': options.directory = optarg; break;
+            case 't': options.tcp = optarg; break;
+            case 'o': options.orphan_seconds = std::atof(optarg); break;
+            case 'r': options.resume = std::atoi(optarg); break;
+            default: return false;
+        }
+    }
+    return !options.library.empty() && (options.list || (options.memory && !options.lease.empty() && !options.directory.empty()));
+}
+
+std::string json_string(const std::string& text) {
+    std::string out = "\"";
+    for (char c : text) {
+        if (c == '"' || c == '\\') out += '\\';
+        if (static_cast<unsigned char>(c) >= 0x20) out += c;
+    }
+    return out + "\"";
+}
+
+int refuse(const std::string& sentence) {
+    std::printf("{\"ready\":false,\"error\":%s}\n", json_string(sentence).c_str());
+    return 1;
+}
+
+int list_devices(const Options& options) {
+    Driver cuda;
+    std::string error;
+    if (!cuda.load(options.library, error)) {
+        std::fprintf(stderr, "%s\n", error.c_str());
+        return 1;
+    }
+    int count = 0;
+    cuda.cuDeviceGetCount(&count);
+    std::printf("[");
+    for (int i = 0; i < count; ++i) {
+        char name[256] = {}, uuid[40];
+        CUuuid id{};
+        size_t bytes = 0;
+        int major = 0, minor = 0, multiprocessors = 0;
+        cuda.cuDeviceGetName(name, sizeof name, i);
+        cuda.cuDeviceGetUuid_v2(&id, i);
+        cuda.cuDeviceTotalMem_v2(&bytes, i);
+        cuda.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, i);
+        cuda.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, i);
+        cuda.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, i);
+        for (int b = 0; b < 16; ++b) std::snprintf(uuid + 2 * b, 3, "%02x", static_cast<unsigned char>(id.bytes[b]));
+        std::printf("%s{\"index\":%d,\"name\":%s,\"uuid\":\"%s\",\"memory_bytes\":%zu,\"compute_capability\":\"%d.%d\",\"multiprocessors\":%d}",
+                    i ? "," : "", i, json_string(name).c_str(), uuid, bytes, major, minor, multiprocessors);
+    }
+    std::printf("]\n");
+    return 0;
+}
+
+bool read_secret(std::string& secret) {
+    char line[128] = {};
+    size_t size = 0;
+    while (size < sizeof line - 1 && ::read(STDIN_FILENO, line + size, 1) == 1 && line[size] != '\n') ++size;
+    secret.assign(line, size);
+    ::explicit_bzero(line, sizeof line);
+    return secret.size() == 64;
+}
+
+// The context is lost, but the lease is not: begin anew under the same process id, doors open all the while.
+[[noreturn]] void begin_anew(char** argv, const Options& options, Lease& lease, Server::Doors& doors) {
+    Resumed state{};
+    std::memcpy(state.secret, lease.secret.c_str(), std::min<size_t>(lease.secret.size(), 64));
+    state.limit = lease.memory_limit(), state.peak = lease.memory_peak();
+    state.calls = lease.calls, state.launches = lease.launches, state.gpu_seconds = lease.gpu_seconds();
+    state.unix_socket = doors.unix_socket.fd(), state.tcp = doors.tcp.fd(), state.control = doors.control.fd();
+    for (size_t i = 0; i < doors.endpoints.size() && i < 2; ++i) std::snprintf(state.endpoints[i], 256, "%s", doors.endpoints[i].c_str());
+    const int memory = ::memfd_create("gpukernel-worker", 0);
+    if (memory < 0 || ::write(memory, &state, sizeof state) != sizeof state) std::_Exit(1);
+    ::lseek(memory, 0, SEEK_SET);
+    for (int fd : {state.unix_socket, state.tcp, state.control})
+        if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
+    std::vector<std::string> words{argv[0], "--library", options.library, "--device", std::to_string(options.device), "--memory", std::to_string(state.limit),
+                                   "--weight", std::to_string(options.weight), "--lease", options.lease, "--directory", options.directory,
+                                   "--orphan-seconds", std::to_string(options.orphan_seconds), "--resume", std::to_string(memory)};
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    ::execv("/proc/self/exe", arguments.data());
+    std::_Exit(1);
+}
+
+bool resume(const Options& options, Lease& lease, Server::Doors& doors) {
+    Resumed state{};
+    if (::read(options.resume, &state, sizeof state) != sizeof state) return false;
+    ::close(options.resume);
+    lease.secret = state.secret;
+    lease.limit(state.limit);
+    lease.restore_peak(state.peak);
+    lease.calls = state.calls, lease.launches = state.launches;
+    lease.restore_gpu_seconds(state.gpu_seconds);
+    doors.unix_socket = wire::Socket(state.unix_socket), doors.tcp = wire::Socket(state.tcp), doors.control = wire::Socket(state.control);
+    for (int fd : {state.unix_socket, state.tcp, state.control})
+        if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    for (const char* endpoint : state.endpoints)
+        if (*endpoint) doors.endpoints.emplace_back(endpoint);
+    return true;
+}
+
+bool open_doors(const Options& options, Server::Doors& doors, std::string& error) {
+    const std::string data = options.directory + "/data.sock";
+    doors.unix_socket = wire::listen_unix(data, 0666, error);  // the handshake protects it
+    if (!doors.unix_socket) return false;
+    doors.endpoints.push_back("unix:" + data);
+    if (!options.tcp.empty()) {
+        const size_t colon = options.tcp.rfind(':');
+        int port = colon == std::string::npos ? 0 : std::atoi(options.tcp.c_str() + colon + 1);
+        doors.tcp = wire::listen_tcp(options.tcp.substr(0, colon), port, error);
+        if (!doors.tcp) return false;
+        doors.endpoints.push_back("tcp:" + options.tcp.substr(0, colon) + ":" + std::to_string(port));
+    }
+    doors.control = wire::listen_unix(options.directory + "/control.sock", 0600, error);
+    return static_cast<bool>(doors.control);
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+    Options options;
+    if (!parse(argc, argv, options)) {
+        std::fputs(USAGE, stderr);
+        return 2;
+    }
+    if (options.list) return list_devices(options);
+    ::signal(SIGPIPE, SIG_IGN);
+    ::prctl(PR_SET_DUMPABLE, 0);      // the secret is in this process's memory
+    ::mallopt(M_ARENA_MAX, 2);        // fifty workers stand beside a class's notebooks
+    ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
+
+    auto lease = std::make_unique<Lease>();
+    Server::Doors doors;
+    std::string error;
+    lease->id = options.lease;
+    lease->device = options.device;
+    lease->limit(options.memory);
+    if (options.resume >= 0) {
+        if (!resume(options, *lease, doors)) return 1;
+    } else {
+        if (!read_secret(lease->secret)) return refuse("the lease's secret must be one line of 64 hexadecimal digits on standard input");
+        if (!open_doors(options, doors, error)) return refuse(error);
+    }
+    if (!lease->cuda.load(options.library, error)) return refuse(error);
+    CUresult code = lease->cuda.cuDevicePrimaryCtxRetain(&lease->context, options.device);
+    if (code == CUDA_SUCCESS) code = lease->cuda.cuCtxSetCurrent(lease->context);
+    if (code != CUDA_SUCCESS) return refuse("device " + std::to_string(options.device) + " gave no context: " + lease->cuda.error_name(code));
+
+    if (options.resume < 0) {
+        std::string ready = "{\"ready\":true,\"pid\":" + std::to_string(::getpid()) + ",\"endpoints\":[";
+        for (size_t i = 0; i < doors.endpoints.size(); ++i) ready += (i ? "," : "") + json_string(doors.endpoints[i]);
+        std::printf("%s]}\n", ready.c_str());
+        std::fflush(stdout);
+    }
+    capture_output();
+
+    auto* server = new Server(*lease, std::move(doors), options.orphan_seconds);
+    const Server::Ending ending = server->run();
+    if (ending == Server::Ending::poisoned) begin_anew(argv, options, *lease, server->doors());
+    // The process's end frees the device; threads of programs may still be inside the driver.
+    ::unlink((options.directory + "/data.sock").c_str());
+    ::unlink((options.directory + "/control.sock").c_str());
+    std::_Exit(0);
+}

@@ -1,0 +1,195 @@
+#include "server.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <sstream>
+
+#include "wire/hmac.h"
+
+namespace gpukernel::worker {
+
+namespace {
+constexpr size_t MOST_GUESTS = 128;      // connections at one time, admitted or not
+constexpr int HANDSHAKE_SECONDS = 5;
+constexpr size_t MOST_CONTROL_LINE = 4096;
+
+std::string_view view(const uint8_t* data, size_t size) { return {reinterpret_cast<const char*>(data), size}; }
+
+std::string quoted(std::string_view text) {
+    std::string out = "\"";
+    for (char c : text) {
+        if (c == '"' || c == '\\') out += '\\';
+        if (static_cast<unsigned char>(c) >= 0x20) out += c;
+    }
+    return out + "\"";
+}
+}  // namespace
+
+Server::Ending Server::run() {
+    struct Client {
+        int fd;
+        std::string pending;
+    };
+    std::list<Client> control;
+    while (!stopping_) {
+        std::vector<pollfd> watched{{doors_.unix_socket.fd(), POLLIN, 0}, {doors_.control.fd(), POLLIN, 0}, {doors_.tcp.fd(), POLLIN, 0}};
+        for (Client& client : control) watched.push_back({client.fd, POLLIN, 0});
+        ::poll(watched.data(), watched.size(), 1000);
+        for (size_t door : {0, 2})
+            if (watched[door].revents & POLLIN)
+                if (int fd = ::accept4(watched[door].fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0) admit(wire::Socket(fd));
+        size_t at = 3;
+        for (auto it = control.begin(); it != control.end(); ++at) {
+            const bool ready = watched[at].revents != 0;
+            if (ready && !answer_control(it->fd, it->pending)) {
+                ::close(it->fd);
+                it = control.erase(it);
+            } else {
+                ++it;
+            }
+        }
+        if (watched[1].revents & POLLIN)
+            if (int fd = ::accept4(doors_.control.fd(), nullptr, nullptr, SOCK_CLOEXEC); fd >= 0) control.push_back({fd, {}});
+        if (lease_.connections == 0 && lease_.poisoned) return Ending::poisoned;
+        const double silent = std::chrono::duration<double>(Clock::now() - last_contact_).count();
+        if (lease_.connections == 0 && silent > orphan_seconds_) return Ending::orphaned;
+    }
+    return Ending::stopped;
+}
+
+void Server::admit(wire::Socket socket) {
+    auto guest = std::make_shared<Guest>();
+    guest->socket = std::move(socket);
+    {
+        std::lock_guard lock(mutex_);
+        if (guests_.size() >= MOST_GUESTS) return;
+        guests_.push_back(guest);
+    }
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setstacksize(&attributes, 1 << 20);
+    ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    auto* start = new std::pair(this, guest);
+    pthread_t thread;
+    const int failed = ::pthread_create(
+        &thread, &attributes,
+        [](void* argument) -> void* {
+            std::unique_ptr<std::pair<Server*, std::shared_ptr<Guest>>> arguments(static_cast<std::pair<Server*, std::shared_ptr<Guest>>*>(argument));
+            arguments->first->host(arguments->second);
+            return nullptr;
+        },
+        start);
+    ::pthread_attr_destroy(&attributes);
+    if (failed) {
+        delete start;
+        std::lock_guard lock(mutex_);
+        guests_.remove(guest);
+    }
+}
+
+void Server::host(std::shared_ptr<Guest> guest) {
+    tune(guest->socket);
+    guest->socket.timeout(HANDSHAKE_SECONDS);
+    if (shake_hands(guest->socket) == wire::Admission::welcome) {
+        guest->socket.timeout(0);
+        ++lease_.connections;
+        {
+            std::lock_guard lock(mutex_);
+            guest->admitted = true;
+        }
+        try {
+            Session(lease_, guest->socket).serve();
+        } catch (const std::exception&) {
+            // Out of host memory for what a program sent: its connection ends, the worker does not.
+        }
+        std::lock_guard lock(mutex_);
+        guests_.remove(guest);
+        --lease_.connections;
+    } else {
+        std::lock_guard lock(mutex_);
+        guests_.remove(guest);
+    }
+}
+
+wire::Admission Server::shake_hands(wire::Socket& socket) {
+    using namespace wire;
+    Challenge challenge{MAGIC, VERSION, {}};
+    Proof proof;
+    if (::getrandom(challenge.nonce, NONCE, 0) != NONCE) return Admission::wrong_version;
+    if (!socket.write(&challenge, sizeof challenge) || !socket.read(&proof, sizeof proof)) return Admission::wrong_version;
+    Welcome welcome{MAGIC, Admission::welcome, {}};
+    const auto ours = view(challenge.nonce, NONCE), theirs = view(proof.nonce, NONCE);
+    if (proof.magic != MAGIC || proof.version != VERSION)
+        welcome.status = Admission::wrong_version;
+    else if (!equal(hmac_sha256(lease_.secret, {"shim", ours, theirs}), proof.mac))
+        welcome.status = Admission::wrong_secret;
+    else {
+        Digest mac = hmac_sha256(lease_.secret, {"worker", theirs, ours});
+        std::memcpy(welcome.mac, mac.data(), MAC);
+    }
+    return socket.write(&welcome, sizeof welcome) ? welcome.status : Admission::wrong_version;
+}
+
+void Server::say_goodbye(const std::string& sentence) {
+    std::vector<char> frame;
+    wire::Writer out(frame);
+    out.put(wire::FrameHeader{static_cast<uint32_t>(sentence.size()), wire::GOODBYE, 0});
+    out.bytes(sentence.data(), sentence.size());
+    std::lock_guard lock(mutex_);
+    for (auto& guest : guests_)
+        if (guest->admitted) ::send(guest->socket.fd(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+bool Server::answer_control(int fd, std::string& pending) {
+    char buffer[1024];
+    const ssize_t got = ::recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got <= 0 || pending.size() + got > MOST_CONTROL_LINE) return false;
+    pending.append(buffer, got);
+    for (size_t end; (end = pending.find('\n')) != std::string::npos; pending.erase(0, end + 1)) {
+        last_contact_ = Clock::now();
+        const std::string answer = obey(pending.substr(0, end)) + "\n";
+        if (::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(answer.size())) return false;
+    }
+    return true;
+}
+
+std::string Server::obey(const std::string& line) {
+    std::istringstream words(line);
+    std::string verb;
+    words >> verb;
+    if (verb == "status") return status();
+    if (verb == "limit") {
+        uint64_t bytes = 0;
+        double weight = 0;
+        if (!(words >> bytes >> weight)) return R"({"ok":false,"error":"limit wants BYTES WEIGHT"})";
+        if (!lease_.limit(bytes)) return R"({"ok":false,"error":"more is allocated: )" + std::to_string(lease_.memory_used()) + R"( bytes"})";
+        return R"({"ok":true})";
+    }
+    if (verb == "stop") {
+        std::string reason;
+        std::getline(words >> std::ws, reason);
+        say_goodbye(reason.empty() ? "the slice was released" : reason);
+        stopping_ = true;
+        return R"({"ok":true})";
+    }
+    return R"({"ok":false,"error":"known are status, limit BYTES WEIGHT, stop REASON"})";
+}
+
+std::string Server::status() const {
+    std::ostringstream out;
+    out << "{\"pid\":" << ::getpid() << ",\"lease\":" << quoted(lease_.id) << ",\"device\":" << lease_.device
+        << ",\"memory_limit_bytes\":" << lease_.memory_limit() << ",\"memory_used_bytes\":" << lease_.memory_used()
+        << ",\"memory_peak_bytes\":" << lease_.memory_peak() << ",\"cuda_calls\":" << lease_.calls << ",\"launches\":" << lease_.launches
+        << ",\"gpu_seconds\":" << lease_.gpu_seconds() << ",\"connections\":" << lease_.connections
+        << ",\"idle_seconds\":" << lease_.idle_seconds() << ",\"endpoints\":[";
+    for (size_t i = 0; i < doors_.endpoints.size(); ++i) out << (i ? "," : "") << quoted(doors_.endpoints[i]);
+    out << "]}";
+    return out.str();
+}
+
+}  // namespace gpukernel::worker

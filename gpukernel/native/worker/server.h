@@ -1,0 +1,48 @@
+// The worker's doors: programs that prove themselves, and the agent's control socket.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "session.h"
+
+namespace gpukernel::worker {
+
+class Server {
+  public:
+    struct Doors {
+        wire::Socket unix_socket, tcp, control;
+        std::vector<std::string> endpoints;
+    };
+    Server(Lease& lease, Doors doors, double orphan_seconds) : lease_(lease), doors_(std::move(doors)), orphan_seconds_(orphan_seconds) {}
+
+    enum class Ending { stopped, orphaned, poisoned };
+    Ending run();  // until there is a reason to end
+    Doors& doors() { return doors_; }
+    void say_goodbye(const std::string& sentence);
+
+  private:
+    struct Guest {
+        wire::Socket socket;
+        std::mutex writing;
+        bool admitted = false;
+    };
+    void admit(wire::Socket socket);
+    void host(std::shared_ptr<Guest> guest);
+    wire::Admission shake_hands(wire::Socket& socket);
+    bool answer_control(int fd, std::string& pending);
+    std::string obey(const std::string& line);
+    std::string status() const;
+
+    Lease& lease_;
+    Doors doors_;
+    double orphan_seconds_;
+    std::mutex mutex_;
+    std::list<std::shared_ptr<Guest>> guests_;
+    bool stopping_ = false;
+    Clock::time_point last_contact_ = Clock::now();
+};
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,79 @@
+// One connection: a program's handles, its requests in order, and the end of everything it made.
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "call_numbers.h"
+#include "lease.h"
+#include "wire/body.h"
+#include "wire/socket.h"
+
+namespace gpukernel::worker {
+
+using wire::Reader;
+using wire::Writer;
+
+enum class Kind : uint8_t { module, library, function, kernel, stream, event, link };
+
+class Session {
+  public:
+    Session(Lease& lease, wire::Socket& socket) : lease_(lease), socket_(socket) {}
+    ~Session();
+    void serve();  // until the program goes, or breaks the protocol
+
+    Lease& lease() { return lease_; }
+    Driver& cuda() { return lease_.cuda; }
+    CUdevice device() const { return lease_.device; }
+
+    // A client's number for a handle becomes the driver's handle only if this session has it, of that kind.
+    template <class Handle>
+    bool handle(uint64_t name, Kind kind, Handle& handle) {
+        void* found = nullptr;
+        if (!find(name, kind, found)) return false;
+        handle = static_cast<Handle>(found);
+        return true;
+    }
+    uint64_t name_of(const void* handle, Kind kind);             // the worker's number for it, the same each time
+    bool give_name(uint64_t name, const void* handle, Kind kind);  // the shim's number for it; false: taken or not its to choose
+    void drop(uint64_t name);
+    std::vector<char>& link_data(const void* link, size_t size);
+
+  private:
+    struct Entry {
+        void* handle;
+        Kind kind;
+    };
+    bool find(uint64_t name, Kind kind, void*& handle) const;
+    bool serve_one(const wire::FrameHeader& header);
+    bool answer(uint16_t call, CUresult result);
+
+    Lease& lease_;
+    wire::Socket& socket_;
+    std::unordered_map<uint64_t, Entry> handles_;
+    std::map<std::pair<Kind, const void*>, uint64_t> names_;
+    std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
+    uint64_t next_name_ = 0x1000;
+    CUresult kept_ = CUDA_SUCCESS;  // the first error of a call that was not answered
+    std::vector<char> body_, out_;
+};
+
+// What device code printed since the last time; the worker's own standard output is a pipe.
+std::string printed_text();
+bool capture_output();
+
+using Serve = CUresult (*)(Session&, Reader&, Writer&);
+struct Served {
+    const char* name;
+    Serve serve;
+    bool asynchronous;
+};
+// By wire::Special, and by wire::Call; null where the number is none.
+const Served* special_call(uint16_t number);
+const Served* regular_call(uint16_t number);
+
+bool poisons(CUresult code);  // the context is lost until the worker starts anew
+
+}  // namespace gpukernel::worker

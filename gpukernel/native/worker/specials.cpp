@@ -1,0 +1,265 @@
+// The calls whose shape no table describes: device facts, images, launches, copies, linking.
+#include <algorithm>
+#include <cstring>
+
+#include <memory>
+
+#include "session.h"
+
+namespace gpukernel::worker {
+
+namespace {
+using wire::Special;
+
+struct DeviceFacts {  // the same layout as the shim's
+    char name[256];
+    CUuuid uuid;
+    uint64_t memory_bytes;
+    int32_t driver_version;
+    char bus_id[32];
+    int32_t attributes[256];
+    uint8_t known[256];
+};
+
+CUresult device(Session& session, Reader&, Writer& out) {
+    Driver& cuda = session.cuda();
+    DeviceFacts facts{};
+    CUresult result = cuda.cuDeviceGetName(facts.name, sizeof facts.name, session.device());
+    if (result != CUDA_SUCCESS) return result;
+    cuda.cuDeviceGetUuid_v2(&facts.uuid, session.device());
+    facts.memory_bytes = session.lease().memory_limit();
+    cuda.cuDriverGetVersion(&facts.driver_version);
+    cuda.cuDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, session.device());
+    for (int i = 1; i < CU_DEVICE_ATTRIBUTE_MAX && i < 256; ++i)
+        facts.known[i] = cuda.cuDeviceGetAttribute(&facts.attributes[i], static_cast<CUdevice_attribute>(i), session.device()) == CUDA_SUCCESS;
+    // What cannot cross a network is not there, so that frameworks do not try it.
+    for (int lacking : {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+                        CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+                        CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                        CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
+        facts.attributes[lacking] = 0;
+    out.put(facts);
+    return CUDA_SUCCESS;
+}
+
+// --- images ---
+
+constexpr size_t LOG_BYTES = 16 << 10;
+
+struct Log {
+    char text[LOG_BYTES] = {};
+    CUjit_option options[2] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void* values[2] = {text, reinterpret_cast<void*>(LOG_BYTES)};
+    std::string_view view() const { return {text, strnlen(text, LOG_BYTES)}; }
+};
+
+// A driver reads an image as far as the image itself says; what says more than came is refused here.
+bool whole(const std::string& image) {
+    uint32_t magic = 0;
+    if (image.size() < 16) return image.size() > 1;
+    std::memcpy(&magic, image.data(), 4);
+    if (magic == 0x466243b1) return false;  // a wrapper holds a pointer of another process
+    if (magic == 0xBA55ED50) {
+        uint16_t header;
+        uint64_t size;
+        std::memcpy(&header, image.data() + 6, 2);
+        std::memcpy(&size, image.data() + 8, 8);
+        return header <= image.size() && size <= image.size() - header;
+    }
+    return true;
+}
+
+template <class Handle, class Function>
+CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function function) {
+    const std::string image(in.rest());  // one NUL after it, so that text ends
+    if (!whole(image)) return CUDA_ERROR_INVALID_IMAGE;
+    auto log = std::make_unique<Log>();
+    Handle handle;
+    CUresult result = function(&handle, image.c_str(), *log);
+    out.text(log->view());
+    if (result == CUDA_SUCCESS) out.put(session.name_of(handle, kind));
+    return result;
+}
+
+CUresult load_image(Session& session, Reader& in, Writer& out) {
+    return load<CUmodule>(session, in, out, Kind::module, [&](CUmodule* module, const void* image, Log& log) {
+        return session.cuda().cuModuleLoadDataEx(module, image, 2, log.options, log.values);
+    });
+}
+
+CUresult load_library(Session& session, Reader& in, Writer& out) {
+    return load<CUlibrary>(session, in, out, Kind::library, [&](CUlibrary* library, const void* image, Log& log) {
+        return session.cuda().cuLibraryLoadData(library, image, log.options, log.values, 2, nullptr, nullptr, 0);
+    });
+}
+
+CUresult kernel_layout(Session& session, Reader& in, Writer& out) {
+    const auto name = in.get<uint64_t>();
+    CUfunction function;
+    if (!session.handle(name, Kind::function, function)) return CUDA_ERROR_INVALID_HANDLE;
+    std::vector<std::pair<uint32_t, uint32_t>> parameters;
+    for (size_t i = 0; i < 4096; ++i) {
+        size_t offset = 0, size = 0;
+        CUresult result = session.cuda().cuFuncGetParamInfo(function, i, &offset, &size);
+        if (result == CUDA_ERROR_INVALID_VALUE) break;
+        if (result != CUDA_SUCCESS) return result;
+        parameters.emplace_back(offset, size);
+    }
+    out.put<uint32_t>(parameters.size());
+    for (auto [offset, size] : parameters) out.put(offset), out.put(size);
+    const char* text = nullptr;
+    session.cuda().cuFuncGetName(&text, function);
+    out.text(text ? text : "");
+    return CUDA_SUCCESS;
+}
+
+CUresult launch(Session& session, Reader& in, Writer&) {
+    struct Head {
+        uint64_t function, stream;
+        unsigned shape[6], shared, cooperative;
+    };
+    const Head head = in.get<Head>();
+    CUfunction function;
+    CUstream stream;
+    if (in.failed() || !session.handle(head.function, Kind::function, function) || !session.handle(head.stream, Kind::stream, stream))
+        return CUDA_ERROR_INVALID_HANDLE;
+    std::string_view block = in.rest();
+    size_t size = block.size();
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<char*>(block.data()), CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+    const unsigned* s = head.shape;
+    if (!head.cooperative)
+        return session.cuda().cuLaunchKernel(function, s[0], s[1], s[2], s[3], s[4], s[5], head.shared, stream, nullptr, size ? extra : nullptr);
+    CUlaunchAttribute attribute{};
+    attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    attribute.value.cooperative = 1;
+    CUlaunchConfig config{s[0], s[1], s[2], s[3], s[4], s[5], head.shared, stream, &attribute, 1};
+    return session.cuda().cuLaunchKernelEx(&config, function, nullptr, size ? extra : nullptr);
+}
+
+// --- copies ---
+
+CUresult copy_to_device(Session& session, Reader& in, Writer&) {
+    const auto destination = in.get<CUdeviceptr>();
+    const auto name = in.get<uint64_t>();
+    CUstream stream;
+    if (in.failed() || !session.handle(name, Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    std::string_view bytes = in.rest();
+    if (bytes.empty()) return CUDA_SUCCESS;
+    if (!session.lease().valid(destination, bytes.size())) return CUDA_ERROR_INVALID_VALUE;
+    if (!stream) return session.cuda().cuMemcpyHtoD_v2(destination, bytes.data(), bytes.size());
+    // The bytes are pageable memory of this process: the driver takes them before it returns.
+    return session.cuda().cuMemcpyHtoDAsync_v2(destination, bytes.data(), bytes.size(), stream);
+}
+
+CUresult copy_to_host(Session& session, Reader& in, Writer& out) {
+    const auto source = in.get<CUdeviceptr>();
+    const auto name = in.get<uint64_t>(), bytes = in.get<uint64_t>();
+    CUstream stream;
+    if (in.failed() || !session.handle(name, Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!bytes) return CUDA_SUCCESS;
+    if (bytes > wire::COPY_PIECE || !session.lease().valid(source, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    char* to = out.extend(bytes);
+    CUresult result;
+    if (!stream) {
+        result = session.cuda().cuMemcpyDtoH_v2(to, source, bytes);
+    } else {
+        result = session.cuda().cuMemcpyDtoHAsync_v2(to, source, bytes, stream);
+        if (result == CUDA_SUCCESS) result = session.cuda().cuStreamSynchronize(stream);
+    }
+    session.lease().finished();
+    return result;
+}
+
+// --- the linker ---
+
+CUresult link_create(Session& session, Reader&, Writer& out) {
+    CUlinkState link;
+    CUresult result = session.cuda().cuLinkCreate_v2(0, nullptr, nullptr, &link);
+    if (result == CUDA_SUCCESS) out.put(session.name_of(link, Kind::link));
+    return result;
+}
+
+CUresult link_add(Session& session, Reader& in, Writer& out) {
+    const auto name = in.get<uint64_t>();
+    const auto type = static_cast<CUjitInputType>(in.get<int32_t>());
+    const std::string label(in.text());
+    CUlinkState link;
+    if (in.failed() || !session.handle(name, Kind::link, link)) return CUDA_ERROR_INVALID_HANDLE;
+    std::string_view bytes = in.rest();
+    if (!whole(std::string(bytes))) return CUDA_ERROR_INVALID_IMAGE;
+    std::vector<char>& kept = session.link_data(link, bytes.size() + 1);
+    std::memcpy(kept.data(), bytes.data(), bytes.size());
+    auto log = std::make_unique<Log>();
+    CUresult result = session.cuda().cuLinkAddData_v2(link, type, kept.data(), bytes.size(), label.c_str(), 2, log->options, log->values);
+    out.text(log->view());
+    return result;
+}
+
+CUresult link_complete(Session& session, Reader& in, Writer& out) {
+    CUlinkState link;
+    if (!session.handle(in.get<uint64_t>(), Kind::link, link)) return CUDA_ERROR_INVALID_HANDLE;
+    void* image = nullptr;
+    size_t bytes = 0;
+    CUresult result = session.cuda().cuLinkComplete(link, &image, &bytes);
+    out.text("");
+    if (result == CUDA_SUCCESS) out.bytes(image, bytes);
+    return result;
+}
+
+// --- questions ---
+
+CUresult pointer_attribute(Session& session, Reader& in, Writer& out) {
+    const auto attribute = static_cast<CUpointer_attribute>(in.get<int32_t>());
+    const auto address = in.get<CUdeviceptr>();
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        case CU_POINTER_ATTRIBUTE_MAPPED:
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: break;
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!session.lease().valid(address, 1)) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t value = 0;
+    CUresult result = session.cuda().cuPointerGetAttribute(&value, attribute, address);
+    if (result == CUDA_SUCCESS) out.put(value);
+    return result;
+}
+
+CUresult best_block_size(Session& session, Reader& in, Writer& out) {
+    const auto name = in.get<uint64_t>(), shared = in.get<uint64_t>();
+    const auto limit = in.get<int32_t>();
+    CUfunction function;
+    if (in.failed() || !session.handle(name, Kind::function, function)) return CUDA_ERROR_INVALID_HANDLE;
+    int grid = 0, block = 0;
+    CUresult result = session.cuda().cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, function, nullptr, shared, limit, 0);
+    if (result == CUDA_SUCCESS) out.put<int32_t>(grid), out.put<int32_t>(block);
+    return result;
+}
+
+constexpr Served specials[] = {
+    {"device", device, false},
+    {"load_image", load_image, false},
+    {"load_library", load_library, false},
+    {"kernel_layout", kernel_layout, false},
+    {"launch", launch, true},
+    {"copy_to_device", copy_to_device, true},
+    {"copy_to_host", copy_to_host, false},
+    {"link_create", link_create, false},
+    {"link_add", link_add, false},
+    {"link_complete", link_complete, false},
+    {"pointer_attribute", pointer_attribute, false},
+    {"best_block_size", best_block_size, false},
+};
+static_assert(std::size(specials) == static_cast<size_t>(Special::best_block_size) - wire::FIRST_SPECIAL + 1);
+}  // namespace
+
+const Served* special_call(uint16_t number) {
+    const size_t index = static_cast<size_t>(number) - wire::FIRST_SPECIAL;
+    return number >= wire::FIRST_SPECIAL && index < std::size(specials) ? &specials[index] : nullptr;
+}
+
+}  // namespace gpukernel::worker
