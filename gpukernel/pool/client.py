@@ -1,0 +1,198 @@
+"""The pool's client: acquire, renew, release, look.
+
+Errors are `gpukernel.pool.errors.PoolError`; their text is a sentence for people.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from gpukernel.pool import messages
+from gpukernel.pool.address import resolve_address, resolve_token
+from gpukernel.pool.errors import LeaseEnded, PoolError, PoolUnreachable, Refused
+from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
+from gpukernel.pool.proto import pool_pb2 as pb
+from gpukernel.pool.proto import pool_pb2_grpc as rpc
+
+__all__ = ["PoolClient", "resolve_address"]
+
+CALL_SECONDS = 10.0
+CHANNEL_OPTIONS = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+]
+
+
+class PoolClient:
+    """A connection to a pool, as an asynchronous context manager; bound to the event loop that enters it.
+
+    Parameters
+    ----------
+    address
+        As `resolve_address` gives it; None looks where every command looks.
+    token
+        Bearer token for a pool over TCP; None reads the file that ``GPUKERNEL_POOL_TOKEN_FILE`` names.
+    """
+
+    def __init__(self, address: str | None = None, token: str | None = None) -> None:
+        self.address = address or resolve_address()
+        token = resolve_token(self.address, token)
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+
+    async def __aenter__(self) -> Self:
+        self._channel = grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        self._pool: Any = rpc.PoolStub(self._channel)  # type: ignore[no-untyped-call]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    def _translate(self, error: grpc.aio.AioRpcError) -> PoolError:
+        code = error.code()
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            return PoolUnreachable(
+                f"No pool answers at {self.address}; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL."
+            )
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return PoolError(
+                f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
+            )
+        if code is grpc.StatusCode.NOT_FOUND:
+            return LeaseEnded(error.details() or "the lease is over")
+        return PoolError(error.details() or f"The pool at {self.address} failed ({code.name}).")
+
+    async def _call(self, method: str, request: Any) -> Any:
+        try:
+            return await getattr(self._pool, method)(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise self._translate(error) from None
+
+    async def acquire(
+        self,
+        key: str,
+        slice: SliceRequest,
+        holder: Holder,
+        wait_seconds: float = -1,
+        ttl_seconds: float = 0,
+    ) -> AsyncIterator[Queued | Lease]:
+        """Ask for a slice; yields the place in the queue whenever it changes, then the lease, and ends.
+
+        Leaving the iteration early leaves the queue.
+
+        Parameters
+        ----------
+        key
+            One use of a slice; asking again with the key of a living lease gives that lease.
+        wait_seconds
+            How long to stay in the queue; 0 refuses at once where nothing is free, negative waits for ever.
+        ttl_seconds
+            The lease ends this long after the last renewal; 0 takes the pool's default.
+
+        Raises
+        ------
+        Refused
+            With a stable code and the pool's sentence.
+        PoolUnreachable
+            When nobody answers, or the pool ended while this waited.
+        """
+        call = self._pool.Acquire(
+            pb.AcquireRequest(
+                key=key,
+                slice=messages.request_to(slice),
+                holder=messages.holder_to(holder),
+                wait_seconds=wait_seconds,
+                ttl_seconds=ttl_seconds,
+            ),
+            metadata=self._metadata,
+        )
+        try:
+            async for event in call:
+                kind = event.WhichOneof("event")
+                if kind == "refused":
+                    raise Refused(event.refused.code, event.refused.sentence)
+                if kind == "granted":
+                    yield messages.lease_from(event.granted)
+                    return
+                queued = event.queued
+                yield Queued(queued.position, queued.estimate_seconds, queued.reason)
+        except grpc.aio.AioRpcError as error:
+            raise self._translate(error) from None
+        finally:
+            call.cancel()
+
+    async def acquire_now(
+        self, key: str, slice: SliceRequest, holder: Holder, wait_seconds: float = -1, ttl_seconds: float = 0
+    ) -> Lease:
+        """As `acquire`, without the places in between."""
+        async for event in self.acquire(key, slice, holder, wait_seconds, ttl_seconds):
+            if isinstance(event, Lease):
+                return event
+        raise PoolError(f"The pool at {self.address} ended the call without an answer.")
+
+    async def renew(self, lease_id: str) -> Lease:
+        """A sign of life; raises `LeaseEnded`, with the reason, where the lease is over."""
+        reply = await self._call("Renew", pb.RenewRequest(lease_id=lease_id))
+        lease = messages.lease_from(reply.lease)
+        if lease.state in ("ending", "ended"):
+            raise LeaseEnded(lease.end_reason)
+        return lease
+
+    async def release(self, lease_id: str, reason: str = "") -> Lease:
+        """Give the lease back; ending it again changes nothing."""
+        reply = await self._call("Release", pb.ReleaseRequest(lease_id=lease_id, reason=reason))
+        return messages.lease_from(reply.lease)
+
+    async def devices(self) -> list[Device]:
+        """Every device that the pool knows."""
+        reply = await self._call("ListDevices", pb.ListDevicesRequest())
+        return [messages.device_from(device) for device in reply.devices]
+
+    async def leases(self, include_ended: bool = False) -> tuple[list[Lease], list[Waiting]]:
+        """The leases, oldest first, and the queue in its order."""
+        reply = await self._call("ListLeases", pb.ListLeasesRequest(include_ended=include_ended))
+        return (
+            [messages.lease_from(lease) for lease in reply.leases],
+            [messages.waiting_from(waiting) for waiting in reply.waiting],
+        )
+
+    @contextlib.asynccontextmanager
+    async def keep_alive(
+        self, lease: Lease, ended: Callable[[str], None] | None = None
+    ) -> AsyncIterator[asyncio.Task[None]]:
+        """Renew `lease` every quarter of its time to live for as long as the context lasts.
+
+        A pool that does not answer is asked again.  When the lease has ended, `ended` is called with the reason.
+        """
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(lease.ttl_seconds / 4)
+                try:
+                    await self.renew(lease.id)
+                except PoolUnreachable:
+                    continue
+                except PoolError as error:
+                    if ended is not None:
+                        ended(str(error))
+                    return
+
+        task = asyncio.create_task(renew())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

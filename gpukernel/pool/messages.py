@@ -1,0 +1,157 @@
+"""Between `model` and the generated messages, in both directions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpukernel.pool import model
+from gpukernel.pool.proto import pool_pb2 as pb
+
+__all__ = [
+    "device_from",
+    "device_to",
+    "holder_from",
+    "holder_to",
+    "lease_from",
+    "lease_to",
+    "request_from",
+    "request_to",
+    "usage_from",
+    "usage_to",
+    "waiting_from",
+    "waiting_to",
+]
+
+_USAGE = tuple(model.Usage.__dataclass_fields__)
+_DEVICE = tuple(model.Device.__dataclass_fields__)
+_HOLDER = tuple(model.Holder.__dataclass_fields__)
+
+
+def _fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
+
+
+def usage_from(message: Any) -> model.Usage:
+    return model.Usage(**_fields(message, _USAGE))
+
+
+def usage_to(usage: model.Usage) -> Any:
+    return pb.Usage(**_fields(usage, _USAGE))
+
+
+def device_from(message: Any) -> model.Device:
+    return model.Device(**_fields(message, _DEVICE))
+
+
+def device_to(device: model.Device) -> Any:
+    return pb.Device(**_fields(device, _DEVICE))
+
+
+def holder_from(message: Any) -> model.Holder:
+    return model.Holder(**_fields(message, _HOLDER))
+
+
+def holder_to(holder: model.Holder) -> Any:
+    return pb.Holder(**_fields(holder, _HOLDER))
+
+
+def request_from(message: Any) -> model.SliceRequest:
+    """Zero means not given, as in the messages; NaN and negative numbers stay what they are."""
+    return model.SliceRequest(
+        share=None if message.share == 0 else message.share,
+        memory_bytes=message.memory_bytes or None,
+        devices=message.devices or 1,
+        model=message.model,
+    )
+
+
+def request_to(request: model.SliceRequest) -> Any:
+    return pb.SliceRequest(
+        share=request.share or 0,
+        memory_bytes=request.memory_bytes or 0,
+        devices=request.devices,
+        model=request.model,
+    )
+
+
+def lease_from(message: Any) -> model.Lease:
+    slices = tuple(
+        model.Slice(
+            device_id=s.device_id,
+            server=s.server,
+            device_index=s.device_index,
+            device_name=s.device_name,
+            device_memory_bytes=s.device_memory_bytes,
+            memory_bytes=s.memory_bytes,
+            weight=s.weight,
+            endpoints=tuple(s.endpoints),
+            usage=usage_from(s.usage),
+        )
+        for s in message.slices
+    )
+    return model.Lease(
+        id=message.id,
+        key=message.key,
+        holder=holder_from(message.holder),
+        slices=slices,
+        state=message.state,
+        created=message.created,
+        expires=message.expires,
+        ttl_seconds=message.ttl_seconds,
+        epoch=message.epoch,
+        secret=message.secret,
+        end_reason=message.end_reason,
+        ended=message.ended,
+    )
+
+
+def lease_to(lease: model.Lease, *, with_secret: bool = False) -> Any:
+    """The message; the secret goes into it only for the holder itself."""
+    slices = [
+        pb.Slice(
+            device_id=s.device_id,
+            server=s.server,
+            device_index=s.device_index,
+            device_name=s.device_name,
+            device_memory_bytes=s.device_memory_bytes,
+            memory_bytes=s.memory_bytes,
+            weight=s.weight,
+            endpoints=s.endpoints,
+            usage=usage_to(s.usage),
+        )
+        for s in lease.slices
+    ]
+    return pb.Lease(
+        id=lease.id,
+        key=lease.key,
+        holder=holder_to(lease.holder),
+        secret=lease.secret if with_secret else "",
+        slices=slices,
+        created=lease.created,
+        expires=lease.expires,
+        epoch=lease.epoch,
+        state=lease.state,
+        end_reason=lease.end_reason,
+        ended=lease.ended,
+        ttl_seconds=lease.ttl_seconds,
+    )
+
+
+def waiting_from(message: Any) -> model.Waiting:
+    return model.Waiting(
+        key=message.key,
+        holder=holder_from(message.holder),
+        slice=request_from(message.slice),
+        position=message.position,
+        since=message.since,
+    )
+
+
+def waiting_to(waiting: model.Waiting) -> Any:
+    return pb.Waiting(
+        key=waiting.key,
+        holder=holder_to(waiting.holder),
+        slice=request_to(waiting.slice),
+        position=waiting.position,
+        since=waiting.since,
+    )

@@ -1,0 +1,113 @@
+"""The pool's words as data; what travels in messages, without the messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Device", "Holder", "Lease", "Queued", "Slice", "SliceRequest", "Usage", "Waiting"]
+
+
+@dataclass(frozen=True)
+class SliceRequest:
+    """What is asked for: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`."""
+
+    share: float | None = None
+    memory_bytes: int | None = None
+    devices: int = 1
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease, and for what."""
+
+    person: str
+    server: str = ""
+    course: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a worker counted: memory in bytes, times in seconds."""
+
+    memory_used_bytes: int = 0
+    memory_peak_bytes: int = 0
+    cuda_calls: int = 0
+    launches: int = 0
+    gpu_seconds: float = 0.0
+    connections: int = 0
+    idle_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of one device; `endpoints` are the worker's addresses, best first."""
+
+    device_id: str
+    server: str
+    device_index: int
+    device_name: str
+    device_memory_bytes: int
+    memory_bytes: int
+    weight: float = 1.0
+    endpoints: tuple[str, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who holds which slices until when; times in seconds since the epoch.
+
+    `secret` is empty except in the answer to the holder's own request.  `state` is ``starting``, ``live``,
+    ``ending`` or ``ended``; `epoch` grows with every grant of the pool.
+    """
+
+    id: str
+    key: str
+    holder: Holder
+    slices: tuple[Slice, ...]
+    state: str
+    created: float
+    expires: float
+    ttl_seconds: float
+    epoch: int
+    secret: str = field(default="", repr=False)
+    end_reason: str = ""
+    ended: float = 0.0
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU of the pool; `promised_bytes` of its memory belong to leases."""
+
+    id: str
+    server: str
+    index: int
+    name: str
+    memory_bytes: int
+    promised_bytes: int = 0
+    leases: int = 0
+    available: bool = True
+    compute_capability: str = ""
+    multiprocessors: int = 0
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A place in the queue: position 1 is next; the estimate in seconds, negative where none can be made."""
+
+    position: int
+    estimate_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One entry of the queue as tables show it."""
+
+    key: str
+    holder: Holder
+    slice: SliceRequest
+    position: int
+    since: float
