@@ -36,7 +36,9 @@ def short_directory(state: Path) -> Path:
     for directory in (base, path):
         directory.mkdir(mode=0o711, exist_ok=True)
         if directory.is_symlink() or directory.stat().st_uid != os.getuid():
-            raise PoolError(f"{directory} belongs to somebody else; choose a state directory with a shorter path.")
+            raise PoolError(
+                f"{directory} belongs to somebody else; choose a state directory with a shorter path."
+            )
     return path
 
 

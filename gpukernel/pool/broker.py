@@ -80,7 +80,9 @@ class Broker:
         if not key or not holder.person:
             raise Refused("invalid", "A request needs a key and a person.")
         if not 0 <= ttl <= LONGEST_TTL:
-            raise Refused("invalid", f"A time to live of {ttl!r} s is not possible; it is at most {LONGEST_TTL:.0f} s.")
+            raise Refused(
+                "invalid", f"A time to live of {ttl!r} s is not possible; it is at most {LONGEST_TTL:.0f} s."
+            )
         if wait_seconds != wait_seconds:
             raise Refused("invalid", "The time to wait is not a number.")
         matching(request, self.devices())
@@ -108,7 +110,10 @@ class Broker:
                     lease = self._store.lease(waiter.lease_id)
                     if lease is None or lease.state in ("ending", "ended"):
                         delivered = True
-                        raise Refused("failed", f"No slice could be started: {lease.end_reason if lease else 'it vanished'}.")
+                        raise Refused(
+                            "failed",
+                            f"No slice could be started: {lease.end_reason if lease else 'it vanished'}.",
+                        )
                     if lease.state == "live":
                         self._store.renew([lease.id], self._clock())
                         delivered = True
@@ -128,7 +133,9 @@ class Broker:
                         await waiter.changed.wait()
                 except TimeoutError:
                     if not waiter.lease_id:
-                        raise Refused("full", f"{self._place(waiter).reason} It waited {wait_seconds:.0f} s.") from None
+                        raise Refused(
+                            "full", f"{self._place(waiter).reason} It waited {wait_seconds:.0f} s."
+                        ) from None
         finally:
             if waiter in self._queue:
                 self._queue.remove(waiter)
@@ -184,7 +191,9 @@ class Broker:
             self._granted(waiter, lease)
             granted = True
             for piece in lease.slices:
-                self._agents[piece.server].start_worker(lease, piece.device_index, piece.memory_bytes, piece.weight)
+                self._agents[piece.server].start_worker(
+                    lease, piece.device_index, piece.memory_bytes, piece.weight
+                )
             devices = self.devices()
         if granted:
             self._tell_all()
@@ -232,7 +241,13 @@ class Broker:
 
     # --- agents ---
 
-    def attach(self, server: str, agent: Agent, devices: list[Device], workers: dict[tuple[str, int], tuple[str, ...]]) -> None:
+    def attach(
+        self,
+        server: str,
+        agent: Agent,
+        devices: list[Device],
+        workers: dict[tuple[str, int], tuple[str, ...]],
+    ) -> None:
         """An agent (again) speaks for `server`; `workers` are those that live there, with their endpoints.
 
         What the pool expects and what lives are brought together: leases whose workers are gone end, workers whose
@@ -241,7 +256,9 @@ class Broker:
         self._agents[server] = agent
         self._absent.pop(server, None)
         self._store.register(server, devices)
-        expected = {(lease.id, piece.device_index): (lease, piece) for lease, piece in self._store.on_server(server)}
+        expected = {
+            (lease.id, piece.device_index): (lease, piece) for lease, piece in self._store.on_server(server)
+        }
         for (lease_id, index), endpoints in workers.items():
             lease, piece = expected.pop((lease_id, index), (None, None))
             if lease is None or piece is None:
@@ -252,7 +269,9 @@ class Broker:
                 self._store.worker_ready(lease_id, piece.device_id, endpoints)
                 self._store.renew([lease_id], self._clock())
         for (lease_id, _), (_, piece) in expected.items():
-            self._worker_died(lease_id, piece.device_id, "its worker ended while the pool or its server was away")
+            self._worker_died(
+                lease_id, piece.device_id, "its worker ended while the pool or its server was away"
+            )
         self.pump()
         self._tell_all()
 

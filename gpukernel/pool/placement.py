@@ -68,24 +68,34 @@ def matching(request: SliceRequest, devices: Iterable[Device]) -> list[Device]:
     if not named:
         models = ", ".join(sorted({device.name for device in known}))
         sentence = f"The pool has no {request.model or 'device'}"
-        raise Refused("no_such_model", f"{sentence}; it has {models}." if models else f"{sentence}: no GPU server is attached.")
+        raise Refused(
+            "no_such_model",
+            f"{sentence}; it has {models}." if models else f"{sentence}: no GPU server is attached.",
+        )
     large = [device for device in named if slice_bytes(request, device) <= device.memory_bytes]
     if not large:
         asked, most = request.memory_bytes or 0, max(device.memory_bytes for device in named)
         raise Refused("too_large", f"{asked // MIB} MiB fit on no device; the largest has {most // MIB} MiB.")
     if len(large) < request.devices:
-        raise Refused("too_large", f"{request.devices} devices are asked for; the pool has {len(large)} that fit.")
+        raise Refused(
+            "too_large", f"{request.devices} devices are asked for; the pool has {len(large)} that fit."
+        )
     return large
 
 
-def place(request: SliceRequest, candidates: Iterable[Device], blocked: Collection[str] = ()) -> list[Placement] | None:
+def place(
+    request: SliceRequest, candidates: Iterable[Device], blocked: Collection[str] = ()
+) -> list[Placement] | None:
     """Distinct devices with room for `request` now, or None; devices in `blocked` are kept for those who wait longer."""
     fitting = [
         Placement(device, slice_bytes(request, device))
         for device in candidates
-        if device.id not in blocked and device.memory_bytes - device.promised_bytes >= slice_bytes(request, device)
+        if device.id not in blocked
+        and device.memory_bytes - device.promised_bytes >= slice_bytes(request, device)
     ]
     if len(fitting) < request.devices:
         return None
-    fitting.sort(key=lambda p: (p.device.memory_bytes - p.device.promised_bytes - p.memory_bytes, p.device.id))
+    fitting.sort(
+        key=lambda p: (p.device.memory_bytes - p.device.promised_bytes - p.memory_bytes, p.device.id)
+    )
     return fitting[: request.devices]

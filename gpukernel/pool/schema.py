@@ -53,7 +53,13 @@ leases = Table(
     Column("end_reason", String, nullable=False, default=""),
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
     # One key, one living lease: asking twice cannot give two.
-    Index("one_living_lease_a_key", "key", unique=True, sqlite_where=text("state <> 'ended'"), postgresql_where=text("state <> 'ended'")),
+    Index(
+        "one_living_lease_a_key",
+        "key",
+        unique=True,
+        sqlite_where=text("state <> 'ended'"),
+        postgresql_where=text("state <> 'ended'"),
+    ),
 )
 
 slices = Table(

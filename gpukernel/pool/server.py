@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc.aio
@@ -56,13 +56,15 @@ def write_token(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _only_one(state: Path) -> object:
+def _only_one(state: Path) -> Iterator[None]:
     descriptor = os.open(state / "pool.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise PoolError(f"A pool runs already on {state}; stop it, or choose another directory with --state.") from None
+        raise PoolError(
+            f"A pool runs already on {state}; stop it, or choose another directory with --state."
+        ) from None
     try:
         yield
     finally:
@@ -79,7 +81,7 @@ async def serve(state: Path, listen: str = "") -> AsyncIterator[RunningPool]:
         When another pool runs on `state`, or an address cannot be listened on.
     """
     prepare_state(state)
-    with _only_one(state):  # type: ignore[attr-defined]
+    with _only_one(state):
         store = Store.in_directory(state)
         broker = Broker(store)
         agents = AgentsService(broker)

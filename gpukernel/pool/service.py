@@ -110,7 +110,9 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
     async def Attach(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         first = await anext(requests, None)
         if first is None or first.WhichOneof("message") != "register" or not first.register.server:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "An agent begins by registering its server.")
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "An agent begins by registering its server."
+            )
             return
         register, stream = first.register, _Stream()
         server = register.server
@@ -140,7 +142,9 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
                     self._broker.heartbeat(server, usage)
                 elif kind == "worker_ready":
                     ready = request.worker_ready
-                    self._broker.worker_ready(server, ready.lease_id, ready.device_index, tuple(ready.endpoints))
+                    self._broker.worker_ready(
+                        server, ready.lease_id, ready.device_index, tuple(ready.endpoints)
+                    )
                 elif kind == "worker_ended":
                     ended = request.worker_ended
                     self._broker.worker_ended(server, ended.lease_id, ended.device_index, ended.reason)
@@ -164,9 +168,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
         yield
 
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], details: Any
-    ) -> Any:
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         scope = details.method.split("/")[1].rsplit(".", 1)[-1]
         given = dict(details.invocation_metadata).get("authorization", "")
         wanted = self._tokens.get(scope)

@@ -93,7 +93,7 @@ class Store:
                 Device(
                     id=row.id,
                     server=row.server,
-                    index=row.index,
+                    index=row._mapping["index"],
                     name=row.name,
                     memory_bytes=row.memory_bytes,
                     promised_bytes=row.promised_bytes,
@@ -124,7 +124,9 @@ class Store:
                         .where(devices.c.id == piece.device.id)
                         .values(promised_bytes=devices.c.promised_bytes + piece.memory_bytes)
                     )
-                epoch = db.execute(sa.select(sa.func.coalesce(sa.func.max(leases.c.epoch), 0))).scalar_one() + 1
+                epoch = (
+                    db.execute(sa.select(sa.func.coalesce(sa.func.max(leases.c.epoch), 0))).scalar_one() + 1
+                )
                 db.execute(
                     leases.insert().values(
                         id=lease_id,
@@ -165,7 +167,9 @@ class Store:
         with self.engine.begin() as db:
             db.execute(
                 slices.update()
-                .where(slices.c.lease_id == lease_id, slices.c.device_id == device_id, slices.c.worker != "gone")
+                .where(
+                    slices.c.lease_id == lease_id, slices.c.device_id == device_id, slices.c.worker != "gone"
+                )
                 .values(worker="ready", endpoints=" ".join(endpoints))
             )
             waiting = sa.exists().where(slices.c.lease_id == lease_id, slices.c.worker != "ready")
@@ -257,7 +261,10 @@ class Store:
         found = self._leases(leases.c.state != "ended")
         if include_ended:
             newest = (
-                sa.select(leases.c.id).where(leases.c.state == "ended").order_by(leases.c.epoch.desc()).limit(100)
+                sa.select(leases.c.id)
+                .where(leases.c.state == "ended")
+                .order_by(leases.c.epoch.desc())
+                .limit(100)
             )
             found = self._leases(leases.c.id.in_(newest)) + found
         return found
@@ -272,7 +279,9 @@ class Store:
         with self.engine.connect() as db:
             alive = {
                 (row.lease_id, row.device_id)
-                for row in db.execute(sa.select(slices.c.lease_id, slices.c.device_id).where(slices.c.worker != "gone"))
+                for row in db.execute(
+                    sa.select(slices.c.lease_id, slices.c.device_id).where(slices.c.worker != "gone")
+                )
             }
         return [
             (lease, piece)
@@ -287,7 +296,13 @@ class Store:
             rows = list(db.execute(query))
             pieces: dict[str, list[Slice]] = {row.id: [] for row in rows}
             parts = (
-                sa.select(slices, devices.c.server, devices.c.index, devices.c.name, devices.c.memory_bytes.label("whole"))
+                sa.select(
+                    slices,
+                    devices.c.server,
+                    devices.c.index,
+                    devices.c.name,
+                    devices.c.memory_bytes.label("whole"),
+                )
                 .join(devices, devices.c.id == slices.c.device_id)
                 .where(slices.c.lease_id.in_(sa.select(leases.c.id).where(condition)))
                 .order_by(slices.c.lease_id, slices.c.ordinal)
@@ -298,7 +313,7 @@ class Store:
                         Slice(
                             device_id=part.device_id,
                             server=part.server,
-                            device_index=part.index,
+                            device_index=part._mapping["index"],
                             device_name=part.name,
                             device_memory_bytes=part.whole,
                             memory_bytes=part.memory_bytes,

@@ -27,13 +27,34 @@ HANDLES = {
 }
 
 # Looked up by the worker beside the calls of the table, for what it serves by hand.
-ALSO_LOOKED_UP = """
-cuInit cuDriverGetVersion cuDeviceGet cuDeviceGetCount cuDeviceGetName cuDeviceGetUuid_v2 cuDeviceTotalMem_v2
-cuDeviceGetAttribute cuDeviceGetPCIBusId cuDevicePrimaryCtxRetain cuCtxSetCurrent cuGetErrorName cuMemcpyHtoD_v2
-cuMemcpyHtoDAsync_v2 cuFuncGetName cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuModuleLoadDataEx cuLibraryLoadData cuLaunchKernel
-cuLaunchKernelEx cuLinkCreate_v2 cuLinkAddData_v2 cuLinkComplete cuPointerGetAttribute
-cuOccupancyMaxPotentialBlockSizeWithFlags
-""".split()
+ALSO_LOOKED_UP = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuDeviceGet",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceGetUuid_v2",
+    "cuDeviceTotalMem_v2",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetPCIBusId",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetCurrent",
+    "cuGetErrorName",
+    "cuMemcpyHtoD_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuFuncGetName",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuModuleLoadDataEx",
+    "cuLibraryLoadData",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuLinkCreate_v2",
+    "cuLinkAddData_v2",
+    "cuLinkComplete",
+    "cuPointerGetAttribute",
+    "cuOccupancyMaxPotentialBlockSizeWithFlags",
+]
 
 
 @dataclass(frozen=True)
@@ -78,7 +99,7 @@ def read_table(headers: Headers) -> list[Call]:
 
 
 def _target(parameter: Parameter) -> str:
-    return parameter.type.removesuffix("*").strip()
+    return str(parameter.type).removesuffix("*").strip()
 
 
 def shim_function(call: Call) -> str:
@@ -144,10 +165,8 @@ def worker_function(call: Call) -> str:
     lines.append("    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;")
     lines.append(f"    CUresult result = session.cuda().{name}({', '.join(arguments)});")
     for p in call.outputs():
-        if _target(p) in HANDLES:
-            value = f"session.name_of({p.name}, Kind::{HANDLES[_target(p)]})"
-        else:
-            value = p.name
+        kind = HANDLES.get(_target(p))
+        value = f"session.name_of({p.name}, Kind::{kind})" if kind else p.name
         lines.append(f"    if (result == CUDA_SUCCESS) out.put({value});")
     lines.append("    (void)out;")
     return "\n".join([*lines, "    return result;", "}"])

@@ -1,0 +1,1 @@
+"""The agent of one GPU server: finds its devices, starts, adopts and stops workers, and speaks with the pool."""

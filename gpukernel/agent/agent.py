@@ -1,0 +1,164 @@
+"""The agent's conversation with the pool, which it takes up again for as long as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from gpukernel.agent.inventory import Inventory
+from gpukernel.agent.workers import Key, Workers
+from gpukernel.pool import messages
+from gpukernel.pool.address import short_directory
+from gpukernel.pool.client import CHANNEL_OPTIONS
+from gpukernel.pool.model import Device, Usage
+from gpukernel.pool.proto import pool_pb2 as pb
+from gpukernel.pool.proto import pool_pb2_grpc as rpc
+from gpukernel.remoting.worker import WorkerStartFailed, WorkerStatus
+
+__all__ = ["Agent"]
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 2.0
+RETRY_SECONDS = 1.0
+_USAGE = tuple(Usage.__dataclass_fields__)
+
+
+class Agent:
+    """Offers the devices of `inventory` as server `name` to the pool at `address`.
+
+    Parameters
+    ----------
+    state
+        State directory; workers live below it.
+    token
+        The agents' token of a pool over TCP.
+    tcp_host
+        Address of this machine at which programs reach the workers over TCP; empty for unix sockets only.
+    """
+
+    def __init__(
+        self, address: str, name: str, inventory: Inventory, state: Path, token: str = "", tcp_host: str = ""
+    ) -> None:
+        self.name = name
+        self.attached = asyncio.Event()
+        self._address = address
+        self._inventory = inventory
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._outgoing: asyncio.Queue[Any] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        directory = short_directory(state) / "workers"
+        self._workers = Workers(directory, inventory, tcp_host, self._worker_ended)
+
+    async def run(self) -> None:
+        """Adopt what lives, then speak with the pool until cancelled; raises `PermissionError` on a wrong token."""
+        await self._workers.adopt()
+        while True:
+            try:
+                await self._attach()
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                    raise PermissionError(
+                        f"the pool at {self._address} does not accept this agent's token"
+                    ) from None
+                log.info("the pool is away: %s", error.code().name)
+            self.attached.clear()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def stop(self, reason: str) -> None:
+        """Stop every worker."""
+        await self._workers.stop_all(reason)
+
+    async def _attach(self) -> None:
+        async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+            self._outgoing = asyncio.Queue()
+            heart = asyncio.create_task(self._heartbeats(self._outgoing))
+            try:
+                stub: Any = rpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
+                call = stub.Attach(self._say(self._outgoing), metadata=self._metadata)
+                await call.wait_for_connection()
+                self.attached.set()
+                async for message in call:
+                    self._obey(message)
+            finally:
+                heart.cancel()
+                self._outgoing = None
+
+    async def _say(self, outgoing: asyncio.Queue[Any]) -> AsyncIterator[Any]:
+        devices = [
+            Device(
+                id=f"{self.name}/{d.index}",
+                server=self.name,
+                index=d.index,
+                name=d.name,
+                memory_bytes=d.memory_bytes,
+                compute_capability=d.compute_capability,
+                multiprocessors=d.multiprocessors,
+            )
+            for d in self._inventory.devices
+        ]
+        workers = [
+            pb.WorkerState(lease_id=lease_id, device_index=index, endpoints=endpoints)
+            for (lease_id, index), endpoints in self._workers.endpoints().items()
+        ]
+        register = pb.Register(
+            server=self.name, devices=[messages.device_to(d) for d in devices], workers=workers
+        )
+        yield pb.AgentMessage(register=register)
+        while True:
+            yield await outgoing.get()
+
+    async def _heartbeats(self, outgoing: asyncio.Queue[Any]) -> None:
+        while True:
+            outgoing.put_nowait(_heartbeat(await self._workers.statuses()))
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    def _tell(self, message: Any) -> None:
+        if self._outgoing is not None:  # else: attaching again tells the pool who lives
+            self._outgoing.put_nowait(message)
+
+    def _obey(self, message: Any) -> None:
+        if message.WhichOneof("message") == "start_worker":
+            work = self._start(message.start_worker)
+        else:
+            work = self._stop(message.stop_worker)
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start(self, start: Any) -> None:
+        key = (start.lease_id, start.device_index)
+        try:
+            endpoints = await self._workers.start(key, start.memory_bytes, start.weight, start.secret)
+        except WorkerStartFailed as error:
+            log.error("%s", error)
+            self._worker_ended(key, str(error))
+            return
+        ready = pb.WorkerReady(lease_id=key[0], device_index=key[1], endpoints=endpoints)
+        self._tell(pb.AgentMessage(worker_ready=ready))
+
+    async def _stop(self, stop: Any) -> None:
+        key = (stop.lease_id, stop.device_index)
+        self._tell(_heartbeat(await self._workers.statuses([key])))  # its last figures
+        await self._workers.stop(key, stop.reason)
+
+    def _worker_ended(self, key: Key, reason: str) -> None:
+        ended = pb.WorkerEnded(lease_id=key[0], device_index=key[1], reason=reason)
+        self._tell(pb.AgentMessage(worker_ended=ended))
+
+
+def _heartbeat(statuses: dict[Key, WorkerStatus]) -> Any:
+    workers = [
+        pb.WorkerState(
+            lease_id=lease_id,
+            device_index=index,
+            usage=pb.Usage(**{name: getattr(status, name) for name in _USAGE}),
+        )
+        for (lease_id, index), status in statuses.items()
+    ]
+    return pb.AgentMessage(heartbeat=pb.Heartbeat(workers=workers))

@@ -1,0 +1,94 @@
+"""The devices of this machine: NVIDIA's as NVML shows them, or simulated ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpukernel import native
+from gpukernel.remoting.worker import DeviceDescription, WorkerStartFailed, list_devices
+
+__all__ = ["Inventory", "NoDevices", "real", "simulated"]
+
+
+class NoDevices(Exception):
+    """There is nothing to offer; the text is a sentence that says what to do."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Devices, and how a worker gets at one of them."""
+
+    devices: tuple[DeviceDescription, ...]
+    library: str
+    simulated: str = ""
+
+    def worker_device(self, index: int) -> int:
+        """The index of device `index` in the CUDA library that its worker loads."""
+        return index if self.simulated else 0
+
+    def worker_environment(self, index: int) -> Mapping[str, str]:
+        """The environment of a worker on device `index`, which sees no other real device."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUKERNEL_")}
+        if self.simulated:
+            return {**environment, "GPUKERNEL_SIMGPU": self.simulated}
+        return {**environment, "CUDA_VISIBLE_DEVICES": self.devices[index].uuid}
+
+
+def simulated(specification: str) -> Inventory:
+    """Simulated devices, for example ``v100:2,t4``.
+
+    Raises
+    ------
+    NoDevices
+        When the specification names a model that does not exist.
+    """
+    library = native.simgpu_library()
+    try:
+        found = list_devices(library, {**os.environ, "GPUKERNEL_SIMGPU": specification})
+    except WorkerStartFailed:
+        raise NoDevices(
+            f"“{specification}” names no simulated GPUs; write MODEL:COUNT, separated by commas, "
+            "with v100, v100-16gb, t4, a100, a100-80gb, h100 or h200."
+        ) from None
+    return Inventory(tuple(found), str(library), specification)
+
+
+def real() -> Inventory:
+    """This machine's NVIDIA GPUs.
+
+    Raises
+    ------
+    NoDevices
+        When there is no NVIDIA driver, or no GPU.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NoDevices(
+            f"This machine has no usable NVIDIA GPU ({error}); install the driver, or use --simulate v100:2."
+        ) from None
+    try:
+        found = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            found.append(
+                DeviceDescription(
+                    index=index,
+                    name=pynvml.nvmlDeviceGetName(handle),
+                    uuid=pynvml.nvmlDeviceGetUUID(handle),
+                    memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                    compute_capability=f"{major}.{minor}",
+                    multiprocessors=0,
+                )
+            )
+    finally:
+        pynvml.nvmlShutdown()
+    if not found:
+        raise NoDevices("NVML shows no GPU on this machine; use --simulate v100:2 for simulated ones.")
+    return Inventory(tuple(found), str(Path("libcuda.so.1")))

@@ -1,0 +1,144 @@
+"""The workers of this server: one a lease and device, each in a directory of its own, found again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from gpukernel.agent.inventory import Inventory
+from gpukernel.remoting.worker import (
+    WorkerGone,
+    WorkerHandle,
+    WorkerStartFailed,
+    WorkerStatus,
+    adopt_worker,
+    start_worker,
+)
+
+__all__ = ["Workers"]
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 3.0
+Key = tuple[str, int]  # lease id, device index
+
+
+class Workers:
+    """Starts, adopts and stops; `ended` is called with key and reason when a worker is dead, whoever killed it.
+
+    Parameters
+    ----------
+    directory
+        Holds one directory for each worker, ``LEASE-INDEX``; the part before the last dash is the lease.
+    tcp_host
+        Address at which workers listen on TCP too; empty for unix sockets only.
+    """
+
+    def __init__(
+        self, directory: Path, inventory: Inventory, tcp_host: str, ended: Callable[[Key, str], None]
+    ) -> None:
+        self._directory = directory
+        self._inventory = inventory
+        self._tcp_host = tcp_host
+        self._ended = ended
+        self._handles: dict[Key, WorkerHandle] = {}
+        self._reasons: dict[Key, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o711)
+
+    def endpoints(self) -> dict[Key, tuple[str, ...]]:
+        """The living workers and where they listen."""
+        return {key: handle.endpoints for key, handle in self._handles.items()}
+
+    async def adopt(self) -> None:
+        """Find the workers that an earlier agent left; clear away what is left of dead ones."""
+        for path in sorted(self._directory.iterdir()):
+            lease_id, _, index = path.name.rpartition("-")
+            handle = await adopt_worker(path) if index.isdigit() else None
+            if handle is None:
+                shutil.rmtree(path, ignore_errors=True)
+                continue
+            log.info("worker of lease %s adopted", lease_id)
+            self._keep((lease_id, int(index)), handle)
+
+    async def start(self, key: Key, memory_bytes: int, weight: float, secret: str) -> tuple[str, ...]:
+        """Start a worker; returns its endpoints.
+
+        Raises
+        ------
+        WorkerStartFailed
+            With a sentence.
+        """
+        lease_id, index = key
+        directory = self._directory / f"{lease_id}-{index}"
+        try:
+            directory.mkdir(mode=0o711)
+            directory.chmod(0o711)
+        except OSError as error:
+            raise WorkerStartFailed(f"{directory} cannot be made: {error.strerror}") from None
+        try:
+            handle = await start_worker(
+                library=self._inventory.library,
+                device=self._inventory.worker_device(index),
+                memory_bytes=memory_bytes,
+                weight=weight,
+                lease_id=lease_id,
+                secret=secret,
+                directory=directory,
+                tcp_host=self._tcp_host or None,
+                env=self._inventory.worker_environment(index),
+            )
+        except (WorkerStartFailed, OSError) as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise WorkerStartFailed(str(error)) from None
+        self._keep(key, handle)
+        return handle.endpoints
+
+    def _keep(self, key: Key, handle: WorkerHandle) -> None:
+        self._handles[key] = handle
+        task = asyncio.create_task(self._watch(key, handle))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self, key: Key, handle: WorkerHandle) -> None:
+        await handle.wait()
+        del self._handles[key]
+        shutil.rmtree(handle.directory, ignore_errors=True)
+        self._ended(key, self._reasons.pop(key, "its worker ended unexpectedly"))
+
+    async def stop(self, key: Key, reason: str) -> None:
+        """Tell the programs `reason`, end the worker; `ended` follows, also where there was none."""
+        handle = self._handles.get(key)
+        if handle is None:
+            self._ended(key, "stopped")
+            return
+        self._reasons[key] = "stopped"
+        await handle.stop(reason)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await handle.wait()
+        handle.kill()
+
+    async def stop_all(self, reason: str) -> None:
+        """Stop every worker and wait until they are dead."""
+        await asyncio.gather(*(self.stop(key, reason) for key in list(self._handles)))
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=STOP_SECONDS)
+
+    async def statuses(self, keys: Collection[Key] | None = None) -> dict[Key, WorkerStatus]:
+        """What the workers, or those of `keys`, say of themselves; one that does not answer is left out."""
+
+        async def ask(handle: WorkerHandle) -> WorkerStatus | None:
+            try:
+                return await handle.status()
+            except WorkerGone:
+                return None
+
+        handles = {k: h for k, h in self._handles.items() if keys is None or k in keys}
+        answers = await asyncio.gather(*(ask(handle) for handle in handles.values()))
+        return {key: status for key, status in zip(handles, answers, strict=True) if status is not None}

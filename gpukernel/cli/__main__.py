@@ -1,0 +1,3 @@
+from gpukernel.cli import main
+
+main()

@@ -1,0 +1,203 @@
+"""The commands and their options; what they do lives in the modules beside this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpukernel import __version__
+from gpukernel.cli.demo import demo
+from gpukernel.cli.kernelspec import app as kernelspec_app
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="gpukernel",
+    help="Slices of networked GPUs for Jupyter kernels and for any program that uses CUDA.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(kernelspec_app, name="kernelspec")
+app.command()(demo)
+
+Pool = Annotated[
+    str | None,
+    typer.Option(
+        "--pool", metavar="ADDRESS", help="The pool: unix:/path/pool.sock or HOST:PORT. Else GPUKERNEL_POOL."
+    ),
+]
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", metavar="DIR", help="State directory. Else GPUKERNEL_STATE, else the user's XDG directory."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")]
+Simulate = Annotated[
+    str,
+    typer.Option(metavar="MODELS", help="Simulated GPUs in place of real ones, such as v100:2 or a100,t4:4."),
+]
+TcpHost = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST",
+        help="Let programs on other machines reach the workers at this address of this machine.",
+    ),
+]
+Name = Annotated[
+    str, typer.Option(metavar="NAME", help="This server's name in the pool; else the host name.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"gpukernel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def up(
+    simulate: Simulate = "",
+    state: State = None,
+    tcp_host: TcpHost = "",
+    name: Name = "",
+    verbose: Verbose = False,
+) -> None:
+    """Run a pool and this machine's agent in one process, in the foreground.
+
+    \b
+    Examples:
+      gpukernel up                        # this machine's NVIDIA GPUs
+      gpukernel up --simulate v100:2      # two simulated V100
+    """
+    from gpukernel.cli import services
+
+    services.up(simulate, state, tcp_host, name, verbose)
+
+
+@app.command()
+def pool(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Also listen on TCP, with tokens.")] = "",
+    state: State = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run the pool alone; GPU servers join it with “gpukernel agent”.
+
+    \b
+    Example:
+      gpukernel pool --listen 0.0.0.0:7437 --state /var/lib/gpukernel
+    """
+    from gpukernel.cli import services
+
+    services.pool(listen, state, verbose)
+
+
+@app.command()
+def agent(
+    pool: Pool = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Holds the pool's agent token; needed over TCP.")
+    ] = None,
+    simulate: Simulate = "",
+    state: State = None,
+    tcp_host: TcpHost = "",
+    name: Name = "",
+    verbose: Verbose = False,
+) -> None:
+    """Offer this machine's GPUs to a pool.
+
+    \b
+    Example:
+      gpukernel agent --pool pool.example.edu:7437 --token-file agent.token --tcp-host gpu1.example.edu
+    """
+    from gpukernel.cli import services
+
+    services.agent(pool, token_file, simulate, state, tcp_host, name, verbose)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The program and its arguments.")],
+    devices: Annotated[int, typer.Option("-n", metavar="N", help="How many devices, each with a slice.")] = 1,
+    share: Annotated[
+        float | None,
+        typer.Option("-p", metavar="SHARE", help="Share of each device's memory, above 0 and up to 1."),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option("-m", metavar="MIB", help="Memory on each device in MiB, instead of a share."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")
+    ] = "",
+    wait: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Longest wait in the queue; 0 fails at once, -1 waits for ever."
+        ),
+    ] = -1,
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Run a program on a slice, then give the slice back.
+
+    The program's exit status and signals are passed on; 128 + N means that signal N ended it.
+
+    \b
+    Examples:
+      gpukernel run -p 0.05 -- python train.py
+      gpukernel run -m 2048 --model V100 -- ./a.out --size 100
+      gpukernel run -n 2 -p 0.5 -- python two_devices.py
+    """
+    from gpukernel.cli import running
+
+    running.run(command, devices, share, memory, model, wait, pool, state)
+
+
+@app.command("list-gpus")
+def list_gpus(pool: Pool = None, state: State = None, json: Json = False) -> None:
+    """Show the pool's devices and how much of each is promised.
+
+    \b
+    Examples:
+      gpukernel list-gpus
+      gpukernel list-gpus --json
+    """
+    from gpukernel.cli import tables
+
+    tables.list_gpus(pool, state, json)
+
+
+@app.command()
+def leases(
+    all: Annotated[
+        bool, typer.Option("--all", "-a", help="Also those that have ended, with the reason.")
+    ] = False,
+    pool: Pool = None,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Show who holds which slices, what they use, and who waits.
+
+    \b
+    Examples:
+      gpukernel leases
+      gpukernel leases --all --json
+    """
+    from gpukernel.cli import tables
+
+    tables.leases(all, pool, state, json)

@@ -1,0 +1,117 @@
+"""``gpukernel run``: a slice for as long as a program runs."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import platform
+import shlex
+import signal
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+from gpukernel.cli.output import Problem, complain
+from gpukernel.pool.address import resolve_address
+from gpukernel.pool.client import PoolClient
+from gpukernel.pool.errors import PoolError
+from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
+from gpukernel.remoting.environment import shim_environment, write_lease_file
+
+__all__ = ["run"]
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def run(
+    command: list[str],
+    devices: int,
+    share: float | None,
+    memory_mib: int | None,
+    model: str,
+    wait: float,
+    pool: str | None,
+    state: Path | None,
+) -> None:
+    """Acquire, run, release; ends this process with the program's status."""
+    if share is None and memory_mib is None:
+        raise Problem("Say how large the slice is: -p SHARE (0.05 is 5 % of a device) or -m MIB.", 2)
+    if memory_mib is not None and not 0 < memory_mib < 2**40:
+        raise Problem(f"A slice of {memory_mib} MiB is not possible; it has at least 1 MiB.", 2)
+    if devices < 1:
+        raise Problem(f"{devices} devices are not possible; ask for at least 1.", 2)
+    memory_bytes = None if memory_mib is None else memory_mib * 2**20
+    if share == 0:
+        raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", 2)
+    request = SliceRequest(share=share, memory_bytes=memory_bytes, devices=devices, model=model)
+    holder = Holder(getpass.getuser(), platform.node(), "", shlex.join(command)[:80])
+    try:
+        status = asyncio.run(_run(command, request, holder, wait, resolve_address(pool, state)))
+    except PoolError as error:
+        raise Problem(str(error)) from None
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    sys.exit(status)
+
+
+async def _run(command: list[str], request: SliceRequest, holder: Holder, wait: float, address: str) -> int:
+    async with PoolClient(address) as client:
+        lease = await _acquire(client, request, holder, wait)
+        try:
+            with tempfile.TemporaryDirectory(prefix="gpukernel-run-") as folder:
+                path = Path(folder, "lease")
+                write_lease_file(path, lease)
+                async with client.keep_alive(lease):
+                    return await _program(command, shim_environment(path, os.environ))
+        finally:
+            try:
+                await client.release(lease.id, "the program ended")
+            except PoolError as error:
+                complain(f"{error} The slice goes back by itself when its time is over.")
+
+
+async def _acquire(client: PoolClient, request: SliceRequest, holder: Holder, wait: float) -> Lease:
+    shown = False
+    terminal = sys.stderr.isatty()
+    async for event in client.acquire(f"run-{uuid.uuid4()}", request, holder, wait_seconds=wait):
+        if isinstance(event, Queued):
+            shown = True
+            line = f"gpukernel: waiting: {event.reason}"
+            print(
+                f"\r\x1b[K{line}" if terminal else line,
+                end="" if terminal else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
+        else:
+            if shown:
+                end = "\r\x1b[K" if terminal else ""
+                print(f"{end}gpukernel: the slice is there.", file=sys.stderr, flush=True)
+            return event
+    raise PoolError("The pool ended the call without an answer.")
+
+
+async def _program(command: list[str], environment: dict[str, str]) -> int:
+    try:
+        process = await asyncio.create_subprocess_exec(*command, env=environment)
+    except FileNotFoundError:
+        complain(f"the program “{command[0]}” was not found.")
+        return NOT_FOUND
+    except OSError as error:
+        complain(f"the program “{command[0]}” cannot be run: {error.strerror}.")
+        return NOT_EXECUTABLE
+    loop = asyncio.get_running_loop()
+    for number in _PASSED_ON:
+        loop.add_signal_handler(number, process.send_signal, number)
+    # A terminal sends Ctrl-C to the whole group, the program included; elsewhere it comes to us alone.
+    loop.add_signal_handler(signal.SIGINT, _interrupt, process)
+    status = await process.wait()
+    return 128 - status if status < 0 else status
+
+
+def _interrupt(process: asyncio.subprocess.Process) -> None:
+    if not sys.stdin.isatty() and process.returncode is None:
+        process.send_signal(signal.SIGINT)

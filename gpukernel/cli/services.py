@@ -1,0 +1,150 @@
+"""The commands that stay in the foreground: pool, agent, and both in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import platform
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from gpukernel.agent import inventory
+from gpukernel.agent.agent import Agent
+from gpukernel.cli.output import Problem
+from gpukernel.pool.address import resolve_address, resolve_state
+from gpukernel.pool.errors import PoolError
+from gpukernel.pool.server import prepare_state, serve
+
+__all__ = ["agent", "pool", "up"]
+
+READY_SECONDS = 30.0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _log(verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.ERROR,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(work)
+    except PoolError as error:
+        raise Problem(str(error)) from None
+    except PermissionError as error:
+        raise Problem(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+
+
+def _devices(simulate: str) -> inventory.Inventory:
+    try:
+        return inventory.simulated(simulate) if simulate else inventory.real()
+    except inventory.NoDevices as error:
+        raise Problem(str(error)) from None
+
+
+async def _until_told_to_stop(*alongside: asyncio.Task[None]) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    waiting = asyncio.create_task(told.wait())
+    done, _ = await asyncio.wait([waiting, *alongside], return_when=asyncio.FIRST_COMPLETED)
+    for task in done - {waiting}:
+        task.result()  # raises what ended it
+
+
+def _summary(found: inventory.Inventory) -> str:
+    names = [device.name for device in found.devices]
+    return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+
+
+def up(simulate: str, state: Path | None, tcp_host: str, name: str, verbose: bool) -> None:
+    """Pool and agent in one process; the agent speaks to the pool over its socket like any other."""
+    _log(verbose)
+    found = _devices(simulate)
+    directory = resolve_state(state)
+
+    async def work() -> None:
+        async with serve(directory) as running:
+            server = Agent(running.address, name or platform.node(), found, directory, tcp_host=tcp_host)
+            task = asyncio.create_task(server.run())
+            try:
+                async with asyncio.timeout(READY_SECONDS):
+                    await running.agents.attached.wait()
+                _say(f"The pool is ready at {running.address} with {_summary(found)}. Stop it with Ctrl-C.")
+                await _until_told_to_stop(task)
+            finally:
+                await server.stop("the pool was stopped by its administrator")
+                await asyncio.sleep(0.1)  # lets the pool note that the workers have ended
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    _run(work())
+
+
+def pool(listen: str, state: Path | None, verbose: bool) -> None:
+    """The pool alone."""
+    _log(verbose)
+    directory = resolve_state(state)
+
+    async def work() -> None:
+        async with serve(directory, listen) as running:
+            tokens = (
+                f" Tokens: {directory}/pool.token for people, {directory}/agent.token for GPU servers."
+                if listen
+                else ""
+            )
+            _say(f"The pool is ready at {running.address}.{tokens} Stop it with Ctrl-C.")
+            await _until_told_to_stop()
+
+    _run(work())
+
+
+def agent(
+    address: str | None,
+    token_file: Path | None,
+    simulate: str,
+    state: Path | None,
+    tcp_host: str,
+    name: str,
+    verbose: bool,
+) -> None:
+    """The agent alone."""
+    _log(verbose)
+    found = _devices(simulate)
+    directory = prepare_state(resolve_state(state))
+    try:
+        resolved = resolve_address(address, None if address else state)
+        token = token_file.read_text().strip() if token_file else ""
+    except PoolError as error:
+        raise Problem(str(error)) from None
+    except OSError as error:
+        raise Problem(f"The token cannot be read from {token_file}: {error.strerror}.") from None
+
+    async def work() -> None:
+        server = Agent(resolved, name or platform.node(), found, directory, token, tcp_host)
+        task = asyncio.create_task(server.run())
+        attached = asyncio.create_task(server.attached.wait())
+        try:
+            await asyncio.wait([attached, task], return_when=asyncio.FIRST_COMPLETED)
+            if attached.done():
+                _say(
+                    f"The agent is ready: {server.name} offers {_summary(found)} to {resolved}. Stop it with Ctrl-C."
+                )
+            await _until_told_to_stop(task)
+        finally:
+            await server.stop("the GPU server was stopped by its administrator")
+            attached.cancel()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    _run(work())

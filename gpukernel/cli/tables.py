@@ -1,0 +1,117 @@
+"""``list-gpus`` and ``leases``: what the pool has, and who has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from gpukernel.cli.output import Problem, age, bar, print_json, size
+from gpukernel.pool.address import resolve_address
+from gpukernel.pool.client import PoolClient
+from gpukernel.pool.errors import PoolError
+from gpukernel.pool.model import Lease, SliceRequest
+
+__all__ = ["leases", "list_gpus"]
+
+T = TypeVar("T")
+
+
+def _ask(pool: str | None, state: Path | None, question: Callable[[PoolClient], Awaitable[T]]) -> T:
+    async def ask() -> T:
+        async with PoolClient(resolve_address(pool, state)) as client:
+            return await question(client)
+
+    try:
+        return asyncio.run(ask())
+    except PoolError as error:
+        raise Problem(str(error)) from None
+
+
+def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=column not in ("What", "State", "Model"),
+        )
+    return table
+
+
+def list_gpus(pool: str | None, state: Path | None, json: bool) -> None:
+    """The devices."""
+    devices = _ask(pool, state, lambda client: client.devices())
+    if json:
+        print_json(devices)
+        return
+    table = _table(
+        "Device", "Model", "Memory", "Promised", "", "Free", "Leases", right=("Memory", "Free", "Leases")
+    )
+    for device in devices:
+        share = device.promised_bytes / device.memory_bytes
+        table.add_row(
+            device.id,
+            device.name if device.available else f"[dim]{device.name} (away)",
+            bar(device.promised_bytes, device.memory_bytes),
+            f"{share:.0%}",
+            f"{size(device.memory_bytes - device.promised_bytes)} of {size(device.memory_bytes)}",
+            str(device.leases),
+        )
+    console = Console()
+    console.print(table if devices else "The pool has no devices yet; add some with “gpukernel agent”.")
+
+
+def leases(all: bool, pool: str | None, state: Path | None, json: bool) -> None:
+    """The leases, then the queue."""
+    found, waiting = _ask(pool, state, lambda client: client.leases(include_ended=all))
+    if json:
+        print_json(found)
+        return
+    console = Console()
+    if not found and not waiting:
+        console.print("Nobody holds a slice." if not all else "Nobody has held a slice yet.")
+        return
+    columns = ["Lease", "Person", "What", "Device", "Slice", "Peak", "Calls", "Age", "State"]
+    table = _table(*columns, right=("Slice", "Peak", "Calls", "Age"))
+    for lease in found:
+        _add(table, lease)
+    if found:
+        console.print(table)
+    if waiting:
+        queue = _table("Place", "Person", "What", "Asks for", "Since", right=("Place", "Since"))
+        for one in waiting:
+            queue.add_row(
+                str(one.position), one.holder.person, one.holder.description, _asks(one.slice), age(one.since)
+            )
+        console.print("[bold]Waiting")
+        console.print(queue)
+
+
+def _add(table: Table, lease: Lease) -> None:
+    for number, piece in enumerate(lease.slices):
+        usage = piece.usage
+        state = f"{lease.state}: {lease.end_reason}" if lease.end_reason else lease.state
+        table.add_row(
+            lease.id[:8] if number == 0 else "",
+            lease.holder.person if number == 0 else "",
+            lease.holder.description if number == 0 else "",
+            piece.device_id,
+            f"{size(piece.memory_bytes)}",
+            size(usage.memory_peak_bytes),
+            f"{usage.cuda_calls:,}",
+            age(lease.created),
+            state if number == 0 else "",
+        )
+
+
+def _asks(request: SliceRequest) -> str:
+    what = (
+        f"{request.share:g}" if request.share is not None else f"{(request.memory_bytes or 0) // 2**20} MiB"
+    )
+    return f"{request.devices} × {what} of {request.model or 'any device'}"
