@@ -10,14 +10,14 @@ from typing import Any
 
 import grpc.aio
 
+import gpukernel.pool.proto.pool_pb2 as pb
+import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.workers import Key, Workers
 from gpukernel.pool import messages
 from gpukernel.pool.address import short_directory
 from gpukernel.pool.client import CHANNEL_OPTIONS
 from gpukernel.pool.model import Device, Usage
-from gpukernel.pool.proto import pool_pb2 as pb
-from gpukernel.pool.proto import pool_pb2_grpc as rpc
 from gpukernel.remoting.worker import WorkerStartFailed, WorkerStatus
 
 __all__ = ["Agent"]

@@ -49,7 +49,7 @@ def demo(
       gpukernel demo
       gpukernel demo --no-browser --keep executed.ipynb
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     opens = sys.stdout.isatty() and sys.stdin.isatty() and not no_browser
     try:
         path = notebook or _notebooks() / "02-classification.ipynb"

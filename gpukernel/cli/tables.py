@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -63,7 +64,7 @@ def list_gpus(pool: str | None, state: Path | None, json: bool) -> None:
             f"{size(device.memory_bytes - device.promised_bytes)} of {size(device.memory_bytes)}",
             str(device.leases),
         )
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 130)
     console.print(table if devices else "The pool has no devices yet; add some with “gpukernel agent”.")
 
 
@@ -73,7 +74,7 @@ def leases(all: bool, pool: str | None, state: Path | None, json: bool) -> None:
     if json:
         print_json(found)
         return
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 130)
     if not found and not waiting:
         console.print("Nobody holds a slice." if not all else "Nobody has held a slice yet.")
         return

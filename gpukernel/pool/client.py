@@ -14,12 +14,12 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+import gpukernel.pool.proto.pool_pb2 as pb
+import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
 from gpukernel.pool.address import resolve_address, resolve_token
 from gpukernel.pool.errors import LeaseEnded, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
-from gpukernel.pool.proto import pool_pb2 as pb
-from gpukernel.pool.proto import pool_pb2_grpc as rpc
 
 __all__ = ["PoolClient", "resolve_address"]
 

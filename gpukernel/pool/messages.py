@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import gpukernel.pool.proto.pool_pb2 as pb
 from gpukernel.pool import model
-from gpukernel.pool.proto import pool_pb2 as pb
 
 __all__ = [
     "device_from",

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import grpc.aio
 
+import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool.address import socket_path
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import PoolError
-from gpukernel.pool.proto import pool_pb2_grpc as rpc
 from gpukernel.pool.service import AgentsService, PoolService, TokenCheck
 from gpukernel.pool.store import Store
 

@@ -12,12 +12,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
+import gpukernel.pool.proto.pool_pb2 as pb
+import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Lease
-from gpukernel.pool.proto import pool_pb2 as pb
-from gpukernel.pool.proto import pool_pb2_grpc as rpc
 
 __all__ = ["AgentsService", "PoolService", "TokenCheck"]
 
