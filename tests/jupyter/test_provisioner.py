@@ -117,7 +117,10 @@ def test_jupyter_execute_shows_the_sentence_without_a_traceback(
     kernelspecs.write(kernelspecs.STANDARD[0], tmp_path / "kernels")
     notebook = Path(__file__).parents[2] / "notebooks" / "01-first-slice.ipynb"
     done = subprocess.run(
-        [sys.executable, "-m", "jupyter", "execute", str(notebook)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "jupyter", "execute", str(notebook)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr

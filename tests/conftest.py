@@ -1,0 +1,106 @@
+"""What the tests of several rooms share: pools of their own, and waiting for things instead of sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from gpukernel.embedded import EmbeddedPool
+from gpukernel.pool.client import PoolClient, resolve_address
+from gpukernel.pool.model import Device, Lease, Waiting
+
+T = TypeVar("T")
+PROGRAMS = Path(__file__).parent / "e2e" / "programs"
+
+
+class Pool(EmbeddedPool):
+    """An embedded pool that tests ask, and run programs on."""
+
+    @property
+    def address(self) -> str:
+        return resolve_address(None, self.state)
+
+    def leases(self, *, ended: bool = False) -> tuple[list[Lease], list[Waiting]]:
+        async def ask() -> tuple[list[Lease], list[Waiting]]:
+            async with PoolClient(self.address) as client:
+                return await client.leases(include_ended=ended)
+
+        return asyncio.run(ask())
+
+    def live(self) -> list[Lease]:
+        return [lease for lease in self.leases()[0] if lease.state == "live"]
+
+    def devices(self) -> list[Device]:
+        async def ask() -> list[Device]:
+            async with PoolClient(self.address) as client:
+                return await client.devices()
+
+        return asyncio.run(ask())
+
+    def promised(self) -> int:
+        return sum(device.promised_bytes for device in self.devices())
+
+    def gpukernel(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gpukernel.cli", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+            **options,  # type: ignore[call-overload]
+        )
+
+    def program(self, name: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run one of the programs of ``tests/e2e/programs``, which know nothing of gpukernel, on a slice."""
+        return self.gpukernel("run", *(options or ("-p", "0.02")), "--", sys.executable, str(PROGRAMS / name))
+
+    def start_on_slice(self, code: str, *options: str) -> subprocess.Popen[str]:
+        """Start Python `code` under ``gpukernel run``; its standard output is a pipe."""
+        command = [sys.executable, "-m", "gpukernel.cli", "run", *(options or ("-p", "0.02"))]
+        return subprocess.Popen(
+            [*command, "--", sys.executable, "-u", "-c", code],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def eventually(what: Callable[[], T], seconds: float = 30) -> T:
+    """Ask until the answer is true, and return it; fail after `seconds`."""
+    end = time.monotonic() + seconds
+    while not (answer := what()):
+        if time.monotonic() > end:
+            pytest.fail(f"still {answer!r} after {seconds} s")
+        time.sleep(0.05)
+    return answer
+
+
+@pytest.fixture(scope="session")
+def shared_pool() -> Iterator[Pool]:
+    """A pool for tests that take little and give it back."""
+    with Pool("v100:2", tcp_host="127.0.0.1") as pool:
+        yield pool
+
+
+@pytest.fixture
+def own_pool(tmp_path: Path) -> Iterator[Pool]:
+    """A pool with one V100 that a test may fill, kill and start again."""
+    with Pool("v100:1", tmp_path / "state", tcp_host="127.0.0.1") as pool:
+        yield pool
+
+
+@pytest.fixture(autouse=True)
+def _no_pool_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("GPUKERNEL_POOL")]:
+        monkeypatch.delenv(name)
