@@ -129,22 +129,26 @@ class WorkerHandle:
 
     async def _ask(self, line: str) -> dict[str, Any]:
         async with self._lock:
-            try:
-                async with asyncio.timeout(CONTROL_SECONDS):
-                    if self._control is None:
-                        path = str(self.directory / "control.sock")
-                        self._control = await asyncio.open_unix_connection(path)
-                    reader, writer = self._control
-                    writer.write(" ".join(line.split()).encode() + b"\n")
-                    await writer.drain()
-                    answer = await reader.readline()
-            except (OSError, TimeoutError) as error:
+            # A worker that began anew after a fault dropped its connections: then a second try finds it.
+            for last_try in (self._control is None, True):
+                try:
+                    async with asyncio.timeout(CONTROL_SECONDS):
+                        if self._control is None:
+                            path = str(self.directory / "control.sock")
+                            self._control = await asyncio.open_unix_connection(path)
+                        reader, writer = self._control
+                        writer.write(" ".join(line.split()).encode() + b"\n")
+                        await writer.drain()
+                        answer = await reader.readline()
+                    if answer.endswith(b"\n"):
+                        return dict(json.loads(answer))
+                    error = "it has gone"
+                except (OSError, TimeoutError) as problem:
+                    error = str(problem) or "no answer in time"
                 self._close()
-                raise WorkerGone(f"the worker of lease {self.lease_id} does not answer: {error}") from error
-        if not answer.endswith(b"\n"):
-            self._close()
-            raise WorkerGone(f"the worker of lease {self.lease_id} has gone")
-        return dict(json.loads(answer))
+                if last_try:
+                    break
+        raise WorkerGone(f"the worker of lease {self.lease_id} does not answer: {error}")
 
     def _close(self) -> None:
         if self._control is not None:

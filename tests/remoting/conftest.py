@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+
+from gpukernel import native
+from gpukernel.remoting.environment import shim_environment, write_lease_file
+from gpukernel.remoting.worker import WorkerHandle, start_worker
+
+MIB = 2**20
+
+
+class Worker:
+    """A real worker on a simulated V100 with its lease, and programs on it."""
+
+    def __init__(self, handle: WorkerHandle, secret: str, folder: Path) -> None:
+        self.handle = handle
+        self.secret = secret
+        self.folder = folder
+
+    def environment(self, secret: str | None = None, kind: str = "unix") -> dict[str, str]:
+        endpoints = [e for e in self.handle.endpoints if e.startswith(kind)]
+        lease = SimpleNamespace(
+            id=self.handle.lease_id,
+            state="live",
+            end_reason="",
+            secret=self.secret if secret is None else secret,
+            slices=[SimpleNamespace(endpoints=endpoints)],
+        )
+        path = self.folder / f"lease-{secrets.token_hex(4)}"
+        write_lease_file(path, lease)  # type: ignore[arg-type]
+        return shim_environment(path, os.environ)
+
+    async def run(self, code: str, **options: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", PRELUDE + code],
+            env=self.environment(**options),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def start(self, code: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-c", PRELUDE + code],
+            env=self.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+PRELUDE = """
+import ctypes, os, sys, threading
+from cuda.bindings import driver as d
+def ok(result):
+    code, *values = result
+    assert int(code) == 0, code
+    return values[0] if len(values) == 1 else values
+def begin():
+    ok(d.cuInit(0)); ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(0))))
+def load(ptx, name):
+    return ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(ptx + b"\\0")), name))
+WILD = b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry wild() { .reg .b64 %rd<2>; .reg .b32 %r<2>; mov.u64 %rd1, 4096; mov.u32 %r1, 1; st.global.u32 [%rd1], %r1; ret; }
+'''
+"""
+
+
+@contextlib.asynccontextmanager
+async def worker(memory_mib: int = 64, orphan_seconds: float = 120) -> AsyncIterator[Worker]:
+    with tempfile.TemporaryDirectory(prefix="gpukernel-test-", dir="/tmp") as folder:
+        secret = secrets.token_hex(32)
+        handle = await start_worker(
+            library=native.simgpu_library(),
+            device=0,
+            memory_bytes=memory_mib * MIB,
+            weight=1,
+            lease_id="test",
+            secret=secret,
+            directory=Path(folder),
+            tcp_host="127.0.0.1",
+            orphan_seconds=orphan_seconds,
+        )
+        try:
+            yield Worker(handle, secret, Path(folder))
+        finally:
+            handle.kill()
+            await handle.wait()

@@ -1,0 +1,316 @@
+"""One worker and the programs on it: its cap, its books, its faults, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from gpukernel import native
+from gpukernel.remoting.worker import WorkerStartFailed, adopt_worker, list_devices, start_worker
+from tests.remoting.conftest import MIB, Worker, worker
+
+
+async def until(condition: object, seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():  # type: ignore[operator]
+            await asyncio.sleep(0.02)
+
+
+async def unused(one: Worker) -> bool:
+    status = await one.handle.status()
+    return status.connections == 0 and status.memory_used_bytes == 0
+
+
+def test_two_programs_share_one_cap_and_what_a_program_had_goes_with_it() -> None:
+    async def story() -> None:
+        async with worker(memory_mib=10) as one:
+            first = one.start(
+                "begin(); ok(d.cuMemAlloc(8 << 20)); print('has', flush=True); sys.stdin.read()"
+            )
+            assert first.stdout is not None
+            assert await asyncio.to_thread(first.stdout.readline) == "has\n"
+            second = await one.run("begin(); print(d.cuMemAlloc(4 << 20)[0].name, d.cuMemGetInfo()[1:])")
+            assert second.stdout == f"CUDA_ERROR_OUT_OF_MEMORY ({2 * MIB}, {10 * MIB})\n"
+            first.kill()
+            first.communicate()
+            await until(lambda: unused(one))
+            third = await one.run("begin(); ok(d.cuMemAlloc(10 << 20)); print('all of it')")
+            assert third.stdout == "all of it\n"
+            assert (await one.handle.status()).memory_peak_bytes == 10 * MIB
+
+    asyncio.run(story())
+
+
+def test_the_cap_holds_for_every_way_to_allocate() -> None:
+    code = """begin()
+print(d.cuMemAlloc(11 << 20)[0].name, d.cuMemAllocPitch(1 << 20, 11, 4)[0].name, d.cuMemAllocAsync(11 << 20, 0)[0].name)
+print(d.cuMemAlloc(2**64 - 1)[0].name, d.cuMemAllocPitch(2**40, 2**40, 4)[0].name, d.cuMemAlloc(0)[0].name)
+a = ok(d.cuMemAlloc(10 << 20)); print(d.cuMemAlloc(1)[0].name); ok(d.cuMemFree(a)); ok(d.cuMemAlloc(10 << 20))
+"""
+
+    async def story() -> None:
+        async with worker(memory_mib=10) as one:
+            done = await one.run(code)
+            oom = "CUDA_ERROR_OUT_OF_MEMORY"
+            assert done.stdout.split() == [oom] * 5 + ["CUDA_ERROR_INVALID_VALUE", oom], done.stderr
+
+    asyncio.run(story())
+
+
+def test_freeing_twice_or_what_is_not_yours_is_an_error_and_gives_no_memory() -> None:
+    code = """begin()
+a = ok(d.cuMemAlloc(1 << 20)); ok(d.cuMemFree(a)); d.cuMemFree(a); print(d.cuCtxSynchronize()[0].name)
+d.cuMemFree(12345); print(d.cuCtxSynchronize()[0].name, d.cuMemGetInfo()[1:])
+"""
+
+    async def story() -> None:
+        async with worker(memory_mib=4) as one:
+            done = await one.run(code)
+            bad = "CUDA_ERROR_INVALID_VALUE"
+            assert done.stdout == f"{bad}\n{bad} ({4 * MIB}, {4 * MIB})\n", done.stderr
+
+    asyncio.run(story())
+
+
+def test_a_pointer_outside_the_lease_s_memory_is_refused() -> None:
+    code = """begin()
+a = ok(d.cuMemAlloc(4096)); host = ctypes.create_string_buffer(8192); here = ctypes.addressof(host)
+for call in (lambda: d.cuMemcpyDtoH(here, int(a), 8192), lambda: d.cuMemcpyDtoH(here, 0x7000_0000_0000, 8),
+             lambda: d.cuMemcpyHtoD(int(a) + 4090, host.raw[:16], 16), lambda: d.cuMemsetD8(int(a), 1, 4097),
+             lambda: d.cuMemcpyDtoD(int(a), 4096, 16)):
+    first = call()[0]
+    print((first if int(first) else d.cuCtxSynchronize()[0]).name)
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(code)
+            assert done.stdout.split() == ["CUDA_ERROR_INVALID_VALUE"] * 5, done.stderr
+
+    asyncio.run(story())
+
+
+def test_an_illegal_access_is_sticky_and_a_new_program_finds_a_fresh_context() -> None:
+    wild = "begin(); d.cuLaunchKernel(load(WILD, b'wild'), 1,1,1, 1,1,1, 0, 0, 0, 0); print(d.cuCtxSynchronize()[0].name, d.cuCtxSynchronize()[0].name)"
+    fine = "begin(); a = ok(d.cuMemAlloc(1 << 20)); ok(d.cuMemsetD8(a, 1, 1 << 20)); ok(d.cuCtxSynchronize()); print('fresh')"
+
+    async def story() -> None:
+        async with worker() as one:
+            before = await one.handle.status()
+            done = await one.run(wild)
+            assert done.stdout.split() == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 2, done.stderr
+
+            async def again() -> bool:
+                return (await one.run(fine)).stdout == "fresh\n"
+
+            await until(again)
+            after = await one.handle.status()
+            assert after.pid == before.pid  # the same worker, its books kept
+            assert after.launches == 1
+
+    asyncio.run(story())
+
+
+def test_the_stop_reason_is_the_sentence_that_the_program_prints_once() -> None:
+    code = "begin(); print('in', flush=True); sys.stdin.readline(); print([d.cuCtxSynchronize()[0].name for _ in range(3)])"
+
+    async def story() -> None:
+        async with worker() as one:
+            program = one.start(code)
+            assert program.stdout is not None
+            await asyncio.to_thread(program.stdout.readline)
+            await one.handle.stop("course ml101 took the slice back")
+            await one.handle.wait()
+            out, said = await asyncio.to_thread(program.communicate, "\n")
+            assert out.count("CUDA_ERROR_DEVICE_UNAVAILABLE") == 3
+            assert said.count("course ml101 took the slice back") == 1
+            assert program.returncode == 0
+
+    asyncio.run(story())
+
+
+def test_limits_change_live_and_never_below_what_is_allocated() -> None:
+    code = "begin(); a = ok(d.cuMemAlloc(6 << 20)); print('has', flush=True); sys.stdin.readline(); print(d.cuMemGetInfo()[1:])"
+
+    async def story() -> None:
+        async with worker(memory_mib=8) as one:
+            program = one.start(code)
+            assert program.stdout is not None
+            await asyncio.to_thread(program.stdout.readline)
+            with pytest.raises(ValueError, match=str(6 * MIB)):
+                await one.handle.limit(5 * MIB, 1.0)
+            await one.handle.limit(20 * MIB, 1.0)
+            out, _ = await asyncio.to_thread(program.communicate, "\n")
+            assert out == f"({14 * MIB}, {20 * MIB})\n"
+
+    asyncio.run(story())
+
+
+def test_a_forked_child_gets_an_error_and_does_not_hang() -> None:
+    code = """begin(); ok(d.cuMemAlloc(1024))
+sys.stdout.flush()
+if (child := os.fork()) == 0:
+    print(d.cuInit(0)[0].name, d.cuMemAlloc(1024)[0].name, flush=True); os._exit(0)
+os.waitpid(child, 0); ok(d.cuCtxSynchronize()); print('parent goes on')
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(code)
+            assert done.stdout == "CUDA_ERROR_NOT_INITIALIZED CUDA_ERROR_NOT_INITIALIZED\nparent goes on\n", (
+                done.stderr
+            )
+
+    asyncio.run(story())
+
+
+def test_many_threads_use_one_connection() -> None:
+    code = """begin(); context = ok(d.cuCtxGetCurrent()); bad = []
+def work(n):
+    ok(d.cuCtxSetCurrent(context))
+    for i in range(50):
+        a = ok(d.cuMemAlloc(4096)); ok(d.cuMemsetD8(a, n, 4096)); out = bytes(4096)
+        ok(d.cuMemcpyDtoH(out, a, 4096)); ok(d.cuMemFree(a))
+        if set(out) != {n}: bad.append((n, i))
+threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
+[t.start() for t in threads]; [t.join() for t in threads]; print(bad)
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(code)
+            assert done.stdout == "[]\n", done.stderr
+
+    asyncio.run(story())
+
+
+def test_large_copies_arrive_whole_over_either_socket() -> None:
+    code = """import numpy as np
+begin(); n = 20_000_003; a = np.random.default_rng(1).integers(0, 256, n, dtype=np.uint8); b = np.empty_like(a)
+p = ok(d.cuMemAlloc(n)); ok(d.cuMemcpyHtoD(p, a.ctypes.data, n)); ok(d.cuMemcpyDtoH(b.ctypes.data, p, n)); print((a == b).all())
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            for kind in ("unix", "tcp"):
+                assert (await one.run(code, kind=kind)).stdout == "True\n"
+
+    asyncio.run(story())
+
+
+def test_streams_and_events_have_names_of_their_own_and_keep_order() -> None:
+    code = """begin(); a = ok(d.cuMemAlloc(1 << 20)); s = ok(d.cuStreamCreate(0)); e, f = ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0))
+ok(d.cuEventRecord(e, s)); [ok(d.cuMemsetD8Async(a, i, 1 << 20, s)) for i in range(50)]; ok(d.cuEventRecord(f, s)); ok(d.cuEventSynchronize(f))
+out = bytes(1 << 20); ok(d.cuMemcpyDtoH(out, a, 1 << 20)); print(set(out), ok(d.cuEventElapsedTime(e, f)) > 0)
+ok(d.cuStreamDestroy(s)); d.cuEventRecord(e, s); print(d.cuCtxSynchronize()[0].name)
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            assert (await one.run(code)).stdout == "{49} True\nCUDA_ERROR_INVALID_HANDLE\n"
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_done_says_not_supported_and_stays_silent() -> None:
+    code = "begin(); print(d.cuMemAllocManaged(1024, 1)[0].name, d.cuGraphCreate(0)[0].name)"
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(code)
+            assert done.stdout.split() == ["CUDA_ERROR_NOT_SUPPORTED"] * 2
+            assert done.stderr == ""
+
+    asyncio.run(story())
+
+
+def test_a_worker_without_agent_and_programs_ends_by_itself_but_not_while_it_is_used() -> None:
+    async def story() -> None:
+        async with worker(orphan_seconds=0.5) as one:
+            program = one.start("begin(); print('in', flush=True); sys.stdin.readline()")
+            assert program.stdout is not None
+            await asyncio.to_thread(program.stdout.readline)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(one.handle.wait(), 2.5)
+            await asyncio.to_thread(program.communicate, "\n")
+            await asyncio.wait_for(one.handle.wait(), 10)
+
+    asyncio.run(story())
+
+
+def test_a_later_agent_adopts_a_living_worker_and_finds_no_dead_one() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            adopted = await adopt_worker(one.folder)
+            assert adopted is not None
+            assert (adopted.pid, adopted.endpoints) == (one.handle.pid, one.handle.endpoints)
+            await adopted.stop("over")
+            await adopted.wait()
+            assert await adopt_worker(one.folder) is None
+
+    asyncio.run(story())
+
+
+def test_the_secret_is_in_no_command_line_environment_or_log_and_files_are_private() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            one.environment()
+            process = Path(f"/proc/{one.handle.pid}")
+            seen = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            seen += (one.folder / "worker.log").read_bytes()
+            assert one.secret.encode() not in seen
+            for private in [
+                one.folder / "control.sock",
+                one.folder / "worker.log",
+                *one.folder.glob("lease-*"),
+            ]:
+                assert stat.S_IMODE(private.stat().st_mode) == 0o600
+
+    asyncio.run(story())
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    async def start(library: str) -> None:
+        await start_worker(
+            library=library,
+            device=0,
+            memory_bytes=MIB,
+            weight=1,
+            lease_id="x",
+            secret="0" * 64,
+            directory=tmp_path,
+        )
+
+    with pytest.raises(WorkerStartFailed, match="cannot be loaded"):
+        asyncio.run(start("/nowhere/libcuda.so.1"))
+    with pytest.raises(WorkerStartFailed, match="could not be listed"):
+        list_devices("/nowhere/libcuda.so.1")
+
+
+def test_devices_are_those_of_the_library() -> None:
+    found = list_devices(native.simgpu_library(), {**os.environ, "GPUKERNEL_SIMGPU": "v100:2,h200"})
+    assert [(d.name, d.memory_bytes >> 30, d.compute_capability) for d in found] == [
+        ("Tesla V100-SXM2-32GB (simulated)", 32, "7.0"),
+        ("Tesla V100-SXM2-32GB (simulated)", 32, "7.0"),
+        ("NVIDIA H200 (simulated)", 141, "9.0"),
+    ]
+    assert len({d.uuid for d in found}) == 3
+
+
+def test_control_lines_that_make_no_sense_get_an_answer() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            with socket.socket(socket.AF_UNIX) as control:
+                control.connect(str(one.folder / "control.sock"))
+                control.sendall(b"dance\nlimit many\n\nstatus\n")
+                answers = [json.loads(line) for line in control.makefile().__next__().splitlines()]
+            assert answers[0]["ok"] is False
+            assert (await one.handle.status()).pid == one.handle.pid
+
+    asyncio.run(story())
