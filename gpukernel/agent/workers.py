@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -48,6 +49,8 @@ class Workers:
         self._handles: dict[Key, WorkerHandle] = {}
         self._reasons: dict[Key, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # An order to stop waits for an unfinished start: a worker reported dead must never appear afterwards.
+        self._orders: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o711)
 
@@ -74,6 +77,10 @@ class Workers:
         WorkerStartFailed
             With a sentence.
         """
+        async with self._orders[key]:
+            return await self._start(key, memory_bytes, weight, secret)
+
+    async def _start(self, key: Key, memory_bytes: int, weight: float, secret: str) -> tuple[str, ...]:
         lease_id, index = key
         directory = self._directory / f"{lease_id}-{index}"
         try:
@@ -108,13 +115,16 @@ class Workers:
     async def _watch(self, key: Key, handle: WorkerHandle) -> None:
         await handle.wait()
         del self._handles[key]
+        self._orders.pop(key, None)
         shutil.rmtree(handle.directory, ignore_errors=True)
         self._ended(key, self._reasons.pop(key, "its worker ended unexpectedly"))
 
     async def stop(self, key: Key, reason: str) -> None:
         """Tell the programs `reason`, end the worker; `ended` follows, also where there was none."""
-        handle = self._handles.get(key)
+        async with self._orders[key]:
+            handle = self._handles.get(key)
         if handle is None:
+            self._orders.pop(key, None)
             self._ended(key, "stopped")
             return
         self._reasons[key] = "stopped"
