@@ -101,6 +101,8 @@ def own_pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 @pytest.fixture(autouse=True)
-def _no_pool_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pool of the caller's, and no kernelspecs of the environment before the test's own."""
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
     for name in [name for name in os.environ if name.startswith("GPUKERNEL_POOL")]:
         monkeypatch.delenv(name)

@@ -8,6 +8,7 @@ Guarantees
 * A lease that is held is renewed four times within its time to live, whatever the caller's loop does.
 * A kernel process that ends by itself gives its lease back after `GRACE_SECONDS`, unless it is started again first.
 * Calls for one key run one after the other: a release never overtakes the acquire that follows it.
+* When this process ends, leases whose kernels have ended too are given back at once (a console's kernel ends with it).
 * When this process dies, nothing renews any more, and the pool ends the leases.
 """
 
@@ -35,6 +36,7 @@ GRACE_SECONDS = 5.0
 """How long a dead kernel keeps its slice, so that a restart finds it again (Jupyter looks every 3 s)."""
 
 _RELEASE_SECONDS = 10.0
+_LAST_SECONDS = 1.0
 
 
 class SliceUnavailable(RuntimeError):
@@ -49,6 +51,7 @@ class LeaseKeeper:
         self._clients: dict[str, PoolClient] = {}
         self._renewals: dict[str, asyncio.Task[None]] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
+        self._watched: dict[str, tuple[str, str, int]] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         threading.Thread(target=self._loop.run_forever, name="gpukernel leases", daemon=True).start()
 
@@ -148,6 +151,7 @@ class LeaseKeeper:
         if old := self._watches.pop(key, None):
             old.cancel()
         self._watches[key] = self._loop.create_task(self._watch(address, key, lease_id, pid))
+        self._watched[key] = (address, lease_id, pid)
 
     async def _watch(self, address: str, key: str, lease_id: str, pid: int) -> None:
         await self._process_end(pid)
@@ -174,6 +178,7 @@ class LeaseKeeper:
 
         if watch := self._watches.pop(key, None):
             watch.cancel()
+        self._watched.pop(key, None)
         async with self._locks[key]:
             if renewal := self._renewals.pop(key, None):
                 renewal.cancel()
@@ -184,6 +189,15 @@ class LeaseKeeper:
             self._locks.pop(key, None)
 
     async def _close(self) -> None:
+        async def release_if_dead(key: str, address: str, lease_id: str, pid: int) -> None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process_end(pid), _LAST_SECONDS)
+                await self._release(
+                    address, key, lease_id, "the kernel ended with the program that started it"
+                )
+
+        watched = list(self._watched.items())
+        await asyncio.gather(*(release_if_dead(key, *rest) for key, rest in watched))
         for task in [*self._renewals.values(), *self._watches.values()]:
             task.cancel()
         for address in list(self._clients):
@@ -192,7 +206,7 @@ class LeaseKeeper:
     def close(self) -> None:
         """Stop renewing and close the channels (at the end of the process)."""
         with contextlib.suppress(Exception):
-            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(2)
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_LAST_SECONDS + 2)
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-// The driver API as a libcuda.so.1 exports it: cuda.h, and the two functions of cudaProfiler.h, which comes in another wheel.
+// The driver API as a libcuda.so.1 exports it: cuda.h, and the two functions of cudaProfiler.h, which comes
+// in another wheel.
 #pragma once
 
 #include <cuda.h>

@@ -5,7 +5,8 @@
 
 namespace gpukernel {
 
-CUresult find_entry_point(const char* symbol, void** function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+CUresult find_entry_point(const char* symbol, void** function, int version, cuuint64_t flags,
+                          CUdriverProcAddressQueryResult* status) {
     if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
     const bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     bool known = false;
@@ -21,7 +22,8 @@ CUresult find_entry_point(const char* symbol, void** function, int version, cuui
         if (!suffix) break;
     }
     *function = nullptr;
-    if (status) *status = known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    if (status)
+        *status = known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 

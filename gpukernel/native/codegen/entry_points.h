@@ -1,4 +1,5 @@
-// What every libcuda.so.1 built here shares: cuGetProcAddress over the generated table, and the errors' names.
+// What every libcuda.so.1 built here shares: cuGetProcAddress over the generated table, and the errors'
+// names.
 #pragma once
 
 #include "cuda_driver.h"
@@ -24,9 +25,11 @@ extern const ErrorText error_texts[];
 // What a name without an implementation answers with; the library says so where its users look for it.
 CUresult unsupported(const char* name);
 
-// The newest version of `symbol` that CUDA `version` knows; symbols that are not implemented are found as well, as
-// a driver too old to support a feature on some device has them, and return CUDA_ERROR_NOT_SUPPORTED when called.
-CUresult find_entry_point(const char* symbol, void** function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status);
+// The newest version of `symbol` that CUDA `version` knows; symbols that are not implemented are found as
+// well, as a driver too old to support a feature on some device has them, and return CUDA_ERROR_NOT_SUPPORTED
+// when called.
+CUresult find_entry_point(const char* symbol, void** function, int version, cuuint64_t flags,
+                          CUdriverProcAddressQueryResult* status);
 
 // Either out pointer may be null. CUDA_ERROR_INVALID_VALUE, and null, for a code that cuda.h does not have.
 CUresult error_text(CUresult error, const char** name, const char** sentence);

@@ -16,9 +16,11 @@ namespace gpukernel::shim {
 namespace {
 constexpr size_t QUEUE_BYTES = 48 << 10;  // a fuller queue is sent at once
 constexpr auto QUEUE_TIME = std::chrono::microseconds(100);
-constexpr int IDLE_ROUNDS = 200;          // then the flushing thread sleeps until it is called
+constexpr int IDLE_ROUNDS = 200;  // then the flushing thread sleeps until it is called
 
-std::string_view view(const uint8_t* data, size_t size) { return {reinterpret_cast<const char*>(data), size}; }
+std::string_view view(const uint8_t* data, size_t size) {
+    return {reinterpret_cast<const char*>(data), size};
+}
 }  // namespace
 
 void complain(const std::string& sentence) {
@@ -26,7 +28,8 @@ void complain(const std::string& sentence) {
     [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-bool Connection::open(const std::vector<std::string>& endpoints, const std::string& secret, std::string& error) {
+bool Connection::open(const std::vector<std::string>& endpoints, const std::string& secret,
+                      std::string& error) {
     error = "the lease names no worker";
     for (const std::string& endpoint : endpoints) {
         socket_ = wire::connect_to(endpoint, error);
@@ -54,17 +57,21 @@ bool Connection::shake_hands(const std::string& secret, std::string& error) {
     Proof proof{MAGIC, VERSION, {}, {}};
     Welcome welcome;
     error = "its worker does not speak this version of the protocol";
-    if (!socket_.read(&challenge, sizeof challenge) || challenge.magic != MAGIC || challenge.version != VERSION) return false;
+    if (!socket_.read(&challenge, sizeof challenge) || challenge.magic != MAGIC ||
+        challenge.version != VERSION)
+        return false;
     if (::getrandom(proof.nonce, sizeof proof.nonce, 0) != sizeof proof.nonce) return false;
     const auto theirs = view(challenge.nonce, NONCE), ours = view(proof.nonce, NONCE);
     Digest mac = hmac_sha256(secret, {"shim", theirs, ours});
     std::memcpy(proof.mac, mac.data(), MAC);
-    if (!socket_.write(&proof, sizeof proof) || !socket_.read(&welcome, sizeof welcome) || welcome.magic != MAGIC) {
+    if (!socket_.write(&proof, sizeof proof) || !socket_.read(&welcome, sizeof welcome) ||
+        welcome.magic != MAGIC) {
         error = "its worker ended the connection";
         return false;
     }
     if (welcome.status != Admission::welcome) {
-        error = welcome.status == Admission::full ? "too many programs use this slice" : "its worker refused the lease's secret";
+        error = welcome.status == Admission::full ? "too many programs use this slice"
+                                                  : "its worker refused the lease's secret";
         return false;
     }
     if (!equal(hmac_sha256(secret, {"worker", ours, theirs}), welcome.mac)) {
@@ -111,7 +118,9 @@ void Connection::goodbye(const std::string& reason) {
     socket_.shut();
     std::string sentence = reason;
     while (!sentence.empty() && (sentence.back() == '.' || sentence.back() == '\n')) sentence.pop_back();
-    complain(sentence + ". CUDA calls of this process fail from now on; restart the kernel or the program to get a fresh slice.");
+    complain(sentence +
+             ". CUDA calls of this process fail from now on; restart the kernel or the program to get a "
+             "fresh slice.");
 }
 
 void Connection::queued() {
@@ -123,7 +132,8 @@ void Connection::queued() {
     }
 }
 
-// Sends what has been queued for a while, so that a program that launches and then does something else sees its work begin.
+// Sends what has been queued for a while, so that a program that launches and then does something else sees
+// its work begin.
 void Connection::flush_in_time() {
     std::unique_lock lock(mutex);
     for (int idle = 0; alive();) {

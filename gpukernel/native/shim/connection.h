@@ -1,4 +1,5 @@
-// One connection to one worker: the queue of requests that need no answer, and what happens when the worker is gone.
+// One connection to one worker: the queue of requests that need no answer, and what happens when the worker
+// is gone.
 #pragma once
 
 #include <atomic>
@@ -34,7 +35,7 @@ class Connection {
     bool read(void* data, size_t size);
     void lost(const char* while_doing);  // says once why, and ends everything
     void goodbye(const std::string& reason);
-    void queued();                        // a request is complete and needs no answer
+    void queued();  // a request is complete and needs no answer
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
 
   private:

@@ -20,8 +20,8 @@ Context* context_of(CUcontext handle) {
 }
 
 #define GPUKERNEL_DEVICE(variable, index)              \
-    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;  \
-    Device* const variable = device_at(index);          \
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED; \
+    Device* const variable = device_at(index);         \
     if (!variable) return CUDA_ERROR_INVALID_DEVICE
 }  // namespace
 
@@ -29,7 +29,8 @@ CUresult CUDAAPI cuInit(unsigned int Flags) { return Flags ? CUDA_ERROR_INVALID_
 
 CUresult CUDAAPI cuDriverGetVersion(int* driverVersion) {
     if (!driverVersion) return CUDA_ERROR_INVALID_VALUE;
-    *driverVersion = process() ? std::min<int>(process()->devices[0]->facts.driver_version, CUDA_VERSION) : CUDA_VERSION;
+    *driverVersion =
+        process() ? std::min<int>(process()->devices[0]->facts.driver_version, CUDA_VERSION) : CUDA_VERSION;
     return CUDA_SUCCESS;
 }
 

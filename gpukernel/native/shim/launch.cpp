@@ -8,7 +8,8 @@ using namespace gpukernel::shim;
 using gpukernel::wire::Special;
 
 namespace {
-CUresult launch(const void* function, const unsigned (&shape)[6], unsigned shared, CUstream stream, bool cooperative, void** params, void** extra) {
+CUresult launch(const void* function, const unsigned (&shape)[6], unsigned shared, CUstream stream,
+                bool cooperative, void** params, void** extra) {
     GPUKERNEL_CURRENT(connection);
     // The last kernel that this thread launched is the likeliest to be the next.
     static thread_local const void* last = nullptr;
@@ -44,27 +45,38 @@ CUresult launch(const void* function, const unsigned (&shape)[6], unsigned share
 }
 }  // namespace
 
-CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
-                                unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams, void** extra) {
-    return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ}, sharedMemBytes, hStream, false, kernelParams, extra);
+CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                                void** kernelParams, void** extra) {
+    return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ}, sharedMemBytes, hStream,
+                  false, kernelParams, extra);
 }
 
-CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
+                                  void** extra) {
     if (!config) return CUDA_ERROR_INVALID_VALUE;
     bool cooperative = false;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         const CUlaunchAttribute& a = config->attrs[i];
         if (a.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = a.value.cooperative != 0;
-        if (a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z > 1)
+        if (a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION &&
+            a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z > 1)
             return gpukernel::unsupported("a launch with thread block clusters");
     }
-    return launch(f, {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes,
-                  config->hStream, cooperative, kernelParams, extra);
+    return launch(f,
+                  {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
+                   config->blockDimZ},
+                  config->sharedMemBytes, config->hStream, cooperative, kernelParams, extra);
 }
 
-CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
-                                           unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams) {
-    return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ}, sharedMemBytes, hStream, true, kernelParams, nullptr);
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                           unsigned int gridDimZ, unsigned int blockDimX,
+                                           unsigned int blockDimY, unsigned int blockDimZ,
+                                           unsigned int sharedMemBytes, CUstream hStream,
+                                           void** kernelParams) {
+    return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ}, sharedMemBytes, hStream,
+                  true, kernelParams, nullptr);
 }
 
 // A host function runs here, in the calling thread, once what was submitted before it is done.
@@ -74,7 +86,8 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData)
     if (error == CUDA_SUCCESS) fn(userData);
     return error;
 }
-CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned int flags) {
+CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData,
+                                     unsigned int flags) {
     if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
     CUresult error = cuStreamSynchronize(hStream);
     if (error != GONE) callback(hStream, error, userData);
@@ -102,11 +115,14 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* ca
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-                                                           size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func,
+                                                           CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                           size_t dynamicSMemSize, int blockSizeLimit,
+                                                           unsigned int flags) {
     GPUKERNEL_CURRENT(connection);
     if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
-    if (blockSizeToDynamicSMemSize) return gpukernel::unsupported("cuOccupancyMaxPotentialBlockSize with a callback");
+    if (blockSizeToDynamicSMemSize)
+        return gpukernel::unsupported("cuOccupancyMaxPotentialBlockSize with a callback");
     Request request(*connection, Special::best_block_size);
     request.put(reinterpret_cast<uint64_t>(func));
     request.put<uint64_t>(dynamicSMemSize);
@@ -115,7 +131,9 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
     if (result == CUDA_SUCCESS) *minGridSize = request.get<int32_t>(), *blockSize = request.get<int32_t>();
     return result;
 }
-CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func,
+                                                  CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                   size_t dynamicSMemSize, int blockSizeLimit) {
-    return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, 0);
+    return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
+                                                     dynamicSMemSize, blockSizeLimit, 0);
 }

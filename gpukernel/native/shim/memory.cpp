@@ -11,7 +11,8 @@ using gpukernel::wire::COPY_PIECE;
 using gpukernel::wire::Special;
 
 namespace {
-constexpr size_t SMALL = 16 << 10;  // a copy that is queued with the calls around it instead of being sent at once
+constexpr size_t SMALL =
+    16 << 10;  // a copy that is queued with the calls around it instead of being sent at once
 
 std::mutex host_mutex;
 std::map<uint64_t, size_t> host_memory;  // what cuMemHostAlloc gave and cuMemHostRegister named
@@ -22,7 +23,8 @@ bool is_host(uint64_t address) {
     return it != host_memory.begin() && address < std::prev(it)->first + std::prev(it)->second;
 }
 
-CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes, CUstream stream) {
+CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
+                   CUstream stream) {
     if (bytes && !source) return CUDA_ERROR_INVALID_VALUE;
     const char* from = static_cast<const char*>(source);
     for (size_t at = 0; at < bytes || at == 0;) {
@@ -44,7 +46,8 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
     return CUDA_SUCCESS;
 }
 
-CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes, CUstream stream) {
+CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                 CUstream stream) {
     if (bytes && !destination) return CUDA_ERROR_INVALID_VALUE;
     // Ask for a few pieces ahead, so that the worker fetches the next while this one is on its way.
     constexpr size_t AHEAD = 4;
@@ -106,8 +109,10 @@ struct Side {
     size_t pitch, height, x, y, z;
 };
 
-Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x, size_t y, size_t z) {
-    return {type, type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device, pitch, height, x, y, z};
+Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x,
+          size_t y, size_t z) {
+    return {type, type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device, pitch, height, x, y,
+            z};
 }
 
 // A box goes row by row, or at once where both sides are contiguous.
@@ -119,12 +124,16 @@ CUresult box(CUstream stream, Side from, Side to, size_t width, size_t height, s
         if (!s->pitch) s->pitch = s->x + width;
         if (!s->height) s->height = s->y + height;
         s->base += (s->z * s->height + s->y) * s->pitch + s->x;
-        if (s->type == CU_MEMORYTYPE_UNIFIED) s->type = on_device(*connection, s->base) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        if (s->type == CU_MEMORYTYPE_UNIFIED)
+            s->type = on_device(*connection, s->base) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
     }
-    if (from.pitch == width && to.pitch == width && (depth == 1 || (from.height == height && to.height == height))) width *= height * depth, height = depth = 1;
+    if (from.pitch == width && to.pitch == width &&
+        (depth == 1 || (from.height == height && to.height == height)))
+        width *= height * depth, height = depth = 1;
     for (size_t z = 0; z < depth; ++z)
         for (size_t y = 0; y < height; ++y) {
-            const uint64_t a = to.base + (z * to.height + y) * to.pitch, b = from.base + (z * from.height + y) * from.pitch;
+            const uint64_t a = to.base + (z * to.height + y) * to.pitch,
+                           b = from.base + (z * from.height + y) * from.pitch;
             CUresult error = CUDA_SUCCESS;
             if (to.type == CU_MEMORYTYPE_DEVICE && from.type == CU_MEMORYTYPE_DEVICE)
                 error = cuMemcpyDtoDAsync(a, b, width, stream);
@@ -141,14 +150,19 @@ CUresult box(CUstream stream, Side from, Side to, size_t width, size_t height, s
 
 CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    return box(stream, side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, 0, p->srcXInBytes, p->srcY, 0),
-               side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, 0, p->dstXInBytes, p->dstY, 0), p->WidthInBytes, p->Height, 1);
+    return box(stream,
+               side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, 0, p->srcXInBytes, p->srcY, 0),
+               side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, 0, p->dstXInBytes, p->dstY, 0),
+               p->WidthInBytes, p->Height, 1);
 }
 CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    return box(stream, side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight, p->srcXInBytes, p->srcY, p->srcZ),
-               side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight, p->dstXInBytes, p->dstY, p->dstZ), p->WidthInBytes,
-               p->Height, p->Depth);
+    return box(stream,
+               side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight, p->srcXInBytes,
+                    p->srcY, p->srcZ),
+               side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight, p->dstXInBytes,
+                    p->dstY, p->dstZ),
+               p->WidthInBytes, p->Height, p->Depth);
 }
 }  // namespace
 
@@ -156,7 +170,8 @@ CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dstDevice, const void* srcHost, size_t
     GPUKERNEL_CURRENT(connection);
     return to_device(*connection, dstDevice, srcHost, ByteCount, nullptr);
 }
-CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream) {
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
+                                   CUstream hStream) {
     GPUKERNEL_CURRENT(connection);
     return to_device(*connection, dstDevice, srcHost, ByteCount, hStream);
 }
@@ -172,12 +187,18 @@ CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
     CUresult error = anywhere(dst, src, ByteCount, nullptr);
     return error == CUDA_SUCCESS ? cuStreamSynchronize(nullptr) : error;
 }
-CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) { return anywhere(dst, src, ByteCount, hStream); }
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
+    return anywhere(dst, src, ByteCount, hStream);
+}
 CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D* pCopy) { return copy_2d(nullptr, pCopy); }
 CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* pCopy) { return copy_2d(nullptr, pCopy); }
-CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* pCopy, CUstream hStream) { return copy_2d(hStream, pCopy); }
+CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
+    return copy_2d(hStream, pCopy);
+}
 CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D* pCopy) { return copy_3d(nullptr, pCopy); }
-CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) { return copy_3d(hStream, pCopy); }
+CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
+    return copy_3d(hStream, pCopy);
+}
 
 // --- host memory ---
 
@@ -205,13 +226,16 @@ CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags)
     GPUKERNEL_CURRENT(connection);
     if (!p || !bytesize) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(host_mutex);
-    return host_memory.emplace(reinterpret_cast<uint64_t>(p), bytesize).second ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    return host_memory.emplace(reinterpret_cast<uint64_t>(p), bytesize).second
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
 CUresult CUDAAPI cuMemHostUnregister(void* p) {
     GPUKERNEL_CURRENT(connection);
     std::lock_guard lock(host_mutex);
-    return host_memory.erase(reinterpret_cast<uint64_t>(p)) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    return host_memory.erase(reinterpret_cast<uint64_t>(p)) ? CUDA_SUCCESS
+                                                            : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
@@ -228,12 +252,19 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     uint64_t value = 0;
     if (is_host(ptr)) {
         switch (attribute) {
-            case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: value = CU_MEMORYTYPE_HOST; break;
-            case CU_POINTER_ATTRIBUTE_HOST_POINTER: value = ptr; break;
-            case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return CUDA_ERROR_INVALID_VALUE;
-            default: break;
+            case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+                value = CU_MEMORYTYPE_HOST;
+                break;
+            case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+                value = ptr;
+                break;
+            case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+                return CUDA_ERROR_INVALID_VALUE;
+            default:
+                break;
         }
-    } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT && attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+    } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT &&
+               attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
         Request request(*connection, Special::pointer_attribute);
         request.put<int32_t>(attribute);
         request.put<uint64_t>(ptr);
@@ -241,22 +272,32 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
         value = request.get<uint64_t>();
     }
     switch (attribute) {
-        case CU_POINTER_ATTRIBUTE_CONTEXT: *static_cast<Context**>(data) = context_stack.back(); break;
-        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(data) = context_stack.back()->device->index; break;
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            *static_cast<Context**>(data) = context_stack.back();
+            break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+            *static_cast<int*>(data) = context_stack.back()->device->index;
+            break;
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        case CU_POINTER_ATTRIBUTE_MAPPED: *static_cast<unsigned*>(data) = static_cast<unsigned>(value); break;
+        case CU_POINTER_ATTRIBUTE_MAPPED:
+            *static_cast<unsigned*>(data) = static_cast<unsigned>(value);
+            break;
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<uint64_t*>(data) = value; break;
-        default: return CUDA_ERROR_NOT_SUPPORTED;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            *static_cast<uint64_t*>(data) = value;
+            break;
+        default:
+            return CUDA_ERROR_NOT_SUPPORTED;
     }
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes,
+                                        void** data, CUdeviceptr ptr) {
     if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < numAttributes; ++i)
         if (CUresult error = cuPointerGetAttribute(data[i], attributes[i], ptr); error == GONE) return error;

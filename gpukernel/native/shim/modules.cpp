@@ -12,7 +12,8 @@ using namespace gpukernel::shim;
 using gpukernel::wire::Special;
 
 namespace {
-// The extent of an image that a program passes as a bare pointer: text up to its NUL, a fat binary or a cubin by what its header says.
+// The extent of an image that a program passes as a bare pointer: text up to its NUL, a fat binary or a cubin
+// by what its header says.
 bool extent_of(const void* image, std::string_view& bytes) {
     constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f;
     const char* at = static_cast<const char*>(image);
@@ -37,7 +38,8 @@ bool extent_of(const void* image, std::string_view& bytes) {
         std::memcpy(&program, at + 32, 8), std::memcpy(&section, at + 40, 8);
         std::memcpy(&program_size, at + 54, 2), std::memcpy(&program_count, at + 56, 2);
         std::memcpy(&section_size, at + 58, 2), std::memcpy(&section_count, at + 60, 2);
-        bytes = {at, std::max<uint64_t>(program + program_size * program_count, section + section_size * section_count)};
+        bytes = {at, std::max<uint64_t>(program + program_size * program_count,
+                                        section + section_size * section_count)};
         return true;
     }
     bytes = {at, std::strlen(at) + 1};
@@ -52,7 +54,8 @@ struct Logs {  // where a program wants the compiler's log
     Logs(unsigned count, CUjit_option* options, void** values) {
         for (unsigned i = 0; options && values && i < count; ++i) {
             if (options[i] == CU_JIT_ERROR_LOG_BUFFER) error = static_cast<char*>(values[i]);
-            if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) size = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffff, size_out = &values[i];
+            if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+                size = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffff, size_out = &values[i];
             if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) values[i] = nullptr;
             if (options[i] == CU_JIT_INFO_LOG_BUFFER && values[i]) *static_cast<char*>(values[i]) = 0;
         }
@@ -121,36 +124,48 @@ CUresult layout_of(Connection& connection, const void* function, std::shared_ptr
 
 }  // namespace gpukernel::shim
 
-CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions,
+                                    CUjit_option* options, void** optionValues) {
     GPUKERNEL_CURRENT(connection);
     if (!module) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
-    CUresult result = load(*connection, Special::load_image, image, Logs(numOptions, options, optionValues), handle);
+    CUresult result =
+        load(*connection, Special::load_image, image, Logs(numOptions, options, optionValues), handle);
     if (result == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(handle);
     return result;
 }
-CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) { return cuModuleLoadDataEx(module, image, 0, nullptr, nullptr); }
-CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) { return cuModuleLoadDataEx(module, fatCubin, 0, nullptr, nullptr); }
+CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) {
+    return cuModuleLoadDataEx(module, image, 0, nullptr, nullptr);
+}
+CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
+    return cuModuleLoadDataEx(module, fatCubin, 0, nullptr, nullptr);
+}
 CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
     std::string bytes;
     if (!read_file(fname, bytes)) return CUDA_ERROR_FILE_NOT_FOUND;
     return cuModuleLoadData(module, bytes.c_str());
 }
 
-CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
-                                   CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions,
+                                   void** jitOptionsValues, unsigned int numJitOptions,
+                                   CUlibraryOption* libraryOptions, void** libraryOptionValues,
+                                   unsigned int numLibraryOptions) {
     GPUKERNEL_DEFAULT_DEVICE(connection);
     if (!library) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
-    CUresult result = load(*connection, Special::load_library, code, Logs(numJitOptions, jitOptions, jitOptionsValues), handle);
+    CUresult result = load(*connection, Special::load_library, code,
+                           Logs(numJitOptions, jitOptions, jitOptionsValues), handle);
     if (result == CUDA_SUCCESS) *library = reinterpret_cast<CUlibrary>(handle);
     return result;
 }
-CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
-                                       CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions,
+                                       void** jitOptionsValues, unsigned int numJitOptions,
+                                       CUlibraryOption* libraryOptions, void** libraryOptionValues,
+                                       unsigned int numLibraryOptions) {
     std::string bytes;
     if (!read_file(fileName, bytes)) return CUDA_ERROR_FILE_NOT_FOUND;
-    return cuLibraryLoadData(library, bytes.c_str(), jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+    return cuLibraryLoadData(library, bytes.c_str(), jitOptions, jitOptionsValues, numJitOptions,
+                             libraryOptions, libraryOptionValues, numLibraryOptions);
 }
 
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
@@ -161,9 +176,12 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
     if (result == CUDA_SUCCESS) *name = layout->name.c_str();
     return result;
 }
-CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) { return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc)); }
+CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
+    return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc));
+}
 
-CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
+CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues,
+                              CUlinkState* stateOut) {
     GPUKERNEL_CURRENT(connection);
     if (!stateOut) return CUDA_ERROR_INVALID_VALUE;
     Request request(*connection, Special::link_create);
@@ -175,7 +193,9 @@ CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, vo
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size,
+                               const char* name, unsigned int numOptions, CUjit_option* options,
+                               void** optionValues) {
     GPUKERNEL_CURRENT(connection);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
     Request request(*connection, Special::link_add);
@@ -189,7 +209,8 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
     if (result != CUDA_SUCCESS) links.logs[state].write(log);
     return result;
 }
-CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
+                               unsigned int numOptions, CUjit_option* options, void** optionValues) {
     std::string bytes;
     if (!read_file(path, bytes)) return CUDA_ERROR_FILE_NOT_FOUND;
     return cuLinkAddData(state, type, bytes.data(), bytes.size(), path, numOptions, options, optionValues);
@@ -204,7 +225,8 @@ CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* size
     std::lock_guard lock(links.mutex);
     links.logs[state].write(log);
     if (result != CUDA_SUCCESS) return result;
-    std::string& image = links.images[state];  // the caller may read it until cuLinkDestroy, which comes rarely: kept
+    std::string& image =
+        links.images[state];  // the caller may read it until cuLinkDestroy, which comes rarely: kept
     image = request.rest();
     if (cubinOut) *cubinOut = image.data();
     if (sizeOut) *sizeOut = image.size();

@@ -21,7 +21,8 @@ CUresult unsupported(const char* name) {
         static std::mutex mutex;
         static std::unordered_set<std::string> told;
         std::lock_guard lock(mutex);
-        if (told.insert(name).second) shim::complain(std::string(name) + " is not supported over the network");
+        if (told.insert(name).second)
+            shim::complain(std::string(name) + " is not supported over the network");
     }
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -74,7 +75,8 @@ bool learn(Device& device) {
 }
 
 void in_forked_child() {
-    // The socket is the parent's and threads are gone.  CUDA cannot be used after fork; a child that never used it may start anew.
+    // The socket is the parent's and threads are gone.  CUDA cannot be used after fork; a child that never
+    // used it may start anew.
     if (instance.load()) forked = true;
 }
 }  // namespace
@@ -103,7 +105,8 @@ CUresult initialise() {
             fresh->devices.push_back(std::move(device));
         }
         if (!lease.devices.empty() && fresh->devices.size() == lease.devices.size()) {
-            instance.store(fresh.release());  // for as long as the process lives: threads may be inside at exit
+            instance.store(
+                fresh.release());  // for as long as the process lives: threads may be inside at exit
             return CUDA_SUCCESS;
         }
     }
@@ -114,7 +117,9 @@ CUresult initialise() {
     return CUDA_ERROR_NO_DEVICE;
 }
 
-Process* process() { return forked.load(std::memory_order_relaxed) ? nullptr : instance.load(std::memory_order_acquire); }
+Process* process() {
+    return forked.load(std::memory_order_relaxed) ? nullptr : instance.load(std::memory_order_acquire);
+}
 
 Connection* current(CUresult& error) {
     if (!process()) {

@@ -48,8 +48,8 @@ extern thread_local std::vector<Context*> context_stack;
 Connection* current(CUresult& error);
 Connection* default_device(CUresult& error);
 
-#define GPUKERNEL_CONNECTION(connection, of)                                   \
-    CUresult error_of_##connection = CUDA_SUCCESS;                              \
+#define GPUKERNEL_CONNECTION(connection, of)                                                        \
+    CUresult error_of_##connection = CUDA_SUCCESS;                                                  \
     ::gpukernel::shim::Connection* const connection = ::gpukernel::shim::of(error_of_##connection); \
     if (!connection) return error_of_##connection
 #define GPUKERNEL_CURRENT(connection) GPUKERNEL_CONNECTION(connection, current)

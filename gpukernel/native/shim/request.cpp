@@ -7,7 +7,8 @@
 namespace gpukernel::shim {
 
 namespace {
-void print(const char* text, size_t size) {  // what device code printed, in order, where a local GPU's would go
+void print(const char* text,
+           size_t size) {  // what device code printed, in order, where a local GPU's would go
     while (size) {
         ssize_t written = ::write(STDOUT_FILENO, text, size);
         if (written <= 0) return;
@@ -17,7 +18,10 @@ void print(const char* text, size_t size) {  // what device code printed, in ord
 }  // namespace
 
 Request::Request(Connection& connection, uint16_t call)
-    : connection_(connection), lock_(connection.mutex), start_(connection.buffer().size()), writer_(connection.buffer()) {
+    : connection_(connection),
+      lock_(connection.mutex),
+      start_(connection.buffer().size()),
+      writer_(connection.buffer()) {
     put(wire::FrameHeader{0, call, 0});
 }
 
@@ -79,7 +83,8 @@ CUresult Request::receive(Connection& connection, void* data, size_t size, std::
         if (connection.read(reason.data(), reason.size())) connection.goodbye(reason);
         return GONE;
     }
-    if (head.header.length < 8 || head.header.length > wire::MAX_BODY || !connection.read(&head.result, 8)) return connection.lost("an answer made no sense"), GONE;
+    if (head.header.length < 8 || head.header.length > wire::MAX_BODY || !connection.read(&head.result, 8))
+        return connection.lost("an answer made no sense"), GONE;
     uint32_t left = head.header.length - 8;
     if (head.printed > left) return connection.lost("an answer made no sense"), GONE;
     if (head.printed) {

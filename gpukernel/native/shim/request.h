@@ -27,9 +27,9 @@ class Request {
         return name;
     }
 
-    CUresult queue();                                  // done: nobody waits for it
+    CUresult queue();                                    // done: nobody waits for it
     CUresult queue_with(const void* data, size_t size);  // user memory goes at the end of the body
-    CUresult send();                                   // waits for the answer, whose outputs `get` reads
+    CUresult send();                                     // waits for the answer, whose outputs `get` reads
     // The answer's outputs go straight to `data`; for a copy of exactly `size` bytes.
     CUresult send_into(void* data, size_t size);
 

@@ -1,5 +1,5 @@
-// The seam between the simulated GPU's two rooms: `driver/` (the CUDA driver API) stands on top of this header,
-// `ptx/` and `exec/` (decode PTX, execute it) stand below it.  Neither knows more of the other.
+// The seam between the simulated GPU's two rooms: `driver/` (the CUDA driver API) stands on top of this
+// header, `ptx/` and `exec/` (decode PTX, execute it) stand below it.  Neither knows more of the other.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,8 @@ class DeviceMemory {
         uint64_t address;
         size_t bytes;
     };
-    // 256-byte aligned, zero-filled pages committed on first touch; nullopt when `capacity` would be exceeded.
+    // 256-byte aligned, zero-filled pages committed on first touch; nullopt when `capacity` would be
+    // exceeded.
     virtual std::optional<uint64_t> allocate(size_t bytes) = 0;
     virtual bool free(uint64_t address) = 0;  // false: not the start of a live allocation
     virtual std::optional<Block> find(uint64_t address) const = 0;
@@ -34,16 +35,17 @@ std::unique_ptr<DeviceMemory> make_device_memory(size_t capacity_bytes);
 
 enum class Status {
     ok,
-    invalid_ptx,        // text is not PTX, or breaks its grammar       -> CUDA_ERROR_INVALID_PTX
-    unsupported,        // an instruction or directive that is lacking   -> CUDA_ERROR_NOT_SUPPORTED
-    illegal_address,    // out of bounds                                 -> CUDA_ERROR_ILLEGAL_ADDRESS, sticky
-    misaligned_address, //                                               -> CUDA_ERROR_MISALIGNED_ADDRESS, sticky
-    illegal_barrier,    // deadlocked or mismatched barrier              -> CUDA_ERROR_LAUNCH_FAILED, sticky
-    trap,               // trap, brkpt                                   -> CUDA_ERROR_LAUNCH_FAILED, sticky
-    assertion,          // __assertfail                                  -> CUDA_ERROR_ASSERT, sticky
-    invalid_launch,     // sizes out of range                            -> CUDA_ERROR_INVALID_VALUE
+    invalid_ptx,      // text is not PTX, or breaks its grammar       -> CUDA_ERROR_INVALID_PTX
+    unsupported,      // an instruction or directive that is lacking   -> CUDA_ERROR_NOT_SUPPORTED
+    illegal_address,  // out of bounds                                 -> CUDA_ERROR_ILLEGAL_ADDRESS, sticky
+    misaligned_address,  //                                               -> CUDA_ERROR_MISALIGNED_ADDRESS,
+                         //                                               sticky
+    illegal_barrier,     // deadlocked or mismatched barrier              -> CUDA_ERROR_LAUNCH_FAILED, sticky
+    trap,                // trap, brkpt                                   -> CUDA_ERROR_LAUNCH_FAILED, sticky
+    assertion,           // __assertfail                                  -> CUDA_ERROR_ASSERT, sticky
+    invalid_launch,      // sizes out of range                            -> CUDA_ERROR_INVALID_VALUE
     out_of_memory,
-    not_found,          // an extern symbol that nothing defines         -> CUDA_ERROR_INVALID_PTX at link
+    not_found,  // an extern symbol that nothing defines         -> CUDA_ERROR_INVALID_PTX at link
 };
 struct Result {
     Status status = Status::ok;
@@ -57,11 +59,11 @@ struct Param {
 struct KernelInfo {
     std::string name;
     std::vector<Param> params;
-    uint32_t param_bytes;         // size of the parameter block, offsets as the PTX ABI lays it out
+    uint32_t param_bytes;  // size of the parameter block, offsets as the PTX ABI lays it out
     uint32_t static_shared_bytes;
-    uint32_t local_bytes;         // per thread
-    uint32_t registers;           // per thread, 32-bit equivalents, an estimate
-    uint32_t max_threads;         // per block: .maxntid or 1024
+    uint32_t local_bytes;  // per thread
+    uint32_t registers;    // per thread, 32-bit equivalents, an estimate
+    uint32_t max_threads;  // per block: .maxntid or 1024
 };
 struct GlobalInfo {
     std::string name;
@@ -75,9 +77,10 @@ struct Dim3 {
 struct Launch {
     Dim3 grid, block;
     uint32_t dynamic_shared_bytes = 0;
-    const void* params = nullptr;  // KernelInfo::param_bytes bytes, copied before run() returns control to others
-    bool cooperative = false;      // every block resident: grid barriers work
-    const volatile bool* cancel = nullptr;  // polled at back edges; set: stop with Status::trap
+    const void* params =
+        nullptr;               // KernelInfo::param_bytes bytes, copied before run() returns control to others
+    bool cooperative = false;  // every block resident: grid barriers work
+    const volatile bool* cancel = nullptr;        // polled at back edges; set: stop with Status::trap
     std::function<void(std::string_view)> print;  // device printf's text, called from any thread
 };
 
@@ -93,8 +96,8 @@ class Module {
     virtual Result run(std::string_view kernel, const Launch& launch) = 0;
 };
 
-// `log` gets what a person should read: the line, the instruction, the reason.  `device_sm` (70, 80, 90) answers
-// %nv_..., .target checks and kernels that ask.
+// `log` gets what a person should read: the line, the instruction, the reason.  `device_sm` (70, 80, 90)
+// answers %nv_..., .target checks and kernels that ask.
 Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory& memory, int device_sm,
                    int multiprocessors, std::unique_ptr<Module>& module, std::string& log);
 

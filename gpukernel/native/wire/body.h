@@ -1,4 +1,5 @@
-// Writing and reading the body of a frame.  A Reader never reads outside its bytes: past the end it yields zeroes and remembers that it failed.
+// Writing and reading the body of a frame.  A Reader never reads outside its bytes: past the end it yields
+// zeroes and remembers that it failed.
 #pragma once
 
 #include <cstdint>

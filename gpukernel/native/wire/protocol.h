@@ -1,22 +1,23 @@
 // The remoting protocol, version 1: what a shim and a worker say to each other over a unix socket or TCP.
 //
-// All integers are little-endian.  A connection begins with a handshake in which both ends prove that they know the
-// lease's secret and nothing else is read:
+// All integers are little-endian.  A connection begins with a handshake in which both ends prove that they
+// know the lease's secret and nothing else is read:
 //
 //     worker → shim    Challenge { magic, version, nonce[32] }
-//     shim → worker    Proof     { magic, version, nonce[32], mac[32] }   mac = HMAC-SHA256(secret, "shim" ‖ worker's nonce ‖ shim's nonce)
-//     worker → shim    Welcome   { magic, status, mac[32] }               mac = HMAC-SHA256(secret, "worker" ‖ shim's nonce ‖ worker's nonce)
+//     shim → worker    Proof     { magic, version, nonce[32], mac[32] }   mac = HMAC-SHA256(secret, "shim" ‖
+//     worker's nonce ‖ shim's nonce) worker → shim    Welcome   { magic, status, mac[32] }               mac
+//     = HMAC-SHA256(secret, "worker" ‖ shim's nonce ‖ worker's nonce)
 //
-// Then the shim sends requests, each a FrameHeader and `length` bytes, executed in the order in which they come.  A
-// request whose call is asynchronous is not answered: its error, if any, is kept and told by the next answer,
-// as CUDA itself does.  Every other request is answered by one frame whose `call` is the request's and whose body begins
-// with
+// Then the shim sends requests, each a FrameHeader and `length` bytes, executed in the order in which they
+// come.  A request whose call is asynchronous is not answered: its error, if any, is kept and told by the
+// next answer, as CUDA itself does.  Every other request is answered by one frame whose `call` is the
+// request's and whose body begins with
 //
 //     u32 result      a CUresult: the call's own, or where that is success, the first error kept
 //     u32 printed     how many bytes of text device code has printed since the last answer; they follow
 //
-// and goes on with the call's outputs where the result is CUDA_SUCCESS.  A frame with call = GOODBYE may come instead of an
-// answer: its body is a sentence that says why the worker ends the connection.
+// and goes on with the call's outputs where the result is CUDA_SUCCESS.  A frame with call = GOODBYE may come
+// instead of an answer: its body is a sentence that says why the worker ends the connection.
 //
 // Bulk data of copies stands at the end of a body and is sent from, and received into, the user's memory.
 // A copy is cut into pieces of at most COPY_PIECE bytes, so that a worker's buffer stays small.
@@ -52,7 +53,8 @@ struct FrameHeader {
     uint16_t call;
     uint16_t reserved;
 };
-static_assert(sizeof(Challenge) == 40 && sizeof(Proof) == 72 && sizeof(Welcome) == 40 && sizeof(FrameHeader) == 8);
+static_assert(sizeof(Challenge) == 40 && sizeof(Proof) == 72 && sizeof(Welcome) == 40 &&
+              sizeof(FrameHeader) == 8);
 
 // Calls: the driver functions follow from FIRST_FUNCTION on, numbered by codegen in one table for both ends.
 constexpr uint16_t GOODBYE = 1;
@@ -76,7 +78,7 @@ enum class Special : uint16_t {
 constexpr uint64_t NAMED_BY_SHIM = uint64_t{1} << 40;
 
 constexpr size_t COPY_PIECE = 1 << 20;
-constexpr size_t MAX_BODY = 512 << 20;   // the largest module image
-constexpr size_t MAX_CALL = 64 << 10;    // the largest body of any other call but copies
+constexpr size_t MAX_BODY = 512 << 20;  // the largest module image
+constexpr size_t MAX_CALL = 64 << 10;   // the largest body of any other call but copies
 
 }  // namespace gpukernel::wire

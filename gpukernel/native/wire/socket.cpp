@@ -146,7 +146,8 @@ Socket listen_tcp(const std::string& host, int& port, std::string& error) {
         return {};
     }
     Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const bool bound = ::bind(socket.fd(), found->ai_addr, found->ai_addrlen) == 0 && ::listen(socket.fd(), 64) == 0;
+    const bool bound =
+        ::bind(socket.fd(), found->ai_addr, found->ai_addrlen) == 0 && ::listen(socket.fd(), 64) == 0;
     ::freeaddrinfo(found);
     sockaddr_storage name{};
     socklen_t size = sizeof name;
@@ -154,7 +155,8 @@ Socket listen_tcp(const std::string& host, int& port, std::string& error) {
         error = host + ": " + std::strerror(errno);
         return {};
     }
-    port = ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&name)->sin6_port : reinterpret_cast<sockaddr_in*>(&name)->sin_port);
+    port = ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&name)->sin6_port
+                                            : reinterpret_cast<sockaddr_in*>(&name)->sin_port);
     return socket;
 }
 

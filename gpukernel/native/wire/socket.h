@@ -24,9 +24,10 @@ class Socket {
 
     bool read(void* data, size_t size);  // all of it; false at the end of the stream or an error
     bool write(const void* data, size_t size);
-    bool write(const void* head, size_t head_size, const void* tail, size_t tail_size);  // in one system call where it fits
-    void timeout(int seconds);  // of every read and write; 0 for none
-    void shut();                // wakes whoever reads
+    bool write(const void* head, size_t head_size, const void* tail,
+               size_t tail_size);  // in one system call where it fits
+    void timeout(int seconds);     // of every read and write; 0 for none
+    void shut();                   // wakes whoever reads
 
   private:
     int fd_ = -1;

@@ -17,7 +17,8 @@ CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     if (bytes > lease.memory_limit() || !lease.reserve(charge(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr address = 0;
-    CUresult result = asynchronous ? session.cuda().cuMemAllocAsync(&address, bytes, stream) : session.cuda().cuMemAlloc_v2(&address, bytes);
+    CUresult result = asynchronous ? session.cuda().cuMemAllocAsync(&address, bytes, stream)
+                                   : session.cuda().cuMemAlloc_v2(&address, bytes);
     if (result != CUDA_SUCCESS) {
         lease.cancel(charge(bytes));
         return result;
@@ -27,7 +28,9 @@ CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream
     return CUDA_SUCCESS;
 }
 
-CUresult serve_cuMemAlloc_v2(Session& session, Reader& in, Writer& out) { return allocate(session, out, in.get<uint64_t>(), nullptr, false); }
+CUresult serve_cuMemAlloc_v2(Session& session, Reader& in, Writer& out) {
+    return allocate(session, out, in.get<uint64_t>(), nullptr, false);
+}
 
 CUresult serve_cuMemAllocAsync(Session& session, Reader& in, Writer& out) {
     const auto bytes = in.get<uint64_t>();
@@ -39,7 +42,8 @@ CUresult serve_cuMemAllocAsync(Session& session, Reader& in, Writer& out) {
 CUresult serve_cuMemAllocPitch_v2(Session& session, Reader& in, Writer& out) {
     const auto width = in.get<uint64_t>(), height = in.get<uint64_t>();
     if (!width || !height) return CUDA_ERROR_INVALID_VALUE;
-    if (width > session.lease().memory_limit() || height > session.lease().memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (width > session.lease().memory_limit() || height > session.lease().memory_limit())
+        return CUDA_ERROR_OUT_OF_MEMORY;
     const uint64_t pitch = charge(width);  // 512 divides every pitch that the driver gives
     uint64_t bytes;
     if (__builtin_mul_overflow(pitch, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -76,9 +80,12 @@ CUresult copy(Session& session, Reader& in, bool with_stream) {
     const auto destination = in.get<CUdeviceptr>(), source = in.get<CUdeviceptr>();
     const auto bytes = in.get<uint64_t>();
     CUstream stream = nullptr;
-    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (in.failed() || !session.lease().valid(destination, bytes) || !session.lease().valid(source, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    return with_stream ? session.cuda().cuMemcpyDtoDAsync_v2(destination, source, bytes, stream) : session.cuda().cuMemcpyDtoD_v2(destination, source, bytes);
+    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (in.failed() || !session.lease().valid(destination, bytes) || !session.lease().valid(source, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    return with_stream ? session.cuda().cuMemcpyDtoDAsync_v2(destination, source, bytes, stream)
+                       : session.cuda().cuMemcpyDtoD_v2(destination, source, bytes);
 }
 CUresult serve_cuMemcpyDtoD_v2(Session& session, Reader& in, Writer&) { return copy(session, in, false); }
 CUresult serve_cuMemcpyDtoDAsync_v2(Session& session, Reader& in, Writer&) { return copy(session, in, true); }
@@ -89,16 +96,21 @@ CUresult fill(Session& session, Reader& in, Function function, bool with_stream)
     const auto value = in.get<T>();
     const auto count = in.get<uint64_t>();
     CUstream stream = nullptr;
-    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream))
+        return CUDA_ERROR_INVALID_HANDLE;
     uint64_t bytes;
-    if (in.failed() || __builtin_mul_overflow(count, sizeof(T), &bytes) || !session.lease().valid(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (in.failed() || __builtin_mul_overflow(count, sizeof(T), &bytes) ||
+        !session.lease().valid(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
     if constexpr (std::is_invocable_v<Function, CUdeviceptr, T, size_t, CUstream>)
         return function(address, value, count, stream);
     else
         return function(address, value, count);
 }
-#define GPUKERNEL_FILL(name, type, stream) \
-    CUresult serve_##name(Session& session, Reader& in, Writer&) { return fill<type>(session, in, session.cuda().name, stream); }
+#define GPUKERNEL_FILL(name, type, stream)                           \
+    CUresult serve_##name(Session& session, Reader& in, Writer&) {   \
+        return fill<type>(session, in, session.cuda().name, stream); \
+    }
 GPUKERNEL_FILL(cuMemsetD8_v2, unsigned char, false)
 GPUKERNEL_FILL(cuMemsetD16_v2, unsigned short, false)
 GPUKERNEL_FILL(cuMemsetD32_v2, unsigned int, false)
@@ -113,18 +125,22 @@ CUresult fill_2d(Session& session, Reader& in, Function function, bool with_stre
     const auto value = in.get<T>();
     const auto width = in.get<uint64_t>(), height = in.get<uint64_t>();
     CUstream stream = nullptr;
-    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream))
+        return CUDA_ERROR_INVALID_HANDLE;
     uint64_t row, rows, bytes;
-    if (in.failed() || !height || __builtin_mul_overflow(width, sizeof(T), &row) || __builtin_mul_overflow(pitch, height - 1, &rows) ||
-        __builtin_add_overflow(row, rows, &bytes) || !session.lease().valid(address, bytes))
+    if (in.failed() || !height || __builtin_mul_overflow(width, sizeof(T), &row) ||
+        __builtin_mul_overflow(pitch, height - 1, &rows) || __builtin_add_overflow(row, rows, &bytes) ||
+        !session.lease().valid(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if constexpr (std::is_invocable_v<Function, CUdeviceptr, size_t, T, size_t, size_t, CUstream>)
         return function(address, pitch, value, width, height, stream);
     else
         return function(address, pitch, value, width, height);
 }
-#define GPUKERNEL_FILL_2D(name, type, stream) \
-    CUresult serve_##name(Session& session, Reader& in, Writer&) { return fill_2d<type>(session, in, session.cuda().name, stream); }
+#define GPUKERNEL_FILL_2D(name, type, stream)                           \
+    CUresult serve_##name(Session& session, Reader& in, Writer&) {      \
+        return fill_2d<type>(session, in, session.cuda().name, stream); \
+    }
 GPUKERNEL_FILL_2D(cuMemsetD2D8_v2, unsigned char, false)
 GPUKERNEL_FILL_2D(cuMemsetD2D16_v2, unsigned short, false)
 GPUKERNEL_FILL_2D(cuMemsetD2D32_v2, unsigned int, false)
@@ -142,11 +158,21 @@ CUresult end(Session& session, Reader& in, Kind kind, Function function) {
     session.drop(name);
     return function(handle);
 }
-CUresult serve_cuModuleUnload(Session& s, Reader& in, Writer&) { return end<CUmodule>(s, in, Kind::module, s.cuda().cuModuleUnload); }
-CUresult serve_cuLibraryUnload(Session& s, Reader& in, Writer&) { return end<CUlibrary>(s, in, Kind::library, s.cuda().cuLibraryUnload); }
-CUresult serve_cuStreamDestroy_v2(Session& s, Reader& in, Writer&) { return end<CUstream>(s, in, Kind::stream, s.cuda().cuStreamDestroy_v2); }
-CUresult serve_cuEventDestroy_v2(Session& s, Reader& in, Writer&) { return end<CUevent>(s, in, Kind::event, s.cuda().cuEventDestroy_v2); }
-CUresult serve_cuLinkDestroy(Session& s, Reader& in, Writer&) { return end<CUlinkState>(s, in, Kind::link, s.cuda().cuLinkDestroy); }
+CUresult serve_cuModuleUnload(Session& s, Reader& in, Writer&) {
+    return end<CUmodule>(s, in, Kind::module, s.cuda().cuModuleUnload);
+}
+CUresult serve_cuLibraryUnload(Session& s, Reader& in, Writer&) {
+    return end<CUlibrary>(s, in, Kind::library, s.cuda().cuLibraryUnload);
+}
+CUresult serve_cuStreamDestroy_v2(Session& s, Reader& in, Writer&) {
+    return end<CUstream>(s, in, Kind::stream, s.cuda().cuStreamDestroy_v2);
+}
+CUresult serve_cuEventDestroy_v2(Session& s, Reader& in, Writer&) {
+    return end<CUevent>(s, in, Kind::event, s.cuda().cuEventDestroy_v2);
+}
+CUresult serve_cuLinkDestroy(Session& s, Reader& in, Writer&) {
+    return end<CUlinkState>(s, in, Kind::link, s.cuda().cuLinkDestroy);
+}
 
 // --- what the shim names ---
 
@@ -195,8 +221,12 @@ CUresult variable(Session& session, Reader& in, Writer& out, Kind kind, Function
     out.put<uint64_t>(bytes);
     return result;
 }
-CUresult serve_cuModuleGetGlobal_v2(Session& s, Reader& in, Writer& out) { return variable<CUmodule>(s, in, out, Kind::module, s.cuda().cuModuleGetGlobal_v2); }
-CUresult serve_cuLibraryGetGlobal(Session& s, Reader& in, Writer& out) { return variable<CUlibrary>(s, in, out, Kind::library, s.cuda().cuLibraryGetGlobal); }
+CUresult serve_cuModuleGetGlobal_v2(Session& s, Reader& in, Writer& out) {
+    return variable<CUmodule>(s, in, out, Kind::module, s.cuda().cuModuleGetGlobal_v2);
+}
+CUresult serve_cuLibraryGetGlobal(Session& s, Reader& in, Writer& out) {
+    return variable<CUlibrary>(s, in, out, Kind::library, s.cuda().cuLibraryGetGlobal);
+}
 
 // --- waiting ---
 

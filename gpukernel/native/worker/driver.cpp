@@ -21,9 +21,11 @@ bool Driver::load(const std::string& path, std::string& error) {
         error = std::string("the CUDA library cannot be loaded: ") + ::dlerror();
         return false;
     }
-#define GPUKERNEL_DRIVER_FUNCTION(name)                                                       \
-    if (void* symbol = ::dlsym(library, #name)) name = reinterpret_cast<decltype(name)>(symbol); \
-    else name = stand_in(static_cast<decltype(name)>(nullptr));
+#define GPUKERNEL_DRIVER_FUNCTION(name)                  \
+    if (void* symbol = ::dlsym(library, #name))          \
+        name = reinterpret_cast<decltype(name)>(symbol); \
+    else                                                 \
+        name = stand_in(static_cast<decltype(name)>(nullptr));
 #include "driver_functions.inc"
 #undef GPUKERNEL_DRIVER_FUNCTION
     if (CUresult code = cuInit(0); code != CUDA_SUCCESS) {

@@ -13,7 +13,8 @@ struct Driver {
 #include "driver_functions.inc"
 #undef GPUKERNEL_DRIVER_FUNCTION
 
-    // Functions that an older driver lacks are answered with CUDA_ERROR_NOT_SUPPORTED; false where there is no driver at all.
+    // Functions that an older driver lacks are answered with CUDA_ERROR_NOT_SUPPORTED; false where there is
+    // no driver at all.
     bool load(const std::string& path, std::string& error);
     std::string error_name(CUresult code) const;
 };

@@ -86,7 +86,8 @@ double Lease::gpu_seconds() const {
 }
 
 double Lease::idle_seconds() const {
-    return std::chrono::duration<double>(Clock::now().time_since_epoch() - Clock::duration(last_call_.load())).count();
+    return std::chrono::duration<double>(Clock::now().time_since_epoch() - Clock::duration(last_call_.load()))
+        .count();
 }
 
 }  // namespace gpukernel::worker

@@ -14,7 +14,8 @@ namespace gpukernel::worker {
 
 using Clock = std::chrono::steady_clock;
 
-// Memory and use of one lease.  Quantities are unsigned and checked: nothing is given back that was not taken.
+// Memory and use of one lease.  Quantities are unsigned and checked: nothing is given back that was not
+// taken.
 class Lease {
   public:
     std::string id, secret;
@@ -26,9 +27,10 @@ class Lease {
     bool reserve(uint64_t bytes);
     void cancel(uint64_t bytes);
     void commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner);
-    void know(CUdeviceptr address, uint64_t bytes, const void* owner);  // a module's variable: valid, not on the books
-    bool release(CUdeviceptr address, const void* owner);               // false: not an allocation
-    bool valid(CUdeviceptr address, uint64_t bytes) const;              // wholly inside one allocation or variable
+    void know(CUdeviceptr address, uint64_t bytes,
+              const void* owner);                           // a module's variable: valid, not on the books
+    bool release(CUdeviceptr address, const void* owner);   // false: not an allocation
+    bool valid(CUdeviceptr address, uint64_t bytes) const;  // wholly inside one allocation or variable
     void forget(const void* owner, const std::function<void(CUdeviceptr)>& free);
 
     bool limit(uint64_t bytes);  // false where more is taken already

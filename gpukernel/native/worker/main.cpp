@@ -43,28 +43,55 @@ struct Resumed {
 };
 
 bool parse(int argc, char** argv, Options& options) {
-    static const option known[] = {{"list-devices", no_argument, nullptr, 'l'},    {"library", required_argument, nullptr, 'L'},
-                                   {"device", required_argument, nullptr, 'd'},    {"memory", required_argument, nullptr, 'm'},
-                                   {"weight", required_argument, nullptr, 'w'},    {"lease", required_argument, nullptr, 'i'},
-                                   {"directory", required_argument, nullptr, 'D'}, {"tcp", required_argument, nullptr, 't'},
-                                   {"orphan-seconds", required_argument, nullptr, 'o'}, {"resume", required_argument, nullptr, 'r'},
+    static const option known[] = {{"list-devices", no_argument, nullptr, 'l'},
+                                   {"library", required_argument, nullptr, 'L'},
+                                   {"device", required_argument, nullptr, 'd'},
+                                   {"memory", required_argument, nullptr, 'm'},
+                                   {"weight", required_argument, nullptr, 'w'},
+                                   {"lease", required_argument, nullptr, 'i'},
+                                   {"directory", required_argument, nullptr, 'D'},
+                                   {"tcp", required_argument, nullptr, 't'},
+                                   {"orphan-seconds", required_argument, nullptr, 'o'},
+                                   {"resume", required_argument, nullptr, 'r'},
                                    {nullptr, 0, nullptr, 0}};
     for (int c; (c = ::getopt_long(argc, argv, "", known, nullptr)) != -1;) {
         switch (c) {
-            case 'l': options.list = true; break;
-            case 'L': options.library = optarg; break;
-            case 'd': options.device = std::atoi(optarg); break;
-            case 'm': options.memory = std::strtoull(optarg, nullptr, 10); break;
-            case 'w': options.weight = std::atof(optarg); break;
-            case 'i': options.lease = optarg; break;
-            case 'D': options.directory = optarg; break;
-            case 't': options.tcp = optarg; break;
-            case 'o': options.orphan_seconds = std::atof(optarg); break;
-            case 'r': options.resume = std::atoi(optarg); break;
-            default: return false;
+            case 'l':
+                options.list = true;
+                break;
+            case 'L':
+                options.library = optarg;
+                break;
+            case 'd':
+                options.device = std::atoi(optarg);
+                break;
+            case 'm':
+                options.memory = std::strtoull(optarg, nullptr, 10);
+                break;
+            case 'w':
+                options.weight = std::atof(optarg);
+                break;
+            case 'i':
+                options.lease = optarg;
+                break;
+            case 'D':
+                options.directory = optarg;
+                break;
+            case 't':
+                options.tcp = optarg;
+                break;
+            case 'o':
+                options.orphan_seconds = std::atof(optarg);
+                break;
+            case 'r':
+                options.resume = std::atoi(optarg);
+                break;
+            default:
+                return false;
         }
     }
-    return !options.library.empty() && (options.list || (options.memory && !options.lease.empty() && !options.directory.empty()));
+    return !options.library.empty() &&
+           (options.list || (options.memory && !options.lease.empty() && !options.directory.empty()));
 }
 
 std::string json_string(const std::string& text) {
@@ -102,9 +129,12 @@ int list_devices(const Options& options) {
         cuda.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, i);
         cuda.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, i);
         cuda.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, i);
-        for (int b = 0; b < 16; ++b) std::snprintf(uuid + 2 * b, 3, "%02x", static_cast<unsigned char>(id.bytes[b]));
-        std::printf("%s{\"index\":%d,\"name\":%s,\"uuid\":\"%s\",\"memory_bytes\":%zu,\"compute_capability\":\"%d.%d\",\"multiprocessors\":%d}",
-                    i ? "," : "", i, json_string(name).c_str(), uuid, bytes, major, minor, multiprocessors);
+        for (int b = 0; b < 16; ++b)
+            std::snprintf(uuid + 2 * b, 3, "%02x", static_cast<unsigned char>(id.bytes[b]));
+        std::printf(
+            "%s{\"index\":%d,\"name\":%s,\"uuid\":\"%s\",\"memory_bytes\":%zu,\"compute_capability\":\"%d.%"
+            "d\",\"multiprocessors\":%d}",
+            i ? "," : "", i, json_string(name).c_str(), uuid, bytes, major, minor, multiprocessors);
     }
     std::printf("]\n");
     return 0;
@@ -125,16 +155,32 @@ bool read_secret(std::string& secret) {
     std::memcpy(state.secret, lease.secret.c_str(), std::min<size_t>(lease.secret.size(), 64));
     state.limit = lease.memory_limit(), state.peak = lease.memory_peak();
     state.calls = lease.calls, state.launches = lease.launches, state.gpu_seconds = lease.gpu_seconds();
-    state.unix_socket = doors.unix_socket.fd(), state.tcp = doors.tcp.fd(), state.control = doors.control.fd();
-    for (size_t i = 0; i < doors.endpoints.size() && i < 2; ++i) std::snprintf(state.endpoints[i], 256, "%s", doors.endpoints[i].c_str());
+    state.unix_socket = doors.unix_socket.fd(), state.tcp = doors.tcp.fd(),
+    state.control = doors.control.fd();
+    for (size_t i = 0; i < doors.endpoints.size() && i < 2; ++i)
+        std::snprintf(state.endpoints[i], 256, "%s", doors.endpoints[i].c_str());
     const int memory = ::memfd_create("gpukernel-worker", 0);
     if (memory < 0 || ::write(memory, &state, sizeof state) != sizeof state) std::_Exit(1);
     ::lseek(memory, 0, SEEK_SET);
     for (int fd : {state.unix_socket, state.tcp, state.control})
         if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
-    std::vector<std::string> words{argv[0], "--library", options.library, "--device", std::to_string(options.device), "--memory", std::to_string(state.limit),
-                                   "--weight", std::to_string(options.weight), "--lease", options.lease, "--directory", options.directory,
-                                   "--orphan-seconds", std::to_string(options.orphan_seconds), "--resume", std::to_string(memory)};
+    std::vector<std::string> words{argv[0],
+                                   "--library",
+                                   options.library,
+                                   "--device",
+                                   std::to_string(options.device),
+                                   "--memory",
+                                   std::to_string(state.limit),
+                                   "--weight",
+                                   std::to_string(options.weight),
+                                   "--lease",
+                                   options.lease,
+                                   "--directory",
+                                   options.directory,
+                                   "--orphan-seconds",
+                                   std::to_string(options.orphan_seconds),
+                                   "--resume",
+                                   std::to_string(memory)};
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -151,7 +197,8 @@ bool resume(const Options& options, Lease& lease, Server::Doors& doors) {
     lease.restore_peak(state.peak);
     lease.calls = state.calls, lease.launches = state.launches;
     lease.restore_gpu_seconds(state.gpu_seconds);
-    doors.unix_socket = wire::Socket(state.unix_socket), doors.tcp = wire::Socket(state.tcp), doors.control = wire::Socket(state.control);
+    doors.unix_socket = wire::Socket(state.unix_socket), doors.tcp = wire::Socket(state.tcp),
+    doors.control = wire::Socket(state.control);
     for (int fd : {state.unix_socket, state.tcp, state.control})
         if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
     for (const char* endpoint : state.endpoints)
@@ -184,8 +231,8 @@ int main(int argc, char** argv) {
     }
     if (options.list) return list_devices(options);
     ::signal(SIGPIPE, SIG_IGN);
-    ::prctl(PR_SET_DUMPABLE, 0);      // the secret is in this process's memory
-    ::mallopt(M_ARENA_MAX, 2);        // fifty workers stand beside a class's notebooks
+    ::prctl(PR_SET_DUMPABLE, 0);  // the secret is in this process's memory
+    ::mallopt(M_ARENA_MAX, 2);    // fifty workers stand beside a class's notebooks
     ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
 
     auto lease = std::make_unique<Lease>();
@@ -197,17 +244,21 @@ int main(int argc, char** argv) {
     if (options.resume >= 0) {
         if (!resume(options, *lease, doors)) return 1;
     } else {
-        if (!read_secret(lease->secret)) return refuse("the lease's secret must be one line of 64 hexadecimal digits on standard input");
+        if (!read_secret(lease->secret))
+            return refuse("the lease's secret must be one line of 64 hexadecimal digits on standard input");
         if (!open_doors(options, doors, error)) return refuse(error);
     }
     if (!lease->cuda.load(options.library, error)) return refuse(error);
     CUresult code = lease->cuda.cuDevicePrimaryCtxRetain(&lease->context, options.device);
     if (code == CUDA_SUCCESS) code = lease->cuda.cuCtxSetCurrent(lease->context);
-    if (code != CUDA_SUCCESS) return refuse("device " + std::to_string(options.device) + " gave no context: " + lease->cuda.error_name(code));
+    if (code != CUDA_SUCCESS)
+        return refuse("device " + std::to_string(options.device) +
+                      " gave no context: " + lease->cuda.error_name(code));
 
     if (options.resume < 0) {
         std::string ready = "{\"ready\":true,\"pid\":" + std::to_string(::getpid()) + ",\"endpoints\":[";
-        for (size_t i = 0; i < doors.endpoints.size(); ++i) ready += (i ? "," : "") + json_string(doors.endpoints[i]);
+        for (size_t i = 0; i < doors.endpoints.size(); ++i)
+            ready += (i ? "," : "") + json_string(doors.endpoints[i]);
         std::printf("%s]}\n", ready.c_str());
         std::fflush(stdout);
     }

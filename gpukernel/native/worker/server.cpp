@@ -14,11 +14,13 @@
 namespace gpukernel::worker {
 
 namespace {
-constexpr size_t MOST_GUESTS = 128;      // connections at one time, admitted or not
+constexpr size_t MOST_GUESTS = 128;  // connections at one time, admitted or not
 constexpr int HANDSHAKE_SECONDS = 5;
 constexpr size_t MOST_CONTROL_LINE = 4096;
 
-std::string_view view(const uint8_t* data, size_t size) { return {reinterpret_cast<const char*>(data), size}; }
+std::string_view view(const uint8_t* data, size_t size) {
+    return {reinterpret_cast<const char*>(data), size};
+}
 
 std::string quoted(std::string_view text) {
     std::string out = "\"";
@@ -37,12 +39,15 @@ Server::Ending Server::run() {
     };
     std::list<Client> control;
     while (!stopping_) {
-        std::vector<pollfd> watched{{doors_.unix_socket.fd(), POLLIN, 0}, {doors_.control.fd(), POLLIN, 0}, {doors_.tcp.fd(), POLLIN, 0}};
+        std::vector<pollfd> watched{{doors_.unix_socket.fd(), POLLIN, 0},
+                                    {doors_.control.fd(), POLLIN, 0},
+                                    {doors_.tcp.fd(), POLLIN, 0}};
         for (Client& client : control) watched.push_back({client.fd, POLLIN, 0});
         ::poll(watched.data(), watched.size(), 1000);
         for (size_t door : {0, 2})
             if (watched[door].revents & POLLIN)
-                if (int fd = ::accept4(watched[door].fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0) admit(wire::Socket(fd));
+                if (int fd = ::accept4(watched[door].fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
+                    admit(wire::Socket(fd));
         size_t at = 3;
         for (auto it = control.begin(); it != control.end(); ++at) {
             const bool ready = watched[at].revents != 0;
@@ -54,7 +59,8 @@ Server::Ending Server::run() {
             }
         }
         if (watched[1].revents & POLLIN)
-            if (int fd = ::accept4(doors_.control.fd(), nullptr, nullptr, SOCK_CLOEXEC); fd >= 0) control.push_back({fd, {}});
+            if (int fd = ::accept4(doors_.control.fd(), nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
+                control.push_back({fd, {}});
         if (lease_.connections == 0 && lease_.poisoned) return Ending::poisoned;
         const double silent = std::chrono::duration<double>(Clock::now() - last_contact_).count();
         if (lease_.connections == 0 && silent > orphan_seconds_) return Ending::orphaned;
@@ -79,7 +85,8 @@ void Server::admit(wire::Socket socket) {
     const int failed = ::pthread_create(
         &thread, &attributes,
         [](void* argument) -> void* {
-            std::unique_ptr<std::pair<Server*, std::shared_ptr<Guest>>> arguments(static_cast<std::pair<Server*, std::shared_ptr<Guest>>*>(argument));
+            std::unique_ptr<std::pair<Server*, std::shared_ptr<Guest>>> arguments(
+                static_cast<std::pair<Server*, std::shared_ptr<Guest>>*>(argument));
             arguments->first->host(arguments->second);
             return nullptr;
         },
@@ -121,7 +128,8 @@ wire::Admission Server::shake_hands(wire::Socket& socket) {
     Challenge challenge{MAGIC, VERSION, {}};
     Proof proof;
     if (::getrandom(challenge.nonce, NONCE, 0) != NONCE) return Admission::wrong_version;
-    if (!socket.write(&challenge, sizeof challenge) || !socket.read(&proof, sizeof proof)) return Admission::wrong_version;
+    if (!socket.write(&challenge, sizeof challenge) || !socket.read(&proof, sizeof proof))
+        return Admission::wrong_version;
     Welcome welcome{MAGIC, Admission::welcome, {}};
     const auto ours = view(challenge.nonce, NONCE), theirs = view(proof.nonce, NONCE);
     if (proof.magic != MAGIC || proof.version != VERSION)
@@ -142,7 +150,8 @@ void Server::say_goodbye(const std::string& sentence) {
     out.bytes(sentence.data(), sentence.size());
     std::lock_guard lock(mutex_);
     for (auto& guest : guests_)
-        if (guest->admitted) ::send(guest->socket.fd(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (guest->admitted)
+            ::send(guest->socket.fd(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 bool Server::answer_control(int fd, std::string& pending) {
@@ -153,7 +162,8 @@ bool Server::answer_control(int fd, std::string& pending) {
     for (size_t end; (end = pending.find('\n')) != std::string::npos; pending.erase(0, end + 1)) {
         last_contact_ = Clock::now();
         const std::string answer = obey(pending.substr(0, end)) + "\n";
-        if (::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(answer.size())) return false;
+        if (::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(answer.size()))
+            return false;
     }
     return true;
 }
@@ -167,7 +177,9 @@ std::string Server::obey(const std::string& line) {
         uint64_t bytes = 0;
         double weight = 0;
         if (!(words >> bytes >> weight)) return R"({"ok":false,"error":"limit wants BYTES WEIGHT"})";
-        if (!lease_.limit(bytes)) return R"({"ok":false,"error":"more is allocated: )" + std::to_string(lease_.memory_used()) + R"( bytes"})";
+        if (!lease_.limit(bytes))
+            return R"({"ok":false,"error":"more is allocated: )" + std::to_string(lease_.memory_used()) +
+                   R"( bytes"})";
         return R"({"ok":true})";
     }
     if (verb == "stop") {
@@ -183,10 +195,12 @@ std::string Server::obey(const std::string& line) {
 std::string Server::status() const {
     std::ostringstream out;
     out << "{\"pid\":" << ::getpid() << ",\"lease\":" << quoted(lease_.id) << ",\"device\":" << lease_.device
-        << ",\"memory_limit_bytes\":" << lease_.memory_limit() << ",\"memory_used_bytes\":" << lease_.memory_used()
-        << ",\"memory_peak_bytes\":" << lease_.memory_peak() << ",\"cuda_calls\":" << lease_.calls << ",\"launches\":" << lease_.launches
-        << ",\"gpu_seconds\":" << lease_.gpu_seconds() << ",\"connections\":" << lease_.connections
-        << ",\"idle_seconds\":" << lease_.idle_seconds() << ",\"endpoints\":[";
+        << ",\"memory_limit_bytes\":" << lease_.memory_limit()
+        << ",\"memory_used_bytes\":" << lease_.memory_used()
+        << ",\"memory_peak_bytes\":" << lease_.memory_peak() << ",\"cuda_calls\":" << lease_.calls
+        << ",\"launches\":" << lease_.launches << ",\"gpu_seconds\":" << lease_.gpu_seconds()
+        << ",\"connections\":" << lease_.connections << ",\"idle_seconds\":" << lease_.idle_seconds()
+        << ",\"endpoints\":[";
     for (size_t i = 0; i < doors_.endpoints.size(); ++i) out << (i ? "," : "") << quoted(doors_.endpoints[i]);
     out << "]}";
     return out.str();

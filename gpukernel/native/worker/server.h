@@ -16,7 +16,8 @@ class Server {
         wire::Socket unix_socket, tcp, control;
         std::vector<std::string> endpoints;
     };
-    Server(Lease& lease, Doors doors, double orphan_seconds) : lease_(lease), doors_(std::move(doors)), orphan_seconds_(orphan_seconds) {}
+    Server(Lease& lease, Doors doors, double orphan_seconds)
+        : lease_(lease), doors_(std::move(doors)), orphan_seconds_(orphan_seconds) {}
 
     enum class Ending { stopped, orphaned, poisoned };
     Ending run();  // until there is a reason to end

@@ -27,15 +27,18 @@ bool capture_output() {
 std::string printed_text() {
     std::string text;
     char buffer[4096];
-    for (ssize_t got; output_pipe >= 0 && (got = ::read(output_pipe, buffer, sizeof buffer)) > 0;) text.append(buffer, got);
+    for (ssize_t got; output_pipe >= 0 && (got = ::read(output_pipe, buffer, sizeof buffer)) > 0;)
+        text.append(buffer, got);
     return text;
 }
 
 bool poisons(CUresult code) {
-    return code == CUDA_ERROR_ILLEGAL_ADDRESS || code == CUDA_ERROR_MISALIGNED_ADDRESS || code == CUDA_ERROR_LAUNCH_FAILED ||
-           code == CUDA_ERROR_ASSERT || code == CUDA_ERROR_ILLEGAL_INSTRUCTION || code == CUDA_ERROR_INVALID_ADDRESS_SPACE ||
-           code == CUDA_ERROR_INVALID_PC || code == CUDA_ERROR_HARDWARE_STACK_ERROR || code == CUDA_ERROR_LAUNCH_TIMEOUT ||
-           code == CUDA_ERROR_CONTEXT_IS_DESTROYED || code == CUDA_ERROR_ECC_UNCORRECTABLE;
+    return code == CUDA_ERROR_ILLEGAL_ADDRESS || code == CUDA_ERROR_MISALIGNED_ADDRESS ||
+           code == CUDA_ERROR_LAUNCH_FAILED || code == CUDA_ERROR_ASSERT ||
+           code == CUDA_ERROR_ILLEGAL_INSTRUCTION || code == CUDA_ERROR_INVALID_ADDRESS_SPACE ||
+           code == CUDA_ERROR_INVALID_PC || code == CUDA_ERROR_HARDWARE_STACK_ERROR ||
+           code == CUDA_ERROR_LAUNCH_TIMEOUT || code == CUDA_ERROR_CONTEXT_IS_DESTROYED ||
+           code == CUDA_ERROR_ECC_UNCORRECTABLE;
 }
 
 Session::~Session() {
@@ -43,12 +46,23 @@ Session::~Session() {
     lease_.finished();
     for (auto& [name, entry] : handles_) {
         switch (entry.kind) {
-            case Kind::module: cuda().cuModuleUnload(static_cast<CUmodule>(entry.handle)); break;
-            case Kind::library: cuda().cuLibraryUnload(static_cast<CUlibrary>(entry.handle)); break;
-            case Kind::stream: cuda().cuStreamDestroy_v2(static_cast<CUstream>(entry.handle)); break;
-            case Kind::event: cuda().cuEventDestroy_v2(static_cast<CUevent>(entry.handle)); break;
-            case Kind::link: cuda().cuLinkDestroy(static_cast<CUlinkState>(entry.handle)); break;
-            default: break;  // functions go with their modules
+            case Kind::module:
+                cuda().cuModuleUnload(static_cast<CUmodule>(entry.handle));
+                break;
+            case Kind::library:
+                cuda().cuLibraryUnload(static_cast<CUlibrary>(entry.handle));
+                break;
+            case Kind::stream:
+                cuda().cuStreamDestroy_v2(static_cast<CUstream>(entry.handle));
+                break;
+            case Kind::event:
+                cuda().cuEventDestroy_v2(static_cast<CUevent>(entry.handle));
+                break;
+            case Kind::link:
+                cuda().cuLinkDestroy(static_cast<CUlinkState>(entry.handle));
+                break;
+            default:
+                break;  // functions go with their modules
         }
     }
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
@@ -78,7 +92,8 @@ uint64_t Session::name_of(const void* handle, Kind kind) {
 }
 
 bool Session::give_name(uint64_t name, const void* handle, Kind kind) {
-    return (name & wire::NAMED_BY_SHIM) && handles_.try_emplace(name, Entry{const_cast<void*>(handle), kind}).second;
+    return (name & wire::NAMED_BY_SHIM) &&
+           handles_.try_emplace(name, Entry{const_cast<void*>(handle), kind}).second;
 }
 
 void Session::drop(uint64_t name) {
@@ -89,13 +104,16 @@ void Session::drop(uint64_t name) {
     handles_.erase(it);
 }
 
-std::vector<char>& Session::link_data(const void* link, size_t size) { return linked_[link].emplace_back(size); }
+std::vector<char>& Session::link_data(const void* link, size_t size) {
+    return linked_[link].emplace_back(size);
+}
 
 void Session::serve() {
     cuda().cuCtxSetCurrent(lease_.context);
     FrameHeader header;
     while (socket_.read(&header, sizeof header) && serve_one(header)) {
-        if (body_.capacity() > 8 * wire::COPY_PIECE) body_ = {};  // a module's image is rare; do not hold its size for ever
+        if (body_.capacity() > 8 * wire::COPY_PIECE)
+            body_ = {};  // a module's image is rare; do not hold its size for ever
         if (out_.capacity() > 8 * wire::COPY_PIECE) out_ = {};
     }
 }
@@ -105,8 +123,11 @@ bool Session::serve_one(const FrameHeader& header) {
     if (!call) call = regular_call(header.call);
     if (!call) return false;
     const auto special = static_cast<Special>(header.call);
-    const bool image = special == Special::load_image || special == Special::load_library || special == Special::link_add;
-    const size_t most = special == Special::copy_to_device ? wire::COPY_PIECE + 64 : image ? wire::MAX_BODY : wire::MAX_CALL;
+    const bool image =
+        special == Special::load_image || special == Special::load_library || special == Special::link_add;
+    const size_t most = special == Special::copy_to_device ? wire::COPY_PIECE + 64
+                        : image                            ? wire::MAX_BODY
+                                                           : wire::MAX_CALL;
     if (header.length > most) return false;
     // Grow only as bytes really come: a lie about the size costs its teller nothing less than us.
     body_.clear();

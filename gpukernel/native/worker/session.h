@@ -36,8 +36,9 @@ class Session {
         handle = static_cast<Handle>(found);
         return true;
     }
-    uint64_t name_of(const void* handle, Kind kind);             // the worker's number for it, the same each time
-    bool give_name(uint64_t name, const void* handle, Kind kind);  // the shim's number for it; false: taken or not its to choose
+    uint64_t name_of(const void* handle, Kind kind);  // the worker's number for it, the same each time
+    bool give_name(uint64_t name, const void* handle,
+                   Kind kind);  // the shim's number for it; false: taken or not its to choose
     void drop(uint64_t name);
     std::vector<char>& link_data(const void* link, size_t size);
 

@@ -1,7 +1,6 @@
 // The calls whose shape no table describes: device facts, images, launches, copies, linking.
 #include <algorithm>
 #include <cstring>
-
 #include <memory>
 
 #include "session.h"
@@ -31,13 +30,18 @@ CUresult device(Session& session, Reader&, Writer& out) {
     cuda.cuDriverGetVersion(&facts.driver_version);
     cuda.cuDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, session.device());
     for (int i = 1; i < CU_DEVICE_ATTRIBUTE_MAX && i < 256; ++i)
-        facts.known[i] = cuda.cuDeviceGetAttribute(&facts.attributes[i], static_cast<CUdevice_attribute>(i), session.device()) == CUDA_SUCCESS;
+        facts.known[i] = cuda.cuDeviceGetAttribute(&facts.attributes[i], static_cast<CUdevice_attribute>(i),
+                                                   session.device()) == CUDA_SUCCESS;
     // What cannot cross a network is not there, so that frameworks do not try it.
-    for (int lacking : {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
-                        CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
-                        CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                        CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
+    for (int lacking :
+         {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+          CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+          CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+          CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+          CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+          CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
         facts.attributes[lacking] = 0;
     out.put(facts);
     return CUDA_SUCCESS;
@@ -89,9 +93,11 @@ CUresult load_image(Session& session, Reader& in, Writer& out) {
 }
 
 CUresult load_library(Session& session, Reader& in, Writer& out) {
-    return load<CUlibrary>(session, in, out, Kind::library, [&](CUlibrary* library, const void* image, Log& log) {
-        return session.cuda().cuLibraryLoadData(library, image, log.options, log.values, 2, nullptr, nullptr, 0);
-    });
+    return load<CUlibrary>(session, in, out, Kind::library,
+                           [&](CUlibrary* library, const void* image, Log& log) {
+                               return session.cuda().cuLibraryLoadData(library, image, log.options,
+                                                                       log.values, 2, nullptr, nullptr, 0);
+                           });
 }
 
 CUresult kernel_layout(Session& session, Reader& in, Writer& out) {
@@ -122,14 +128,17 @@ CUresult launch(Session& session, Reader& in, Writer&) {
     const Head head = in.get<Head>();
     CUfunction function;
     CUstream stream;
-    if (in.failed() || !session.handle(head.function, Kind::function, function) || !session.handle(head.stream, Kind::stream, stream))
+    if (in.failed() || !session.handle(head.function, Kind::function, function) ||
+        !session.handle(head.stream, Kind::stream, stream))
         return CUDA_ERROR_INVALID_HANDLE;
     std::string_view block = in.rest();
     size_t size = block.size();
-    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<char*>(block.data()), CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<char*>(block.data()),
+                     CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
     const unsigned* s = head.shape;
     if (!head.cooperative)
-        return session.cuda().cuLaunchKernel(function, s[0], s[1], s[2], s[3], s[4], s[5], head.shared, stream, nullptr, size ? extra : nullptr);
+        return session.cuda().cuLaunchKernel(function, s[0], s[1], s[2], s[3], s[4], s[5], head.shared,
+                                             stream, nullptr, size ? extra : nullptr);
     CUlaunchAttribute attribute{};
     attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     attribute.value.cooperative = 1;
@@ -191,7 +200,8 @@ CUresult link_add(Session& session, Reader& in, Writer& out) {
     std::vector<char>& kept = session.link_data(link, bytes.size() + 1);
     std::memcpy(kept.data(), bytes.data(), bytes.size());
     auto log = std::make_unique<Log>();
-    CUresult result = session.cuda().cuLinkAddData_v2(link, type, kept.data(), bytes.size(), label.c_str(), 2, log->options, log->values);
+    CUresult result = session.cuda().cuLinkAddData_v2(link, type, kept.data(), bytes.size(), label.c_str(), 2,
+                                                      log->options, log->values);
     out.text(log->view());
     return result;
 }
@@ -219,8 +229,10 @@ CUresult pointer_attribute(Session& session, Reader& in, Writer& out) {
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
         case CU_POINTER_ATTRIBUTE_MAPPED:
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: break;
-        default: return CUDA_ERROR_INVALID_VALUE;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            break;
+        default:
+            return CUDA_ERROR_INVALID_VALUE;
     }
     if (!session.lease().valid(address, 1)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t value = 0;
@@ -235,7 +247,8 @@ CUresult best_block_size(Session& session, Reader& in, Writer& out) {
     CUfunction function;
     if (in.failed() || !session.handle(name, Kind::function, function)) return CUDA_ERROR_INVALID_HANDLE;
     int grid = 0, block = 0;
-    CUresult result = session.cuda().cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, function, nullptr, shared, limit, 0);
+    CUresult result = session.cuda().cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, function,
+                                                                               nullptr, shared, limit, 0);
     if (result == CUDA_SUCCESS) out.put<int32_t>(grid), out.put<int32_t>(block);
     return result;
 }

@@ -9,7 +9,8 @@ namespace {
 constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f;
 constexpr std::string_view LINKED = "GPUKERNEL LINKED PTX\n";
 constexpr char NEEDS_PTX[] =
-    "this image is machine code (a cubin); the simulated GPU executes PTX. Compile for PTX (compute_70, not sm_70); with "
+    "this image is machine code (a cubin); the simulated GPU executes PTX. Compile for PTX (compute_70, not "
+    "sm_70); with "
     "Numba, uninstall nvidia-nvjitlink so that it hands over PTX";
 
 template <class T>
@@ -24,7 +25,8 @@ bool lz4(std::string_view in, std::string& out, size_t size) {
     size_t at = 0;
     auto length = [&](size_t base) -> size_t {
         if (base != 15) return base;
-        for (uint8_t more = 255; more == 255 && at < in.size();) base += more = static_cast<uint8_t>(in[at++]);
+        for (uint8_t more = 255; more == 255 && at < in.size();)
+            base += more = static_cast<uint8_t>(in[at++]);
         return base;
     };
     while (at < in.size()) {
@@ -53,7 +55,8 @@ Image fatbin(const char* data) {
         const char* entry = data + at;
         const uint16_t kind = read<uint16_t>(entry);
         const uint32_t entry_header = read<uint32_t>(entry + 4), compressed = read<uint32_t>(entry + 16);
-        const uint64_t payload = read<uint64_t>(entry + 8), flags = read<uint64_t>(entry + 40), full = read<uint64_t>(entry + 56);
+        const uint64_t payload = read<uint64_t>(entry + 8), flags = read<uint64_t>(entry + 40),
+                       full = read<uint64_t>(entry + 56);
         const uint32_t sm = read<uint32_t>(entry + 28);
         if (entry_header < 64 || payload > header + total - at - entry_header) break;
         at += entry_header + payload;
@@ -62,7 +65,9 @@ Image fatbin(const char* data) {
         std::string_view body(entry + entry_header, compressed && (flags & 0x2000) ? compressed : payload);
         std::string text;
         if (flags & 0x8000) {
-            image.message = "the fat binary's PTX is compressed with Zstandard, which the simulated GPU does not read; compile with --no-compress";
+            image.message =
+                "the fat binary's PTX is compressed with Zstandard, which the simulated GPU does not read; "
+                "compile with --no-compress";
             continue;
         }
         if (flags & 0x2000) {

@@ -1,4 +1,5 @@
-// Finds the PTX in whatever a program hands to cuModuleLoadData: text, a fat binary, or what cuLinkComplete made.
+// Finds the PTX in whatever a program hands to cuModuleLoadData: text, a fat binary, or what cuLinkComplete
+// made.
 #pragma once
 
 #include <cuda.h>

@@ -39,11 +39,14 @@ CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void**
     if (!function || !stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     const Dim3 g = shape.grid, b = shape.block;
     const uint64_t threads = uint64_t{b.x} * b.y * b.z;
-    if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535 || b.x > 1024 || b.y > 1024 || b.z > 64)
+    if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535 || b.x > 1024 ||
+        b.y > 1024 || b.z > 64)
         return CUDA_ERROR_INVALID_VALUE;
-    if (threads > 1024 || threads > function->info->max_threads) return threads > 1024 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    if (threads > 1024 || threads > function->info->max_threads)
+        return threads > 1024 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     if (shape.shared > static_cast<unsigned>(function->dynamic_shared_limit) ||
-        shape.shared + function->info->static_shared_bytes > static_cast<unsigned>(device->model->shared_per_block_optin))
+        shape.shared + function->info->static_shared_bytes >
+            static_cast<unsigned>(device->model->shared_per_block_optin))
         return CUDA_ERROR_INVALID_VALUE;
     auto block = std::make_shared<std::vector<char>>();
     if (CUresult error = pack(*function->info, params, extra, *block); error != CUDA_SUCCESS) return error;
@@ -81,61 +84,89 @@ CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads,
 }
 }  // namespace
 
-CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
-                                unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams, void** extra) {
-    return launch(f, {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, false}, hStream, kernelParams, extra);
+CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                                void** kernelParams, void** extra) {
+    return launch(f,
+                  {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, false},
+                  hStream, kernelParams, extra);
 }
 
-CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
+                                  void** extra) {
     if (!config) return CUDA_ERROR_INVALID_VALUE;
     bool cooperative = false;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         const CUlaunchAttribute& a = config->attrs[i];
         if (a.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = a.value.cooperative != 0;
-        if (a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z > 1)
+        if (a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION &&
+            a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z > 1)
             return gpukernel::unsupported("a launch with thread block clusters");
     }
-    return launch(f, {{config->gridDimX, config->gridDimY, config->gridDimZ}, {config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes, cooperative},
+    return launch(f,
+                  {{config->gridDimX, config->gridDimY, config->gridDimZ},
+                   {config->blockDimX, config->blockDimY, config->blockDimZ},
+                   config->sharedMemBytes,
+                   cooperative},
                   config->hStream, kernelParams, extra);
 }
 
-CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
-                                           unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams) {
-    return launch(f, {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, true}, hStream, kernelParams, nullptr);
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                           unsigned int gridDimZ, unsigned int blockDimX,
+                                           unsigned int blockDimY, unsigned int blockDimZ,
+                                           unsigned int sharedMemBytes, CUstream hStream,
+                                           void** kernelParams) {
+    return launch(f,
+                  {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, true},
+                  hStream, kernelParams, nullptr);
 }
 
-CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize) {
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func, int blockSize,
+                                                             size_t dynamicSMemSize) {
     return blocks_per_multiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
 }
-CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags) {
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func,
+                                                                      int blockSize, size_t dynamicSMemSize,
+                                                                      unsigned int flags) {
     return blocks_per_multiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
 }
 
-CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-                                                           size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func,
+                                                           CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                           size_t dynamicSMemSize, int blockSizeLimit,
+                                                           unsigned int flags) {
     GPUKERNEL_HERE(device);
     Function* function = driver()->functions.get<Function>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
-    int limit = std::min<int>(function->info->max_threads, blockSizeLimit > 0 ? blockSizeLimit : 1024), best = 0;
+    int limit = std::min<int>(function->info->max_threads, blockSizeLimit > 0 ? blockSizeLimit : 1024),
+        best = 0;
     for (int threads = limit / 32 * 32; threads > 0; threads -= 32) {
         int blocks = 0;
         size_t shared = blockSizeToDynamicSMemSize ? blockSizeToDynamicSMemSize(threads) : dynamicSMemSize;
-        if (CUresult error = blocks_per_multiprocessor(&blocks, func, threads, shared); error != CUDA_SUCCESS) return error;
-        if (blocks * threads > best) best = blocks * threads, *blockSize = threads, *minGridSize = blocks * device->model->multiprocessors;
+        if (CUresult error = blocks_per_multiprocessor(&blocks, func, threads, shared); error != CUDA_SUCCESS)
+            return error;
+        if (blocks * threads > best)
+            best = blocks * threads, *blockSize = threads,
+            *minGridSize = blocks * device->model->multiprocessors;
     }
     return best ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func,
+                                                  CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                   size_t dynamicSMemSize, int blockSizeLimit) {
-    return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, 0);
+    return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
+                                                     dynamicSMemSize, blockSizeLimit, 0);
 }
-CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func, int numBlocks, int blockSize) {
+CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func,
+                                                         int numBlocks, int blockSize) {
     GPUKERNEL_HERE(device);
     Function* function = driver()->functions.get<Function>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!dynamicSmemSize || numBlocks < 1) return CUDA_ERROR_INVALID_VALUE;
-    const size_t each = device->model->shared_per_multiprocessor / numBlocks, fixed = function->info->static_shared_bytes;
+    const size_t each = device->model->shared_per_multiprocessor / numBlocks,
+                 fixed = function->info->static_shared_bytes;
     *dynamicSmemSize = each > fixed ? std::min<size_t>(each - fixed, 48 << 10) : 0;
     return CUDA_SUCCESS;
 }

@@ -40,26 +40,32 @@ CUresult wait_and(Device* device, const std::function<void()>& work) {
     return error;
 }
 
-CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, const void* source, size_t bytes) {
+CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, const void* source,
+                   size_t bytes) {
     if (outside(device, destination, bytes) || (bytes && !source)) return CUDA_ERROR_INVALID_VALUE;
     if (device->queue.idle()) {
         std::memcpy(at(destination), source, bytes);
         return CUDA_SUCCESS;
     }
-    if (pinned(device, source, bytes)) return in_order(device, stream, [=] { std::memcpy(at(destination), source, bytes); });
+    if (pinned(device, source, bytes))
+        return in_order(device, stream, [=] { std::memcpy(at(destination), source, bytes); });
     // Pageable memory may change as soon as the call returns: take the bytes now, as CUDA does.
-    auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(source), static_cast<const char*>(source) + bytes);
+    auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(source),
+                                                      static_cast<const char*>(source) + bytes);
     return in_order(device, stream, [=] { std::memcpy(at(destination), staged->data(), bytes); });
 }
 
 CUresult to_host(Device* device, Stream* stream, void* destination, CUdeviceptr source, size_t bytes) {
     if (outside(device, source, bytes) || (bytes && !destination)) return CUDA_ERROR_INVALID_VALUE;
-    if (pinned(device, destination, bytes)) return in_order(device, stream, [=] { std::memcpy(destination, at(source), bytes); });
+    if (pinned(device, destination, bytes))
+        return in_order(device, stream, [=] { std::memcpy(destination, at(source), bytes); });
     return wait_and(device, [=] { std::memcpy(destination, at(source), bytes); });
 }
 
-CUresult on_the_device(Device* device, Stream* stream, CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
-    if (outside(device, destination, bytes) || outside(device, source, bytes)) return CUDA_ERROR_INVALID_VALUE;
+CUresult on_the_device(Device* device, Stream* stream, CUdeviceptr destination, CUdeviceptr source,
+                       size_t bytes) {
+    if (outside(device, destination, bytes) || outside(device, source, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
     return in_order(device, stream, [=] { std::memmove(at(destination), at(source), bytes); });
 }
 
@@ -77,7 +83,8 @@ CUresult fill(CUstream handle, CUdeviceptr address, size_t pitch, T value, size_
     Stream* stream;
     if (!stream_of(handle, stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (address % sizeof(T)) return CUDA_ERROR_INVALID_VALUE;
-    if (width && height && outside(device, address, (height - 1) * pitch + width * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
+    if (width && height && outside(device, address, (height - 1) * pitch + width * sizeof(T)))
+        return CUDA_ERROR_INVALID_VALUE;
     return in_order(device, stream, [=] {
         for (size_t row = 0; row < height; ++row) {
             T* to = reinterpret_cast<T*>(address + row * pitch);
@@ -92,7 +99,8 @@ struct Side {
     size_t pitch, height, x, y, z;
 };
 
-Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x, size_t y, size_t z) {
+Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x,
+          size_t y, size_t z) {
     uint64_t base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device;
     return {type, base, pitch, height, x, y, z};
 }
@@ -101,36 +109,42 @@ CUresult copy_box(CUstream handle, Side from, Side to, size_t width, size_t heig
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(handle, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (from.type == CU_MEMORYTYPE_ARRAY || to.type == CU_MEMORYTYPE_ARRAY) return gpukernel::unsupported("a copy of a CUDA array");
+    if (from.type == CU_MEMORYTYPE_ARRAY || to.type == CU_MEMORYTYPE_ARRAY)
+        return gpukernel::unsupported("a copy of a CUDA array");
     if (!width || !height || !depth) return CUDA_SUCCESS;
     for (Side* s : {&from, &to}) {
         if (!s->pitch) s->pitch = s->x + width;
         if (!s->height) s->height = s->y + height;
         uint64_t first = s->base + (s->z * s->height + s->y) * s->pitch + s->x;
         size_t span = ((depth - 1) * s->height + height - 1) * s->pitch + width;
-        bool device_side = s->type == CU_MEMORYTYPE_DEVICE || (s->type == CU_MEMORYTYPE_UNIFIED && on_device(device, at(first)));
+        bool device_side = s->type == CU_MEMORYTYPE_DEVICE ||
+                           (s->type == CU_MEMORYTYPE_UNIFIED && on_device(device, at(first)));
         if (device_side && outside(device, first, span)) return CUDA_ERROR_INVALID_VALUE;
         s->base = first;
     }
     return wait_and(device, [=] {
         for (size_t z = 0; z < depth; ++z)
             for (size_t y = 0; y < height; ++y)
-                std::memmove(at(to.base + (z * to.height + y) * to.pitch), at(from.base + (z * from.height + y) * from.pitch), width);
+                std::memmove(at(to.base + (z * to.height + y) * to.pitch),
+                             at(from.base + (z * from.height + y) * from.pitch), width);
     });
 }
 
 CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    return copy_box(stream, side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, 0, p->srcXInBytes, p->srcY, 0),
-                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, 0, p->dstXInBytes, p->dstY, 0),
-                    p->WidthInBytes, p->Height, 1);
+    return copy_box(
+        stream, side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, 0, p->srcXInBytes, p->srcY, 0),
+        side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, 0, p->dstXInBytes, p->dstY, 0),
+        p->WidthInBytes, p->Height, 1);
 }
 
 CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     return copy_box(stream,
-                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight, p->srcXInBytes, p->srcY, p->srcZ),
-                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight, p->dstXInBytes, p->dstY, p->dstZ),
+                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight,
+                         p->srcXInBytes, p->srcY, p->srcZ),
+                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight,
+                         p->dstXInBytes, p->dstY, p->dstZ),
                     p->WidthInBytes, p->Height, p->Depth);
 }
 }  // namespace
@@ -144,7 +158,8 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* dptr, size_t bytesize) {
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes) {
+CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
+                                 unsigned int ElementSizeBytes) {
     if (!pPitch || !WidthInBytes || !Height) return CUDA_ERROR_INVALID_VALUE;
     *pPitch = (WidthInBytes + 511) / 512 * 512;
     return cuMemAlloc(dptr, *pPitch * Height);
@@ -218,7 +233,9 @@ CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags)
     GPUKERNEL_HERE(device);
     if (!p || !bytesize) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(device->mutex);
-    return device->pinned.emplace(reinterpret_cast<uint64_t>(p), bytesize).second ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    return device->pinned.emplace(reinterpret_cast<uint64_t>(p), bytesize).second
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
 CUresult CUDAAPI cuMemHostUnregister(void* p) {
@@ -255,7 +272,8 @@ CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
     return error == CUDA_SUCCESS ? device->synchronize() : error;
 }
 
-CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream) {
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
+                                   CUstream hStream) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
@@ -267,7 +285,8 @@ CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr srcDevice, size_t 
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     return to_host(device, stream, dstHost, srcDevice, ByteCount);
 }
-CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
+CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                                   CUstream hStream) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
@@ -282,22 +301,53 @@ CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCoun
 
 CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D* pCopy) { return copy_2d(nullptr, pCopy); }
 CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* pCopy) { return copy_2d(nullptr, pCopy); }
-CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* pCopy, CUstream hStream) { return copy_2d(hStream, pCopy); }
+CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
+    return copy_2d(hStream, pCopy);
+}
 CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D* pCopy) { return copy_3d(nullptr, pCopy); }
-CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) { return copy_3d(hStream, pCopy); }
+CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
+    return copy_3d(hStream, pCopy);
+}
 
-CUresult CUDAAPI cuMemsetD8(CUdeviceptr p, unsigned char value, size_t N) { return fill<uint8_t>(nullptr, p, N, value, N, 1); }
-CUresult CUDAAPI cuMemsetD16(CUdeviceptr p, unsigned short value, size_t N) { return fill<uint16_t>(nullptr, p, N * 2, value, N, 1); }
-CUresult CUDAAPI cuMemsetD32(CUdeviceptr p, unsigned int value, size_t N) { return fill<uint32_t>(nullptr, p, N * 4, value, N, 1); }
-CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t N, CUstream s) { return fill<uint8_t>(s, p, N, value, N, 1); }
-CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr p, unsigned short value, size_t N, CUstream s) { return fill<uint16_t>(s, p, N * 2, value, N, 1); }
-CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr p, unsigned int value, size_t N, CUstream s) { return fill<uint32_t>(s, p, N * 4, value, N, 1); }
-CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr p, size_t pitch, unsigned char value, size_t w, size_t h) { return fill<uint8_t>(nullptr, p, pitch, value, w, h); }
-CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr p, size_t pitch, unsigned short value, size_t w, size_t h) { return fill<uint16_t>(nullptr, p, pitch, value, w, h); }
-CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr p, size_t pitch, unsigned int value, size_t w, size_t h) { return fill<uint32_t>(nullptr, p, pitch, value, w, h); }
-CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr p, size_t pitch, unsigned char value, size_t w, size_t h, CUstream s) { return fill<uint8_t>(s, p, pitch, value, w, h); }
-CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr p, size_t pitch, unsigned short value, size_t w, size_t h, CUstream s) { return fill<uint16_t>(s, p, pitch, value, w, h); }
-CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr p, size_t pitch, unsigned int value, size_t w, size_t h, CUstream s) { return fill<uint32_t>(s, p, pitch, value, w, h); }
+CUresult CUDAAPI cuMemsetD8(CUdeviceptr p, unsigned char value, size_t N) {
+    return fill<uint8_t>(nullptr, p, N, value, N, 1);
+}
+CUresult CUDAAPI cuMemsetD16(CUdeviceptr p, unsigned short value, size_t N) {
+    return fill<uint16_t>(nullptr, p, N * 2, value, N, 1);
+}
+CUresult CUDAAPI cuMemsetD32(CUdeviceptr p, unsigned int value, size_t N) {
+    return fill<uint32_t>(nullptr, p, N * 4, value, N, 1);
+}
+CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t N, CUstream s) {
+    return fill<uint8_t>(s, p, N, value, N, 1);
+}
+CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr p, unsigned short value, size_t N, CUstream s) {
+    return fill<uint16_t>(s, p, N * 2, value, N, 1);
+}
+CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr p, unsigned int value, size_t N, CUstream s) {
+    return fill<uint32_t>(s, p, N * 4, value, N, 1);
+}
+CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr p, size_t pitch, unsigned char value, size_t w, size_t h) {
+    return fill<uint8_t>(nullptr, p, pitch, value, w, h);
+}
+CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr p, size_t pitch, unsigned short value, size_t w, size_t h) {
+    return fill<uint16_t>(nullptr, p, pitch, value, w, h);
+}
+CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr p, size_t pitch, unsigned int value, size_t w, size_t h) {
+    return fill<uint32_t>(nullptr, p, pitch, value, w, h);
+}
+CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr p, size_t pitch, unsigned char value, size_t w, size_t h,
+                                   CUstream s) {
+    return fill<uint8_t>(s, p, pitch, value, w, h);
+}
+CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr p, size_t pitch, unsigned short value, size_t w, size_t h,
+                                    CUstream s) {
+    return fill<uint16_t>(s, p, pitch, value, w, h);
+}
+CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr p, size_t pitch, unsigned int value, size_t w, size_t h,
+                                    CUstream s) {
+    return fill<uint32_t>(s, p, pitch, value, w, h);
+}
 
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     GPUKERNEL_HERE(device);
@@ -306,8 +356,12 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     bool host = !block && pinned(device, at(ptr), 1);
     if (!block && !host) return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
-        case CU_POINTER_ATTRIBUTE_CONTEXT: *static_cast<CUcontext*>(data) = reinterpret_cast<CUcontext>(current_context()); break;
-        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *static_cast<unsigned*>(data) = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            *static_cast<CUcontext*>(data) = reinterpret_cast<CUcontext>(current_context());
+            break;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            *static_cast<unsigned*>(data) = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+            break;
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
             if (host) return CUDA_ERROR_INVALID_VALUE;
             *static_cast<CUdeviceptr*>(data) = ptr;
@@ -316,18 +370,32 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
             if (!host) return CUDA_ERROR_INVALID_VALUE;
             *static_cast<void**>(data) = at(ptr);
             break;
-        case CU_POINTER_ATTRIBUTE_BUFFER_ID: *static_cast<unsigned long long*>(data) = block ? block->address : ptr; break;
-        case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(data) = 0; break;
-        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(data) = device->index; break;
-        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(data) = block ? block->address : ptr; break;
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(data) = block ? block->bytes : 0; break;
-        case CU_POINTER_ATTRIBUTE_MAPPED: *static_cast<unsigned*>(data) = block ? 1 : 0; break;
-        default: return CUDA_ERROR_NOT_SUPPORTED;
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+            *static_cast<unsigned long long*>(data) = block ? block->address : ptr;
+            break;
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            *static_cast<unsigned*>(data) = 0;
+            break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+            *static_cast<int*>(data) = device->index;
+            break;
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            *static_cast<CUdeviceptr*>(data) = block ? block->address : ptr;
+            break;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            *static_cast<size_t*>(data) = block ? block->bytes : 0;
+            break;
+        case CU_POINTER_ATTRIBUTE_MAPPED:
+            *static_cast<unsigned*>(data) = block ? 1 : 0;
+            break;
+        default:
+            return CUDA_ERROR_NOT_SUPPORTED;
     }
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes,
+                                        void** data, CUdeviceptr ptr) {
     GPUKERNEL_HERE(device);
     if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < numAttributes; ++i) cuPointerGetAttribute(data[i], attributes[i], ptr);

@@ -1,4 +1,5 @@
-// The simulated models: figures from NVIDIA's data sheets and the CUDA C++ Programming Guide's table of compute capabilities.
+// The simulated models: figures from NVIDIA's data sheets and the CUDA C++ Programming Guide's table of
+// compute capabilities.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ struct Model {
     uint64_t memory_bytes;
     int major, minor, multiprocessors;
     int clock_khz, memory_clock_khz, bus_bits, l2_bytes;
-    int threads_per_multiprocessor, blocks_per_multiprocessor, shared_per_multiprocessor, shared_per_block_optin;
+    int threads_per_multiprocessor, blocks_per_multiprocessor, shared_per_multiprocessor,
+        shared_per_block_optin;
 };
 
 const Model* model_named(std::string_view key);

@@ -20,15 +20,20 @@ struct Options {  // the JIT options that say where the logs go
     Options(unsigned count, CUjit_option* options, void** values) {
         for (unsigned i = 0; options && values && i < count; ++i) {
             switch (options[i]) {
-                case CU_JIT_INFO_LOG_BUFFER: info = static_cast<char*>(values[i]); break;
-                case CU_JIT_ERROR_LOG_BUFFER: error = static_cast<char*>(values[i]); break;
+                case CU_JIT_INFO_LOG_BUFFER:
+                    info = static_cast<char*>(values[i]);
+                    break;
+                case CU_JIT_ERROR_LOG_BUFFER:
+                    error = static_cast<char*>(values[i]);
+                    break;
                 case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
                     info_size = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffff, info_out = &values[i];
                     break;
                 case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
                     error_size = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffff, error_out = &values[i];
                     break;
-                default: break;  // optimisation levels, targets: nothing to choose here
+                default:
+                    break;  // optimisation levels, targets: nothing to choose here
             }
         }
     }
@@ -62,7 +67,8 @@ CUresult load(Device* device, const void* data, size_t bytes, const Options& opt
     options.write(result ? "" : log);
     if (!result) return code_of(result.status);
     for (const std::string& name : fresh->image->kernels()) {
-        fresh->functions.push_back(std::make_unique<Function>(Function{fresh.get(), fresh->image->kernel(name)}));
+        fresh->functions.push_back(
+            std::make_unique<Function>(Function{fresh.get(), fresh->image->kernel(name)}));
         driver()->functions.add(fresh->functions.back().get());
     }
     loaded = driver()->modules.add(fresh.release());
@@ -124,7 +130,9 @@ CUresult enumerate(Handle* out, unsigned room, void* handle) {
     return CUDA_SUCCESS;
 }
 
-Function* function_of(const void* handle) { return driver() ? driver()->functions.get<Function>(handle) : nullptr; }
+Function* function_of(const void* handle) {
+    return driver() ? driver()->functions.get<Function>(handle) : nullptr;
+}
 
 CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* handle) {
     GPUKERNEL_HERE(device);
@@ -133,15 +141,31 @@ CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* ha
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     const int target = device->model->major * 10 + device->model->minor;
     switch (attribute) {
-        case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = f->info->max_threads; break;
-        case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = f->info->static_shared_bytes; break;
-        case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: *value = 0; break;
-        case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = f->info->local_bytes; break;
-        case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = std::clamp<int>(f->info->registers, 16, 255); break;
+        case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+            *value = f->info->max_threads;
+            break;
+        case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+            *value = f->info->static_shared_bytes;
+            break;
+        case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
+            *value = 0;
+            break;
+        case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+            *value = f->info->local_bytes;
+            break;
+        case CU_FUNC_ATTRIBUTE_NUM_REGS:
+            *value = std::clamp<int>(f->info->registers, 16, 255);
+            break;
         case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-        case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = target; break;
-        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = f->dynamic_shared_limit; break;
-        case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = f->carveout; break;
+        case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+            *value = target;
+            break;
+        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+            *value = f->dynamic_shared_limit;
+            break;
+        case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+            *value = f->carveout;
+            break;
         default:
             if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
             *value = 0;
@@ -157,8 +181,10 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, const void* ha
         f->carveout = value;
         return CUDA_SUCCESS;
     }
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0) return CUDA_ERROR_INVALID_VALUE;
-    if (value + static_cast<int>(f->info->static_shared_bytes) > device->model->shared_per_block_optin) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (value + static_cast<int>(f->info->static_shared_bytes) > device->model->shared_per_block_optin)
+        return CUDA_ERROR_INVALID_VALUE;
     f->dynamic_shared_limit = value;
     return CUDA_SUCCESS;
 }
@@ -180,7 +206,8 @@ struct Link {
 };
 }  // namespace
 
-CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions,
+                                    CUjit_option* options, void** optionValues) {
     GPUKERNEL_HERE(device);
     if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
     Loaded* loaded;
@@ -188,8 +215,12 @@ CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image, unsigne
     if (error == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(loaded);
     return error;
 }
-CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) { return cuModuleLoadDataEx(module, image, 0, nullptr, nullptr); }
-CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) { return cuModuleLoadDataEx(module, fatCubin, 0, nullptr, nullptr); }
+CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) {
+    return cuModuleLoadDataEx(module, image, 0, nullptr, nullptr);
+}
+CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
+    return cuModuleLoadDataEx(module, fatCubin, 0, nullptr, nullptr);
+}
 CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
     GPUKERNEL_HERE(device);
     if (!module) return CUDA_ERROR_INVALID_VALUE;
@@ -199,8 +230,12 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
     return error;
 }
 CUresult CUDAAPI cuModuleUnload(CUmodule hmod) { return unload(hmod); }
-CUresult CUDAAPI cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) { return function_named(hmod, name, reinterpret_cast<void**>(hfunc)); }
-CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) { return global_named(hmod, name, dptr, bytes); }
+CUresult CUDAAPI cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) {
+    return function_named(hmod, name, reinterpret_cast<void**>(hfunc));
+}
+CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) {
+    return global_named(hmod, name, dptr, bytes);
+}
 CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
     GPUKERNEL_HERE(device);
     auto* loaded = driver()->modules.get<Loaded>(mod);
@@ -208,15 +243,19 @@ CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
     *count = loaded->functions.size();
     return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) { return enumerate(functions, numFunctions, mod); }
+CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) {
+    return enumerate(functions, numFunctions, mod);
+}
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
     if (!mode) return CUDA_ERROR_INVALID_VALUE;
     *mode = CU_MODULE_EAGER_LOADING;
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
-                                   CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions,
+                                   void** jitOptionsValues, unsigned int numJitOptions,
+                                   CUlibraryOption* libraryOptions, void** libraryOptionValues,
+                                   unsigned int numLibraryOptions) {
     if (!driver()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!library || !code) return CUDA_ERROR_INVALID_VALUE;
     Device* device = current_context() ? current_context()->device : driver()->devices[0].get();
@@ -225,26 +264,37 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
     if (error == CUDA_SUCCESS) *library = reinterpret_cast<CUlibrary>(loaded);
     return error;
 }
-CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
-                                       CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions,
+                                       void** jitOptionsValues, unsigned int numJitOptions,
+                                       CUlibraryOption* libraryOptions, void** libraryOptionValues,
+                                       unsigned int numLibraryOptions) {
     GPUKERNEL_HERE(device);
     if (!library) return CUDA_ERROR_INVALID_VALUE;
     Loaded* loaded;
-    CUresult error = load_file(device, fileName, Options(numJitOptions, jitOptions, jitOptionsValues), loaded);
+    CUresult error =
+        load_file(device, fileName, Options(numJitOptions, jitOptions, jitOptionsValues), loaded);
     if (error == CUDA_SUCCESS) *library = reinterpret_cast<CUlibrary>(loaded);
     return error;
 }
 CUresult CUDAAPI cuLibraryUnload(CUlibrary library) { return unload(library); }
-CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) { return function_named(library, name, reinterpret_cast<void**>(pKernel)); }
-CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) { return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(lib)); }
-CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib) { return enumerate(kernels, numKernels, lib); }
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) {
+    return function_named(library, name, reinterpret_cast<void**>(pKernel));
+}
+CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) {
+    return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(lib));
+}
+CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib) {
+    return enumerate(kernels, numKernels, lib);
+}
 CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
     GPUKERNEL_HERE(device);
     if (!pMod || !driver()->modules.get<Loaded>(library)) return CUDA_ERROR_INVALID_HANDLE;
     *pMod = reinterpret_cast<CUmodule>(library);
     return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) { return global_named(library, name, dptr, bytes); }
+CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
+    return global_named(library, name, dptr, bytes);
+}
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     GPUKERNEL_HERE(device);
@@ -259,39 +309,67 @@ CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
     *pLib = reinterpret_cast<CUlibrary>(f->owner);
     return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) { return cuKernelGetLibrary(reinterpret_cast<CUlibrary*>(hmod), reinterpret_cast<CUkernel>(hfunc)); }
+CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
+    return cuKernelGetLibrary(reinterpret_cast<CUlibrary*>(hmod), reinterpret_cast<CUkernel>(hfunc));
+}
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
     Function* f = function_of(hfunc);
     if (!name || !f) return CUDA_ERROR_INVALID_HANDLE;
     *name = f->info->name.c_str();
     return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) { return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc)); }
-CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset, size_t* paramSize) { return parameter_of(func, paramIndex, paramOffset, paramSize); }
-CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) { return parameter_of(kernel, paramIndex, paramOffset, paramSize); }
-CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) { return attribute_of(pi, attrib, hfunc); }
-CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) { return set_attribute(attrib, value, hfunc); }
-CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) { return attribute_of(pi, attrib, kernel); }
-CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) { return set_attribute(attrib, val, kernel); }
-CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) { return function_of(hfunc) ? here().error : CUDA_ERROR_INVALID_HANDLE; }
-CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) { return function_of(kernel) ? here().error : CUDA_ERROR_INVALID_HANDLE; }
+CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
+    return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc));
+}
+CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset,
+                                    size_t* paramSize) {
+    return parameter_of(func, paramIndex, paramOffset, paramSize);
+}
+CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset,
+                                      size_t* paramSize) {
+    return parameter_of(kernel, paramIndex, paramOffset, paramSize);
+}
+CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
+    return attribute_of(pi, attrib, hfunc);
+}
+CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
+    return set_attribute(attrib, value, hfunc);
+}
+CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
+    return attribute_of(pi, attrib, kernel);
+}
+CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
+    return set_attribute(attrib, val, kernel);
+}
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
+    return function_of(hfunc) ? here().error : CUDA_ERROR_INVALID_HANDLE;
+}
+CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+    return function_of(kernel) ? here().error : CUDA_ERROR_INVALID_HANDLE;
+}
 CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
     if (!state || !function_of(function)) return CUDA_ERROR_INVALID_HANDLE;
     *state = CU_FUNCTION_LOADING_STATE_LOADED;
     return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuFuncLoad(CUfunction function) { return function_of(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
+CUresult CUDAAPI cuFuncLoad(CUfunction function) {
+    return function_of(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
 
 // --- the linker: joins PTX texts ---
 
-CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
+CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues,
+                              CUlinkState* stateOut) {
     GPUKERNEL_HERE(device);
     if (!stateOut) return CUDA_ERROR_INVALID_VALUE;
-    *stateOut = reinterpret_cast<CUlinkState>(driver()->links.add(new Link{{}, {}, Options(numOptions, options, optionValues)}));
+    *stateOut = reinterpret_cast<CUlinkState>(
+        driver()->links.add(new Link{{}, {}, Options(numOptions, options, optionValues)}));
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size,
+                               const char* name, unsigned int numOptions, CUjit_option* options,
+                               void** optionValues) {
     GPUKERNEL_HERE(device);
     auto* link = driver()->links.get<Link>(state);
     if (!link) return CUDA_ERROR_INVALID_HANDLE;
@@ -304,7 +382,8 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
+                               unsigned int numOptions, CUjit_option* options, void** optionValues) {
     std::ifstream file(path ? path : "", std::ios::binary);
     if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
     std::string bytes((std::istreambuf_iterator<char>(file)), {});

@@ -6,21 +6,34 @@
 
 namespace gpukernel::simgpu {
 
-void log_line(const std::string& text) { std::fprintf(stderr, "gpukernel simulated GPU: %s\n", text.c_str()); }
+void log_line(const std::string& text) {
+    std::fprintf(stderr, "gpukernel simulated GPU: %s\n", text.c_str());
+}
 
 CUresult code_of(Status status) {
     switch (status) {
-        case Status::ok: return CUDA_SUCCESS;
-        case Status::invalid_ptx: return CUDA_ERROR_INVALID_PTX;
-        case Status::unsupported: return CUDA_ERROR_NOT_SUPPORTED;
-        case Status::illegal_address: return CUDA_ERROR_ILLEGAL_ADDRESS;
-        case Status::misaligned_address: return CUDA_ERROR_MISALIGNED_ADDRESS;
-        case Status::illegal_barrier: return CUDA_ERROR_LAUNCH_FAILED;
-        case Status::trap: return CUDA_ERROR_LAUNCH_FAILED;
-        case Status::assertion: return CUDA_ERROR_ASSERT;
-        case Status::invalid_launch: return CUDA_ERROR_INVALID_VALUE;
-        case Status::out_of_memory: return CUDA_ERROR_OUT_OF_MEMORY;
-        case Status::not_found: return CUDA_ERROR_INVALID_PTX;
+        case Status::ok:
+            return CUDA_SUCCESS;
+        case Status::invalid_ptx:
+            return CUDA_ERROR_INVALID_PTX;
+        case Status::unsupported:
+            return CUDA_ERROR_NOT_SUPPORTED;
+        case Status::illegal_address:
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        case Status::misaligned_address:
+            return CUDA_ERROR_MISALIGNED_ADDRESS;
+        case Status::illegal_barrier:
+            return CUDA_ERROR_LAUNCH_FAILED;
+        case Status::trap:
+            return CUDA_ERROR_LAUNCH_FAILED;
+        case Status::assertion:
+            return CUDA_ERROR_ASSERT;
+        case Status::invalid_launch:
+            return CUDA_ERROR_INVALID_VALUE;
+        case Status::out_of_memory:
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        case Status::not_found:
+            return CUDA_ERROR_INVALID_PTX;
     }
     return CUDA_ERROR_UNKNOWN;
 }

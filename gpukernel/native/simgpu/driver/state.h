@@ -33,10 +33,10 @@ void log_line(const std::string& text);  // one line on stderr
 CUresult code_of(Status status);
 bool sticky(CUresult code);
 
-// Work of one device, in the order of submission.  All streams share it: the order in which work was submitted is one that
-// the rules of streams and events allow, so nothing that is correct on a GPU deadlocks or sees other results here.
-// Whoever waits works: a synchronising caller takes work from the queue itself, so a launch and a
-// wait for it need no switch of threads.
+// Work of one device, in the order of submission.  All streams share it: the order in which work was
+// submitted is one that the rules of streams and events allow, so nothing that is correct on a GPU deadlocks
+// or sees other results here. Whoever waits works: a synchronising caller takes work from the queue itself,
+// so a launch and a wait for it need no switch of threads.
 class Queue {
   public:
     ~Queue();
@@ -101,8 +101,8 @@ struct Device {
     std::unique_ptr<DeviceMemory> memory;
     Queue queue;
     std::mutex mutex;
-    int retained = 0;          // of the primary context
-    std::string printed;       // by kernels, until the next synchronisation
+    int retained = 0;     // of the primary context
+    std::string printed;  // by kernels, until the next synchronisation
     std::mutex print_mutex;
     std::map<uint64_t, size_t> pinned;  // host allocations by address
     size_t limits[16] = {1024, 1 << 20, 8 << 20};
@@ -157,10 +157,10 @@ struct Here {
 };
 Here here();
 
-#define GPUKERNEL_HERE(device)                                  \
+#define GPUKERNEL_HERE(device)                                           \
     const ::gpukernel::simgpu::Here here_ = ::gpukernel::simgpu::here(); \
-    if (here_.error != CUDA_SUCCESS) return here_.error;         \
-    ::gpukernel::simgpu::Device* const device = here_.device;    \
+    if (here_.error != CUDA_SUCCESS) return here_.error;                 \
+    ::gpukernel::simgpu::Device* const device = here_.device;            \
     (void)device
 
 // nullptr, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are the device's own; false for a handle that is none.

@@ -28,7 +28,9 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* phStream, unsigned int fla
     *phStream = reinterpret_cast<CUstream>(driver()->streams.add(stream));
     return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) { return cuStreamCreateWithPriority(phStream, Flags, 0); }
+CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) {
+    return cuStreamCreateWithPriority(phStream, Flags, 0);
+}
 
 CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
     GPUKERNEL_HERE(device);
@@ -95,7 +97,8 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned in
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream) || !event_of(hEvent)) return CUDA_ERROR_INVALID_HANDLE;
-    return CUDA_SUCCESS;  // whatever the event stands for was submitted before what follows, and so runs before it
+    return CUDA_SUCCESS;  // whatever the event stands for was submitted before what follows, and so runs
+                          // before it
 }
 
 CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
@@ -109,7 +112,8 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData)
     if (!fn) return CUDA_ERROR_INVALID_VALUE;
     return host_function(hStream, [=] { fn(userData); });
 }
-CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned int flags) {
+CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData,
+                                     unsigned int flags) {
     if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
     return host_function(hStream, [=] { callback(hStream, CUDA_SUCCESS, userData); });
 }
@@ -140,7 +144,9 @@ CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream) {
     note(stream, event->ticket);
     return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) { return cuEventRecord(hEvent, hStream); }
+CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
+    return cuEventRecord(hEvent, hStream);
+}
 
 CUresult CUDAAPI cuEventQuery(CUevent hEvent) {
     GPUKERNEL_HERE(device);
@@ -177,7 +183,8 @@ CUresult CUDAAPI cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUeven
     GPUKERNEL_HERE(device);
     Event *start = event_of(hStart), *end = event_of(hEnd);
     if (!start || !end || !pMilliseconds) return CUDA_ERROR_INVALID_HANDLE;
-    if (!start->recorded || !end->recorded || (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
+    if (!start->recorded || !end->recorded || (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!device->queue.done(start->ticket) || !device->queue.done(end->ticket)) return CUDA_ERROR_NOT_READY;
     *pMilliseconds = std::chrono::duration<float, std::milli>(*end->when - *start->when).count();
     return CUDA_SUCCESS;
