@@ -1,0 +1,238 @@
+"""The simulated GPU's driver API, in process: no shim, no worker.  Each test is a program of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gpukernel import native
+from tests.conftest import PROGRAMS
+from tests.remoting.conftest import PRELUDE
+
+ADD = """
+ADD = b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry add(.param .u64 p, .param .u32 n) {
+  .reg .b64 %rd<5>; .reg .b32 %r<8>; .reg .pred %q;
+  ld.param.u64 %rd1, [p]; ld.param.u32 %r1, [n];
+  mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x; mad.lo.s32 %r5, %r2, %r3, %r4;
+  setp.ge.u32 %q, %r5, %r1; @%q bra done;
+  mul.wide.u32 %rd2, %r5, 4; add.s64 %rd3, %rd1, %rd2; ld.global.u32 %r6, [%rd3]; add.s32 %r7, %r6, 1; st.global.u32 [%rd3], %r7;
+done: ret; }
+'''
+def launch(f, p, n, stream=0, blocks=None):
+    a, b = ctypes.c_uint64(int(p)), ctypes.c_uint32(n)
+    kp = (ctypes.c_void_p * 2)(ctypes.addressof(a), ctypes.addressof(b))
+    return d.cuLaunchKernel(f, blocks or (n + 127) // 128, 1, 1, 128, 1, 1, 0, stream, ctypes.addressof(kp), 0)[0]
+"""
+
+
+def run(code: str, models: str = "v100", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE + ADD + code],
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(native.simgpu_library().parent),
+            "GPUKERNEL_SIMGPU": models,
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def out(code: str, **options: str) -> str:
+    done = run(code, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["numba_kernels.py", "nvrtc_matmul.py"])
+def test_real_programs_run_without_a_shim(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / name)],
+        env={**os.environ, "LD_LIBRARY_PATH": str(native.simgpu_library().parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("level", ["2", "3", "4"])
+def test_every_level_of_the_processor_gives_the_same_numbers(level: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / "numba_kernels.py")],
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(native.simgpu_library().parent),
+            "GPUKERNEL_SIMGPU_LEVEL": level,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"saxpy": 74868.64552503824' in done.stdout
+
+
+def test_models_have_their_figures() -> None:
+    code = """ok(d.cuInit(0))
+for i in range(ok(d.cuDeviceGetCount())):
+    print(ok(d.cuDeviceGetName(99, i)).rstrip(b"\\0").decode(), ok(d.cuDeviceTotalMem(i)) >> 30, ok(d.cuDeviceGetAttribute(d.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, i)))"""
+    assert out(code, models="t4,h100:2").splitlines() == [
+        "Tesla T4 (simulated) 16 40",
+        "NVIDIA H100 80GB HBM3 (simulated) 80 132",
+        "NVIDIA H100 80GB HBM3 (simulated) 80 132",
+    ]
+
+
+def test_an_unknown_model_is_no_device_and_a_sentence() -> None:
+    done = run("print(d.cuInit(0)[0].name)", models="v1000")
+    assert done.stdout.strip() == "CUDA_ERROR_NO_DEVICE"
+    assert "'v1000'; known are v100" in done.stderr
+
+
+def test_a_kernel_changes_memory_and_streams_keep_their_order() -> None:
+    code = """begin(); f = load(ADD, b"add"); n = 1000; p = ok(d.cuMemAlloc(4 * n)); s = [ok(d.cuStreamCreate(0)) for _ in range(2)]
+ok(d.cuMemsetD32Async(p, 5, n, s[0])); e = ok(d.cuEventCreate(0))
+for i in range(20): launch(f, p, n, s[0])
+ok(d.cuEventRecord(e, s[0])); ok(d.cuStreamWaitEvent(s[1], e, 0)); launch(f, p, n, s[1]); ok(d.cuStreamSynchronize(s[1]))
+import array; host = array.array("I", [0]) * n; ok(d.cuMemcpyDtoH(host.buffer_info()[0], p, 4 * n)); print(set(host))"""
+    assert out(code) == "{26}"
+
+
+def test_host_functions_run_in_their_place() -> None:
+    code = """begin(); seen = []; libc = ctypes.CDLL("libcuda.so.1")
+K = ctypes.CFUNCTYPE(None, ctypes.c_void_p); one, two = K(lambda _: seen.append(1)), K(lambda _: seen.append(2))
+s = ok(d.cuStreamCreate(0))
+for k in (one, two): assert libc.cuLaunchHostFunc(ctypes.c_void_p(int(s)), k, None) == 0
+ok(d.cuStreamSynchronize(s)); print(seen)"""
+    assert out(code) == "[1, 2]"
+
+
+def test_an_access_outside_is_illegal_sticky_and_named() -> None:
+    code = """begin(); f = load(ADD, b"add"); p = ok(d.cuMemAlloc(400)); launch(f, p, 1000)
+print(d.cuCtxSynchronize()[0].name, d.cuMemAlloc(4)[0].name, d.cuStreamSynchronize(0)[0].name)"""
+    done = run(code)
+    assert done.stdout.split() == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 3
+    assert re.search(r"add\b", done.stderr)
+    assert re.search(r"0x[0-9a-f]+", done.stderr)
+
+
+def test_an_unknown_instruction_is_not_supported_and_named() -> None:
+    ptx = """begin(); X = ADD.replace(b"add.s32 %r7, %r6, 1;", b"frobnicate.s32 %r7, %r6, 1;")
+code, m = d.cuModuleLoadData(X + b"\\0")
+if int(code) == 0: f = ok(d.cuModuleGetFunction(m, b"add")); code = launch(f, ok(d.cuMemAlloc(4)), 1); code = code if int(code) else d.cuCtxSynchronize()[0]
+print(code.name)"""
+    done = run(ptx)
+    assert done.stdout.strip() == "CUDA_ERROR_NOT_SUPPORTED"
+    assert "frobnicate" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("image", "error"),
+    [
+        (b"not ptx at all", "CUDA_ERROR_INVALID_PTX"),
+        (b".version 7.0\n.target sm_70\n.visible .entry x( {", "CUDA_ERROR_INVALID_PTX"),
+        (b"\x7fELF" + bytes(200), "CUDA_ERROR_NO_BINARY_FOR_GPU"),
+    ],
+)
+def test_images_that_cannot_run_are_refused(image: bytes, error: str) -> None:
+    assert out(f"begin(); print(d.cuModuleLoadData({image!r} + bytes(8))[0].name)") == error
+
+
+def test_fat_binaries_are_read_plain_and_compressed() -> None:
+    code = """import struct
+def fatbin(payload, flags=0, full=0):
+    entry = struct.pack("<HHIQIIIIIIQQQ", 1, 0x101, 64, len(payload), len(payload) if flags else 0, 0, 0, 70, 0, 0, flags, 0, full)
+    assert len(entry) == 64, len(entry)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry) + len(payload)) + entry + payload
+def lz4(data):  # one run of literals
+    n = len(data); head = bytes([0xF0]) ; n -= 15
+    while n >= 255: head += b"\\xff"; n -= 255
+    return head + bytes([n]) + data
+begin()
+for image in (fatbin(ADD + b"\\0"), fatbin(lz4(ADD + b"\\0"), 0x2000, len(ADD) + 1)):
+    print(ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(image)), b"add")) is not None)
+print(d.cuModuleLoadData(fatbin(b"junk", 0x2000, 100))[0].name)"""
+    assert out(code).split() == ["True", "True", "CUDA_ERROR_NO_BINARY_FOR_GPU"]
+
+
+def test_the_linker_joins_texts() -> None:
+    code = """begin()
+CALLEE = b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .func (.param .b32 out) twice(.param .b32 x) { .reg .b32 %r<3>; ld.param.b32 %r1, [x]; add.s32 %r2, %r1, %r1; st.param.b32 [out], %r2; ret; }
+'''
+CALLER = b'''.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b32 out) twice(.param .b32 x);
+.visible .entry go(.param .u64 p) { .reg .b64 %rd<2>; .reg .b32 %r<3>; ld.param.u64 %rd1, [p]; mov.u32 %r1, 21;
+{ .param .b32 a; st.param.b32 [a], %r1; .param .b32 b; call.uni (b), twice, (a); ld.param.b32 %r2, [b]; } st.global.u32 [%rd1], %r2; ret; }
+'''
+link = ok(d.cuLinkCreate(0, [], []))
+for text in (CALLER, CALLEE): ok(d.cuLinkAddData(link, d.CUjitInputType.CU_JIT_INPUT_PTX, text, len(text), b"x", 0, [], []))
+image, size = ok(d.cuLinkComplete(link)); f = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(image)), b"go"))
+p = ok(d.cuMemAlloc(4)); a = ctypes.c_uint64(int(p)); kp = (ctypes.c_void_p * 1)(ctypes.addressof(a))
+ok(d.cuLaunchKernel(f, 1,1,1, 1,1,1, 0, 0, ctypes.addressof(kp), 0)); h = (ctypes.c_uint32 * 1)(); ok(d.cuMemcpyDtoH(ctypes.addressof(h), p, 4)); print(h[0])"""
+    assert out(code) == "42"
+
+
+def test_functions_are_found_by_name_and_version() -> None:
+    code = """lib = ctypes.CDLL("libcuda.so.1"); f = ctypes.c_void_p(); s = ctypes.c_int()
+def find(name, version, flags=0):
+    code = lib.cuGetProcAddress_v2(name, ctypes.byref(f), version, ctypes.c_uint64(flags), ctypes.byref(s))
+    return code, s.value, f.value
+def is_(name): return ctypes.cast(getattr(lib, name), ctypes.c_void_p).value
+print(find(b"cuMemAlloc", 11080)[2] == is_("cuMemAlloc_v2"), find(b"cuMemAlloc", 2000)[2] == is_("cuMemAlloc"))
+print(find(b"cuMemcpyHtoD", 12000, 2)[2] == is_("cuMemcpyHtoD_v2_ptds"), find(b"cuStreamSynchronize", 12000, 2)[2] == is_("cuStreamSynchronize_ptsz"))
+print(find(b"cuCtxCreate", 12000)[2] == is_("cuCtxCreate_v3"), find(b"cuLaunchKernelEx", 11000)[:2], find(b"cuNoSuch", 12000)[:2])"""
+    assert out(code).splitlines() == ["True True", "True True", "True (0, 2) (0, 1)"]
+
+
+def test_every_name_of_cuda_h_is_exported_and_what_is_lacking_says_so_once() -> None:
+    code = """begin(); print(d.cuGraphCreate(0)[0].name, d.cuGraphCreate(0)[0].name, d.cuGetExportTable(d.CUuuid())[0].name)"""
+    done = run(code)
+    assert done.stdout.split() == [
+        "CUDA_ERROR_NOT_SUPPORTED",
+        "CUDA_ERROR_NOT_SUPPORTED",
+        "CUDA_ERROR_NOT_FOUND",
+    ]
+    assert done.stderr.count("cuGraphCreate") == 1
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", native.simgpu_library()], capture_output=True, text=True, check=True
+    )
+    names = {line.split()[-1] for line in symbols.stdout.splitlines()}
+    assert all(name.startswith("cu") for name in names)
+    assert len(names) > 600
+
+
+def test_wrong_handles_are_errors_and_no_crash() -> None:
+    code = """begin()
+print(d.cuStreamSynchronize(0x1234)[0].name, d.cuModuleGetFunction(d.CUmodule(0x1234), b"x")[0].name, d.cuEventQuery(d.CUevent(0x1234))[0].name, d.cuMemFree(0x1234)[0].name)"""
+    bad = "CUDA_ERROR_INVALID_HANDLE"
+    assert out(code).split() == [bad, bad, bad, "CUDA_ERROR_INVALID_VALUE"]
+
+
+def test_the_library_is_small_at_rest() -> None:
+    code = """begin(); ok(d.cuMemAlloc(30 << 30)); import re; print(int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) < 200_000)"""
+    assert out(code) == "True"
+
+
+def test_copies_of_boxes_keep_what_lies_between() -> None:
+    code = """import numpy as np
+begin(); host = np.arange(64, dtype=np.uint8).reshape(8, 8); p, pitch = ok(d.cuMemAllocPitch(8, 8, 4)); ok(d.cuMemsetD8(p, 99, pitch * 8))
+c = d.CUDA_MEMCPY2D(); c.srcMemoryType = d.CUmemorytype.CU_MEMORYTYPE_HOST; c.srcHost = host.ctypes.data; c.srcPitch = 8; c.srcXInBytes = 2; c.srcY = 1
+c.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE; c.dstDevice = p; c.dstPitch = pitch; c.WidthInBytes = 3; c.Height = 2; ok(d.cuMemcpy2D(c))
+back = np.zeros(int(pitch) * 2, np.uint8); ok(d.cuMemcpyDtoH(back.ctypes.data, p, back.nbytes)); print(back[:5].tolist(), back[int(pitch):][:5].tolist())"""
+    assert out(code) == "[10, 11, 12, 99, 99] [18, 19, 20, 99, 99]"
