@@ -108,7 +108,7 @@ def _execute(path: Path, kernel: str, keep: Path | None, console: Console) -> No
     try:
         with progress:
             task = progress.add_task("Starting the kernel", total=len(content.cells))
-            with client.setup_kernel():
+            with client.setup_kernel(stderr=subprocess.DEVNULL):  # ipykernel's own start-up words
                 for index, cell in enumerate(content.cells):
                     if title := _title(cell):
                         progress.update(task, description=title)
