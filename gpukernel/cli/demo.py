@@ -145,10 +145,16 @@ def _result(content: Any) -> dict[str, object]:
 
 
 async def _leases() -> list[Lease]:
+    """The leases, once their workers' last figures have reached the pool."""
     from gpukernel.pool.client import PoolClient, resolve_address
 
     async with PoolClient(resolve_address(None, None)) as client:
-        return (await client.leases())[0]
+        for _ in range(20):
+            leases, _ = await client.leases()
+            if all(piece.usage.idle_seconds > 0.2 for lease in leases for piece in lease.slices):
+                break
+            await asyncio.sleep(0.25)
+        return leases
 
 
 def _print_result(result: dict[str, object], console: Console) -> None:
