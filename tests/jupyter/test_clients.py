@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -18,6 +20,7 @@ from nbclient import NotebookClient
 
 from gpukernel.jupyter import kernelspecs
 from gpukernel.jupyter.keeper import SliceUnavailable
+from gpukernel.pool.model import Lease
 from tests.conftest import Pool, eventually
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -163,3 +166,40 @@ def test_the_notebooks_run_and_the_second_learns(kernel: str, name: str) -> None
         assert figures["slice (MiB)"] == 655
         pictures = [o for c in done.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
         assert len(pictures) >= 2
+
+
+@pytest.mark.slow
+def test_the_notebook_gives_the_same_numbers_over_tcp_as_over_the_unix_socket(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpukernel.remoting import environment
+
+    write, used = environment.write_lease_file, []
+
+    def figures(kind: str) -> dict[str, object]:
+        def write_only(path: Path, lease: Lease) -> None:
+            slices = tuple(
+                replace(piece, endpoints=tuple(e for e in piece.endpoints if e.startswith(kind)))
+                for piece in lease.slices
+            )
+            used.append(slices[0].endpoints)
+            write(path, replace(lease, slices=slices))
+
+        monkeypatch.setattr(environment, "write_lease_file", write_only)
+        content = nbformat.read(NOTEBOOKS / "02-classification.ipynb", as_version=4)
+        path = {"metadata": {"path": str(NOTEBOOKS)}}
+        done = NotebookClient(content, kernel_name=kernel, timeout=120, resources=path).execute()
+        (result,) = [o for o in done.cells[-1].outputs if o.output_type == "execute_result"]
+        found: dict[str, object] = ast.literal_eval(result.data["text/plain"])
+        said = "".join(text_of(cell) for cell in done.cells if cell.cell_type == "code")
+        pictures = [
+            o.data["image/png"]
+            for c in done.cells
+            for o in c.get("outputs", [])
+            if "image/png" in o.get("data", {})
+        ]
+        assert found.pop("training (s)")
+        return {**found, "losses": re.findall("loss .*", said), "pictures": pictures}
+
+    assert figures("unix") == figures("tcp")
+    assert [endpoints[0].split(":")[0] for endpoints in used] == ["unix", "tcp"]
