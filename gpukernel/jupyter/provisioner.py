@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["GPUSliceProvisioner"]
 
 
+_QUIET_WARNING = "ignore:cuda.bindings.nvjitlink is not available:RuntimeWarning"
+
+
 class GPUSliceProvisioner(LocalProvisioner):
     """Start a kernel on this machine with a slice of a pool's GPU.
 
@@ -131,7 +134,9 @@ class GPUSliceProvisioner(LocalProvisioner):
         runtime = Path(self.parent.connection_file).resolve().parent
         self._lease_file = runtime / f"gpukernel-{self.kernel_id}.lease"
         write_lease_file(self._lease_file, self._lease)
-        return shim_environment(self._lease_file, base)
+        # A slice's environment comes without nvJitLink on purpose (docs/simulated-gpu.md): no red text about it in cells.
+        warnings = [base.get("PYTHONWARNINGS", ""), _QUIET_WARNING]
+        return shim_environment(self._lease_file, base) | {"PYTHONWARNINGS": ",".join(filter(None, warnings))}
 
     async def _release(self, reason: str) -> None:
         lease, self._lease = self._lease, None

@@ -152,13 +152,18 @@ def test_a_full_pool_is_one_sentence_with_the_position(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["01-first-slice", "02-classification"])
-def test_the_notebooks_run_and_the_second_learns(kernel: str, name: str) -> None:
+def test_the_notebooks_run_and_the_second_learns(
+    kernel: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture_like_in_life(monkeypatch)
     content = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     assert content.metadata.kernelspec.name == kernel
     assert not any(cell.get("outputs") for cell in content.cells)
     done = NotebookClient(
         content, kernel_name=kernel, timeout=120, resources={"metadata": {"path": str(NOTEBOOKS)}}
     ).execute()
+    complaints = [o for c in done.cells for o in c.get("outputs", []) if o.get("name") == "stderr"]
+    assert complaints == []
     if name == "02-classification":
         (result,) = [o for o in done.cells[-1].outputs if o.output_type == "execute_result"]
         figures = ast.literal_eval(result.data["text/plain"])
