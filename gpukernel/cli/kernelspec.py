@@ -132,7 +132,9 @@ def _show(found: list[tuple[kernelspecs.SliceSpec, Path]], as_json: bool) -> Non
         table.add_column(title, justify="right" if title == "Share" else "left", overflow="fold")
     for spec, place in found:
         table.add_row(spec.display_name, spec.name, f"{spec.share:g}", spec.model, str(place))
-    Console().print(table if found else "No kernels on slices; “gpukernel kernelspec install” installs them.")
+    Console(width=None if sys.stdout.isatty() else 130).print(
+        table if found else "No kernels on slices; “gpukernel kernelspec install” installs them."
+    )
 
 
 def _stop(sentence: str) -> NoReturn:

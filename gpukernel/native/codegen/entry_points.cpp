@@ -40,3 +40,25 @@ CUresult error_text(CUresult error, const char** name, const char** sentence) {
 }
 
 }  // namespace gpukernel
+
+CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
+                                  CUdriverProcAddressQueryResult* symbolStatus) {
+    return gpukernel::find_entry_point(symbol, pfn, cudaVersion, flags, symbolStatus);
+}
+#undef cuGetProcAddress
+extern "C" CUresult cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags) {
+    return gpukernel::find_entry_point(symbol, pfn, cudaVersion, flags, nullptr);
+}
+
+CUresult CUDAAPI cuGetErrorName(CUresult error, const char** pStr) {
+    return gpukernel::error_text(error, pStr, nullptr);
+}
+CUresult CUDAAPI cuGetErrorString(CUresult error, const char** pStr) {
+    return gpukernel::error_text(error, nullptr, pStr);
+}
+
+// Undocumented tables of functions: there are none here.
+CUresult CUDAAPI cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTableId) {
+    if (ppExportTable) *ppExportTable = nullptr;
+    return CUDA_ERROR_NOT_FOUND;
+}
