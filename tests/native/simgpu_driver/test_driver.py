@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from gpukernel import native
 from tests.conftest import PROGRAMS
 from tests.remoting.conftest import PRELUDE
 
+FATBIN_OF_100 = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 100)
 ADD = """
 ADD = b'''.version 7.0
 .target sm_70
@@ -143,6 +145,17 @@ print(code.name)"""
         (b"not ptx at all", "CUDA_ERROR_INVALID_PTX"),
         (b".version 7.0\n.target sm_70\n.visible .entry x( {", "CUDA_ERROR_INVALID_PTX"),
         (b"\x7fELF" + bytes(200), "CUDA_ERROR_NO_BINARY_FOR_GPU"),
+        (b"GPUKERNEL LINKED PTX\nabc", "CUDA_ERROR_INVALID_IMAGE"),
+        (b"GPUKERNEL LINKED PTX\n999\nshort", "CUDA_ERROR_INVALID_IMAGE"),
+        (FATBIN_OF_100 + struct.pack("<HHI", 1, 1, 200) + bytes(92), "CUDA_ERROR_NO_BINARY_FOR_GPU"),
+        (
+            FATBIN_OF_100
+            + struct.pack("<HHIQI", 1, 1, 64, 36, 2**31)
+            + bytes(20)
+            + struct.pack("<Q", 0x2000)
+            + bytes(52),
+            "CUDA_ERROR_NO_BINARY_FOR_GPU",
+        ),
     ],
 )
 def test_images_that_cannot_run_are_refused(image: bytes, error: str) -> None:

@@ -58,7 +58,9 @@ Image fatbin(const char* data) {
         const uint64_t payload = read<uint64_t>(entry + 8), flags = read<uint64_t>(entry + 40),
                        full = read<uint64_t>(entry + 56);
         const uint32_t sm = read<uint32_t>(entry + 28);
-        if (entry_header < 64 || payload > header + total - at - entry_header) break;
+        const uint64_t left = header + total - at;
+        if (entry_header < 64 || entry_header > left || payload > left - entry_header || compressed > payload)
+            break;
         at += entry_header + payload;
         machine_code |= kind == 2;
         if (kind != 1 || sm < best) continue;
@@ -104,6 +106,8 @@ Image read_image(const void* data, size_t bytes) {
     all.remove_prefix(LINKED.size());
     while (!all.empty()) {
         size_t end = all.find('\n');
+        if (end == std::string_view::npos)
+            return {{}, CUDA_ERROR_INVALID_IMAGE, "a linked image that is cut short"};
         size_t count = std::strtoull(std::string(all.substr(0, end)).c_str(), nullptr, 10);
         all.remove_prefix(end + 1);
         if (count > all.size()) return {{}, CUDA_ERROR_INVALID_IMAGE, "a linked image that is cut short"};

@@ -153,7 +153,7 @@ CUresult CUDAAPI cuEventQuery(CUevent hEvent) {
     Event* event = event_of(hEvent);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     std::lock_guard lock(event->mutex);
-    return device->queue.done(event->ticket) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return event->device->queue.done(event->ticket) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent hEvent) {
@@ -165,9 +165,9 @@ CUresult CUDAAPI cuEventSynchronize(CUevent hEvent) {
         std::lock_guard lock(event->mutex);
         ticket = event->ticket;
     }
-    device->queue.wait(ticket);
-    device->flush_printed();
-    return device->queue.take_error();
+    event->device->queue.wait(ticket);
+    event->device->flush_printed();
+    return event->device->queue.take_error();
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent hEvent) {
@@ -185,7 +185,8 @@ CUresult CUDAAPI cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUeven
     if (!start || !end || !pMilliseconds) return CUDA_ERROR_INVALID_HANDLE;
     if (!start->recorded || !end->recorded || (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!device->queue.done(start->ticket) || !device->queue.done(end->ticket)) return CUDA_ERROR_NOT_READY;
+    if (!start->device->queue.done(start->ticket) || !end->device->queue.done(end->ticket))
+        return CUDA_ERROR_NOT_READY;
     *pMilliseconds = std::chrono::duration<float, std::milli>(*end->when - *start->when).count();
     return CUDA_SUCCESS;
 }
