@@ -166,7 +166,8 @@ def worker_function(call: Call) -> str:
     lines.append(f"    CUresult result = session.cuda().{name}({', '.join(arguments)});")
     for p in call.outputs():
         kind = HANDLES.get(_target(p))
-        value = f"session.name_of({p.name}, Kind::{kind})" if kind else p.name
+        parent = next((i.name for i in call.inputs() if i.type in HANDLES), "nullptr")
+        value = f"session.name_of({p.name}, Kind::{kind}, {parent})" if kind else p.name
         lines.append(f"    if (result == CUDA_SUCCESS) out.put({value});")
     lines.append("    (void)out;")
     return "\n".join([*lines, "    return result;", "}"])

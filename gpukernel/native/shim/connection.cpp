@@ -123,6 +123,8 @@ void Connection::goodbye(const std::string& reason) {
              "fresh slice.");
 }
 
+void Connection::abandon() { ::close(socket_.fd()); }
+
 void Connection::queued() {
     if (buffer_.size() >= QUEUE_BYTES) {
         flush();

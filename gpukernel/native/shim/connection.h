@@ -34,6 +34,7 @@ class Connection {
     bool flush_with(const void* data, size_t size);  // the queue, then user memory, in one system call
     bool read(void* data, size_t size);
     void lost(const char* while_doing);  // says once why, and ends everything
+    void abandon();  // in a forked child: the connection is the parent's, and ends with it
     void goodbye(const std::string& reason);
     void queued();  // a request is complete and needs no answer
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }

@@ -13,10 +13,11 @@ CUresult launch(const void* function, const unsigned (&shape)[6], unsigned share
     GPUKERNEL_CURRENT(connection);
     // The last kernel that this thread launched is the likeliest to be the next.
     static thread_local const void* last = nullptr;
+    static thread_local const Connection* of = nullptr;
     static thread_local std::shared_ptr<const Layout> layout;
-    if (last != function || !layout) {
+    if (last != function || of != connection || !layout) {
         if (CUresult error = layout_of(*connection, function, layout); error != CUDA_SUCCESS) return error;
-        last = function;
+        last = function, of = connection;
     }
     if (!params && !extra && !layout->parameters.empty()) return CUDA_ERROR_INVALID_VALUE;
     Request request(*connection, Special::launch);

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <unordered_map>
+#include <map>
 
 #include "request.h"
 
@@ -86,12 +86,13 @@ bool read_file(const char* path, std::string& bytes) {
 }
 
 std::mutex layouts_mutex;
-std::unordered_map<const void*, std::shared_ptr<const Layout>> layouts;
+using Key = std::pair<const Connection*, const void*>;  // each worker numbers on its own
+std::map<Key, std::shared_ptr<const Layout>> layouts;
 
 struct LinkLogs {
     std::mutex mutex;
-    std::unordered_map<CUlinkState, Logs> logs;
-    std::unordered_map<CUlinkState, std::string> images;
+    std::map<Key, Logs> logs;
+    std::map<Key, std::string> images;
 };
 LinkLogs links;
 }  // namespace
@@ -101,7 +102,7 @@ namespace gpukernel::shim {
 CUresult layout_of(Connection& connection, const void* function, std::shared_ptr<const Layout>& layout) {
     {
         std::lock_guard lock(layouts_mutex);
-        if (auto it = layouts.find(function); it != layouts.end()) {
+        if (auto it = layouts.find({&connection, function}); it != layouts.end()) {
             layout = it->second;
             return CUDA_SUCCESS;
         }
@@ -118,7 +119,7 @@ CUresult layout_of(Connection& connection, const void* function, std::shared_ptr
     }
     fresh->name = request.get_text();
     std::lock_guard lock(layouts_mutex);
-    layout = layouts[function] = fresh;
+    layout = layouts[{&connection, function}] = fresh;
     return CUDA_SUCCESS;
 }
 
@@ -189,7 +190,7 @@ CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, vo
     if (result != CUDA_SUCCESS) return result;
     *stateOut = reinterpret_cast<CUlinkState>(request.get<uint64_t>());
     std::lock_guard lock(links.mutex);
-    links.logs[*stateOut] = Logs(numOptions, options, optionValues);
+    links.logs[{connection, *stateOut}] = Logs(numOptions, options, optionValues);
     return CUDA_SUCCESS;
 }
 
@@ -206,7 +207,7 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
     CUresult result = request.send();
     std::string_view log = request.get_text();
     std::lock_guard lock(links.mutex);
-    if (result != CUDA_SUCCESS) links.logs[state].write(log);
+    if (result != CUDA_SUCCESS) links.logs[{connection, state}].write(log);
     return result;
 }
 CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
@@ -223,10 +224,10 @@ CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* size
     CUresult result = request.send();
     std::string_view log = request.get_text();
     std::lock_guard lock(links.mutex);
-    links.logs[state].write(log);
+    links.logs[{connection, state}].write(log);
     if (result != CUDA_SUCCESS) return result;
-    std::string& image =
-        links.images[state];  // the caller may read it until cuLinkDestroy, which comes rarely: kept
+    std::string& image = links.images[{
+        connection, state}];  // the caller may read it until cuLinkDestroy, which comes rarely: kept
     image = request.rest();
     if (cubinOut) *cubinOut = image.data();
     if (sizeOut) *sizeOut = image.size();

@@ -77,7 +77,10 @@ bool learn(Device& device) {
 void in_forked_child() {
     // The socket is the parent's and threads are gone.  CUDA cannot be used after fork; a child that never
     // used it may start anew.
-    if (instance.load()) forked = true;
+    Process* parents = instance.load();
+    if (!parents) return;
+    forked = true;
+    for (auto& device : parents->devices) device->connection.abandon();
 }
 }  // namespace
 

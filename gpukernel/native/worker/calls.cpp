@@ -14,6 +14,7 @@ uint64_t charge(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
 
 CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream, bool asynchronous) {
     Lease& lease = session.lease();
+    if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     if (bytes > lease.memory_limit() || !lease.reserve(charge(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr address = 0;

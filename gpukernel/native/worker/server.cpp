@@ -1,6 +1,7 @@
 #include "server.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,16 +40,22 @@ Server::Ending Server::run() {
     };
     std::list<Client> control;
     while (!stopping_) {
-        std::vector<pollfd> watched{{doors_.unix_socket.fd(), POLLIN, 0},
+        // A poisoned context takes nobody in: who knocks now waits at the door and is served by the worker
+        // that begins anew.
+        const bool closed = lease_.poisoned;
+        std::vector<pollfd> watched{{closed ? -1 : doors_.unix_socket.fd(), POLLIN, 0},
                                     {doors_.control.fd(), POLLIN, 0},
-                                    {doors_.tcp.fd(), POLLIN, 0}};
+                                    {closed ? -1 : doors_.tcp.fd(), POLLIN, 0},
+                                    {left_, POLLIN, 0}};
         for (Client& client : control) watched.push_back({client.fd, POLLIN, 0});
         ::poll(watched.data(), watched.size(), 1000);
         for (size_t door : {0, 2})
             if (watched[door].revents & POLLIN)
                 if (int fd = ::accept4(watched[door].fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
                     admit(wire::Socket(fd));
-        size_t at = 3;
+        if (uint64_t count; watched[3].revents & POLLIN) [[maybe_unused]]
+            ssize_t got = ::read(left_, &count, sizeof count);
+        size_t at = 4;
         for (auto it = control.begin(); it != control.end(); ++at) {
             const bool ready = watched[at].revents != 0;
             if (ready && !answer_control(it->fd, it->pending)) {
@@ -114,9 +121,13 @@ void Server::host(std::shared_ptr<Guest> guest) {
         } catch (const std::exception&) {
             // Out of host memory for what a program sent: its connection ends, the worker does not.
         }
-        std::lock_guard lock(mutex_);
-        guests_.remove(guest);
-        --lease_.connections;
+        {
+            std::lock_guard lock(mutex_);
+            guests_.remove(guest);
+            --lease_.connections;
+        }
+        ::eventfd_write(left_,
+                        1);  // the last one to leave a poisoned context lets the worker begin anew at once
     } else {
         std::lock_guard lock(mutex_);
         guests_.remove(guest);

@@ -1,6 +1,8 @@
 // The worker's doors: programs that prove themselves, and the agent's control socket.
 #pragma once
 
+#include <sys/eventfd.h>
+
 #include <list>
 #include <memory>
 #include <mutex>
@@ -40,6 +42,7 @@ class Server {
     Lease& lease_;
     Doors doors_;
     double orphan_seconds_;
+    const int left_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // somebody left
     std::mutex mutex_;
     std::list<std::shared_ptr<Guest>> guests_;
     bool stopping_ = false;

@@ -42,7 +42,7 @@ bool poisons(CUresult code) {
 }
 
 Session::~Session() {
-    cuda().cuCtxSynchronize();
+    if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // a fault that nobody waited for
     lease_.finished();
     for (auto& [name, entry] : handles_) {
         switch (entry.kind) {
@@ -82,26 +82,32 @@ bool Session::find(uint64_t name, Kind kind, void*& handle) const {
     return true;
 }
 
-uint64_t Session::name_of(const void* handle, Kind kind) {
+uint64_t Session::name_of(const void* handle, Kind kind, const void* parent) {
     auto [it, fresh] = names_.try_emplace({kind, handle}, 0);
     if (fresh) {
         it->second = next_name_ += 16;
-        handles_[it->second] = {const_cast<void*>(handle), kind};
+        handles_[it->second] = {const_cast<void*>(handle), kind, parent};
     }
     return it->second;
 }
 
 bool Session::give_name(uint64_t name, const void* handle, Kind kind) {
     return (name & wire::NAMED_BY_SHIM) &&
-           handles_.try_emplace(name, Entry{const_cast<void*>(handle), kind}).second;
+           handles_.try_emplace(name, Entry{const_cast<void*>(handle), kind, nullptr}).second;
 }
 
 void Session::drop(uint64_t name) {
     auto it = handles_.find(name);
     if (it == handles_.end()) return;
-    names_.erase({it->second.kind, it->second.handle});
-    linked_.erase(it->second.handle);
+    const void* const gone = it->second.handle;
+    names_.erase({it->second.kind, gone});
+    linked_.erase(gone);
     handles_.erase(it);
+    // What lived in it is gone too, and the driver may give its address to something else.
+    std::vector<uint64_t> children;
+    for (const auto& [child, entry] : handles_)
+        if (entry.parent == gone) children.push_back(child);
+    for (uint64_t child : children) drop(child);
 }
 
 std::vector<char>& Session::link_data(const void* link, size_t size) {

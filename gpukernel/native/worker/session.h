@@ -36,16 +36,21 @@ class Session {
         handle = static_cast<Handle>(found);
         return true;
     }
-    uint64_t name_of(const void* handle, Kind kind);  // the worker's number for it, the same each time
+    uint64_t name_of(const void* handle, Kind kind, const void* parent = nullptr);
+    // The number above is the worker's number for it, the same each time; it goes with its parent
     bool give_name(uint64_t name, const void* handle,
                    Kind kind);  // the shim's number for it; false: taken or not its to choose
     void drop(uint64_t name);
+    // An error of an earlier call that will be told instead of this one's success: what would be made now,
+    // nobody would get.
+    CUresult kept_error() const { return kept_; }
     std::vector<char>& link_data(const void* link, size_t size);
 
   private:
     struct Entry {
         void* handle;
         Kind kind;
+        const void* parent;  // the module of a function: they go together
     };
     bool find(uint64_t name, Kind kind, void*& handle) const;
     bool serve_one(const wire::FrameHeader& header);

@@ -77,6 +77,7 @@ bool whole(const std::string& image) {
 template <class Handle, class Function>
 CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function function) {
     const std::string image(in.rest());  // one NUL after it, so that text ends
+    if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (!whole(image)) return CUDA_ERROR_INVALID_IMAGE;
     auto log = std::make_unique<Log>();
     Handle handle;
@@ -183,6 +184,7 @@ CUresult copy_to_host(Session& session, Reader& in, Writer& out) {
 // --- the linker ---
 
 CUresult link_create(Session& session, Reader&, Writer& out) {
+    if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     CUlinkState link;
     CUresult result = session.cuda().cuLinkCreate_v2(0, nullptr, nullptr, &link);
     if (result == CUDA_SUCCESS) out.put(session.name_of(link, Kind::link));
