@@ -77,6 +77,21 @@ def test_a_program_with_a_wrong_or_missing_secret_makes_no_cuda_call(secret: str
     asyncio.run(story())
 
 
+def test_a_stranger_who_sends_a_byte_now_and_then_is_shown_out() -> None:
+    async def story() -> None:
+        async with worker() as one, asyncio.timeout(30):
+            reader, writer = await asyncio.open_connection(sock=knock(one))
+            await reader.readexactly(40)
+            shown_out = asyncio.ensure_future(reader.read())
+            while not shown_out.done():  # each byte comes well within the time that one read may take
+                writer.write(b"x")
+                await asyncio.wait([shown_out], timeout=0.5)
+            writer.close()
+            await still_serves(one)
+
+    asyncio.run(story())
+
+
 def test_a_recorded_handshake_is_worth_nothing_the_second_time() -> None:
     async def story() -> None:
         async with worker() as one:

@@ -234,6 +234,7 @@ int main(int argc, char** argv) {
     ::prctl(PR_SET_DUMPABLE, 0);  // the secret is in this process's memory
     ::mallopt(M_ARENA_MAX, 2);    // fifty workers stand beside a class's notebooks
     ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
+    ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // a module is there, and counted, once it is loaded
 
     auto lease = std::make_unique<Lease>();
     Server::Doors doors;
@@ -254,6 +255,8 @@ int main(int argc, char** argv) {
     if (code != CUDA_SUCCESS)
         return refuse("device " + std::to_string(options.device) +
                       " gave no context: " + lease->cuda.error_name(code));
+
+    lease->footprint.watch(lease->cuda, options.device);
 
     if (options.resume < 0) {
         std::string ready = "{\"ready\":true,\"pid\":" + std::to_string(::getpid()) + ",\"endpoints\":[";

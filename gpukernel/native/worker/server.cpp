@@ -69,6 +69,7 @@ Server::Ending Server::run() {
             if (int fd = ::accept4(doors_.control.fd(), nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
                 control.push_back({fd, {}});
         if (lease_.connections == 0 && lease_.poisoned) return Ending::poisoned;
+        show_out_slow_strangers();
         const double silent = std::chrono::duration<double>(Clock::now() - last_contact_).count();
         if (lease_.connections == 0 && silent > orphan_seconds_) return Ending::orphaned;
     }
@@ -117,7 +118,7 @@ void Server::host(std::shared_ptr<Guest> guest) {
             guest->admitted = true;
         }
         try {
-            Session(lease_, guest->socket).serve();
+            Session(lease_, guest->socket, guest->writing).serve();
         } catch (const std::exception&) {
             // Out of host memory for what a program sent: its connection ends, the worker does not.
         }
@@ -160,9 +161,21 @@ void Server::say_goodbye(const std::string& sentence) {
     out.put(wire::FrameHeader{static_cast<uint32_t>(sentence.size()), wire::GOODBYE, 0});
     out.bytes(sentence.data(), sentence.size());
     std::lock_guard lock(mutex_);
-    for (auto& guest : guests_)
-        if (guest->admitted)
+    for (auto& guest : guests_) {
+        // Whoever is in the middle of an answer takes no sentence inside it; the connection just ends.
+        std::unique_lock writing(guest->writing, std::try_to_lock);
+        if (guest->admitted && writing)
             ::send(guest->socket.fd(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+}
+
+// Each read has its time limit, but a stranger may come with a byte now and then: the whole handshake has
+// one.
+void Server::show_out_slow_strangers() {
+    std::lock_guard lock(mutex_);
+    for (auto& guest : guests_)
+        if (!guest->admitted && Clock::now() - guest->came > std::chrono::seconds(HANDSHAKE_SECONDS))
+            guest->socket.shut();
 }
 
 bool Server::answer_control(int fd, std::string& pending) {

@@ -31,10 +31,12 @@ class Server {
         wire::Socket socket;
         std::mutex writing;
         bool admitted = false;
+        Clock::time_point came = Clock::now();
     };
     void admit(wire::Socket socket);
     void host(std::shared_ptr<Guest> guest);
     wire::Admission shake_hands(wire::Socket& socket);
+    void show_out_slow_strangers();
     bool answer_control(int fd, std::string& pending);
     std::string obey(const std::string& line);
     std::string status() const;

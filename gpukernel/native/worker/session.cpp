@@ -44,12 +44,15 @@ bool poisons(CUresult code) {
 Session::~Session() {
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // a fault that nobody waited for
     lease_.finished();
+    std::lock_guard taking(lease_.taking);
     for (auto& [name, entry] : handles_) {
         switch (entry.kind) {
             case Kind::module:
+                lease_.let_go(entry.handle);
                 cuda().cuModuleUnload(static_cast<CUmodule>(entry.handle));
                 break;
             case Kind::library:
+                lease_.let_go(entry.handle);
                 cuda().cuLibraryUnload(static_cast<CUlibrary>(entry.handle));
                 break;
             case Kind::stream:
@@ -64,6 +67,11 @@ Session::~Session() {
             default:
                 break;  // functions go with their modules
         }
+    }
+    if (lease_.connections == 1) {  // the context is nobody's now: the next program finds it as it was
+        for (auto [limit, value] : lease_.usual_limits)
+            if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
+        lease_.usual_limits.clear();
     }
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
 }
@@ -164,6 +172,7 @@ bool Session::answer(uint16_t call, CUresult result) {
     const uint32_t prefix[2] = {static_cast<uint32_t>(result), static_cast<uint32_t>(text.size())};
     std::memcpy(out_.data(), &header, sizeof header);
     std::memcpy(out_.data() + sizeof header, prefix, sizeof prefix);
+    std::lock_guard lock(writing_);
     return socket_.write(out_.data(), out_.size());
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -20,7 +21,9 @@ enum class Kind : uint8_t { module, library, function, kernel, stream, event, li
 
 class Session {
   public:
-    Session(Lease& lease, wire::Socket& socket) : lease_(lease), socket_(socket) {}
+    // `writing` is held while an answer goes out, so that no goodbye lands inside one.
+    Session(Lease& lease, wire::Socket& socket, std::mutex& writing)
+        : lease_(lease), socket_(socket), writing_(writing) {}
     ~Session();
     void serve();  // until the program goes, or breaks the protocol
 
@@ -36,10 +39,10 @@ class Session {
         handle = static_cast<Handle>(found);
         return true;
     }
+    // The worker's number for a handle: the same each time, until the handle or its parent is dropped.
     uint64_t name_of(const void* handle, Kind kind, const void* parent = nullptr);
-    // The number above is the worker's number for it, the same each time; it goes with its parent
-    bool give_name(uint64_t name, const void* handle,
-                   Kind kind);  // the shim's number for it; false: taken or not its to choose
+    // The shim's number for it; false: taken already, or not the shim's to choose.
+    bool give_name(uint64_t name, const void* handle, Kind kind);
     void drop(uint64_t name);
     // An error of an earlier call that will be told instead of this one's success: what would be made now,
     // nobody would get.
@@ -58,6 +61,7 @@ class Session {
 
     Lease& lease_;
     wire::Socket& socket_;
+    std::mutex& writing_;
     std::unordered_map<uint64_t, Entry> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
     std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "session.h"
 
@@ -81,7 +82,19 @@ CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function fun
     if (!whole(image)) return CUDA_ERROR_INVALID_IMAGE;
     auto log = std::make_unique<Log>();
     Handle handle;
+    Lease& lease = session.lease();
+    std::lock_guard taking(lease.taking);
+    const std::optional<uint64_t> before = lease.footprint.bytes();
     CUresult result = function(&handle, image.c_str(), *log);
+    const std::optional<uint64_t> after = lease.footprint.bytes();
+    if (result == CUDA_SUCCESS && before && after && *after > *before &&
+        !lease.hold(handle, *after - *before)) {
+        if constexpr (std::is_same_v<Handle, CUmodule>)
+            session.cuda().cuModuleUnload(handle);
+        else
+            session.cuda().cuLibraryUnload(handle);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     out.text(log->view());
     if (result == CUDA_SUCCESS) out.put(session.name_of(handle, kind));
     return result;

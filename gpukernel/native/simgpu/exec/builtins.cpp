@@ -166,11 +166,11 @@ bool call_builtin(Warp& warp, const CallSite& site) {
             case Builtin::malloc:
                 answer<uint64_t>(
                     warp, site, lane,
-                    warp.launch->memory->allocate(argument<uint64_t>(warp, site, 0, lane)).value_or(0));
+                    warp.launch->memory->allocate_heap(argument<uint64_t>(warp, site, 0, lane)).value_or(0));
                 break;
             case Builtin::free:
                 if (uint64_t address = argument<uint64_t>(warp, site, 0, lane))
-                    if (!warp.launch->memory->free(address))
+                    if (!warp.launch->memory->free_heap(address))
                         throw Fault{Status::illegal_address,
                                     "free() of what malloc() did not give, by " + place(warp, lane)};
                 warp.cache[0] = warp.cache[1] = {};
