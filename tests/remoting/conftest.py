@@ -28,7 +28,11 @@ class Worker:
         self.folder = folder
 
     def environment(
-        self, secret: str | None = None, kind: str = "unix", beside: Worker | None = None
+        self,
+        secret: str | None = None,
+        kind: str = "unix",
+        beside: Worker | None = None,
+        shared_memory: bool = True,
     ) -> dict[str, str]:
         handles = [self.handle, beside.handle] if beside else [self.handle]
         endpoints = [[e for e in handle.endpoints if e.startswith(kind)] for handle in handles]
@@ -41,7 +45,8 @@ class Worker:
         )
         path = self.folder / f"lease-{secrets.token_hex(4)}"
         write_lease_file(path, lease)  # type: ignore[arg-type]
-        return shim_environment(path, os.environ)
+        environment = shim_environment(path, os.environ)
+        return {**environment, "GPUKERNEL_SHARED_MEMORY": str(int(shared_memory))}
 
     async def run(self, code: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(

@@ -32,9 +32,8 @@ def read(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-def enter(one: Worker, secret: str, version: int = VERSION) -> tuple[int, socket.socket]:
+def shake_hands(sock: socket.socket, secret: str, version: int = VERSION) -> int:
     """The handshake as protocol.h specifies it, spoken independently of the shim."""
-    sock = knock(one)
     challenge = read(sock, 40)
     assert struct.unpack("<II", challenge[:8]) == (MAGIC, VERSION)
     ours = os.urandom(32)
@@ -46,7 +45,12 @@ def enter(one: Worker, secret: str, version: int = VERSION) -> tuple[int, socket
     if status == WELCOME:
         theirs = hmac.new(secret.encode(), b"worker" + ours + challenge[8:], hashlib.sha256).digest()
         assert welcome[8:] == theirs
-    return status, sock
+    return int(status)
+
+
+def enter(one: Worker, secret: str, version: int = VERSION) -> tuple[int, socket.socket]:
+    sock = knock(one)
+    return shake_hands(sock, secret, version), sock
 
 
 async def still_serves(one: Worker) -> None:

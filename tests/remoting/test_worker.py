@@ -298,7 +298,7 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
     asyncio.run(story())
 
 
-def test_large_copies_arrive_whole_over_either_socket() -> None:
+def test_large_copies_arrive_whole_however_they_travel() -> None:
     code = """import numpy as np
 begin(); n = 20_000_003; a = np.random.default_rng(1).integers(0, 256, n, dtype=np.uint8); b = np.empty_like(a)
 p = ok(d.cuMemAlloc(n)); ok(d.cuMemcpyHtoD(p, a.ctypes.data, n)); ok(d.cuMemcpyDtoH(b.ctypes.data, p, n)); print((a == b).all())
@@ -306,8 +306,9 @@ p = ok(d.cuMemAlloc(n)); ok(d.cuMemcpyHtoD(p, a.ctypes.data, n)); ok(d.cuMemcpyD
 
     async def story() -> None:
         async with worker() as one:
-            for kind in ("unix", "tcp"):
-                assert (await one.run(code, kind=kind)).stdout == "True\n"
+            for kind, shared in (("unix", True), ("unix", False), ("tcp", False)):
+                done = await one.run(code, kind=kind, shared_memory=shared)
+                assert done.stdout == "True\n", (kind, shared, done.stderr)
 
     asyncio.run(story())
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 
 #include "wire/hmac.h"
@@ -32,14 +33,16 @@ bool Connection::open(const std::vector<std::string>& endpoints, const std::stri
                       std::string& error) {
     error = "the lease names no worker";
     for (const std::string& endpoint : endpoints) {
-        socket_ = wire::connect_to(endpoint, error);
-        if (!socket_) continue;
-        socket_.timeout(10);
-        if (!shake_hands(secret, error)) {
-            socket_ = {};
+        wire::Socket socket = wire::connect_to(endpoint, error);
+        if (!socket) continue;
+        socket.timeout(10);
+        if (!shake_hands(socket, secret, error)) continue;
+        channel_ = wire::Channel(std::move(socket));
+        if (endpoint.starts_with("unix:") && !share_memory()) {
+            error = "its worker ended the connection";
             continue;
         }
-        socket_.timeout(0);
+        channel_.socket().timeout(0);
         alive_ = true;
         sigset_t all, before;  // signals belong to the program's own threads
         ::sigfillset(&all);
@@ -51,20 +54,33 @@ bool Connection::open(const std::vector<std::string>& endpoints, const std::stri
     return false;
 }
 
-bool Connection::shake_hands(const std::string& secret, std::string& error) {
+// One host: the ring instead of the socket, unless GPUKERNEL_SHARED_MEMORY=0.
+bool Connection::share_memory() {
+    const char* wanted = std::getenv("GPUKERNEL_SHARED_MEMORY");
+    if (wanted && std::strcmp(wanted, "0") == 0) return true;
+    const wire::FrameHeader ask{0, static_cast<uint16_t>(wire::Special::share_memory), 0};
+    struct {
+        wire::FrameHeader header;
+        uint32_t result, printed;
+    } answer;
+    return channel_.write(&ask, sizeof ask) && channel_.accept_ring(&answer, sizeof answer) &&
+           answer.header.length == 8 && answer.printed == 0;
+}
+
+bool Connection::shake_hands(wire::Socket& socket, const std::string& secret, std::string& error) {
     using namespace wire;
     Challenge challenge;
     Proof proof{MAGIC, VERSION, {}, {}};
     Welcome welcome;
     error = "its worker does not speak this version of the protocol";
-    if (!socket_.read(&challenge, sizeof challenge) || challenge.magic != MAGIC ||
+    if (!socket.read(&challenge, sizeof challenge) || challenge.magic != MAGIC ||
         challenge.version != VERSION)
         return false;
     if (::getrandom(proof.nonce, sizeof proof.nonce, 0) != sizeof proof.nonce) return false;
     const auto theirs = view(challenge.nonce, NONCE), ours = view(proof.nonce, NONCE);
     Digest mac = hmac_sha256(secret, {"shim", theirs, ours});
     std::memcpy(proof.mac, mac.data(), MAC);
-    if (!socket_.write(&proof, sizeof proof) || !socket_.read(&welcome, sizeof welcome) ||
+    if (!socket.write(&proof, sizeof proof) || !socket.read(&welcome, sizeof welcome) ||
         welcome.magic != MAGIC) {
         error = "its worker ended the connection";
         return false;
@@ -87,14 +103,14 @@ bool Connection::flush_with(const void* data, size_t size) {
     if (!alive()) return false;
     ++flushes_;
     if (buffer_.empty() && !size) return true;
-    const bool sent = socket_.write(buffer_.data(), buffer_.size(), data, size);
+    const bool sent = channel_.write(buffer_.data(), buffer_.size(), data, size);
     buffer_.clear();
     if (!sent) lost("a call was sent");
     return sent;
 }
 
 bool Connection::read(void* data, size_t size) {
-    if (alive() && socket_.read(data, size)) return true;
+    if (alive() && channel_.read(data, size)) return true;
     lost("an answer was awaited");
     return false;
 }
@@ -103,11 +119,11 @@ void Connection::lost(const char* while_doing) {
     if (!alive_.exchange(false)) return;
     // What the worker said before it closed may still be there to read.
     std::string reason;
-    socket_.timeout(1);
+    channel_.socket().timeout(1);
     wire::FrameHeader header;
-    while (socket_.read(&header, sizeof header) && header.length <= wire::MAX_BODY) {
+    while (channel_.read(&header, sizeof header) && header.length <= wire::MAX_BODY) {
         std::string body(header.length, 0);
-        if (!socket_.read(body.data(), body.size())) break;
+        if (!channel_.read(body.data(), body.size())) break;
         if (header.call == wire::GOODBYE) reason = body;
     }
     goodbye(reason.empty() ? std::string("the worker of this slice ended while ") + while_doing : reason);
@@ -115,7 +131,7 @@ void Connection::lost(const char* while_doing) {
 
 void Connection::goodbye(const std::string& reason) {
     alive_ = false;
-    socket_.shut();
+    channel_.socket().shut();
     std::string sentence = reason;
     while (!sentence.empty() && (sentence.back() == '.' || sentence.back() == '\n')) sentence.pop_back();
     complain(sentence +
@@ -123,7 +139,7 @@ void Connection::goodbye(const std::string& reason) {
              "fresh slice.");
 }
 
-void Connection::abandon() { ::close(socket_.fd()); }
+void Connection::abandon() { ::close(channel_.socket().fd()); }
 
 void Connection::queued() {
     if (buffer_.size() >= QUEUE_BYTES) {

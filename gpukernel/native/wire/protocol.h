@@ -19,6 +19,10 @@
 // and goes on with the call's outputs where the result is CUDA_SUCCESS.  A frame with call = GOODBYE may come
 // instead of an answer: its body is a sentence that says why the worker ends the connection.
 //
+// On one host a shim may ask first of all to share memory (Special::share_memory): where the worker agrees,
+// frames go through two rings of memory (wire/ring.h), and the socket only wakes who sleeps and tells who is
+// gone.
+//
 // Bulk data of copies stands at the end of a body and is sent from, and received into, the user's memory.
 // A copy is cut into pieces of at most COPY_PIECE bytes, so that a worker's buffer stays small.
 #pragma once
@@ -72,6 +76,7 @@ enum class Special : uint16_t {
     link_complete,           // handle → image, log
     pointer_attribute,       // attribute, address → u64
     best_block_size,         // function, shared bytes, limit → grid, block
+    share_memory,            // → a ring's descriptor beside the answer; both ends use the ring from then on
 };
 
 // Handles that a shim names itself (streams, events) have this bit; those that a worker names have not.

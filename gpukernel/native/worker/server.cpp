@@ -78,7 +78,7 @@ Server::Ending Server::run() {
 
 void Server::admit(wire::Socket socket) {
     auto guest = std::make_shared<Guest>();
-    guest->socket = std::move(socket);
+    guest->channel = wire::Channel(std::move(socket));
     {
         std::lock_guard lock(mutex_);
         if (guests_.size() >= MOST_GUESTS) return;
@@ -108,17 +108,17 @@ void Server::admit(wire::Socket socket) {
 }
 
 void Server::host(std::shared_ptr<Guest> guest) {
-    tune(guest->socket);
-    guest->socket.timeout(HANDSHAKE_SECONDS);
-    if (shake_hands(guest->socket) == wire::Admission::welcome) {
-        guest->socket.timeout(0);
+    tune(guest->channel.socket());
+    guest->channel.socket().timeout(HANDSHAKE_SECONDS);
+    if (shake_hands(guest->channel.socket()) == wire::Admission::welcome) {
+        guest->channel.socket().timeout(0);
         ++lease_.connections;
         {
             std::lock_guard lock(mutex_);
             guest->admitted = true;
         }
         try {
-            Session(lease_, guest->socket, guest->writing).serve();
+            Session(lease_, guest->channel, guest->writing).serve();
         } catch (const std::exception&) {
             // Out of host memory for what a program sent: its connection ends, the worker does not.
         }
@@ -164,8 +164,7 @@ void Server::say_goodbye(const std::string& sentence) {
     for (auto& guest : guests_) {
         // Whoever is in the middle of an answer takes no sentence inside it; the connection just ends.
         std::unique_lock writing(guest->writing, std::try_to_lock);
-        if (guest->admitted && writing)
-            ::send(guest->socket.fd(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (guest->admitted && writing) guest->channel.write_now(frame.data(), frame.size());
     }
 }
 
@@ -175,7 +174,7 @@ void Server::show_out_slow_strangers() {
     std::lock_guard lock(mutex_);
     for (auto& guest : guests_)
         if (!guest->admitted && Clock::now() - guest->came > std::chrono::seconds(HANDSHAKE_SECONDS))
-            guest->socket.shut();
+            guest->channel.socket().shut();
 }
 
 bool Server::answer_control(int fd, std::string& pending) {

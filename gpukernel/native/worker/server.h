@@ -28,7 +28,7 @@ class Server {
 
   private:
     struct Guest {
-        wire::Socket socket;
+        wire::Channel channel;
         std::mutex writing;
         bool admitted = false;
         Clock::time_point came = Clock::now();

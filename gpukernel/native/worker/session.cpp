@@ -125,7 +125,7 @@ std::vector<char>& Session::link_data(const void* link, size_t size) {
 void Session::serve() {
     cuda().cuCtxSetCurrent(lease_.context);
     FrameHeader header;
-    while (socket_.read(&header, sizeof header) && serve_one(header)) {
+    while (channel_.read(&header, sizeof header) && serve_one(header)) {
         if (body_.capacity() > 8 * wire::COPY_PIECE)
             body_ = {};  // a module's image is rare; do not hold its size for ever
         if (out_.capacity() > 8 * wire::COPY_PIECE) out_ = {};
@@ -137,18 +137,18 @@ bool Session::serve_one(const FrameHeader& header) {
     if (!call) call = regular_call(header.call);
     if (!call) return false;
     const auto special = static_cast<Special>(header.call);
+    if (special == Special::copy_to_device) return take_bulk(header);
+    if (special == Special::copy_to_host) return give_bulk(header);
+    if (special == Special::share_memory) return share_memory(header);
     const bool image =
         special == Special::load_image || special == Special::load_library || special == Special::link_add;
-    const size_t most = special == Special::copy_to_device ? wire::COPY_PIECE + 64
-                        : image                            ? wire::MAX_BODY
-                                                           : wire::MAX_CALL;
-    if (header.length > most) return false;
+    if (header.length > (image ? wire::MAX_BODY : wire::MAX_CALL)) return false;
     // Grow only as bytes really come: a lie about the size costs its teller nothing less than us.
     body_.clear();
     for (size_t got = 0; got < header.length;) {
         const size_t piece = std::min<size_t>(header.length - got, 4 << 20);
         body_.resize(got + piece);
-        if (!socket_.read(body_.data() + got, piece)) return false;
+        if (!channel_.read(body_.data() + got, piece)) return false;
         got += piece;
     }
     lease_.call(special == Special::launch);
@@ -156,24 +156,30 @@ bool Session::serve_one(const FrameHeader& header) {
     out_.assign(sizeof(FrameHeader) + 8, 0);
     Writer out(out_);
     CUresult result = call->serve(*this, in, out);
-    if (poisons(result)) lease_.poisoned = true;
     if (!call->asynchronous) return answer(header.call, result);
-    if (kept_ == CUDA_SUCCESS) kept_ = result;
+    keep(result);
     return true;
 }
 
-bool Session::answer(uint16_t call, CUresult result) {
+void Session::keep(CUresult result) {
+    if (poisons(result)) lease_.poisoned = true;
+    if (kept_ == CUDA_SUCCESS) kept_ = result;
+}
+
+bool Session::answer(uint16_t call, CUresult result, const void* bulk, size_t size) {
+    if (poisons(result)) lease_.poisoned = true;
     if (result == CUDA_SUCCESS && kept_ != CUDA_SUCCESS) result = kept_;
+    if (result != CUDA_SUCCESS) size = 0;
     if (result != CUDA_ERROR_NOT_READY) kept_ = CUDA_SUCCESS;
     const std::string text = printed_text();
     const size_t head = sizeof(FrameHeader) + 8;
     if (!text.empty()) out_.insert(out_.begin() + head, text.begin(), text.end());
-    const FrameHeader header{static_cast<uint32_t>(out_.size() - sizeof(FrameHeader)), call, 0};
+    const FrameHeader header{static_cast<uint32_t>(out_.size() - sizeof(FrameHeader) + size), call, 0};
     const uint32_t prefix[2] = {static_cast<uint32_t>(result), static_cast<uint32_t>(text.size())};
     std::memcpy(out_.data(), &header, sizeof header);
     std::memcpy(out_.data() + sizeof header, prefix, sizeof prefix);
     std::lock_guard lock(writing_);
-    return socket_.write(out_.data(), out_.size());
+    return channel_.write(out_.data(), out_.size(), bulk, size);
 }
 
 }  // namespace gpukernel::worker

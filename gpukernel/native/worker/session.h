@@ -10,7 +10,7 @@
 #include "call_numbers.h"
 #include "lease.h"
 #include "wire/body.h"
-#include "wire/socket.h"
+#include "wire/channel.h"
 
 namespace gpukernel::worker {
 
@@ -22,8 +22,8 @@ enum class Kind : uint8_t { module, library, function, kernel, stream, event, li
 class Session {
   public:
     // `writing` is held while an answer goes out, so that no goodbye lands inside one.
-    Session(Lease& lease, wire::Socket& socket, std::mutex& writing)
-        : lease_(lease), socket_(socket), writing_(writing) {}
+    Session(Lease& lease, wire::Channel& channel, std::mutex& writing)
+        : lease_(lease), channel_(channel), writing_(writing) {}
     ~Session();
     void serve();  // until the program goes, or breaks the protocol
 
@@ -57,10 +57,16 @@ class Session {
     };
     bool find(uint64_t name, Kind kind, void*& handle) const;
     bool serve_one(const wire::FrameHeader& header);
-    bool answer(uint16_t call, CUresult result);
+    bool take_bulk(const wire::FrameHeader& header);
+    bool give_bulk(const wire::FrameHeader& header);
+    bool share_memory(const wire::FrameHeader& header);
+    // Writes the frame whose outputs are in out_, and after them `size` bytes of `bulk`.
+    bool answer(uint16_t call, CUresult result, const void* bulk = nullptr, size_t size = 0);
+    void keep(CUresult result);
+    char* host_pointer(CUdeviceptr address);
 
     Lease& lease_;
-    wire::Socket& socket_;
+    wire::Channel& channel_;
     std::mutex& writing_;
     std::unordered_map<uint64_t, Entry> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;

@@ -160,40 +160,6 @@ CUresult launch(Session& session, Reader& in, Writer&) {
     return session.cuda().cuLaunchKernelEx(&config, function, nullptr, size ? extra : nullptr);
 }
 
-// --- copies ---
-
-CUresult copy_to_device(Session& session, Reader& in, Writer&) {
-    const auto destination = in.get<CUdeviceptr>();
-    const auto name = in.get<uint64_t>();
-    CUstream stream;
-    if (in.failed() || !session.handle(name, Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    std::string_view bytes = in.rest();
-    if (bytes.empty()) return CUDA_SUCCESS;
-    if (!session.lease().valid(destination, bytes.size())) return CUDA_ERROR_INVALID_VALUE;
-    if (!stream) return session.cuda().cuMemcpyHtoD_v2(destination, bytes.data(), bytes.size());
-    // The bytes are pageable memory of this process: the driver takes them before it returns.
-    return session.cuda().cuMemcpyHtoDAsync_v2(destination, bytes.data(), bytes.size(), stream);
-}
-
-CUresult copy_to_host(Session& session, Reader& in, Writer& out) {
-    const auto source = in.get<CUdeviceptr>();
-    const auto name = in.get<uint64_t>(), bytes = in.get<uint64_t>();
-    CUstream stream;
-    if (in.failed() || !session.handle(name, Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (!bytes) return CUDA_SUCCESS;
-    if (bytes > wire::COPY_PIECE || !session.lease().valid(source, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    char* to = out.extend(bytes);
-    CUresult result;
-    if (!stream) {
-        result = session.cuda().cuMemcpyDtoH_v2(to, source, bytes);
-    } else {
-        result = session.cuda().cuMemcpyDtoHAsync_v2(to, source, bytes, stream);
-        if (result == CUDA_SUCCESS) result = session.cuda().cuStreamSynchronize(stream);
-    }
-    session.lease().finished();
-    return result;
-}
-
 // --- the linker ---
 
 CUresult link_create(Session& session, Reader&, Writer& out) {
@@ -274,15 +240,16 @@ constexpr Served specials[] = {
     {"load_library", load_library, false},
     {"kernel_layout", kernel_layout, false},
     {"launch", launch, true},
-    {"copy_to_device", copy_to_device, true},
-    {"copy_to_host", copy_to_host, false},
+    {"copy_to_device", nullptr, true},  // Session::take_bulk
+    {"copy_to_host", nullptr, false},   // Session::give_bulk
     {"link_create", link_create, false},
     {"link_add", link_add, false},
     {"link_complete", link_complete, false},
     {"pointer_attribute", pointer_attribute, false},
     {"best_block_size", best_block_size, false},
+    {"share_memory", nullptr, false},  // Session::share_memory
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::best_block_size) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::share_memory) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {
