@@ -101,7 +101,7 @@ STORE_PAIR = b'''.version 7.0
 
 @contextlib.asynccontextmanager
 async def worker(
-    memory_mib: int = 64, orphan_seconds: float = 120, secret: str | None = None
+    memory_mib: int = 64, secret: str | None = None, weight: float = 1, **options: Any
 ) -> AsyncIterator[Worker]:
     with tempfile.TemporaryDirectory(prefix="gpukernel-test-", dir="/tmp") as folder:
         secret = secret or secrets.token_hex(32)
@@ -109,12 +109,12 @@ async def worker(
             library=native.simgpu_library(),
             device=0,
             memory_bytes=memory_mib * MIB,
-            weight=1,
+            weight=weight,
             lease_id="test",
             secret=secret,
             directory=Path(folder),
             tcp_host="127.0.0.1",
-            orphan_seconds=orphan_seconds,
+            **options,
         )
         try:
             yield Worker(handle, secret, Path(folder))

@@ -10,6 +10,7 @@
 
 #include "driver.h"
 #include "footprint.h"
+#include "turns.h"
 
 namespace gpukernel::worker {
 
@@ -24,6 +25,9 @@ class Lease {
     Driver cuda;
     CUcontext context = nullptr;
     Footprint footprint;
+    Turns turns;
+    // Of work that somebody else waited for: told by the next answer.
+    std::atomic<CUresult> stray_error{CUDA_SUCCESS};
 
     // Room for `bytes` or CUDA_ERROR_OUT_OF_MEMORY; what is reserved must be committed or cancelled.
     bool reserve(uint64_t bytes);

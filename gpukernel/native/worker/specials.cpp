@@ -145,6 +145,7 @@ CUresult launch(Session& session, Reader& in, Writer&) {
     if (in.failed() || !session.handle(head.function, Kind::function, function) ||
         !session.handle(head.stream, Kind::stream, stream))
         return CUDA_ERROR_INVALID_HANDLE;
+    session.lease().turns.before_launch();
     std::string_view block = in.rest();
     size_t size = block.size();
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<char*>(block.data()),
