@@ -15,6 +15,7 @@ namespace {
 constexpr int kSpinPatience = 32;  // back edges of a diverged loop with atomics, before another group runs
 constexpr int kLoopPatience = 1 << 16;  // and of any other
 constexpr int kSlice = 1 << 14;         // back edges before another warp of the block runs
+constexpr int kSpinSlice = 1 << 8;      // and of a loop with atomics
 
 uint32_t predicate(const Warp& warp, uint32_t operand) {
     return *reinterpret_cast<const uint32_t*>(warp.base[operand & 1] + operand);
@@ -107,8 +108,10 @@ struct Runner {
     void swap_out(bool deferred = false) { park(ip, mask, frame, Wait::ready, 0, deferred); }
 
     bool back_edge() {  // true: give the thread to another warp
+        // A loop that reads what others write may be waiting for them: they get their turn sooner.
         warp.touched ? spins += kLoopPatience / kSpinPatience : ++spins;
-        if (--slice > 0) return false;
+        slice -= warp.touched ? kSlice / kSpinSlice : 1;
+        if (slice > 0) return false;
         slice = kSlice;
         if (warp.launch->stop.load(std::memory_order_relaxed)) throw Fault{Status::ok, {}};
         if (warp.launch->launch->cancel && *warp.launch->launch->cancel)
