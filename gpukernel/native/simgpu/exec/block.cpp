@@ -145,6 +145,12 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
     }
 }
 
+void stack_overflow(const Warp& warp, int lane) {
+    throw Fault{Status::illegal_address, "stack overflow: a thread's calls need more than " +
+                                             std::to_string(warp.local_stride) + " bytes, at " +
+                                             place(warp, lane)};
+}
+
 uint64_t special_register(Warp& warp, int lane, int which) {
     const BlockState& block = *warp.block;
     const Launch& launch = *warp.launch->launch;

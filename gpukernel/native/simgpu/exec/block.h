@@ -60,7 +60,7 @@ struct BlockState {
     std::vector<Frame*> spare;  // frames of device functions
     std::vector<std::unique_ptr<Frame>> frames;
     std::vector<Storage> frame_storage;
-    Barrier barriers[16];
+    Barrier barriers[kClusterBarrier + 1];
     uint32_t living = 0;
     bool prepared = false;
 

@@ -176,9 +176,7 @@ struct Runner {
         f->site = &site;
         f->local_base = (frame->local_base + here.local_bytes + 15) / 16 * 16;
         if (f->local_base + function.local_bytes > warp.local_stride)
-            throw Fault{Status::illegal_address, "stack overflow: a thread's calls need more than " +
-                                                     std::to_string(warp.local_stride) + " bytes, at " +
-                                                     place(warp, std::countr_zero(lanes))};
+            stack_overflow(warp, std::countr_zero(lanes));
         for (size_t p = 0; p < site.args.size() && p < function.params.size(); ++p)
             copy_local(frame->local_base + site.args[p], f->local_base + function.params[p].offset,
                        function.params[p].size, lanes);
@@ -187,7 +185,7 @@ struct Runner {
 
     void barrier(const Op& op, uint32_t lanes) {
         uint32_t id = words(warp, op.a)[std::countr_zero(lanes)];
-        if (id > 15)
+        if (id > 15 && !(op.sub2 & 4))
             throw Fault{Status::illegal_barrier, "barrier " + std::to_string(id) +
                                                      " does not exist (0 to 15), at " +
                                                      place(warp, std::countr_zero(lanes))};
@@ -346,7 +344,7 @@ Frame* BlockState::make_frame(const Function& function) {
 }
 
 void BlockState::release_barriers() {
-    for (int id = 0; id < 16; ++id) {
+    for (int id = 0; id <= static_cast<int>(kClusterBarrier); ++id) {
         Barrier& b = barriers[id];
         uint32_t expected = b.expected ? b.expected : living;
         if (!b.arrived || b.arrived < expected) continue;
