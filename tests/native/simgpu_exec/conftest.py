@@ -120,17 +120,23 @@ def launch_failed() -> type[LaunchFailed]:
     return LaunchFailed
 
 
-def element(device: Device, body: str, a: Any, b: Any, c: Any, out_type: Any) -> Any:
-    """Run ``body`` on every element of three arrays of one type; the result has ``out_type``."""
-    out = np.zeros(len(a), out_type)
+def element_text(body: str, in_bytes: int, out_bytes: int) -> str:
+    """``cases/element.ptx`` around ``body``."""
     text = (Path(__file__).parent / "cases" / "element.ptx").read_text()
     for name, value in (
-        ("INPUT", f"b{8 * a.itemsize}"),
-        ("OUTPUT", f"b{8 * out.itemsize}"),
-        ("IN_BYTES", str(a.itemsize)),
-        ("OUT_BYTES", str(out.itemsize)),
+        ("INPUT", f"b{8 * in_bytes}"),
+        ("OUTPUT", f"b{8 * out_bytes}"),
+        ("IN_BYTES", str(in_bytes)),
+        ("OUT_BYTES", str(out_bytes)),
         ("BODY", body),
     ):
         text = text.replace(name, value)
+    return text
+
+
+def element(device: Device, body: str, a: Any, b: Any, c: Any, out_type: Any) -> Any:
+    """Run ``body`` on every element of three arrays of one type; the result has ``out_type``."""
+    out = np.zeros(len(a), out_type)
+    text = element_text(body, a.itemsize, out.itemsize)
     device.run(text, "element", -(-len(a) // 96), 96, a, b, c, out, np.uint32(len(a)))
     return out
