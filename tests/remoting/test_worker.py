@@ -104,7 +104,9 @@ def test_an_illegal_access_is_sticky_and_a_new_program_finds_a_fresh_context() -
         async with worker() as one:
             before = await one.handle.status()
             done = await one.run(wild)
-            assert done.stdout.split() == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 2, done.stderr
+            told, codes = done.stdout.splitlines()
+            assert "Invalid __global__ write of size 4 bytes at wild" in told
+            assert codes.split() == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 2, done.stderr
 
             async def again() -> bool:
                 return (await one.run(fine)).stdout == "fresh\n"

@@ -48,6 +48,8 @@ enum class Control : uint8_t {
     yield,
 };
 
+enum class Access : uint8_t { read, write, atomic };
+
 // One decoded instruction.  Operands are byte offsets into the frame's registers, or, with the lowest bit
 // set, into the function's table of broadcast constants.
 struct Op {
@@ -61,6 +63,7 @@ struct Op {
     Control control = Control::none;
     bool guard_not = false;
     uint8_t sub = 0, sub2 = 0;
+    Access access = Access::read;  // for the text of a fault
 };
 
 // A video instruction, kept in Function::lists: `elements` sides of the registers, each of them from its own
@@ -89,8 +92,14 @@ struct CallSite {
     std::vector<uint32_t> args, rets;  // offsets in the caller's local frame
 };
 
+struct SourceLine {  // from .loc: which line of which file the PTX from `ptx_line` on is
+    uint32_t ptx_line, line;
+    std::string file;
+};
+
 struct Function {
     std::string name;
+    std::vector<SourceLine> sources;
     bool kernel = false;
     std::vector<Op> code;
     std::vector<char> constants;  // broadcast immediates

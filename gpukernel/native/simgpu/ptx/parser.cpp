@@ -89,6 +89,21 @@ class Parser {
         while (here().kind != Tok::end && here().line == line) step();
     }
 
+    void file() {  // .file 1 "path"
+        if (ahead(1).kind == Tok::integer && ahead(2).kind == Tok::string) {
+            std::string_view name = ahead(2).text;
+            if (name.size() >= 2)
+                unit_.files[static_cast<uint32_t>(ahead(1).bits)] = name.substr(1, name.size() - 2);
+        }
+        skip_line();
+    }
+    void location() {  // .loc file line column
+        if (ahead(1).kind == Tok::integer && ahead(2).kind == Tok::integer)
+            function_->locations.push_back(
+                {here().line, static_cast<uint32_t>(ahead(1).bits), static_cast<uint32_t>(ahead(2).bits)});
+        skip_line();
+    }
+
     void module_item() {
         if (take(".version")) return step();
         if (take(".target")) {
@@ -102,7 +117,8 @@ class Parser {
             unit_.address64 = integer() == 64;
             return;
         }
-        if (is(".file") || is(".loc")) return skip_line();
+        if (is(".file")) return file();
+        if (is(".loc")) return skip_line();
         if (take(".section")) return skip_past("}");
         if (take(".pragma") || take(".alias")) return skip_past(";");
         if (take(";")) return;
@@ -349,7 +365,8 @@ class Parser {
     }
 
     void body_directive() {
-        if (is(".loc") || is(".file")) return skip_line();
+        if (is(".loc")) return location();
+        if (is(".file")) return file();
         if (take(".pragma")) return skip_past(";");
         Where where;
         if (!space(where)) fail("unexpected '" + std::string(here().text) + "' in a function");

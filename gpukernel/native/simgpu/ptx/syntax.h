@@ -113,12 +113,17 @@ struct FunctionTree {
     std::vector<Instruction> body;
     std::map<std::string, uint32_t, std::less<>> labels;
     std::map<std::string, std::vector<std::string>, std::less<>> branch_targets;
+    struct Location {
+        uint32_t ptx_line, file, line;  // .loc; the file by its number
+    };
+    std::vector<Location> locations;
     uint32_t max_threads = 0;
     uint32_t line = 0;
 };
 struct Unit {
     std::vector<Variable> variables;
     std::vector<FunctionTree> functions;
+    std::map<uint32_t, std::string> files;  // .file
     int target_sm = 0;
     bool address64 = true;
 };

@@ -6,9 +6,11 @@ namespace gpukernel::simgpu {
 namespace {
 
 // The lanes in `lanes` read or write `size` bytes at their own addresses: host pointers, or the fault.
-void pointers(Warp& w, const Op& op, u32 slot, u32 lanes, u32 size, u64* ad) {
+void pointers(Warp& w, const Op& of, u32 slot, u32 lanes, u32 size, u64* ad, Access access = Access::read) {
     const u64* a = in<u64>(w, slot);
     LANES ad[i] = a[i];
+    Op op = of;
+    op.access = access;
     u32 exec = w.exec;
     w.exec = lanes;
     resolve_slowly(w, op, ad, size, Space::generic);
@@ -19,7 +21,7 @@ void copy(Warp& w, const Op& op) {
     const u32 size = static_cast<u32>(op.imm);
     const u32* limit = in<u32>(w, op.c);
     alignas(64) u64 from[kLanes], to[kLanes];
-    pointers(w, op, op.a, w.exec, size, to);
+    pointers(w, op, op.a, w.exec, size, to, Access::write);
     u32 whole = 0;
     for (u32 m = w.exec; m; m &= m - 1)
         if (limit[__builtin_ctz(m)] >= size) whole |= m & -m;
@@ -65,7 +67,7 @@ enum class Act { init, invalidate, arrive, drop, expect, complete, arrive_expect
 template <Act A>
 void change(Warp& w, const Op& op) {
     alignas(64) u64 ad[kLanes];
-    pointers(w, op, op.a, w.exec, 8, ad);
+    pointers(w, op, op.a, w.exec, 8, ad, Access::atomic);
     const u32* value = in<u32>(w, op.b);
     w.touched = true;
     for (u32 m = w.exec; m; m &= m - 1) {

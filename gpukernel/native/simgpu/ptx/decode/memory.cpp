@@ -47,6 +47,7 @@ void Decoder::load_store(bool load) {
     if (address.kind != Operand::address) wrong("expected an address in brackets");
     Op op = fresh();
     Space space = space_of(op, address);
+    op.access = load ? Access::read : Access::write;
     std::string key = std::string(load ? "ld." : "st.") + name_of(space) + ".";
     uint32_t size = size_of(t);
     std::vector<Operand> list = value.kind == Operand::vector ? value.parts : std::vector<Operand>{value};
@@ -90,6 +91,7 @@ void Decoder::atomic() {
     auto update = [&](uint32_t offset, const Operand& value, const Operand* to) {
         Op op = fresh();
         op.a = at, op.imm = offset;
+        op.access = Access::atomic;
         op.b = source(value, t);
         if (what == "cas") op.c = source(operand(first + 1), t);
         if (to && to->kind != Operand::sink) op.dst = destination(*to, size_of(t)), op.sub2 = 1;
