@@ -107,7 +107,9 @@ def test_an_illegal_access_is_sticky_and_the_very_next_program_finds_a_fresh_con
             before = await one.handle.status()
             for _ in range(3):
                 done = await one.run(wild)
-                assert done.stdout.split() == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 2, done.stderr
+                told, codes = done.stdout.splitlines()
+                assert "Invalid __global__ write of size 4 bytes at wild" in told
+                assert codes.split() == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 2, done.stderr
                 assert (await one.run(FINE)).stdout == "fresh\n"
             after = await one.handle.status()
             assert after.pid == before.pid  # the same worker, its books kept

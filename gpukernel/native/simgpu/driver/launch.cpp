@@ -61,7 +61,7 @@ CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void**
             device->printed += text;
         };
         Result result = function->owner->image->run(function->info->name, launch);
-        if (!result) log_line(result.message);
+        if (!result) device->report(result);
         return code_of(result.status);
     }));
     return CUDA_SUCCESS;

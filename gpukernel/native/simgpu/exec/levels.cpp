@@ -1,36 +1,76 @@
 // Which of the compiled handlers this processor runs.
 #include <algorithm>
 #include <cstdlib>
+#include <span>
 #include <unordered_map>
 
 #include "machine.h"
 
 namespace gpukernel::simgpu {
 
-#define SIMGPU_TABLES(level)                                                                       \
-    extern const HandlerTable integer_##level, compare_##level, floating_##level, convert_##level, \
-        memory_##level, atomic_##level, warp_##level;                                              \
-    static const HandlerTable* const tables_##level[] = {                                          \
-        &integer_##level, &compare_##level, &floating_##level, &convert_##level,                   \
-        &memory_##level,  &atomic_##level,  &warp_##level};
+#define SIMGPU_TABLES(level)                                                                         \
+    extern const HandlerTable integer_##level, compare_##level, floating_##level, half_##level,      \
+        convert_##level, memory_##level, atomic_##level, async_##level, video_##level, warp_##level; \
+    static const HandlerTable* const tables_##level[] = {                                            \
+        &integer_##level, &compare_##level, &floating_##level, &half_##level,  &convert_##level,     \
+        &memory_##level,  &atomic_##level,  &async_##level,    &video_##level, &warp_##level};
+#ifdef SIMGPU_WITH_V2
 SIMGPU_TABLES(v2)
+#endif
+#ifdef SIMGPU_WITH_V3
 SIMGPU_TABLES(v3)
+#endif
+#ifdef SIMGPU_WITH_V4
 SIMGPU_TABLES(v4)
+#endif
+
+namespace {
+
+int machine_level() {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return 4;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+        __builtin_cpu_supports("f16c"))
+        return 3;
+    return 2;
+}
+
+struct Level {
+    int number;
+    std::span<const HandlerTable* const> tables;
+};
+const Level levels[] = {
+#ifdef SIMGPU_WITH_V2
+    {2, tables_v2},
+#endif
+#ifdef SIMGPU_WITH_V3
+    {3, tables_v3},
+#endif
+#ifdef SIMGPU_WITH_V4
+    {4, tables_v4},
+#endif
+};
+
+// The newest level that this processor has and nobody forbade; the oldest that was compiled where none fits.
+const Level& best() {
+    int wanted = machine_level();
+    if (const char* forced = std::getenv("GPUKERNEL_SIMGPU_LEVEL"))
+        wanted = std::min(wanted, std::atoi(forced));
+    const Level* found = &levels[0];
+    for (const Level& level : levels)
+        if (level.number <= wanted) found = &level;
+    return *found;
+}
+
+}  // namespace
 
 Handler find_handler(std::string_view key) {
     static const auto map = [] {
-        __builtin_cpu_init();
-        int level = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                            __builtin_cpu_supports("avx512vl")
-                        ? 4
-                    : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c")
-                        ? 3
-                        : 2;
-        if (const char* forced = getenv("GPUKERNEL_SIMGPU_LEVEL")) level = std::min(level, atoi(forced));
         std::unordered_map<std::string_view, Handler> out;
-        for (const HandlerTable* table : level == 4 ? tables_v4 : level == 3 ? tables_v3 : tables_v2)
+        for (const HandlerTable* table : best().tables)
             for (size_t i = 0; i < table->count; ++i)
                 out.emplace(table->entries[i].key, table->entries[i].fn);
         return out;

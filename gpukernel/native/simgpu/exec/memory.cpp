@@ -105,6 +105,21 @@ class ReservedMemory final : public DeviceMemory {
         if (address - it->first >= it->second) return std::nullopt;
         return Block{it->first, it->second};
     }
+    std::optional<Block> nearest(uint64_t address) const override {
+        constexpr uint64_t kNear = 1ull << 32;  // farther away it is no overrun of that allocation
+        std::shared_lock lock(mutex_);
+        std::optional<Block> found;
+        uint64_t least = kNear;
+        auto after = live_.upper_bound(address);
+        if (after != live_.end() && after->first - address < least)
+            found = Block{after->first, after->second}, least = after->first - address;
+        if (after != live_.begin()) {
+            auto before = std::prev(after);
+            uint64_t end = before->first + before->second;
+            if (address < end || address - end < least) found = Block{before->first, before->second};
+        }
+        return found;
+    }
     bool valid(uint64_t address, size_t bytes) const override {
         auto block = find(address);
         return block && bytes <= block->bytes - (address - block->address);

@@ -1,0 +1,134 @@
+// One function's instructions become operations: a handler by normalised name, and operands as slots.
+#include <cstring>
+
+#include "decoder.h"
+
+namespace gpukernel::simgpu::ptx {
+
+Decoder::Decoder(const FunctionTree& tree, const Symbols& symbols, Function& out, uint32_t& shared_at)
+    : tree_(tree),
+      symbols_(symbols),
+      out_(out),
+      shared_at_(shared_at),
+      slot_(tree.variables.size(), 0),
+      placed_(tree.variables.size(), false) {}
+
+void Decoder::run() {
+    carry_ = reserve(4);
+    if (grows_stack()) {  // its first operation sets the top, once the size of the frame is known
+        Op first;
+        first.fn = find_handler("nothing");
+        out_.code.push_back(first);
+    }
+    for (int p : tree_.params) is_param_.insert(p);
+    std::multimap<uint32_t, std::string> leaders;
+    for (auto& [name, at] : tree_.labels) leaders.emplace(at, name);
+    for (uint32_t n = 0; n <= tree_.body.size(); ++n) {
+        auto [first, last] = leaders.equal_range(n);
+        if (first != last) set_mode(0);
+        for (; first != last; ++first) label_at_[first->second] = static_cast<uint32_t>(out_.code.size());
+        if (n == tree_.body.size()) break;
+        here_ = &tree_.body[n];
+        instruction(*here_);
+    }
+    set_mode(0);
+    if (stack_top_) {
+        Op& first = out_.code.front();
+        first.fn = find_handler("local.64");
+        first.dst = stack_top_;
+        first.imm = stack_begin_;
+    }
+    Op end;
+    end.control = out_.kernel ? Control::exit : Control::ret;
+    out_.code.push_back(end);
+    for (auto& [op, name, line] : fixups_) out_.code[op].aux = target(name, line);
+    for (auto& [name, line] : table_fixups_) {
+        std::vector<uint32_t> table;
+        auto it = tree_.branch_targets.find(name);
+        if (it == tree_.branch_targets.end())
+            throw SyntaxError{Status::invalid_ptx, line, "no .branchtargets named " + name};
+        for (const std::string& label : it->second) table.push_back(target(label, line));
+        out_.tables.push_back(std::move(table));
+    }
+    out_.register_bytes = registers_;
+    size_t size = out_.constants.size();
+    out_.constant_store = std::make_unique<char[]>(size + 128);
+    auto base = (reinterpret_cast<uintptr_t>(out_.constant_store.get()) + 63) / 64 * 64;
+    std::memcpy(reinterpret_cast<void*>(base), out_.constants.data(), size);
+    out_.constant_base = reinterpret_cast<const char*>(base) - 1;
+    out_.constants = {};
+}
+
+bool Decoder::grows_stack() const {
+    for (const Instruction& in : tree_.body)
+        if (in.parts[0] == "alloca" || in.parts[0] == "stacksave") return true;
+    return false;
+}
+
+void Decoder::instruction(const Instruction& in) {
+    const std::string& base = in.parts[0];
+    static const std::set<std::string> controls = {"bra", "brx",     "ret",  "exit",  "call",
+                                                   "bar", "barrier", "trap", "brkpt", "nanosleep"};
+    static const std::set<std::string> warps = {"shfl", "vote", "match", "redux", "activemask", "elect"};
+    if (controls.count(base) || warps.count(base)) {
+        set_mode(0);
+        if (warps.count(base)) return warp(base);
+        return control(base);
+    }
+    if (base == "ld" || base == "ldu") return load_store(true);
+    if (base == "st") return load_store(false);
+    if (base == "atom" || base == "red") return atomic();
+    if (base == "mov") return move();
+    if (base == "cvta" || base == "isspacep") return address_conversion();
+    if (base == "membar" || base == "fence") return emit("touch", fresh(false));
+    if (base == "cp") return copy_async();
+    if (base == "mbarrier") return mbarrier();
+    if (base == "mapa" || base == "getctarank") return address_conversion();
+    if (base == "stacksave" || base == "stackrestore" || base == "alloca") return stack();
+    if (base == "createpolicy") {
+        Op op = fresh();
+        op.a = constant(8, 0), op.dst = destination(operand(0), 8);
+        return emit("mov.b64", op);
+    }
+    if (base.starts_with("v") && base != "vote") return video();
+    if (base == "griddepcontrol" || base == "prefetch" || base == "prefetchu" || base == "pmevent" ||
+        base == "discard" || base == "applypriority" || base == "setmaxnreg")
+        return;
+    if (base == "setp") return set_predicate(false);
+    if (base == "set") return set_predicate(true);
+    if (base == "cvt") return convert();
+    arithmetic();
+}
+
+void lay_out_parameters(const FunctionTree& tree, Function& out) {
+    out.name = tree.name;
+    out.kernel = tree.kernel;
+    uint32_t at = 0;
+    auto lay = [&](const std::vector<int>& list, std::vector<Slot>& to) {
+        for (int p : list) {
+            const Variable& v = tree.variables[static_cast<size_t>(p)];
+            at = round_up(at, std::max(v.align, 1u));
+            uint32_t size = static_cast<uint32_t>(v.bytes());
+            to.push_back({at, size});
+            at += size;
+        }
+    };
+    if (!tree.kernel) lay(tree.rets, out.rets), at = round_up(at, 16);
+    std::vector<Slot> params;
+    lay(tree.params, params);
+    if (tree.kernel) {
+        for (Slot s : params) out.info.params.push_back({s.offset, s.size});
+        out.info.param_bytes = at;
+        out.info.name = tree.name;
+        out.info.max_threads = tree.max_threads ? tree.max_threads : 1024;
+    } else {
+        out.params = std::move(params);
+        out.local_bytes = at;
+    }
+}
+
+void decode(const FunctionTree& tree, const Symbols& symbols, Function& out, uint32_t& shared_at) {
+    Decoder(tree, symbols, out, shared_at).run();
+}
+
+}  // namespace gpukernel::simgpu::ptx
