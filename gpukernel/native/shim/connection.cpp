@@ -3,13 +3,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstring>
 
-#include "wire/hmac.h"
+#include "wire/handshake.h"
 
 namespace gpukernel::shim {
 
@@ -17,10 +16,7 @@ namespace {
 constexpr size_t QUEUE_BYTES = 48 << 10;  // a fuller queue is sent at once
 constexpr auto QUEUE_TIME = std::chrono::microseconds(100);
 constexpr int IDLE_ROUNDS = 200;  // then the flushing thread sleeps until it is called
-
-std::string_view view(const uint8_t* data, size_t size) {
-    return {reinterpret_cast<const char*>(data), size};
-}
+constexpr int CONNECT_SECONDS = 10;
 }  // namespace
 
 void complain(const std::string& sentence) {
@@ -30,54 +26,15 @@ void complain(const std::string& sentence) {
 
 bool Connection::open(const std::vector<std::string>& endpoints, const std::string& secret,
                       std::string& error) {
-    error = "the lease names no worker";
-    for (const std::string& endpoint : endpoints) {
-        socket_ = wire::connect_to(endpoint, error);
-        if (!socket_) continue;
-        socket_.timeout(10);
-        if (!shake_hands(secret, error)) {
-            socket_ = {};
-            continue;
-        }
-        socket_.timeout(0);
-        alive_ = true;
-        sigset_t all, before;  // signals belong to the program's own threads
-        ::sigfillset(&all);
-        ::pthread_sigmask(SIG_SETMASK, &all, &before);
-        std::thread(&Connection::flush_in_time, this).detach();
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        return true;
-    }
-    return false;
-}
-
-bool Connection::shake_hands(const std::string& secret, std::string& error) {
-    using namespace wire;
-    Challenge challenge;
-    Proof proof{MAGIC, VERSION, {}, {}};
-    Welcome welcome;
-    error = "its worker does not speak this version of the protocol";
-    if (!socket_.read(&challenge, sizeof challenge) || challenge.magic != MAGIC ||
-        challenge.version != VERSION)
-        return false;
-    if (::getrandom(proof.nonce, sizeof proof.nonce, 0) != sizeof proof.nonce) return false;
-    const auto theirs = view(challenge.nonce, NONCE), ours = view(proof.nonce, NONCE);
-    Digest mac = hmac_sha256(secret, {"shim", theirs, ours});
-    std::memcpy(proof.mac, mac.data(), MAC);
-    if (!socket_.write(&proof, sizeof proof) || !socket_.read(&welcome, sizeof welcome) ||
-        welcome.magic != MAGIC) {
-        error = "its worker ended the connection";
-        return false;
-    }
-    if (welcome.status != Admission::welcome) {
-        error = welcome.status == Admission::full ? "too many programs use this slice"
-                                                  : "its worker refused the lease's secret";
-        return false;
-    }
-    if (!equal(hmac_sha256(secret, {"worker", ours, theirs}), welcome.mac)) {
-        error = "what answers at its address is not its worker";
-        return false;
-    }
+    socket_ = wire::connect_to_worker(endpoints, secret, CONNECT_SECONDS, error);
+    if (!socket_) return false;
+    socket_.timeout(0);
+    alive_ = true;
+    sigset_t all, before;  // signals belong to the program's own threads
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::thread(&Connection::flush_in_time, this).detach();
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return true;
 }
 

@@ -40,7 +40,6 @@ class Connection {
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
 
   private:
-    bool shake_hands(const std::string& secret, std::string& error);
     void flush_in_time();
     wire::Socket socket_;
     std::vector<char> buffer_;

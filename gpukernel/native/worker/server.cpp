@@ -111,7 +111,6 @@ void Server::host(std::shared_ptr<Guest> guest) {
     guest->socket.timeout(HANDSHAKE_SECONDS);
     if (shake_hands(guest->socket) == wire::Admission::welcome) {
         guest->socket.timeout(0);
-        ++lease_.connections;
         {
             std::lock_guard lock(mutex_);
             guest->admitted = true;
@@ -124,7 +123,6 @@ void Server::host(std::shared_ptr<Guest> guest) {
         {
             std::lock_guard lock(mutex_);
             guests_.remove(guest);
-            --lease_.connections;
         }
         ::eventfd_write(left_,
                         1);  // the last one to leave a poisoned context lets the worker begin anew at once

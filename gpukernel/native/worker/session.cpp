@@ -42,6 +42,7 @@ bool poisons(CUresult code) {
 }
 
 Session::~Session() {
+    if (!is_program_) return;
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // a fault that nobody waited for
     lease_.finished();
     for (auto& [name, entry] : handles_) {
@@ -66,6 +67,7 @@ Session::~Session() {
         }
     }
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
+    lease_.leave(this);
 }
 
 bool Session::find(uint64_t name, Kind kind, void*& handle) const {
@@ -143,21 +145,24 @@ bool Session::serve_one(const FrameHeader& header) {
         if (!socket_.read(body_.data() + got, piece)) return false;
         got += piece;
     }
-    lease_.call(special == Special::launch);
+    if (!call->question) {
+        if (!std::exchange(is_program_, true)) lease_.enter(this);
+        lease_.call(special == Special::launch);
+    }
     Reader in(body_.data(), body_.size());
     out_.assign(sizeof(FrameHeader) + 8, 0);
     Writer out(out_);
     CUresult result = call->serve(*this, in, out);
     if (poisons(result)) lease_.poisoned = true;
-    if (!call->asynchronous) return answer(header.call, result);
+    if (!call->asynchronous) return answer(header.call, result, call->question);
     if (kept_ == CUDA_SUCCESS) kept_ = result;
     return true;
 }
 
-bool Session::answer(uint16_t call, CUresult result) {
+bool Session::answer(uint16_t call, CUresult result, bool question) {
     if (result == CUDA_SUCCESS && kept_ != CUDA_SUCCESS) result = kept_;
     if (result != CUDA_ERROR_NOT_READY) kept_ = CUDA_SUCCESS;
-    const std::string text = printed_text();
+    const std::string text = question ? std::string() : printed_text();  // it is for the program
     const size_t head = sizeof(FrameHeader) + 8;
     if (!text.empty()) out_.insert(out_.begin() + head, text.begin(), text.end());
     const FrameHeader header{static_cast<uint32_t>(out_.size() - sizeof(FrameHeader)), call, 0};
