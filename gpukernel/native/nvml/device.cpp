@@ -170,12 +170,11 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
     });
 }
 
-// How much of the memory is taken stands in for how long it was busy, which no worker can measure.
+// For how long memory was read or written, no worker can measure; it is told as 0.
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization) {
     return with_usage(device, [&](const Usage& usage) {
         if (!utilization) return NVML_ERROR_INVALID_ARGUMENT;
-        utilization->gpu = static_cast<unsigned>(std::lround(100 * usage.gpu_share));
-        utilization->memory = static_cast<unsigned>(100 * usage.memory_used / usage.memory_limit);
+        *utilization = {static_cast<unsigned>(std::lround(100 * usage.gpu_share)), 0};
         return NVML_SUCCESS;
     });
 }

@@ -85,7 +85,6 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
         utilization->pid = usage.programs.front().pid;
         utilization->timeStamp = static_cast<unsigned long long>(now.count());
         utilization->smUtil = static_cast<unsigned>(std::lround(100 * usage.gpu_share));
-        utilization->memUtil = static_cast<unsigned>(100 * usage.memory_used / usage.memory_limit);
         return NVML_SUCCESS;
     });
 }
