@@ -118,8 +118,14 @@ def _of_this_slice(lease_file: Path) -> list[SliceUse]:
     try:
         nvml.nvmlInit()
         return [_device(nvml, lease, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError_DriverNotLoaded:
+        raise Problem(
+            "This slice's lease is over; start the program or the kernel again for another."
+        ) from None
     except nvml.NVMLError as error:
-        raise Problem(f"The slice cannot be seen: {str(error)[:1].lower()}{str(error)[1:]}.") from None
+        raise Problem(
+            f"This slice's worker does not answer ({error}); its lease may be over: see “gpukernel leases --all”."
+        ) from None
 
 
 def _device(nvml: Any, lease: str, index: int) -> SliceUse:
