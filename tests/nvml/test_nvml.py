@@ -224,14 +224,19 @@ def test_a_worker_without_agent_and_programs_ends_though_a_tool_looks_on(tools: 
 
 
 def test_a_fault_is_healed_though_a_tool_looks_on_and_the_tool_finds_the_worker_again(tools: Tools) -> None:
-    wild = "begin(); d.cuLaunchKernel(load(WILD, b'wild'), 1,1,1, 1,1,1, 0, 0, 0, 0); print(d.cuCtxSynchronize()[0].name)"
+    wild = """begin(); ok(d.cuMemAlloc(1 << 20)); d.cuLaunchKernel(load(WILD, b'wild'), 1,1,1, 1,1,1, 0, 0, 0, 0)
+print(d.cuCtxSynchronize()[0].name, flush=True); sys.stdin.readline()"""
     fine = "begin(); a = ok(d.cuMemAlloc(1 << 20)); ok(d.cuMemsetD8(a, 1, 1 << 20)); ok(d.cuCtxSynchronize()); print('fresh')"
 
     async def story() -> None:
         async with worker() as one:
             tool = tools(one.environment())
             assert tool.ask("nvmlDeviceGetMemoryInfo(gpu()).used") == 0
-            assert (await one.run(wild)).stdout == "CUDA_ERROR_ILLEGAL_ADDRESS\n"
+            faulty = one.start(wild)
+            assert line_of(faulty) == "CUDA_ERROR_ILLEGAL_ADDRESS"
+            assert tool.ask("programs()") == [[faulty.pid, MIB]]
+            assert tools(one.environment()).ask("nvmlDeviceGetName(gpu())") == "NVMLError_GpuIsLost"
+            faulty.communicate("\n")
             async with asyncio.timeout(20):
                 while (await one.run(fine)).stdout != "fresh\n":
                     pass
