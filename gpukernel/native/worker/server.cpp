@@ -50,7 +50,7 @@ Server::Ending Server::run() {
         for (Client& client : control) watched.push_back({client.fd, POLLIN, 0});
         ::poll(watched.data(), watched.size(), 1000);
         for (size_t door : {0, 2})
-            if (watched[door].revents & POLLIN)
+            if (watched[door].revents & POLLIN && !lease_.poisoned)  // as it may have become meanwhile
                 if (int fd = ::accept4(watched[door].fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
                     admit(wire::Socket(fd));
         if (uint64_t count; watched[3].revents & POLLIN) [[maybe_unused]]
