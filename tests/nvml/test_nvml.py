@@ -171,9 +171,7 @@ def test_what_is_not_known_is_not_supported(tools: Tools) -> None:
     asyncio.run(story())
 
 
-def test_every_name_of_the_header_is_there(tools: Tools) -> None:
-    """Tools take a name that exists for a structure's layout, so a library with some names is worse than an old one."""
-
+def test_names_by_which_tools_tell_the_layout_of_structures_are_there(tools: Tools) -> None:
     async def story() -> None:
         async with worker() as one:
             tool = tools(one.environment())

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-_DECLARED = re.compile(r"^nvmlReturn_t DECLDIR (nvml\w+)\s*\(", re.MULTILINE)
+_DECLARED = re.compile(r"^nvmlReturn_t\s+DECLDIR\s+(nvml\w+)\s*\(", re.MULTILINE)
 _DEFINED = re.compile(r"^nvmlReturn_t (nvml\w+)\(", re.MULTILINE)
 
 
