@@ -309,6 +309,8 @@ def test_a_worker_that_does_not_answer_costs_seconds_once_not_at_every_question(
             tool = tools(one.environment())
             assert tool.ask("nvmlDeviceGetMemoryInfo(gpu()).used") == 0
             os.kill(one.handle.pid, signal.SIGSTOP)
+            tasks = Path(f"/proc/{one.handle.pid}/task")
+            await until(lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
             try:
                 started = time.monotonic()
                 assert tool.ask("nvmlDeviceGetMemoryInfo(gpu())") == "NVMLError_GpuIsLost"
