@@ -193,6 +193,31 @@ def list_gpus(pool: Pool = None, state: State = None, json: Json = False) -> Non
 
 
 @app.command()
+def smi(
+    watch: Annotated[
+        float | None,
+        typer.Option("--watch", "-w", metavar="SECONDS", help="Show it again that often, until Ctrl-C."),
+    ] = None,
+    pool: Pool = None,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Show your own slices: memory, use and programs.
+
+    Inside a slice it shows that one, otherwise all that you hold.
+
+    \b
+    Examples:
+      gpukernel smi
+      gpukernel smi --watch 1
+      gpukernel run -p 0.05 -- gpukernel smi --json
+    """
+    from gpukernel.cli import smi as command
+
+    command.smi(watch, pool, state, json)
+
+
+@app.command()
 def leases(
     all: Annotated[
         bool, typer.Option("--all", "-a", help="Also those that have ended, with the reason.")

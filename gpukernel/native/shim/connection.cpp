@@ -3,14 +3,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 
-#include "wire/hmac.h"
+#include "wire/handshake.h"
 
 namespace gpukernel::shim {
 
@@ -18,10 +17,7 @@ namespace {
 constexpr size_t QUEUE_BYTES = 48 << 10;  // a fuller queue is sent at once
 constexpr auto QUEUE_TIME = std::chrono::microseconds(100);
 constexpr int IDLE_ROUNDS = 200;  // then the flushing thread sleeps until it is called
-
-std::string_view view(const uint8_t* data, size_t size) {
-    return {reinterpret_cast<const char*>(data), size};
-}
+constexpr int CONNECT_SECONDS = 10;
 }  // namespace
 
 void complain(const std::string& sentence) {
@@ -31,14 +27,11 @@ void complain(const std::string& sentence) {
 
 bool Connection::open(const std::vector<std::string>& endpoints, const std::string& secret,
                       std::string& error) {
-    error = "the lease names no worker";
-    for (const std::string& endpoint : endpoints) {
-        wire::Socket socket = wire::connect_to(endpoint, error);
+    for (size_t i = 0; i < endpoints.size(); ++i) {
+        wire::Socket socket = wire::connect_to_worker({endpoints[i]}, secret, CONNECT_SECONDS, error);
         if (!socket) continue;
-        socket.timeout(10);
-        if (!shake_hands(socket, secret, error)) continue;
         channel_ = wire::Channel(std::move(socket));
-        if (endpoint.starts_with("unix:") && !share_memory()) {
+        if (endpoints[i].starts_with("unix:") && !share_memory()) {
             error = "its worker ended the connection";
             continue;
         }
@@ -51,6 +44,7 @@ bool Connection::open(const std::vector<std::string>& endpoints, const std::stri
         ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
         return true;
     }
+    if (endpoints.empty()) error = "the lease names no worker";
     return false;
 }
 
@@ -65,36 +59,6 @@ bool Connection::share_memory() {
     } answer;
     return channel_.write(&ask, sizeof ask) && channel_.accept_ring(&answer, sizeof answer) &&
            answer.header.length == 8 && answer.printed == 0;
-}
-
-bool Connection::shake_hands(wire::Socket& socket, const std::string& secret, std::string& error) {
-    using namespace wire;
-    Challenge challenge;
-    Proof proof{MAGIC, VERSION, {}, {}};
-    Welcome welcome;
-    error = "its worker does not speak this version of the protocol";
-    if (!socket.read(&challenge, sizeof challenge) || challenge.magic != MAGIC ||
-        challenge.version != VERSION)
-        return false;
-    if (::getrandom(proof.nonce, sizeof proof.nonce, 0) != sizeof proof.nonce) return false;
-    const auto theirs = view(challenge.nonce, NONCE), ours = view(proof.nonce, NONCE);
-    Digest mac = hmac_sha256(secret, {"shim", theirs, ours});
-    std::memcpy(proof.mac, mac.data(), MAC);
-    if (!socket.write(&proof, sizeof proof) || !socket.read(&welcome, sizeof welcome) ||
-        welcome.magic != MAGIC) {
-        error = "its worker ended the connection";
-        return false;
-    }
-    if (welcome.status != Admission::welcome) {
-        error = welcome.status == Admission::full ? "too many programs use this slice"
-                                                  : "its worker refused the lease's secret";
-        return false;
-    }
-    if (!equal(hmac_sha256(secret, {"worker", ours, theirs}), welcome.mac)) {
-        error = "what answers at its address is not its worker";
-        return false;
-    }
-    return true;
 }
 
 bool Connection::flush() { return flush_with(nullptr, 0); }

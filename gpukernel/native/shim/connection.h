@@ -40,7 +40,6 @@ class Connection {
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
 
   private:
-    bool shake_hands(wire::Socket& socket, const std::string& secret, std::string& error);
     bool share_memory();
     void flush_in_time();
     wire::Channel channel_;

@@ -23,6 +23,9 @@
 // frames go through two rings of memory (wire/ring.h), and the socket only wakes who sleeps and tells who is
 // gone.
 //
+// A program introduces itself first.  `device` and `usage` are questions about the slice: a connection that
+// asks nothing else (NVML's) is no program, and its questions are neither calls nor a sign of use.
+//
 // Bulk data of copies stands at the end of a body and is sent from, and received into, the user's memory.
 // A copy is cut into pieces of at most COPY_PIECE bytes, so that a worker's buffer stays small.
 #pragma once
@@ -77,6 +80,9 @@ enum class Special : uint16_t {
     pointer_attribute,       // attribute, address → u64
     best_block_size,         // function, shared bytes, limit → grid, block
     share_memory,            // → a ring's descriptor beside the answer; both ends use the ring from then on
+    introduce,               // asynchronous: process id, command line as /proc/PID/cmdline has it
+    usage,                   // → memory limit, used, GPU seconds, GPU share of the last second (doubles);
+                             //   the number of programs; of each: process id, bytes, command line
 };
 
 // Handles that a shim names itself (streams, events) have this bit; those that a worker names have not.
@@ -85,5 +91,6 @@ constexpr uint64_t NAMED_BY_SHIM = uint64_t{1} << 40;
 constexpr size_t COPY_PIECE = 1 << 20;
 constexpr size_t MAX_BODY = 512 << 20;  // the largest module image
 constexpr size_t MAX_CALL = 64 << 10;   // the largest body of any other call but copies
+constexpr size_t MAX_COMMAND = 512;     // what is kept of a command line
 
 }  // namespace gpukernel::wire

@@ -32,7 +32,8 @@ bool Session::take_bulk(const FrameHeader& header) {
     if (header.length < sizeof head || header.length > sizeof head + wire::COPY_PIECE) return false;
     if (!channel_.read(&head, sizeof head)) return false;
     size_t left = header.length - sizeof head;
-    lease_.call(false);
+    question_ = false;
+    called(false);
     CUstream stream = nullptr;
     CUresult result = !handle(head.stream, Kind::stream, stream)      ? CUDA_ERROR_INVALID_HANDLE
                       : left && !lease_.valid(head.destination, left) ? CUDA_ERROR_INVALID_VALUE
@@ -75,7 +76,8 @@ bool Session::give_bulk(const FrameHeader& header) {
         uint64_t stream, bytes;
     } head;
     if (header.length != sizeof head || !channel_.read(&head, sizeof head)) return false;
-    lease_.call(false);
+    question_ = false;
+    called(false);
     out_.assign(sizeof(FrameHeader) + 8, 0);
     CUstream stream;
     if (!handle(head.stream, Kind::stream, stream)) return answer(header.call, CUDA_ERROR_INVALID_HANDLE);

@@ -107,13 +107,51 @@ void Lease::call(bool launch) {
 
 void Lease::finished() {
     std::lock_guard lock(mutex_);
-    if (is_busy_) busy_ += std::chrono::duration<double>(Clock::now() - busy_since_).count();
+    if (!is_busy_) return;
+    const auto now = Clock::now();
+    busy_ += std::chrono::duration<double>(now - busy_since_).count();
+    activity_.busy(busy_since_, now);
     is_busy_ = false;
 }
 
 double Lease::gpu_seconds() const {
     std::lock_guard lock(mutex_);
     return busy_ + (is_busy_ ? std::chrono::duration<double>(Clock::now() - busy_since_).count() : 0);
+}
+
+double Lease::gpu_share() const {
+    std::lock_guard lock(mutex_);
+    const auto now = Clock::now();
+    Activity until_now = activity_;
+    if (is_busy_) until_now.busy(busy_since_, now);
+    return until_now.share(now);
+}
+
+void Lease::enter(const void* owner) {
+    std::lock_guard lock(mutex_);
+    programs_.try_emplace(owner);
+    connections = static_cast<uint32_t>(programs_.size());
+}
+
+void Lease::introduce(const void* owner, uint32_t pid, std::string_view command) {
+    std::lock_guard lock(mutex_);
+    programs_[owner] = {pid, std::string(command), 0};
+}
+
+void Lease::leave(const void* owner) {
+    std::lock_guard lock(mutex_);
+    programs_.erase(owner);
+    connections = static_cast<uint32_t>(programs_.size());
+}
+
+std::vector<Lease::Program> Lease::programs() const {
+    std::lock_guard lock(mutex_);
+    std::map<const void*, uint64_t> bytes;
+    for (const auto& [address, block] : blocks_) bytes[block.owner] += block.charged;
+    std::vector<Program> found;
+    for (const auto& [owner, program] : programs_)
+        found.push_back({program.pid, program.command, bytes[owner]});
+    return found;
 }
 
 double Lease::idle_seconds() const {

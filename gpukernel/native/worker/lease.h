@@ -7,7 +7,10 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "activity.h"
 #include "driver.h"
 #include "footprint.h"
 #include "turns.h"
@@ -57,9 +60,21 @@ class Lease {
     void call(bool launch);
     void finished();  // everything launched so far is done
     std::atomic<uint64_t> calls{0}, launches{0};
+
+    // The programs: connections that made a call.  `owner` is that of their memory.
+    struct Program {
+        uint32_t pid = 0;  // in the program's own machine; 0: it did not say
+        std::string command;
+        uint64_t bytes = 0;
+    };
+    void enter(const void* owner);
+    void introduce(const void* owner, uint32_t pid, std::string_view command);
+    void leave(const void* owner);
+    std::vector<Program> programs() const;
     std::atomic<uint32_t> connections{0};
     std::atomic<bool> poisoned{false};
     double gpu_seconds() const;
+    double gpu_share() const;  // of the last second, 0 to 1
     double idle_seconds() const;
     void restore_gpu_seconds(double seconds) { busy_ = seconds; }
 
@@ -78,6 +93,8 @@ class Lease {
     std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0};
     Clock::time_point busy_since_{};
     double busy_ = 0;
+    Activity activity_;
+    std::map<const void*, Program> programs_;
     bool is_busy_ = false;
     std::atomic<Clock::rep> last_call_{Clock::now().time_since_epoch().count()};
 };

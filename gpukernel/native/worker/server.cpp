@@ -59,7 +59,7 @@ Server::Ending Server::run() {
         for (auto& guest : served) watched.push_back({guest->channel.socket().fd(), POLLRDHUP, 0});
         ::poll(watched.data(), watched.size(), closed || watch_.unanswered() ? 100 : 1000);
         for (size_t door : {0, 2})
-            if (watched[door].revents & POLLIN)
+            if (watched[door].revents & POLLIN && !lease_.poisoned)  // as it may have become meanwhile
                 if (int fd = ::accept4(watched[door].fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
                     admit(wire::Socket(fd));
         if (uint64_t count; watched[3].revents & POLLIN) [[maybe_unused]]
@@ -127,7 +127,6 @@ void Server::host(std::shared_ptr<Guest> guest) {
     guest->channel.socket().timeout(HANDSHAKE_SECONDS);
     if (shake_hands(guest->channel.socket()) == wire::Admission::welcome) {
         guest->channel.socket().timeout(0);
-        ++lease_.connections;
         {
             std::lock_guard lock(mutex_);
             guest->admitted = true;
@@ -141,7 +140,6 @@ void Server::host(std::shared_ptr<Guest> guest) {
         {
             std::lock_guard lock(mutex_);
             guests_.remove(guest);
-            --lease_.connections;
         }
         ::eventfd_write(news_, 1);  // the last to leave a poisoned context lets the worker begin anew at once
     } else {

@@ -42,6 +42,7 @@ bool poisons(CUresult code) {
 }
 
 Session::~Session() {
+    if (!is_program_) return;
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // a fault that nobody waited for
     lease_.finished();
     std::lock_guard taking(lease_.taking);
@@ -74,6 +75,7 @@ Session::~Session() {
         lease_.usual_limits.clear();
     }
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
+    lease_.leave(this);
 }
 
 bool Session::find(uint64_t name, Kind kind, void*& handle) const {
@@ -151,7 +153,8 @@ bool Session::serve_one(const FrameHeader& header) {
         if (!channel_.read(body_.data() + got, piece)) return false;
         got += piece;
     }
-    lease_.call(special == Special::launch);
+    question_ = call->question;
+    if (!question_) called(special == Special::launch);
     Reader in(body_.data(), body_.size());
     out_.assign(sizeof(FrameHeader) + 8, 0);
     Writer out(out_);
@@ -161,6 +164,11 @@ bool Session::serve_one(const FrameHeader& header) {
     return true;
 }
 
+void Session::called(bool launch) {
+    if (!std::exchange(is_program_, true)) lease_.enter(this);
+    lease_.call(launch);
+}
+
 void Session::keep(CUresult result) {
     if (poisons(result)) lease_.poisoned = true;
     if (kept_ == CUDA_SUCCESS) kept_ = result;
@@ -168,12 +176,12 @@ void Session::keep(CUresult result) {
 
 bool Session::answer(uint16_t call, CUresult result, const void* bulk, size_t size) {
     if (result == CUDA_SUCCESS && kept_ != CUDA_SUCCESS) result = kept_;
-    if (result == CUDA_SUCCESS && lease_.stray_error.load(std::memory_order_relaxed) != CUDA_SUCCESS)
+    if (!question_ && result == CUDA_SUCCESS && lease_.stray_error.load(std::memory_order_relaxed) != CUDA_SUCCESS)
         result = lease_.stray_error.exchange(CUDA_SUCCESS);
     if (poisons(result)) lease_.poisoned = true;
     if (result != CUDA_SUCCESS) size = 0;
     if (result != CUDA_ERROR_NOT_READY) kept_ = CUDA_SUCCESS;
-    const std::string text = printed_text();
+    const std::string text = question_ ? std::string() : printed_text();  // it is for the program
     const size_t head = sizeof(FrameHeader) + 8;
     if (!text.empty()) out_.insert(out_.begin() + head, text.begin(), text.end());
     const FrameHeader header{static_cast<uint32_t>(out_.size() - sizeof(FrameHeader) + size), call, 0};

@@ -27,6 +27,8 @@ class Session {
     ~Session();
     void serve();  // until the program goes, or breaks the protocol
 
+    void introduce(uint32_t pid, std::string_view command) { lease_.introduce(this, pid, command); }
+
     Lease& lease() { return lease_; }
     Driver& cuda() { return lease_.cuda; }
     CUdevice device() const { return lease_.device; }
@@ -64,6 +66,7 @@ class Session {
     bool answer(uint16_t call, CUresult result, const void* bulk = nullptr, size_t size = 0);
     void keep(CUresult result);
     char* host_pointer(CUdeviceptr address);
+    void called(bool launch);
 
     Lease& lease_;
     wire::Channel& channel_;
@@ -72,6 +75,8 @@ class Session {
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
     std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
     uint64_t next_name_ = 0x1000;
+    bool question_ = false;     // what is being answered: no call of a program
+    bool is_program_ = false;       // it asked for more than `device` and `usage`
     CUresult kept_ = CUDA_SUCCESS;  // the first error of a call that was not answered
     std::vector<char> body_, out_;
 };
@@ -85,6 +90,7 @@ struct Served {
     const char* name;
     Serve serve;
     bool asynchronous;
+    bool question = false;  // about the slice: no call of a program
 };
 // By wire::Special, and by wire::Call; null where the number is none.
 const Served* special_call(uint16_t number);

@@ -1,29 +1,29 @@
 // The calls whose shape no table describes: device facts, images, launches, copies, linking.
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <optional>
 
 #include "session.h"
+#include "wire/device_facts.h"
 
 namespace gpukernel::worker {
 
 namespace {
 using wire::Special;
 
-struct DeviceFacts {  // the same layout as the shim's
-    char name[256];
-    CUuuid uuid;
-    uint64_t memory_bytes;
-    int32_t driver_version;
-    char bus_id[32];
-    int32_t attributes[256];
-    uint8_t known[256];
-};
+// The version of the driver below: the kernel module's, or that of the simulated GPU, which is ours.
+std::string driver_name(std::string_view device) {
+    std::string name;
+    if (device.ends_with("(simulated)")) return GPUKERNEL_VERSION;
+    std::ifstream("/sys/module/nvidia/version") >> name;
+    return name;
+}
 
 CUresult device(Session& session, Reader&, Writer& out) {
     Driver& cuda = session.cuda();
-    DeviceFacts facts{};
+    wire::DeviceFacts facts{};
     CUresult result = cuda.cuDeviceGetName(facts.name, sizeof facts.name, session.device());
     if (result != CUDA_SUCCESS) return result;
     cuda.cuDeviceGetUuid_v2(&facts.uuid, session.device());
@@ -44,6 +44,8 @@ CUresult device(Session& session, Reader&, Writer& out) {
           CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
         facts.attributes[lacking] = 0;
+    const std::string driver = driver_name(facts.name);
+    std::memcpy(facts.driver_name, driver.data(), std::min(driver.size(), sizeof facts.driver_name - 1));
     out.put(facts);
     return CUDA_SUCCESS;
 }
@@ -199,6 +201,29 @@ CUresult link_complete(Session& session, Reader& in, Writer& out) {
     return result;
 }
 
+// --- who uses the slice, and how much ---
+
+CUresult introduce(Session& session, Reader& in, Writer&) {
+    const auto pid = in.get<uint32_t>();
+    const auto command = in.text().substr(0, wire::MAX_COMMAND);
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    session.introduce(pid, command);
+    return CUDA_SUCCESS;
+}
+
+CUresult usage(Session& session, Reader&, Writer& out) {
+    const Lease& lease = session.lease();
+    const auto programs = lease.programs();
+    out.put(lease.memory_limit()), out.put(lease.memory_used());
+    out.put(lease.gpu_seconds()), out.put(lease.gpu_share());
+    out.put<uint32_t>(programs.size());
+    for (const Lease::Program& program : programs) {
+        out.put(program.pid), out.put(program.bytes);
+        out.text(program.command);
+    }
+    return CUDA_SUCCESS;
+}
+
 // --- questions ---
 
 CUresult pointer_attribute(Session& session, Reader& in, Writer& out) {
@@ -236,7 +261,7 @@ CUresult best_block_size(Session& session, Reader& in, Writer& out) {
 }
 
 constexpr Served specials[] = {
-    {"device", device, false},
+    {"device", device, false, true},
     {"load_image", load_image, false},
     {"load_library", load_library, false},
     {"kernel_layout", kernel_layout, false},
@@ -249,8 +274,10 @@ constexpr Served specials[] = {
     {"pointer_attribute", pointer_attribute, false},
     {"best_block_size", best_block_size, false},
     {"share_memory", nullptr, false},  // Session::share_memory
+    {"introduce", introduce, true},
+    {"usage", usage, false, true},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::share_memory) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::usage) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {
