@@ -231,6 +231,7 @@ print(d.cuCtxSynchronize()[0].name, flush=True); sys.stdin.readline()"""
             tool = tools(one.environment())
             assert tool.ask("nvmlDeviceGetMemoryInfo(gpu()).used") == 0
             faulty = one.start(wild)
+            assert "Invalid __global__ write" in line_of(faulty)
             assert line_of(faulty) == "CUDA_ERROR_ILLEGAL_ADDRESS"
             assert tool.ask("programs()") == [[faulty.pid, MIB]]
             assert tools(one.environment()).ask("nvmlDeviceGetName(gpu())") == "NVMLError_GpuIsLost"
