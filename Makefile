@@ -9,7 +9,7 @@ NATIVE := pyproject.toml CMakeLists.txt $(shell find gpukernel -name '*.proto' -
             -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -path '*/codegen/*.py')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench screenshots wheel system clean
+.PHONY: help demo test lint format docs bench suites screenshots wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ docs: $(VENV)/.dev  ## Build the documentation into site/, warnings as errors
 
 bench: $(VENV)/.test  ## Measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half an hour)
+	$(BIN)/python -m tests.suites
 
 screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chromium)
 	$(BIN)/python docs/screenshots.py

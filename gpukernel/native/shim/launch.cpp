@@ -104,12 +104,6 @@ CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
     *streamId = reinterpret_cast<unsigned long long>(hStream);
     return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int* priority) {
-    GPUKERNEL_CURRENT(connection);
-    if (!priority) return CUDA_ERROR_INVALID_VALUE;
-    *priority = 0;
-    return CUDA_SUCCESS;
-}
 CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
     GPUKERNEL_CURRENT(connection);
     if (!captureStatus) return CUDA_ERROR_INVALID_VALUE;
