@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,22 +23,22 @@ class Suite:
     Parameters
     ----------
     name
-        For tables.
-    version
-        The distribution whose version the figures belong to.
-    targets
-        What pytest is given.
-    options
-        More of pytest's options.
+        For tables; the distribution whose version the figures belong to.
+    package
+        Where its test modules are.
+    modules
+        Those to run; all of the package where empty.
     known
-        Tests that fail, ``Class.test`` or ``test``, with the cause.
+        Tests that fail, ``Class.test``, with the cause.
+    left_out
+        Tests that are not even started, with the cause; they count as failed.
     """
 
     name: str
-    version: str
-    targets: tuple[str, ...]
-    options: tuple[str, ...] = ()
+    package: str
+    modules: tuple[str, ...] = ()
     known: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,25 @@ class Outcome:
         return len(self.passed) / max(1, len(self.passed) + len(self.failed))
 
 
-def run(suite: Suite, share: str = "0.5", simulate: str = "v100:1", deselect_known: bool = False) -> Outcome:
-    """Run `suite` under ``gpukernel run`` on a pool of its own."""
-    with EmbeddedPool(simulate) as pool, tempfile.TemporaryDirectory() as folder:
+def run(suite: Suite, share: str = "0.25", simulate: str = "v100:1", at_once: int = 2) -> Outcome:
+    """Run `suite` under ``gpukernel run`` on a pool of its own, each module in a process and on a slice of its own."""
+    modules = suite.modules or _modules_of(suite.package)
+    with EmbeddedPool(simulate) as pool, ThreadPoolExecutor(at_once) as threads:
+        parts = list(threads.map(lambda module: _run_module(suite, module, share, pool.environment), modules))
+    def all_of(kind: str) -> frozenset[str]:
+        return frozenset(name for part in parts for name in getattr(part, kind))
+
+    output = "".join(part.output for part in parts if part.failed)
+    return Outcome(all_of("passed"), all_of("failed"), all_of("skipped"), output)
+
+
+def _modules_of(package: str) -> tuple[str, ...]:
+    (folder,) = importlib.util.find_spec(package).submodule_search_locations  # type: ignore[union-attr, misc]
+    return tuple(sorted(path.stem for path in Path(folder).glob("test_*.py")))
+
+
+def _run_module(suite: Suite, module: str, share: str, environment: dict[str, str]) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [
             sys.executable,
@@ -72,15 +90,14 @@ def run(suite: Suite, share: str = "0.5", simulate: str = "v100:1", deselect_kno
         ]
         command += ["-p", "tests.suites.numba_fixtures", "--import-mode=importlib", "-p", "no:cacheprovider"]
         command += ["--rootdir", folder, "-q", "--tb=short", "--timeout=300", f"--junitxml={report}"]
-        command += [*suite.options, *suite.targets]
-        if deselect_known:
-            command += ["-k", " and ".join(f"not {name.rpartition('.')[2]}" for name in suite.known)]
-        done = subprocess.run(
-            command, cwd=ROOT, env=pool.environment, capture_output=True, text=True, check=False
-        )
+        command += ["--pyargs", f"{suite.package}.{module}"]
+        if suite.left_out:
+            command += ["-k", " and ".join(f"not {name.rpartition('.')[2]}" for name in suite.left_out)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        output = f"--- {module}\n{done.stdout[-20000:]}{done.stderr[-2000:]}"
         if not report.exists():
-            raise RuntimeError(f"{suite.name} did not run: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return _read(report, done.stdout[-20000:] + done.stderr[-2000:])
+            return Outcome(frozenset(), frozenset({f"{module} as a whole"}), frozenset(), output)
+        return _read(report, output)
 
 
 def _read(report: Path, output: str) -> Outcome:
