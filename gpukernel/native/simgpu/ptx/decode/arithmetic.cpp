@@ -7,10 +7,24 @@ namespace gpukernel::simgpu::ptx {
 void Decoder::arithmetic() {
     static const std::set<std::string_view> dropped = {"rn",  "rz",     "rm",   "rp",
                                                        "ftz", "approx", "full", "uni"};
+    // What an instruction takes, one letter a source: the instruction's type, a u32, slct's second type, a
+    // predicate.
     static const std::map<std::string_view, std::string_view> shapes = {
-        {"shl", "tu"},    {"shr", "tu"},   {"bfe", "tuu"},  {"bfi", "ttuu"}, {"prmt", "uuu"}, {"shf", "uuu"},
-        {"lop3", "uuuu"}, {"dp4a", "uuu"}, {"dp2a", "uuu"}, {"slct", "tts"}, {"selp", "ttp"}, {"bmsk", "uu"}};
+        {"abs", "t"},     {"neg", "t"},    {"not", "t"},      {"cnot", "t"},   {"popc", "t"},
+        {"clz", "t"},     {"brev", "t"},   {"bfind", "t"},    {"rcp", "t"},    {"sqrt", "t"},
+        {"rsqrt", "t"},   {"sin", "t"},    {"cos", "t"},      {"lg2", "t"},    {"ex2", "t"},
+        {"tanh", "t"},    {"testp", "t"},  {"add", "tt"},     {"sub", "tt"},   {"mul", "tt"},
+        {"mul24", "tt"},  {"div", "tt"},   {"rem", "tt"},     {"min", "tt"},   {"max", "tt"},
+        {"and", "tt"},    {"or", "tt"},    {"xor", "tt"},     {"addc", "tt"},  {"subc", "tt"},
+        {"shl", "tu"},    {"shr", "tu"},   {"bmsk", "uu"},    {"mad", "ttt"},  {"mad24", "ttt"},
+        {"madc", "ttt"},  {"fma", "ttt"},  {"sad", "ttt"},    {"slct", "tts"}, {"selp", "ttp"},
+        {"bfe", "tuu"},   {"prmt", "uuu"}, {"shf", "uuu"},    {"dp4a", "uuu"}, {"dp2a", "uuu"},
+        {"lop3", "uuuu"}, {"bfi", "ttuu"}, {"copysign", "tt"}};
     const std::string& base = here_->parts[0];
+    const auto known = shapes.find(base);
+    if (known == shapes.end()) lacking();
+    const std::string_view shape = known->second;
+    if (here_->operands.size() != shape.size() + 1) wrong("wrong number of operands");
     Type t = type();
     std::string key = base;
     bool saturate = has("sat") && is_float(t);
@@ -39,18 +53,15 @@ void Decoder::arithmetic() {
     }
     if (base == "selp") key = "selp.b" + bits(size_of(t));
     set_mode(is_float(t) ? wanted_mode() : mode_);
-    std::string_view shape = "tttt";
-    if (auto it = shapes.find(base); it != shapes.end()) shape = it->second;
     bool wide = has("wide");
     Op op = fresh();
     uint32_t* slots[] = {&op.a, &op.b, &op.c, &op.extra};
-    size_t sources = here_->operands.size() - 1;
+    size_t sources = shape.size();
     if (base == "lop3") {
         if (has("and") || has("or")) lacking("the predicate form");
         op.imm = operand(4).value;
         sources = 3;
     }
-    if (sources > 4) lacking();
     bool pred = t == Type::pred;
     for (size_t n = 0; n < sources; ++n) {
         const Operand& o = operand(n + 1);
@@ -67,7 +78,8 @@ void Decoder::arithmetic() {
         if (pred && o.negated) op.sub |= static_cast<uint8_t>(1 << n);
     }
     if (base == "addc" || base == "subc" || base == "madc" || has("cc")) op.extra = carry_;
-    op.dst = destination(operand(0), pred ? 0 : wide ? size_of(t) * 2 : size_of(t));
+    const bool counts = base == "popc" || base == "clz" || base == "bfind";  // a u32 whatever they count in
+    op.dst = destination(operand(0), pred ? 0 : counts ? 4 : wide ? size_of(t) * 2 : size_of(t));
     emit(key, op);
     if (saturate) {
         Op clip = fresh();
@@ -81,6 +93,7 @@ void Decoder::set_predicate(bool to_register) {
                                                            "lo",  "ls",  "hi",  "hs",  "equ", "neu",
                                                            "ltu", "leu", "gtu", "geu", "num", "nan"};
     auto found = types();
+    if (found.empty()) wrong("no type");
     Type t = found.back();
     std::string compare, combine;
     for (const std::string& p : here_->parts) {

@@ -35,8 +35,8 @@ void Decoder::convert() {
     op.a = source(operand(1), s);
     if (here_->operands.size() > 2) op.b = source(operand(2), s);
     uint32_t value = std::max(2u, size_of(d));
-    uint32_t real = destination(operand(0), value),
-             room = operand(0).kind == Operand::sink ? value : width(operand(0));
+    uint32_t room = operand(0).kind == Operand::sink ? value : width(operand(0)),
+             real = destination(operand(0), room);
     op.dst = room == value ? real : temp(value);
     emit(key, op);
     if (has("sat") && is_float(d)) {
@@ -62,6 +62,7 @@ void Decoder::move() {
     };
     if (s.kind == Operand::vector) {  // pack, low element first
         std::vector<uint32_t> parts;
+        if (s.parts.size() != 2 && s.parts.size() != 4) wrong("a vector has two or four elements");
         uint32_t part = bytes / static_cast<uint32_t>(s.parts.size());
         Type pt = part == 2 ? Type::b16 : Type::b32;
         if (part < 2) lacking("packing bytes");
@@ -79,6 +80,7 @@ void Decoder::move() {
         return;
     }
     if (d.kind == Operand::vector) {
+        if (d.parts.size() != 2 && d.parts.size() != 4) wrong("a vector has two or four elements");
         uint32_t part = bytes / static_cast<uint32_t>(d.parts.size());
         if (part < 2) lacking("unpacking bytes");
         std::vector<uint32_t> values = {source(s, t)};
