@@ -216,6 +216,10 @@ uint64_t special_register(Warp& warp, int lane, int which) {
             return warp.shared_bytes;
         case kDynamicBase:
             return (warp.launch->kernel->shared_bytes + 15) / 16 * 16;
+        case kWorkspaceHigh:
+            return warp.launch->workspace >> 32;
+        case kWorkspaceLow:
+            return warp.launch->workspace & 0xffffffffu;
         case kOne:
             return 1;
         default:

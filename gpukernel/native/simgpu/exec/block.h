@@ -38,6 +38,8 @@ struct LaunchState {
     int multiprocessors;
     uint64_t stack_bytes;
     uint64_t shared_bytes;
+    uint64_t workspace =
+        0;  // of a cooperative launch: its size and its barrier, where CUDA's headers look for them
     std::vector<char> params;
     std::atomic<uint64_t> next_block{0};
     std::atomic<bool> stop{false};

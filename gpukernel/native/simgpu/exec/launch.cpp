@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -166,9 +167,16 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
     state.params.resize(kernel.info.param_bytes);
     uint64_t blocks = state.blocks();
     if (launch.cooperative) {
+        constexpr uint32_t kWorkspace = 64;
+        auto workspace = memory.allocate(kWorkspace);
+        if (!workspace)
+            return {Status::out_of_memory, "no device memory for the barrier of a cooperative launch"};
+        state.workspace = *workspace;
+        std::memcpy(reinterpret_cast<void*>(*workspace), &kWorkspace, sizeof kWorkspace);
         // Every share must be taken by somebody, or the others wait for ever: the caller alone turns them all
         // over.
         run_blocks(state, true, blocks);
+        memory.free(*workspace);
     } else {
         pool().run(static_cast<size_t>(std::min<uint64_t>(blocks - 1, 1024)),
                    [&] { run_blocks(state, false, 0); });

@@ -200,6 +200,8 @@ enum SpecialRegister : int {
     kDynamicSmem,
     kTotalSmem,
     kDynamicBase,
+    kWorkspaceHigh,
+    kWorkspaceLow,
     kZero,
     kOne,
 };

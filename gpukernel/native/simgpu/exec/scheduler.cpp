@@ -18,6 +18,7 @@ constexpr int kLoopPatience = 1 << 16;  // and of any other
 #define SIMGPU_SLICE (1 << 14)
 #endif
 constexpr int kSlice = SIMGPU_SLICE;  // back edges before another warp of the block runs
+constexpr int kSpinSlice = 1 << 8;    // and of a loop with atomics
 constexpr uint32_t kDeepest = 4096;   // calls within each other
 
 uint32_t predicate(const Warp& warp, uint32_t operand) {
@@ -111,8 +112,10 @@ struct Runner {
     void swap_out(bool deferred = false) { park(ip, mask, frame, Wait::ready, 0, deferred); }
 
     bool back_edge() {  // true: give the thread to another warp
+        // A loop that reads what others write may be waiting for them: they get their turn sooner.
         warp.touched ? spins += kLoopPatience / kSpinPatience : ++spins;
-        if (--slice > 0) return false;
+        slice -= warp.touched ? kSlice / kSpinSlice : 1;
+        if (slice > 0) return false;
         slice = kSlice;
         warp.launch->go_on();
         return true;

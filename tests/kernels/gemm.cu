@@ -1,0 +1,35 @@
+// C = A B for a batch of matrices, blockIdx.z the batch, through tiles in shared memory; half adds up in float.
+#include <cuda_fp16.h>
+#define T 16
+
+template <typename Element, typename Sum>
+__device__ void multiply(const Element* a, const Element* b, Element* c, int m, int n, int k) {
+    __shared__ Element left[T][T], right[T][T];
+    a += (long long)blockIdx.z * m * k, b += (long long)blockIdx.z * k * n, c += (long long)blockIdx.z * m * n;
+    int row = blockIdx.y * T + threadIdx.y, column = blockIdx.x * T + threadIdx.x;
+    Sum sum = 0;
+    for (int base = 0; base < k; base += T) {
+        int la = base + threadIdx.x, lb = base + threadIdx.y;
+        left[threadIdx.y][threadIdx.x] = row < m && la < k ? a[row * k + la] : Element(0);
+        right[threadIdx.y][threadIdx.x] = lb < k && column < n ? b[lb * n + column] : Element(0);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < T; ++i) sum += Sum(left[threadIdx.y][i]) * Sum(right[i][threadIdx.x]);
+        __syncthreads();
+    }
+    if (row < m && column < n) c[row * n + column] = Element(sum);
+}
+
+#define GEMM(name, Element, Sum)                                                                                    \
+    extern "C" __global__ void name(const Element* a, const Element* b, Element* c, int m, int n, int k) { \
+        multiply<Element, Sum>(a, b, c, m, n, k);                                                                   \
+    }
+GEMM(gemm_float, float, float)
+GEMM(gemm_double, double, double)
+GEMM(gemm_half, __half, float)
+
+// Two halves an instruction: c = alpha a + b, element by element.
+extern "C" __global__ void axpy_half2(const __half2* a, const __half2* b, __half2* c, float alpha, int pairs) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < pairs) c[i] = __hfma2(__float2half2_rn(alpha), a[i], b[i]);
+}

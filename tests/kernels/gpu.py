@@ -1,0 +1,111 @@
+"""A GPU as a plain CUDA program sees it: NVRTC and the driver API, through cuda-python."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver, nvrtc
+
+HERE = Path(__file__).parent
+Size = int | tuple[int, ...]
+
+
+def ok(result: Any) -> Any:
+    code, *values = result
+    if int(code):
+        raise RuntimeError(f"{code!r}")
+    return values[0] if len(values) == 1 else values
+
+
+def include_folders() -> list[str]:
+    """Where NVIDIA's wheels keep the headers that kernels may include."""
+    found = []
+    for package in ("nvidia.cuda_runtime", "nvidia.cuda_cccl"):
+        spec = find_spec(package)
+        assert spec is not None
+        assert spec.submodule_search_locations
+        found.append(str(Path(spec.submodule_search_locations[0], "include")))
+    return found
+
+
+def compile_cuda(source: str, name: str, architecture: str = "compute_70", *options: str) -> bytes:
+    """PTX of a CUDA C++ text."""
+    program = ok(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
+    flags = [f"--gpu-architecture={architecture}", "--std=c++17", *options]
+    flags += [f"--include-path={folder}" for folder in include_folders()]
+    (code,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
+    if int(code):
+        log = b" " * ok(nvrtc.nvrtcGetProgramLogSize(program))
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(log.rstrip(b"\0").decode())
+    ptx = b" " * ok(nvrtc.nvrtcGetPTXSize(program))
+    ok(nvrtc.nvrtcGetPTX(program, ptx))
+    return ptx
+
+
+class Gpu:
+    """Device 0: kernels of one ``.cu`` file at a time, arrays on the device, launches."""
+
+    def __init__(self, architecture: str = "compute_70") -> None:
+        ok(driver.cuInit(0))
+        ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(ok(driver.cuDeviceGet(0))))))
+        self._architecture = architecture
+        self._modules: dict[str, Any] = {}
+
+    def function(self, file: str, name: str) -> Any:
+        if file not in self._modules:
+            ptx = compile_cuda((HERE / file).read_text(), file, self._architecture)
+            self._modules[file] = ok(driver.cuModuleLoadData(np.char.array(ptx)))
+        return ok(driver.cuModuleGetFunction(self._modules[file], name.encode()))
+
+    def array(self, values: Any) -> Array:
+        return Array(np.ascontiguousarray(values))
+
+    def zeros(self, shape: Any, dtype: Any) -> Array:
+        return Array(np.zeros(shape, dtype))
+
+    def launch(
+        self,
+        file: str,
+        name: str,
+        grid: Size,
+        block: Size,
+        *arguments: Any,
+        shared: int = 0,
+        cooperative: bool = False,
+    ) -> None:
+        """Arguments are arrays on the device and NumPy scalars or structures."""
+        values = [
+            np.array([a.address], np.uint64) if isinstance(a, Array) else np.atleast_1d(a) for a in arguments
+        ]
+        pointers = np.array([v.ctypes.data for v in values], np.uint64)
+        function = self.function(file, name)
+        shape = (*_dim3(grid), *_dim3(block), shared, 0, pointers.ctypes.data)
+        if cooperative:
+            ok(driver.cuLaunchCooperativeKernel(function, *shape))
+        else:
+            ok(driver.cuLaunchKernel(function, *shape, 0))
+
+
+class Array:
+    """A NumPy array's copy on the device."""
+
+    def __init__(self, values: Any) -> None:
+        self._like = values
+        self.address = int(ok(driver.cuMemAlloc(max(values.nbytes, 1))))
+        if values.nbytes:
+            ok(driver.cuMemcpyHtoD(self.address, values.ctypes.data, values.nbytes))
+
+    def get(self) -> Any:
+        values = np.empty_like(self._like)
+        if values.nbytes:
+            ok(driver.cuMemcpyDtoH(values.ctypes.data, self.address, values.nbytes))
+        return values
+
+
+def _dim3(size: Size) -> tuple[int, int, int]:
+    sizes = size if isinstance(size, tuple) else (size,)
+    return (*sizes, *(1,) * (3 - len(sizes)))  # type: ignore[return-value]

@@ -1,0 +1,37 @@
+"""Classic CUDA C++ kernels, compiled by NVRTC, through shim and worker on a simulated V100, against NumPy and SciPy."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.bindings.nvrtc")
+
+from tests.kernels.cases import CASES
+from tests.remoting.conftest import worker
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_agrees_with_numpy(name: str) -> None:
+    async def story() -> subprocess.CompletedProcess[str]:
+        async with worker(memory_mib=256) as one:
+            return await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-m", "tests.kernels.cases", name],
+                cwd=ROOT,
+                env=one.environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=240,
+            )
+
+    done = asyncio.run(story())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("comparisons agree\n")
