@@ -34,7 +34,7 @@ CUresult pack(const KernelInfo& info, void** params, void** extra, std::vector<c
 
 CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void** params, void** extra) {
     GPUKERNEL_HERE(device);
-    Function* function = driver()->functions.get<Function>(handle);
+    Kernel* function = driver()->functions.get<Kernel>(handle);
     Stream* stream;
     if (!function || !stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     const Dim3 g = shape.grid, b = shape.block;
@@ -69,7 +69,7 @@ CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void**
 
 CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads, size_t shared) {
     GPUKERNEL_HERE(device);
-    Function* function = driver()->functions.get<Function>(handle);
+    Kernel* function = driver()->functions.get<Kernel>(handle);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!blocks || threads < 1 || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
     const Model& m = *device->model;
@@ -137,7 +137,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
                                                            size_t dynamicSMemSize, int blockSizeLimit,
                                                            unsigned int flags) {
     GPUKERNEL_HERE(device);
-    Function* function = driver()->functions.get<Function>(func);
+    Kernel* function = driver()->functions.get<Kernel>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
     int limit = std::min<int>(function->info->max_threads, blockSizeLimit > 0 ? blockSizeLimit : 1024),
@@ -162,7 +162,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSi
 CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func,
                                                          int numBlocks, int blockSize) {
     GPUKERNEL_HERE(device);
-    Function* function = driver()->functions.get<Function>(func);
+    Kernel* function = driver()->functions.get<Kernel>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!dynamicSmemSize || numBlocks < 1) return CUDA_ERROR_INVALID_VALUE;
     const size_t each = device->model->shared_per_multiprocessor / numBlocks,
