@@ -105,7 +105,7 @@ void Connection::lost(const char* while_doing) {
     std::string reason;
     socket_.timeout(1);
     wire::FrameHeader header;
-    while (socket_.read(&header, sizeof header) && header.length <= wire::MAX_BODY) {
+    while (socket_.read(&header, sizeof header) && header.length <= wire::COPY_PIECE + 64) {
         std::string body(header.length, 0);
         if (!socket_.read(body.data(), body.size())) break;
         if (header.call == wire::GOODBYE) reason = body;

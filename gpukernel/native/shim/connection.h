@@ -40,6 +40,7 @@ class Connection {
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
 
   private:
+    friend class Impostor;  // tests/native/fuzz: a worker that lies
     bool shake_hands(const std::string& secret, std::string& error);
     void flush_in_time();
     wire::Socket socket_;

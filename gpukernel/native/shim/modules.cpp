@@ -29,7 +29,8 @@ struct Logs {  // where a program wants the compiler's log
     }
     void write(std::string_view log) const {
         const size_t length = error && size ? std::min(log.size(), size - 1) : 0;
-        if (error && size) std::memcpy(error, log.data(), length), error[length] = 0;
+        if (length) std::memcpy(error, log.data(), length);
+        if (error && size) error[length] = 0;
         if (size_out) *size_out = reinterpret_cast<void*>(length);
         if (!error && !log.empty()) complain(std::string(log));
     }
@@ -80,12 +81,16 @@ CUresult layout_of(Connection& connection, const void* function, std::shared_ptr
     if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
     auto fresh = std::make_shared<Layout>();
     const auto count = request.get<uint32_t>();
-    for (uint32_t i = 0; i < count; ++i) {
+    for (uint32_t i = 0; i < count && !request.failed(); ++i) {
         const auto offset = request.get<uint32_t>(), size = request.get<uint32_t>();
+        // Launches copy by this, so it must make sense: one behind the other in a block of bounded size.
+        if (offset < fresh->bytes || offset > MOST_PARAMETER_BYTES || size > MOST_PARAMETER_BYTES - offset)
+            return CUDA_ERROR_UNKNOWN;
         fresh->parameters.push_back({offset, size});
-        fresh->bytes = std::max(fresh->bytes, offset + size);
+        fresh->bytes = offset + size;
     }
     fresh->name = request.get_text();
+    if (request.failed()) return CUDA_ERROR_UNKNOWN;
     std::lock_guard lock(layouts_mutex);
     layout = layouts[{&connection, function}] = fresh;
     return CUDA_SUCCESS;

@@ -129,12 +129,7 @@ bool Session::serve_one(const FrameHeader& header) {
     if (!call) call = regular_call(header.call);
     if (!call) return false;
     const auto special = static_cast<Special>(header.call);
-    const bool image =
-        special == Special::load_image || special == Special::load_library || special == Special::link_add;
-    const size_t most = special == Special::copy_to_device ? wire::COPY_PIECE + 64
-                        : image                            ? wire::MAX_BODY
-                                                           : wire::MAX_CALL;
-    if (header.length > most) return false;
+    if (header.length > wire::most_of(header.call)) return false;
     // Grow only as bytes really come: a lie about the size costs its teller nothing less than us.
     body_.clear();
     for (size_t got = 0; got < header.length;) {

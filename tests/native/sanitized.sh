@@ -1,0 +1,18 @@
+#!/bin/sh
+# sanitized.sh PREFIX SANITIZERS COMMAND…: runs COMMAND with the native part of PREFIX, which was built with SANITIZERS.
+# Python is not, so the sanitizer's library must be there before it.  A report ends the process that made it.
+set -eu
+prefix=$(cd "$1" && pwd)
+sanitizers=$2
+shift 2
+export GPUKERNEL_NATIVE_DIR="$prefix/gpukernel/native"
+case $sanitizers in
+thread) runtime=libtsan.so ;;
+*) runtime=libasan.so ;;
+esac
+LD_PRELOAD="$(c++ -print-file-name=$runtime) $(c++ -print-file-name=libstdc++.so)"
+export LD_PRELOAD
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0:abort_on_error=1
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1
+exec "$@"
