@@ -21,7 +21,7 @@ void print(const char* text,
 bool read_all(Connection& connection, std::vector<char>& to, size_t size) {
     to.clear();
     while (to.size() < size) {
-        const size_t got = to.size(), piece = std::min<size_t>(size - got, 4 << 20);
+        const size_t got = to.size(), piece = std::min(size - got, std::max<size_t>(got, 64 << 10));
         to.resize(got + piece);
         if (!connection.read(to.data() + got, piece)) return false;
     }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace gpukernel::worker {
@@ -133,7 +134,7 @@ bool Session::serve_one(const FrameHeader& header) {
     // Grow only as bytes really come: a lie about the size costs its teller nothing less than us.
     body_.clear();
     for (size_t got = 0; got < header.length;) {
-        const size_t piece = std::min<size_t>(header.length - got, 4 << 20);
+        const size_t piece = std::min<size_t>(header.length - got, std::max<size_t>(got, 64 << 10));
         body_.resize(got + piece);
         if (!socket_.read(body_.data() + got, piece)) return false;
         got += piece;

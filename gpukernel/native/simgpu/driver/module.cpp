@@ -182,7 +182,7 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, const void* ha
     }
     if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (value + static_cast<int>(f->info->static_shared_bytes) > device->model->shared_per_block_optin)
+    if (int64_t{value} + f->info->static_shared_bytes > device->model->shared_per_block_optin)
         return CUDA_ERROR_INVALID_VALUE;
     f->dynamic_shared_limit = value;
     return CUDA_SUCCESS;

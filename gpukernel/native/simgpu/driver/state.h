@@ -52,6 +52,7 @@ class Queue {
     CUresult take_error();  // the first error of finished work, told once unless it is sticky
 
   private:
+    static constexpr uint64_t MOST_WAITING = 1024;
     void run_one();
     void background();
     std::mutex queue_mutex_, run_mutex_;
