@@ -1,5 +1,5 @@
 #!/bin/sh
-# sanitized.sh PREFIX SANITIZERS COMMAND…: runs COMMAND with the native part of PREFIX, which was built with SANITIZERS.
+# sanitized.sh PREFIX SANITIZERS PYTHON…: runs PYTHON with the native part of PREFIX, which was built with SANITIZERS.
 # Python is not, so the sanitizer's library must be there before it.  A report ends the process that made it.
 set -eu
 prefix=$(cd "$1" && pwd)
@@ -11,8 +11,13 @@ thread) runtime=libtsan.so ;;
 *) runtime=libasan.so ;;
 esac
 LD_PRELOAD="$(c++ -print-file-name=$runtime) $(c++ -print-file-name=libstdc++.so)"
+# The sanitizer's dlopen does not know where NVRTC looks for the library beside it.
+builtins=$("$1" -c 'import glob, importlib.util as u
+spec = u.find_spec("nvidia.cuda_nvrtc")
+print(*(f for p in (spec.submodule_search_locations if spec else []) for f in glob.glob(p + "/lib/libnvrtc-builtins.so.*") if "alt" not in f))')
+LD_PRELOAD="$LD_PRELOAD $builtins"
 export LD_PRELOAD
-export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0:abort_on_error=1
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0:abort_on_error=1:quarantine_size_mb=8
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1
 exec "$@"
