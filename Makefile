@@ -43,7 +43,8 @@ sanitize: $(VENV)/.native  ## Run the tests of the native part under SANITIZE=ad
 	    -DSIMGPU_LEVELS=3 -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null
 	$(BIN)/ninja -C $(SANITIZED) --quiet
 	$(BIN)/cmake --install $(SANITIZED) --prefix $(SANITIZED)/prefix >/dev/null
-	tests/native/sanitized.sh $(SANITIZED)/prefix $(SANITIZE) $(BIN)/python -m pytest tests/remoting tests/native $(PYTEST_ARGS)
+	tests/native/sanitized.sh $(SANITIZED)/prefix $(SANITIZE) $(BIN)/python -m pytest tests/remoting \
+	    $(if $(filter thread,$(SANITIZE)),,tests/native) $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## Check style and types
 	$(BIN)/ruff check .

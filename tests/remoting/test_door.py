@@ -22,7 +22,7 @@ MAGIC, VERSION = 0x4B555047, 1
 WELCOME, WRONG_SECRET, WRONG_VERSION = 0, 1, 3
 LOAD_IMAGE, LOAD_LIBRARY, COPY_TO_DEVICE, LINK_ADD = 17, 18, 21, 24
 FIRST_FUNCTION = 64  # cuMemAlloc; the others follow as in codegen/calls.txt
-INVALID_VALUE, OUT_OF_MEMORY = 1, 2
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_IMAGE = 1, 2, 200
 MOST_GROWTH_MIB = 48  # threads and buffers of sixty guests, and nothing of the 30 GiB that they promise
 
 
@@ -186,6 +186,40 @@ def test_a_size_beyond_the_protocol_ends_its_teller_only() -> None:
                 _, sock = enter(one, one.secret)
                 sock.sendall(struct.pack("<IHH", length, call, 0))
                 assert read(sock, 1) == b""  # the connection has ended
+            await still_serves(one)
+
+    asyncio.run(story())
+
+
+ELF = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+LIARS = {
+    "three bytes": b"abc",
+    "a wrapper, with a pointer to anywhere": struct.pack("<IIQQ", 0x466243B1, 1, 0x4141414141414141, 0),
+    "the beginning of a wrapper": struct.pack("<II", 0x466243B1, 1),
+    "a fat binary of fifteen bytes": struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 2**40)[:15],
+    "a fat binary whose entry is longer than it": struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 64)
+    + struct.pack("<HHIQ", 2, 0x101, 64, 2**40).ljust(64, b"\0"),
+    "a cubin's first bytes": ELF,
+    "a cubin with section headers beyond its end": ELF
+    + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 2**40, 0, 64, 56, 0, 64, 9, 0),
+    "a cubin with program headers beyond its end": ELF
+    + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 2**63, 0, 0, 64, 56, 9, 64, 0, 0),
+    "a cubin with a section beyond its end": ELF
+    + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 64, 0, 64, 56, 0, 64, 1, 0)
+    + struct.pack("<IIQQQQIIQQ", 0, 1, 0, 0, 64, 65, 0, 0, 0, 0),
+}
+
+
+def test_images_that_say_more_than_came_are_refused() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            _, sock = enter(one, one.secret)
+            for call in (LOAD_IMAGE, LOAD_LIBRARY):
+                for what, image in LIARS.items():
+                    sock.sendall(struct.pack("<IHH", len(image), call, 0) + image)
+                    length, _call, _reserved, result, _printed = struct.unpack("<IHHII", read(sock, 16))
+                    read(sock, length - 8)
+                    assert result == INVALID_IMAGE, what
             await still_serves(one)
 
     asyncio.run(story())
