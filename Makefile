@@ -83,7 +83,8 @@ $(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(NATIVE) | $(VENV)/bin/py
 
 # What builds the native part outside of pip.
 $(VENV)/.native: $(VENV)/.test
-	$(BIN)/pip install --quiet 'cmake>=3.25' 'ninja>=1.11' 'grpcio-tools==1.76.*'
+	$(BIN)/pip install --quiet 'cmake>=3.25' 'ninja>=1.11' 'grpcio-tools==1.76.*' \
+	    'nvidia-nvml-dev-cu12==12.9.*'
 	@touch $@
 
 # A compiler, and Python with venv: installed where that is allowed, named where it is not.

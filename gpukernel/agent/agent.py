@@ -40,10 +40,19 @@ class Agent:
         The agents' token of a pool over TCP.
     tcp_host
         Address of this machine at which programs reach the workers over TCP; empty for unix sockets only.
+    watchdog_seconds
+        Work on a slice that does not end within this time is ended, with its program's context; 0: never.
     """
 
     def __init__(
-        self, address: str, name: str, inventory: Inventory, state: Path, token: str = "", tcp_host: str = ""
+        self,
+        address: str,
+        name: str,
+        inventory: Inventory,
+        state: Path,
+        token: str = "",
+        tcp_host: str = "",
+        watchdog_seconds: float = 0.0,
     ) -> None:
         self.name = name
         self.attached = asyncio.Event()
@@ -52,8 +61,9 @@ class Agent:
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._outgoing: asyncio.Queue[Any] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        directory = short_directory(state) / "workers"
-        self._workers = Workers(directory, inventory, tcp_host, self._worker_ended)
+        self._workers = Workers(
+            short_directory(state), inventory, tcp_host, self._worker_ended, watchdog_seconds
+        )
 
     async def run(self) -> None:
         """Adopt what lives, then speak with the pool until cancelled; raises `PermissionError` on a wrong token."""
@@ -123,10 +133,14 @@ class Agent:
             self._outgoing.put_nowait(message)
 
     def _obey(self, message: Any) -> None:
-        if message.WhichOneof("message") == "start_worker":
+        kind = message.WhichOneof("message")
+        if kind == "start_worker":
             work = self._start(message.start_worker)
-        else:
+        elif kind == "stop_worker":
             work = self._stop(message.stop_worker)
+        else:
+            order = message.interrupt_worker
+            work = self._workers.interrupt((order.lease_id, order.device_index))
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

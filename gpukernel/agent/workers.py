@@ -33,16 +33,26 @@ class Workers:
 
     Parameters
     ----------
-    directory
-        Holds one directory for each worker, ``LEASE-INDEX``; the part before the last dash is the lease.
+    state
+        ``workers`` below it holds one directory for each worker, ``LEASE-INDEX``, where the part before the last dash
+        is the lease; ``turns`` holds one file for each device, by which its workers take turns.
     tcp_host
         Address at which workers listen on TCP too; empty for unix sockets only.
+    watchdog_seconds
+        Work that does not end within this time is ended; 0: never.
     """
 
     def __init__(
-        self, directory: Path, inventory: Inventory, tcp_host: str, ended: Callable[[Key, str], None]
+        self,
+        state: Path,
+        inventory: Inventory,
+        tcp_host: str,
+        ended: Callable[[Key, str], None],
+        watchdog_seconds: float = 0.0,
     ) -> None:
-        self._directory = directory
+        self._directory = state / "workers"
+        self._turns = state / "turns"
+        self._watchdog_seconds = watchdog_seconds
         self._inventory = inventory
         self._tcp_host = tcp_host
         self._ended = ended
@@ -51,8 +61,9 @@ class Workers:
         self._tasks: set[asyncio.Task[None]] = set()
         # An order to stop waits for an unfinished start: a worker reported dead must never appear afterwards.
         self._orders: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
-        directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(0o711)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.chmod(0o711)
+        self._turns.mkdir(mode=0o700, exist_ok=True)
 
     def endpoints(self) -> dict[Key, tuple[str, ...]]:
         """The living workers and where they listen."""
@@ -99,6 +110,8 @@ class Workers:
                 directory=directory,
                 tcp_host=self._tcp_host or None,
                 env=self._inventory.worker_environment(index),
+                turns=self._turns / str(index),
+                watchdog_seconds=self._watchdog_seconds,
             )
         except (WorkerStartFailed, OSError) as error:
             shutil.rmtree(directory, ignore_errors=True)
@@ -133,6 +146,12 @@ class Workers:
             async with asyncio.timeout(STOP_SECONDS):
                 await handle.wait()
         handle.kill()
+
+    async def interrupt(self, key: Key) -> None:
+        """Have a worker end the work that does not end by itself."""
+        if handle := self._handles.get(key):
+            with contextlib.suppress(WorkerGone):
+                await handle.interrupt()
 
     async def stop_all(self, reason: str) -> None:
         """Stop every worker and wait until they are dead."""

@@ -51,6 +51,14 @@ TcpHost = Annotated[
 Name = Annotated[
     str, typer.Option(metavar="NAME", help="This server's name in the pool; else the host name.")
 ]
+Watchdog = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="End work on a slice that does not end within this time; 0: never.",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")]
 
 
@@ -75,6 +83,7 @@ def up(
     state: State = None,
     tcp_host: TcpHost = "",
     name: Name = "",
+    watchdog: Watchdog = 0,
     verbose: Verbose = False,
 ) -> None:
     """Run a pool and this machine's agent in one process, in the foreground.
@@ -86,7 +95,7 @@ def up(
     """
     from gpukernel.cli import services
 
-    services.up(simulate, state, tcp_host, name, verbose)
+    services.up(simulate, state, tcp_host, name, watchdog, verbose)
 
 
 @app.command()
@@ -116,6 +125,7 @@ def agent(
     state: State = None,
     tcp_host: TcpHost = "",
     name: Name = "",
+    watchdog: Watchdog = 0,
     verbose: Verbose = False,
 ) -> None:
     """Offer this machine's GPUs to a pool.
@@ -126,7 +136,7 @@ def agent(
     """
     from gpukernel.cli import services
 
-    services.agent(pool, token_file, simulate, state, tcp_host, name, verbose)
+    services.agent(pool, token_file, simulate, state, tcp_host, name, watchdog, verbose)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -180,6 +190,31 @@ def list_gpus(pool: Pool = None, state: State = None, json: Json = False) -> Non
     from gpukernel.cli import tables
 
     tables.list_gpus(pool, state, json)
+
+
+@app.command()
+def smi(
+    watch: Annotated[
+        float | None,
+        typer.Option("--watch", "-w", metavar="SECONDS", help="Show it again that often, until Ctrl-C."),
+    ] = None,
+    pool: Pool = None,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Show your own slices: memory, use and programs.
+
+    Inside a slice it shows that one, otherwise all that you hold.
+
+    \b
+    Examples:
+      gpukernel smi
+      gpukernel smi --watch 1
+      gpukernel run -p 0.05 -- gpukernel smi --json
+    """
+    from gpukernel.cli import smi as command
+
+    command.smi(watch, pool, state, json)
 
 
 @app.command()

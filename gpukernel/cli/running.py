@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import os
 import platform
@@ -11,6 +12,7 @@ import signal
 import sys
 import tempfile
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from gpukernel.cli.output import Problem, complain
@@ -65,7 +67,11 @@ async def _run(command: list[str], request: SliceRequest, holder: Holder, wait: 
                 path = Path(folder, "lease")
                 write_lease_file(path, lease)
                 async with client.keep_alive(lease):
-                    return await _program(command, shim_environment(path, os.environ))
+                    return await _program(
+                        command,
+                        shim_environment(path, os.environ),
+                        lambda: client.interrupt(lease.id),
+                    )
         finally:
             try:
                 await client.release(lease.id, "the program ended")
@@ -94,7 +100,9 @@ async def _acquire(client: PoolClient, request: SliceRequest, holder: Holder, wa
     raise PoolError("The pool ended the call without an answer.")
 
 
-async def _program(command: list[str], environment: dict[str, str]) -> int:
+async def _program(
+    command: list[str], environment: dict[str, str], end_work: Callable[[], Awaitable[None]]
+) -> int:
     try:
         process = await asyncio.create_subprocess_exec(*command, env=environment)
     except FileNotFoundError:
@@ -107,11 +115,18 @@ async def _program(command: list[str], environment: dict[str, str]) -> int:
     for number in _PASSED_ON:
         loop.add_signal_handler(number, process.send_signal, number)
     # A terminal sends Ctrl-C to the whole group, the program included; elsewhere it comes to us alone.
-    loop.add_signal_handler(signal.SIGINT, _interrupt, process)
+    ending: list[asyncio.Task[None]] = []
+
+    def interrupt() -> None:
+        if not sys.stdin.isatty() and process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        ending.append(asyncio.ensure_future(_quietly(end_work())))
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
     status = await process.wait()
     return 128 - status if status < 0 else status
 
 
-def _interrupt(process: asyncio.subprocess.Process) -> None:
-    if not sys.stdin.isatty() and process.returncode is None:
-        process.send_signal(signal.SIGINT)
+async def _quietly(work: Awaitable[None]) -> None:
+    with contextlib.suppress(PoolError):
+        await work

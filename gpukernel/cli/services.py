@@ -65,7 +65,7 @@ def _summary(found: inventory.Inventory) -> str:
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
-def up(simulate: str, state: Path | None, tcp_host: str, name: str, verbose: bool) -> None:
+def up(simulate: str, state: Path | None, tcp_host: str, name: str, watchdog: float, verbose: bool) -> None:
     """Pool and agent in one process; the agent speaks to the pool over its socket like any other."""
     _log(verbose)
     found = _devices(simulate)
@@ -73,7 +73,14 @@ def up(simulate: str, state: Path | None, tcp_host: str, name: str, verbose: boo
 
     async def work() -> None:
         async with serve(directory) as running:
-            server = Agent(running.address, name or platform.node(), found, directory, tcp_host=tcp_host)
+            server = Agent(
+                running.address,
+                name or platform.node(),
+                found,
+                directory,
+                tcp_host=tcp_host,
+                watchdog_seconds=watchdog,
+            )
             task = asyncio.create_task(server.run())
             try:
                 async with asyncio.timeout(READY_SECONDS):
@@ -115,6 +122,7 @@ def agent(
     state: Path | None,
     tcp_host: str,
     name: str,
+    watchdog: float,
     verbose: bool,
 ) -> None:
     """The agent alone."""
@@ -130,7 +138,7 @@ def agent(
         raise Problem(f"The token cannot be read from {token_file}: {error.strerror}.") from None
 
     async def work() -> None:
-        server = Agent(resolved, name or platform.node(), found, directory, token, tcp_host)
+        server = Agent(resolved, name or platform.node(), found, directory, token, tcp_host, watchdog)
         task = asyncio.create_task(server.run())
         attached = asyncio.create_task(server.attached.wait())
         try:

@@ -18,12 +18,14 @@ from gpukernel.pool.client import PoolClient
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.model import Lease, SliceRequest
 
-__all__ = ["leases", "list_gpus"]
+__all__ = ["ask_pool", "leases", "list_gpus", "make_table"]
 
 T = TypeVar("T")
 
 
-def _ask(pool: str | None, state: Path | None, question: Callable[[PoolClient], Awaitable[T]]) -> T:
+def ask_pool(pool: str | None, state: Path | None, question: Callable[[PoolClient], Awaitable[T]]) -> T:
+    """Put one question to the pool; a `PoolError` becomes a `Problem`."""
+
     async def ask() -> T:
         async with PoolClient(resolve_address(pool, state)) as client:
             return await question(client)
@@ -34,24 +36,25 @@ def _ask(pool: str | None, state: Path | None, question: Callable[[PoolClient], 
         raise Problem(str(error)) from None
 
 
-def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table in the style of every command; the columns of `right` are aligned right."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
     for column in columns:
         table.add_column(
             column,
             justify="right" if column in right else "left",
-            no_wrap=column not in ("What", "State", "Model"),
+            no_wrap=column not in ("What", "State", "Model", "Program"),
         )
     return table
 
 
 def list_gpus(pool: str | None, state: Path | None, json: bool) -> None:
     """The devices."""
-    devices = _ask(pool, state, lambda client: client.devices())
+    devices = ask_pool(pool, state, lambda client: client.devices())
     if json:
         print_json(devices)
         return
-    table = _table(
+    table = make_table(
         "Device", "Model", "Memory", "Promised", "", "Free", "Leases", right=("Memory", "Free", "Leases")
     )
     for device in devices:
@@ -70,7 +73,7 @@ def list_gpus(pool: str | None, state: Path | None, json: bool) -> None:
 
 def leases(all: bool, pool: str | None, state: Path | None, json: bool) -> None:
     """The leases, then the queue."""
-    found, waiting = _ask(pool, state, lambda client: client.leases(include_ended=all))
+    found, waiting = ask_pool(pool, state, lambda client: client.leases(include_ended=all))
     if json:
         print_json(found)
         return
@@ -79,13 +82,13 @@ def leases(all: bool, pool: str | None, state: Path | None, json: bool) -> None:
         console.print("Nobody holds a slice." if not all else "Nobody has held a slice yet.")
         return
     columns = ["Lease", "Person", "What", "Device", "Slice", "Peak", "Calls", "Age", "State"]
-    table = _table(*columns, right=("Slice", "Peak", "Calls", "Age"))
+    table = make_table(*columns, right=("Slice", "Peak", "Calls", "Age"))
     for lease in found:
         _add(table, lease)
     if found:
         console.print(table)
     if waiting:
-        queue = _table("Place", "Person", "What", "Asks for", "Since", right=("Place", "Since"))
+        queue = make_table("Place", "Person", "What", "Asks for", "Since", right=("Place", "Since"))
         for one in waiting:
             queue.add_row(
                 str(one.position), one.holder.person, one.holder.description, _asks(one.slice), age(one.since)

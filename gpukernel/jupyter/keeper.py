@@ -71,6 +71,10 @@ class LeaseKeeper:
         """Release `lease_id` some seconds after process `pid` has ended, unless `key` is acquired again."""
         await self._ask(self._start_watch(address, key, lease_id, pid))
 
+    async def interrupt(self, address: str, lease_id: str) -> None:
+        """The kernel was interrupted: GPU work that does not end by itself ends; a pool that is away changes nothing."""
+        await self._ask(self._interrupt(address, lease_id))
+
     async def release(self, address: str, key: str, lease_id: str, reason: str) -> None:
         """Give the lease back; where the pool cannot be reached, stop renewing and leave it to expiry."""
         await self._ask(self._release(address, key, lease_id, reason))
@@ -124,6 +128,12 @@ class LeaseKeeper:
         raise SliceUnavailable(
             f"The pool at {address} ended the call without an answer; start the kernel again."
         )
+
+    async def _interrupt(self, address: str, lease_id: str) -> None:
+        from gpukernel.pool.errors import PoolError
+
+        with contextlib.suppress(PoolError):
+            await (await self._client(address)).interrupt(lease_id)
 
     def _renew_from_now_on(self, address: str, key: str, lease: Lease) -> None:
         if old := self._renewals.pop(key, None):

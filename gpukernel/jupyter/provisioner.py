@@ -12,6 +12,7 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,12 @@ class GPUSliceProvisioner(LocalProvisioner):
             await self._release("the kernel could not be started")
             raise
         return connection
+
+    async def send_signal(self, signum: int) -> None:
+        """Pass a signal on; an interrupt also ends GPU work that would keep the cell waiting for ever."""
+        await super().send_signal(signum)
+        if signum == signal.SIGINT and self._lease is not None:
+            await keeper().interrupt(self._address, self._lease.id)
 
     async def cleanup(self, restart: bool = False) -> None:
         """Give the slice back, unless the kernel is about to be started again."""

@@ -1,8 +1,9 @@
 """Where the native parts of the data path lie: the shim, the worker and the simulated GPU.
 
 The sources stand beside this file; what is built from them is installed into this package by the
-wheel (``shim/libcuda.so.1``, ``simgpu/libcuda.so.1``, ``bin/gpukernel-worker``).  An editable install
-puts them under ``site-packages`` while this file stays in the checkout, so both places are looked at.
+wheel (``shim/libcuda.so.1`` and ``shim/libnvidia-ml.so.1``, ``simgpu/libcuda.so.1``, ``bin/gpukernel-worker``).
+An editable install puts them under ``site-packages`` while this file stays in the checkout, so both places are
+looked at.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sysconfig
 from pathlib import Path
 
-__all__ = ["NativePartMissing", "shim_dir", "simgpu_library", "worker_executable"]
+__all__ = ["NativePartMissing", "nvml_library", "shim_dir", "simgpu_library", "worker_executable"]
 
 
 class NativePartMissing(RuntimeError):
@@ -33,6 +34,11 @@ def _find(relative: str) -> Path:
 def shim_dir() -> Path:
     """Directory that holds the shim ``libcuda.so.1``; it goes first in ``LD_LIBRARY_PATH``."""
     return _find("shim/libcuda.so.1").parent
+
+
+def nvml_library() -> Path:
+    """The ``libnvidia-ml.so.1`` that shows NVML tools the slice; it lies beside the shim."""
+    return _find("shim/libnvidia-ml.so.1")
 
 
 def simgpu_library() -> Path:

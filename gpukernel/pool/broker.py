@@ -39,6 +39,7 @@ class Agent(Protocol):
 
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None: ...
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None: ...
+    def interrupt_worker(self, lease_id: str, device_index: int) -> None: ...
 
 
 @dataclass(eq=False)
@@ -208,6 +209,15 @@ class Broker:
         """A sign of life of the holder."""
         self._store.renew([lease_id], self._clock())
         return self._store.lease(lease_id)
+
+    def interrupt(self, lease_id: str) -> Lease | None:
+        """Have the lease's workers end GPU work that does not end by itself."""
+        lease = self._store.lease(lease_id)
+        if lease is not None and lease.state == "live":
+            for piece in lease.slices:
+                if agent := self._agents.get(piece.server):
+                    agent.interrupt_worker(lease_id, piece.device_index)
+        return lease
 
     def end(self, lease_id: str, reason: str) -> Lease | None:
         """End a lease: stop its workers, and free its memory when they are dead."""

@@ -155,6 +155,10 @@ class PoolClient:
         reply = await self._call("Release", pb.ReleaseRequest(lease_id=lease_id, reason=reason))
         return messages.lease_from(reply.lease)
 
+    async def interrupt(self, lease_id: str) -> None:
+        """End the lease's GPU work where it does not end by itself within a second; the lease stays."""
+        await self._call("Interrupt", pb.InterruptRequest(lease_id=lease_id))
+
     async def devices(self) -> list[Device]:
         """Every device that the pool knows."""
         reply = await self._call("ListDevices", pb.ListDevicesRequest())

@@ -69,6 +69,10 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         lease = self._broker.end(request.lease_id, request.reason[:256] or "released by its holder")
         return pb.ReleaseReply(lease=await self._known(lease, request.lease_id, context))
 
+    async def Interrupt(self, request: Any, context: Any) -> Any:
+        lease = self._broker.interrupt(request.lease_id)
+        return pb.InterruptReply(lease=await self._known(lease, request.lease_id, context))
+
     async def ListDevices(self, request: Any, context: Any) -> Any:
         return pb.ListDevicesReply(devices=[messages.device_to(d) for d in self._broker.devices()])
 
@@ -98,6 +102,10 @@ class _Stream:
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
         message = pb.StopWorker(lease_id=lease_id, device_index=device_index, reason=reason)
         self.outgoing.put_nowait(pb.PoolMessage(stop_worker=message))
+
+    def interrupt_worker(self, lease_id: str, device_index: int) -> None:
+        message = pb.InterruptWorker(lease_id=lease_id, device_index=device_index)
+        self.outgoing.put_nowait(pb.PoolMessage(interrupt_worker=message))
 
 
 class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]

@@ -5,7 +5,7 @@ A worker outlives the agent that started it.  Everything needed to find it again
 for the agent) and ``worker.log``.
 
 On ``control.sock`` a request is one line of text and its answer one line of JSON: ``status``, ``limit BYTES
-WEIGHT``, ``stop REASON``.
+WEIGHT``, ``interrupt``, ``stop REASON``.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class WorkerStatus:
     cuda_calls: int
     launches: int
     gpu_seconds: float
+    turn_seconds: float
     connections: int
     idle_seconds: float
     endpoints: tuple[str, ...]
@@ -166,6 +167,10 @@ class WorkerHandle:
         if not answer.get("ok"):
             raise ValueError(str(answer.get("error")))
 
+    async def interrupt(self) -> None:
+        """End work that is not done a second from now, and with it the context of the programs; the lease stays."""
+        await self._ask("interrupt")
+
     async def stop(self, reason: str) -> None:
         """Tell the connected programs `reason` and end the worker; `wait` says when it has ended."""
         with contextlib.suppress(WorkerGone):
@@ -215,6 +220,8 @@ async def start_worker(
     tcp_host: str | None = None,
     env: Mapping[str, str] | None = None,
     orphan_seconds: float = 120.0,
+    turns: Path | None = None,
+    watchdog_seconds: float = 0.0,
 ) -> WorkerHandle:
     """Start a worker and return once it listens.
 
@@ -234,6 +241,12 @@ async def start_worker(
         An existing directory for its sockets and log, whose path has fewer than about 90 characters.
     tcp_host
         Also listen on an ephemeral TCP port of this address.
+    orphan_seconds
+        It ends by itself after this time without an agent and without programs.
+    turns
+        The file by which the workers of one device take turns; None: it takes none.
+    watchdog_seconds
+        Work that does not end within this time is ended; 0: never.
 
     Raises
     ------
@@ -243,6 +256,10 @@ async def start_worker(
     command = [str(native.worker_executable()), "--library", str(library), "--device", str(device)]
     command += ["--memory", str(memory_bytes), "--weight", str(weight), "--lease", lease_id]
     command += ["--directory", str(directory), "--orphan-seconds", str(orphan_seconds)]
+    if turns is not None:
+        command += ["--turns", str(turns)]
+    if watchdog_seconds:
+        command += ["--watchdog-seconds", str(watchdog_seconds)]
     if tcp_host is not None:
         command += ["--tcp", f"{tcp_host}:0"]
     process = _spawn(command, env, directory / "worker.log")

@@ -100,7 +100,7 @@ def test_tables_and_json_show_devices_and_leases(shared_pool: Pool) -> None:
 
 
 def test_help_of_every_command_has_an_example(shared_pool: Pool) -> None:
-    for command in ("up", "pool", "agent", "run", "list-gpus", "leases", "demo"):
+    for command in ("up", "pool", "agent", "run", "list-gpus", "leases", "smi", "demo"):
         assert f"gpukernel {command}" in shared_pool.gpukernel(command, "--help").stdout
 
 

@@ -109,6 +109,26 @@ def test_workers_whose_leases_are_over_do_not_outlive_the_pool_s_return(own_pool
     assert own_pool.promised() == 0
 
 
+ENDLESS = """
+from cuda.bindings import driver as d
+PTX = b".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry endless() { again: bra again; }\\0"
+d.cuInit(0); d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1])
+d.cuLaunchKernel(d.cuModuleGetFunction(d.cuModuleLoadData(PTX)[1], b"endless")[1], 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+print("ready", flush=True)
+print(d.cuCtxSynchronize()[0].name, flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_program_whose_gpu_work_never_ends(own_pool: Pool) -> None:
+    program = own_pool.start_on_slice(ENDLESS)
+    assert line_of(program) == "ready"
+    program.send_signal(signal.SIGINT)
+    _, said = program.communicate(timeout=30)
+    assert "KeyboardInterrupt" in said
+    assert program.returncode == 1 or program.returncode == 128 + signal.SIGINT
+    eventually(lambda: own_pool.promised() == 0)
+
+
 def test_stopping_the_pool_tells_the_programs_why(own_pool: Pool) -> None:
     program = own_pool.start_on_slice(ALLOCATE)
     assert line_of(program) == "ready"

@@ -58,6 +58,18 @@ def test_nbclient(kernel: str) -> None:
     assert text_of(done.cells[0]) == "MiB: 655\n"
 
 
+def test_tools_in_a_notebook_show_its_slice_and_its_kernel(kernel: str) -> None:
+    use = LOOK.replace("print(", "d.cuMemAlloc(50 << 20); import os, sys; print(os.getpid()); print(")
+    stat, smi = "!{sys.executable} -m gpustat --show-pid | cat", "!{sys.executable} -m gpukernel.cli smi"
+    cells = NotebookClient(notebook(use, stat, smi), kernel_name=kernel).execute().cells
+    pid, *_ = text_of(cells[0]).split()
+    stat, smi = (re.sub(r"\x1b\[[0-9;]*m", "", text_of(cell)) for cell in cells[1:])
+    assert "50 /   655 MB" in stat
+    assert f"/{pid}(50M)" in stat
+    assert "50 MiB of 655 MiB" in smi
+    assert re.search(rf"\b{pid} +50 MiB ", smi)
+
+
 def test_papermill(kernel: str, tmp_path: Path) -> None:
     nbformat.write(notebook(LOOK), tmp_path / "in.ipynb")
     done = papermill.execute_notebook(

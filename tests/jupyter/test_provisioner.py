@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 from gpukernel.embedded import EmbeddedPool
@@ -125,3 +126,70 @@ def test_jupyter_execute_shows_the_sentence_without_a_traceback(
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "pool" in done.stderr
+
+
+ENDLESS = '''
+from cuda.bindings import driver as d
+PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry endless() { again: bra again; }
+"""
+d.cuInit(0); d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1])
+kernel = d.cuModuleGetFunction(d.cuModuleLoadData(PTX + b"\\0")[1], b"endless")[1]
+d.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+print("runs", flush=True)
+d.cuCtxSynchronize()
+'''
+WORKS = "d.cuInit(0); d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1]); print(d.cuMemAlloc(1024)[0].name)"
+
+
+def outputs_of(client: BlockingKernelClient, code: str) -> Iterator[tuple[str, str]]:
+    """What a cell shows: ("stdout", text), ("stderr", text), ("error", name)."""
+    request = client.execute(code)
+    while True:
+        message = client.get_iopub_msg(timeout=60)
+        if message["parent_header"].get("msg_id") != request:
+            continue
+        content = message["content"]
+        if message["msg_type"] == "stream":
+            yield content["name"], content["text"]
+        elif message["msg_type"] == "error":
+            yield "error", content["ename"]
+        elif message["msg_type"] == "status" and content["execution_state"] == "idle":
+            return
+
+
+def test_interrupting_a_kernel_ends_gpu_work_that_never_ends_and_a_restart_is_fresh(
+    pool: EmbeddedPool, start: Callable[..., KernelManager]
+) -> None:
+    manager = start()
+    lease = held(pool, manager)[0].id
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(60)
+    cell = outputs_of(client, ENDLESS)
+    assert next(cell) == ("stdout", "runs\n")
+    manager.interrupt_kernel()
+    rest = list(cell)
+    assert ("error", "KeyboardInterrupt") in rest
+    manager.restart_kernel(now=True)
+    client.wait_for_ready(60)
+    shown = list(outputs_of(client, "from cuda.bindings import driver as d; " + WORKS))
+    assert shown == [("stdout", "CUDA_SUCCESS\n")]
+    assert held(pool, manager)[0].id == lease
+    client.stop_channels()
+
+
+def test_restarting_a_kernel_ends_gpu_work_that_never_ends(start: Callable[..., KernelManager]) -> None:
+    manager = start()
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(60)
+    assert next(outputs_of(client, ENDLESS)) == ("stdout", "runs\n")
+    manager.restart_kernel(now=True)
+    client.wait_for_ready(60)
+    shown = list(outputs_of(client, "from cuda.bindings import driver as d; " + WORKS))
+    assert shown == [("stdout", "CUDA_SUCCESS\n")]
+    client.stop_channels()

@@ -275,6 +275,37 @@ def cooperative(gpu: Gpu, random: np.random.Generator) -> Pairs:
     yield out.get(), numbers / numbers.sum()
 
 
+@case(rtol=1e-12)
+def block_algorithms(gpu: Gpu, random: np.random.Generator) -> Pairs:
+    keys = random.integers(-(2**31), 2**31, 3 * 512).astype(I4)
+    out = gpu.zeros(keys.shape, I4)
+    gpu.launch("block_algorithms.cu", "sort_block", 3, 128, gpu.array(keys), out)
+    yield out.get().reshape(3, 512), np.sort(keys.reshape(3, 512), 1)
+    values = random.random(4 * 128)
+    sums, prefix = gpu.zeros(4, np.float64), gpu.zeros(values.shape, np.float64)
+    gpu.launch("block_algorithms.cu", "reduce_and_scan", 4, 128, gpu.array(values), sums, prefix)
+    rows = values.reshape(4, 128)
+    yield sums.get(), rows.sum(1)
+    yield prefix.get().reshape(4, 128), np.cumsum(rows, 1) - rows
+
+
+def pipeline(gpu: Gpu, random: np.random.Generator) -> Pairs:
+    rows, quads = 5, 150
+    values = random.random((rows, 4 * quads), dtype=F4)
+    out = gpu.zeros(rows, F4)
+    gpu.launch("pipeline.cu", "row_sums", rows, 64, gpu.array(values), out, I4(rows), I4(quads))
+    yield out.get(), values.astype(np.float64).sum(1)
+    boxes = random.integers(-99, 99, (7, 64)).astype(I4)
+    out = gpu.zeros(64, I4)
+    gpu.launch("pipeline.cu", "produce_and_consume", 1, 128, gpu.array(boxes), out, I4(7))
+    yield out.get(), boxes.sum(0)[::-1]
+
+
+# The same source becomes mbarrier.test_wait for Ampere and mbarrier.try_wait for Hopper.
+CASES["pipeline on an A100"] = Case(pipeline, 1e-5, 0, "compute_80")
+CASES["pipeline on an H100"] = Case(pipeline, 1e-5, 0, "compute_90")
+
+
 def main(name: str) -> None:
     chosen = CASES[name]
     gpu, random = Gpu(chosen.architecture), np.random.default_rng(2)

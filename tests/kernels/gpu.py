@@ -49,15 +49,15 @@ def compile_cuda(source: str, name: str, architecture: str = "compute_70", *opti
 class Gpu:
     """Device 0: kernels of one ``.cu`` file at a time, arrays on the device, launches."""
 
-    def __init__(self, architecture: str = "compute_70") -> None:
+    def __init__(self, architecture: str = "compute_70", *options: str) -> None:
         ok(driver.cuInit(0))
         ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(ok(driver.cuDeviceGet(0))))))
-        self._architecture = architecture
+        self._architecture, self._options = architecture, options
         self._modules: dict[str, Any] = {}
 
     def function(self, file: str, name: str) -> Any:
         if file not in self._modules:
-            ptx = compile_cuda((HERE / file).read_text(), file, self._architecture)
+            ptx = compile_cuda((HERE / file).read_text(), file, self._architecture, *self._options)
             self._modules[file] = ok(driver.cuModuleLoadData(np.char.array(ptx)))
         return ok(driver.cuModuleGetFunction(self._modules[file], name.encode()))
 

@@ -1,4 +1,4 @@
-"""Classic CUDA C++ kernels, compiled by NVRTC, through shim and worker on a simulated V100, against NumPy and SciPy."""
+"""Classic CUDA C++ kernels, compiled by NVRTC, through shim and worker on simulated devices, against NumPy and SciPy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ pytest.importorskip("cuda.bindings.nvrtc")
 from tests.kernels.cases import CASES
 from tests.remoting.conftest import worker
 
+MODELS = {"compute_70": "v100", "compute_80": "a100", "compute_90": "h100"}
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_kernel_agrees_with_numpy(name: str) -> None:
+def test_kernel_agrees_with_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", MODELS[CASES[name].architecture])
+
     async def story() -> subprocess.CompletedProcess[str]:
         async with worker(memory_mib=256) as one:
             return await asyncio.to_thread(

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from gpukernel import native
 from gpukernel.remoting.environment import shim_environment, write_lease_file
@@ -26,20 +27,28 @@ class Worker:
         self.secret = secret
         self.folder = folder
 
-    def environment(self, secret: str | None = None, kind: str = "unix") -> dict[str, str]:
-        endpoints = [e for e in self.handle.endpoints if e.startswith(kind)]
+    def environment(
+        self,
+        secret: str | None = None,
+        kind: str = "unix",
+        beside: Worker | None = None,
+        shared_memory: bool = True,
+    ) -> dict[str, str]:
+        handles = [self.handle, beside.handle] if beside else [self.handle]
+        endpoints = [[e for e in handle.endpoints if e.startswith(kind)] for handle in handles]
         lease = SimpleNamespace(
             id=self.handle.lease_id,
             state="live",
             end_reason="",
             secret=self.secret if secret is None else secret,
-            slices=[SimpleNamespace(endpoints=endpoints)],
+            slices=[SimpleNamespace(endpoints=each) for each in endpoints],
         )
         path = self.folder / f"lease-{secrets.token_hex(4)}"
         write_lease_file(path, lease)  # type: ignore[arg-type]
-        return shim_environment(path, os.environ)
+        environment = shim_environment(path, os.environ)
+        return {**environment, "GPUKERNEL_SHARED_MEMORY": str(int(shared_memory))}
 
-    async def run(self, code: str, **options: str) -> subprocess.CompletedProcess[str]:
+    async def run(self, code: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-c", PRELUDE + code],
@@ -77,23 +86,35 @@ WILD = b'''.version 7.0
 .address_size 64
 .visible .entry wild() { .reg .b64 %rd<2>; .reg .b32 %r<2>; mov.u64 %rd1, 4096; mov.u32 %r1, 1; st.global.u32 [%rd1], %r1; ret; }
 '''
+STORE_U32 = b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry store(.param .u64 to, .param .u32 value) { .reg .b64 %rd<2>; .reg .b32 %r<2>; ld.param.u64 %rd1, [to]; ld.param.u32 %r1, [value]; st.global.u32 [%rd1], %r1; ret; }
+'''
+STORE_PAIR = b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry store(.param .u64 first, .param .u64 to, .param .u64 second) { .reg .b64 %rd<4>; ld.param.u64 %rd1, [first]; ld.param.u64 %rd2, [to]; ld.param.u64 %rd3, [second]; st.global.u64 [%rd2], %rd1; st.global.u64 [%rd2+8], %rd3; ret; }
+'''
 """
 
 
 @contextlib.asynccontextmanager
-async def worker(memory_mib: int = 64, orphan_seconds: float = 120) -> AsyncIterator[Worker]:
+async def worker(
+    memory_mib: int = 64, secret: str | None = None, weight: float = 1, **options: Any
+) -> AsyncIterator[Worker]:
     with tempfile.TemporaryDirectory(prefix="gpukernel-test-", dir="/tmp") as folder:
-        secret = secrets.token_hex(32)
+        secret = secret or secrets.token_hex(32)
         handle = await start_worker(
             library=native.simgpu_library(),
             device=0,
             memory_bytes=memory_mib * MIB,
-            weight=1,
+            weight=weight,
             lease_id="test",
             secret=secret,
             directory=Path(folder),
             tcp_host="127.0.0.1",
-            orphan_seconds=orphan_seconds,
+            **options,
         )
         try:
             yield Worker(handle, secret, Path(folder))

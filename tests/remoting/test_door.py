@@ -41,9 +41,8 @@ def read(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-def enter(one: Worker, secret: str, version: int = VERSION) -> tuple[int, socket.socket]:
+def shake_hands(sock: socket.socket, secret: str, version: int = VERSION) -> int:
     """The handshake as protocol.h specifies it, spoken independently of the shim."""
-    sock = knock(one)
     challenge = read(sock, 40)
     assert struct.unpack("<II", challenge[:8]) == (MAGIC, VERSION)
     ours = os.urandom(32)
@@ -55,7 +54,12 @@ def enter(one: Worker, secret: str, version: int = VERSION) -> tuple[int, socket
     if status == WELCOME:
         theirs = hmac.new(secret.encode(), b"worker" + ours + challenge[8:], hashlib.sha256).digest()
         assert welcome[8:] == theirs
-    return status, sock
+    return int(status)
+
+
+def enter(one: Worker, secret: str, version: int = VERSION) -> tuple[int, socket.socket]:
+    sock = knock(one)
+    return shake_hands(sock, secret, version), sock
 
 
 async def still_serves(one: Worker) -> None:
@@ -82,6 +86,21 @@ def test_a_program_with_a_wrong_or_missing_secret_makes_no_cuda_call(secret: str
             assert done.stdout == "CUDA_ERROR_NO_DEVICE CUDA_ERROR_NO_DEVICE\n"
             assert done.stderr.count("refused the lease's secret") == 1
             assert (await one.handle.status()).cuda_calls == 0
+
+    asyncio.run(story())
+
+
+def test_a_stranger_who_sends_a_byte_now_and_then_is_shown_out() -> None:
+    async def story() -> None:
+        async with worker() as one, asyncio.timeout(30):
+            reader, writer = await asyncio.open_connection(sock=knock(one))
+            await reader.readexactly(40)
+            shown_out = asyncio.ensure_future(reader.read())
+            while not shown_out.done():  # each byte comes well within the time that one read may take
+                writer.write(b"x")
+                await asyncio.wait([shown_out], timeout=0.5)
+            writer.close()
+            await still_serves(one)
 
     asyncio.run(story())
 

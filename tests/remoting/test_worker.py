@@ -27,6 +27,9 @@ async def unused(one: Worker) -> bool:
     return status.connections == 0 and status.memory_used_bytes == 0
 
 
+FINE = "begin(); a = ok(d.cuMemAlloc(1 << 20)); ok(d.cuMemsetD8(a, 1, 1 << 20)); ok(d.cuCtxSynchronize()); print('fresh')"
+
+
 def test_two_programs_share_one_cap_and_what_a_program_had_goes_with_it() -> None:
     async def story() -> None:
         async with worker(memory_mib=10) as one:
@@ -96,23 +99,126 @@ for call in (lambda: d.cuMemcpyDtoH(here, int(a), 8192), lambda: d.cuMemcpyDtoH(
     asyncio.run(story())
 
 
-def test_an_illegal_access_is_sticky_and_a_new_program_finds_a_fresh_context() -> None:
+def test_an_illegal_access_is_sticky_and_the_very_next_program_finds_a_fresh_context() -> None:
     wild = "begin(); d.cuLaunchKernel(load(WILD, b'wild'), 1,1,1, 1,1,1, 0, 0, 0, 0); print(d.cuCtxSynchronize()[0].name, d.cuCtxSynchronize()[0].name)"
-    fine = "begin(); a = ok(d.cuMemAlloc(1 << 20)); ok(d.cuMemsetD8(a, 1, 1 << 20)); ok(d.cuCtxSynchronize()); print('fresh')"
 
     async def story() -> None:
         async with worker() as one:
             before = await one.handle.status()
-            done = await one.run(wild)
-            assert done.stdout.split() == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 2, done.stderr
-
-            async def again() -> bool:
-                return (await one.run(fine)).stdout == "fresh\n"
-
-            await until(again)
+            for _ in range(3):
+                done = await one.run(wild)
+                told, codes = done.stdout.splitlines()
+                assert "Invalid __global__ write of size 4 bytes at wild" in told
+                assert codes.split() == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 2, done.stderr
+                assert (await one.run(FINE)).stdout == "fresh\n"
             after = await one.handle.status()
             assert after.pid == before.pid  # the same worker, its books kept
-            assert after.launches == 1
+            assert after.launches == 3
+
+    asyncio.run(story())
+
+
+def test_a_fault_that_nobody_waited_for_is_not_left_to_the_next_program() -> None:
+    wild = "begin(); d.cuLaunchKernel(load(WILD, b'wild'), 1,1,1, 1,1,1, 0, 0, 0, 0); sys.stdout.flush(); os._exit(0)"
+
+    async def story() -> None:
+        async with worker() as one:
+            for _ in range(3):
+                assert (await one.run(wild)).returncode == 0
+                done = await one.run(FINE)
+                assert done.stdout == "fresh\n", done.stderr
+
+    asyncio.run(story())
+
+
+def test_a_module_loaded_where_another_was_has_its_own_parameters() -> None:
+    code = """begin()
+one = ok(d.cuModuleLoadData(STORE_U32 + b"\\0")); two = STORE_PAIR + b"\\0"
+a = ok(d.cuMemAlloc(64))
+for i in range(4):
+    module = ok(d.cuModuleLoadData(STORE_U32 + b"\\0")); f = ok(d.cuModuleGetFunction(module, b"store"))
+    ok(d.cuLaunchKernel(f, 1,1,1, 1,1,1, 0, 0, ((int(a), 7), (ctypes.c_uint64, ctypes.c_uint32)), 0)); ok(d.cuCtxSynchronize()); ok(d.cuModuleUnload(module))
+    module = ok(d.cuModuleLoadData(two)); f = ok(d.cuModuleGetFunction(module, b"store"))
+    ok(d.cuLaunchKernel(f, 1,1,1, 1,1,1, 0, 0, ((11 + i, int(a) + 8, 13 + i), (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)), 0)); ok(d.cuCtxSynchronize()); ok(d.cuModuleUnload(module))
+    out = bytearray(24); ok(d.cuMemcpyDtoH(out, a, 24)); print(int.from_bytes(out[:4], "little"), int.from_bytes(out[8:16], "little"), int.from_bytes(out[16:], "little"))
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(code)
+            assert done.stdout.split("\n")[:-1] == [f"7 {11 + i} {13 + i}" for i in range(4)], done.stderr
+
+    asyncio.run(story())
+
+
+def test_each_device_of_a_lease_has_its_own_kernels() -> None:
+    code = """ok(d.cuInit(0)); out = bytearray(24)
+contexts = [ok(d.cuDevicePrimaryCtxRetain(i)) for i in (0, 1)]
+for context, ptx in zip(contexts, (STORE_U32, STORE_PAIR)):  # both workers number their first kernel alike
+    ok(d.cuCtxSetCurrent(context)); f = load(ptx, b"store"); a = ok(d.cuMemAlloc(24)); ok(d.cuMemsetD8(a, 0, 24))
+    values, kinds = ((int(a), 7), (ctypes.c_uint64, ctypes.c_uint32)) if ptx is STORE_U32 else ((11, int(a), 13), (ctypes.c_uint64,) * 3)
+    ok(d.cuLaunchKernel(f, 1,1,1, 1,1,1, 0, 0, (values, kinds), 0)); ok(d.cuMemcpyDtoH(out, a, 24)); print(list(out))
+"""
+
+    async def story() -> None:
+        async with worker() as one, worker(secret=one.secret) as two:
+            done = await one.run(code, beside=two)
+            first, second = [0] * 24, [0] * 24
+            first[0], second[0], second[8] = 7, 11, 13
+            assert done.stdout == f"{first}\n{second}\n", done.stderr
+
+    asyncio.run(story())
+
+
+def test_the_answer_that_carries_an_earlier_error_has_made_nothing() -> None:
+    code = """begin(); d.cuMemFree(12345); before = d.cuMemAlloc(1 << 20)[0].name; print(before, d.cuMemGetInfo()[1:])
+d.cuMemFree(12345); print(d.cuModuleLoadData(WILD + b"\\0")[0].name, ok(d.cuMemAlloc(1 << 20)) is not None)
+"""
+
+    async def story() -> None:
+        async with worker(memory_mib=4) as one:
+            done = await one.run(code)
+            bad = "CUDA_ERROR_INVALID_VALUE"
+            assert done.stdout == f"{bad} ({4 * MIB}, {4 * MIB})\n{bad} True\n", done.stderr
+
+    asyncio.run(story())
+
+
+def test_a_module_s_variables_count_against_the_cap_until_it_is_unloaded() -> None:
+    code = """begin()
+def variable(mib): return b'.version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .global .align 4 .b8 big[%d];\\n.visible .entry k() { ret; }\\0' % (mib << 20)
+print(d.cuModuleLoadData(variable(64))[0].name, d.cuLibraryLoadData(variable(64), [], [], 0, [], [], 0)[0].name, d.cuMemGetInfo()[1] >> 20)
+module = ok(d.cuModuleLoadData(variable(6))); address, size = ok(d.cuModuleGetGlobal(module, b"big"))
+print(d.cuMemGetInfo()[1] >> 20, size >> 20, d.cuMemAlloc(5 << 20)[0].name); ok(d.cuMemsetD8(address, 1, size))
+ok(d.cuModuleUnload(module)); print(d.cuMemGetInfo()[1] >> 20); d.cuMemsetD8(address, 1, size); print(d.cuCtxSynchronize()[0].name)
+"""
+
+    async def story() -> None:
+        async with worker(memory_mib=10) as one:
+            done = await one.run(code)
+            oom = "CUDA_ERROR_OUT_OF_MEMORY"
+            assert done.stdout == f"{oom} {oom} 10\n4 6 {oom}\n10\nCUDA_ERROR_INVALID_VALUE\n", done.stderr
+            await until(lambda: unused(one))
+
+    asyncio.run(story())
+
+
+def test_the_heap_of_kernels_is_part_of_the_slice() -> None:
+    code = """begin(); HEAP = d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE
+print(d.cuCtxSetLimit(HEAP, 64 << 20)[0].name, ok(d.cuCtxGetLimit(HEAP)) >> 20)
+ok(d.cuCtxSetLimit(HEAP, 20 << 20)); print(d.cuMemGetInfo()[1] >> 20, ok(d.cuCtxGetLimit(HEAP)) >> 20, d.cuMemAlloc(15 << 20)[0].name)
+"""
+
+    async def story() -> None:
+        async with worker(memory_mib=32) as one:
+            done = await one.run(code)
+            oom = "CUDA_ERROR_OUT_OF_MEMORY"
+            assert done.stdout == f"{oom} 8\n12 20 {oom}\n", done.stderr
+            await until(lambda: unused(one))  # and the next program finds the usual heap
+            again = await one.run(
+                "begin(); print(ok(d.cuCtxGetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE)) >> 20)"
+            )
+            assert again.stdout == "8\n"
 
     asyncio.run(story())
 
@@ -152,20 +258,24 @@ def test_limits_change_live_and_never_below_what_is_allocated() -> None:
     asyncio.run(story())
 
 
-def test_a_forked_child_gets_an_error_and_does_not_hang() -> None:
+def test_a_forked_child_gets_an_error_does_not_hang_and_does_not_keep_the_slice_busy() -> None:
     code = """begin(); ok(d.cuMemAlloc(1024))
 sys.stdout.flush()
 if (child := os.fork()) == 0:
-    print(d.cuInit(0)[0].name, d.cuMemAlloc(1024)[0].name, flush=True); os._exit(0)
-os.waitpid(child, 0); ok(d.cuCtxSynchronize()); print('parent goes on')
+    os.write(1, f"{d.cuInit(0)[0].name} {d.cuMemAlloc(1024)[0].name}\\n".encode())
+    sys.stdin.readline(); os._exit(0)
+ok(d.cuCtxSynchronize()); os.write(1, b"parent goes on\\n"); os._exit(0)
 """
 
     async def story() -> None:
         async with worker() as one:
-            done = await one.run(code)
-            assert done.stdout == "CUDA_ERROR_NOT_INITIALIZED CUDA_ERROR_NOT_INITIALIZED\nparent goes on\n", (
-                done.stderr
-            )
+            program = one.start(code)
+            assert program.stdout is not None
+            lines = {await asyncio.to_thread(program.stdout.readline) for _ in range(2)}
+            assert lines == {"CUDA_ERROR_NOT_INITIALIZED CUDA_ERROR_NOT_INITIALIZED\n", "parent goes on\n"}
+            await until(lambda: unused(one))  # though the child still lives
+            assert program.poll() == 0
+            await asyncio.to_thread(program.communicate, "\n")
 
     asyncio.run(story())
 
@@ -190,7 +300,7 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
     asyncio.run(story())
 
 
-def test_large_copies_arrive_whole_over_either_socket() -> None:
+def test_large_copies_arrive_whole_however_they_travel() -> None:
     code = """import numpy as np
 begin(); n = 20_000_003; a = np.random.default_rng(1).integers(0, 256, n, dtype=np.uint8); b = np.empty_like(a)
 p = ok(d.cuMemAlloc(n)); ok(d.cuMemcpyHtoD(p, a.ctypes.data, n)); ok(d.cuMemcpyDtoH(b.ctypes.data, p, n)); print((a == b).all())
@@ -198,8 +308,9 @@ p = ok(d.cuMemAlloc(n)); ok(d.cuMemcpyHtoD(p, a.ctypes.data, n)); ok(d.cuMemcpyD
 
     async def story() -> None:
         async with worker() as one:
-            for kind in ("unix", "tcp"):
-                assert (await one.run(code, kind=kind)).stdout == "True\n"
+            for kind, shared in (("unix", True), ("unix", False), ("tcp", False)):
+                done = await one.run(code, kind=kind, shared_memory=shared)
+                assert done.stdout == "True\n", (kind, shared, done.stderr)
 
     asyncio.run(story())
 

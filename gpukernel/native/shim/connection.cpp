@@ -3,13 +3,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 
-#include "wire/hmac.h"
+#include "wire/handshake.h"
 
 namespace gpukernel::shim {
 
@@ -17,10 +17,7 @@ namespace {
 constexpr size_t QUEUE_BYTES = 48 << 10;  // a fuller queue is sent at once
 constexpr auto QUEUE_TIME = std::chrono::microseconds(100);
 constexpr int IDLE_ROUNDS = 200;  // then the flushing thread sleeps until it is called
-
-std::string_view view(const uint8_t* data, size_t size) {
-    return {reinterpret_cast<const char*>(data), size};
-}
+constexpr int CONNECT_SECONDS = 10;
 }  // namespace
 
 void complain(const std::string& sentence) {
@@ -30,16 +27,15 @@ void complain(const std::string& sentence) {
 
 bool Connection::open(const std::vector<std::string>& endpoints, const std::string& secret,
                       std::string& error) {
-    error = "the lease names no worker";
-    for (const std::string& endpoint : endpoints) {
-        socket_ = wire::connect_to(endpoint, error);
-        if (!socket_) continue;
-        socket_.timeout(10);
-        if (!shake_hands(secret, error)) {
-            socket_ = {};
+    for (size_t i = 0; i < endpoints.size(); ++i) {
+        wire::Socket socket = wire::connect_to_worker({endpoints[i]}, secret, CONNECT_SECONDS, error);
+        if (!socket) continue;
+        channel_ = wire::Channel(std::move(socket));
+        if (endpoints[i].starts_with("unix:") && !share_memory()) {
+            error = "its worker ended the connection";
             continue;
         }
-        socket_.timeout(0);
+        channel_.socket().timeout(0);
         alive_ = true;
         sigset_t all, before;  // signals belong to the program's own threads
         ::sigfillset(&all);
@@ -48,37 +44,21 @@ bool Connection::open(const std::vector<std::string>& endpoints, const std::stri
         ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
         return true;
     }
+    if (endpoints.empty()) error = "the lease names no worker";
     return false;
 }
 
-bool Connection::shake_hands(const std::string& secret, std::string& error) {
-    using namespace wire;
-    Challenge challenge;
-    Proof proof{MAGIC, VERSION, {}, {}};
-    Welcome welcome;
-    error = "its worker does not speak this version of the protocol";
-    if (!socket_.read(&challenge, sizeof challenge) || challenge.magic != MAGIC ||
-        challenge.version != VERSION)
-        return false;
-    if (::getrandom(proof.nonce, sizeof proof.nonce, 0) != sizeof proof.nonce) return false;
-    const auto theirs = view(challenge.nonce, NONCE), ours = view(proof.nonce, NONCE);
-    Digest mac = hmac_sha256(secret, {"shim", theirs, ours});
-    std::memcpy(proof.mac, mac.data(), MAC);
-    if (!socket_.write(&proof, sizeof proof) || !socket_.read(&welcome, sizeof welcome) ||
-        welcome.magic != MAGIC) {
-        error = "its worker ended the connection";
-        return false;
-    }
-    if (welcome.status != Admission::welcome) {
-        error = welcome.status == Admission::full ? "too many programs use this slice"
-                                                  : "its worker refused the lease's secret";
-        return false;
-    }
-    if (!equal(hmac_sha256(secret, {"worker", ours, theirs}), welcome.mac)) {
-        error = "what answers at its address is not its worker";
-        return false;
-    }
-    return true;
+// One host: the ring instead of the socket, unless GPUKERNEL_SHARED_MEMORY=0.
+bool Connection::share_memory() {
+    const char* wanted = std::getenv("GPUKERNEL_SHARED_MEMORY");
+    if (wanted && std::strcmp(wanted, "0") == 0) return true;
+    const wire::FrameHeader ask{0, static_cast<uint16_t>(wire::Special::share_memory), 0};
+    struct {
+        wire::FrameHeader header;
+        uint32_t result, printed;
+    } answer;
+    return channel_.write(&ask, sizeof ask) && channel_.accept_ring(&answer, sizeof answer) &&
+           answer.header.length == 8 && answer.printed == 0;
 }
 
 bool Connection::flush() { return flush_with(nullptr, 0); }
@@ -87,14 +67,14 @@ bool Connection::flush_with(const void* data, size_t size) {
     if (!alive()) return false;
     ++flushes_;
     if (buffer_.empty() && !size) return true;
-    const bool sent = socket_.write(buffer_.data(), buffer_.size(), data, size);
+    const bool sent = channel_.write(buffer_.data(), buffer_.size(), data, size);
     buffer_.clear();
     if (!sent) lost("a call was sent");
     return sent;
 }
 
 bool Connection::read(void* data, size_t size) {
-    if (alive() && socket_.read(data, size)) return true;
+    if (alive() && channel_.read(data, size)) return true;
     lost("an answer was awaited");
     return false;
 }
@@ -103,11 +83,11 @@ void Connection::lost(const char* while_doing) {
     if (!alive_.exchange(false)) return;
     // What the worker said before it closed may still be there to read.
     std::string reason;
-    socket_.timeout(1);
+    channel_.socket().timeout(1);
     wire::FrameHeader header;
-    while (socket_.read(&header, sizeof header) && header.length <= wire::COPY_PIECE + 64) {
+    while (channel_.read(&header, sizeof header) && header.length <= wire::COPY_PIECE + 64) {
         std::string body(header.length, 0);
-        if (!socket_.read(body.data(), body.size())) break;
+        if (!channel_.read(body.data(), body.size())) break;
         if (header.call == wire::GOODBYE) reason = body;
     }
     goodbye(reason.empty() ? std::string("the worker of this slice ended while ") + while_doing : reason);
@@ -115,7 +95,7 @@ void Connection::lost(const char* while_doing) {
 
 void Connection::goodbye(const std::string& reason) {
     alive_ = false;
-    socket_.shut();
+    channel_.socket().shut();
     std::string sentence = reason;
     while (!sentence.empty() && (sentence.back() == '.' || sentence.back() == '\n')) sentence.pop_back();
     complain(sentence +
@@ -123,7 +103,7 @@ void Connection::goodbye(const std::string& reason) {
              "fresh slice.");
 }
 
-void Connection::abandon() { ::close(socket_.fd()); }
+void Connection::abandon() { ::close(channel_.socket().fd()); }
 
 void Connection::queued() {
     if (buffer_.size() >= QUEUE_BYTES) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "entry_points.h"
+#include "wire/channel.h"
 #include "wire/protocol.h"
-#include "wire/socket.h"
 
 namespace gpukernel::shim {
 
@@ -41,9 +41,9 @@ class Connection {
 
   private:
     friend class Impostor;  // tests/native/fuzz: a worker that lies
-    bool shake_hands(const std::string& secret, std::string& error);
+    bool share_memory();
     void flush_in_time();
-    wire::Socket socket_;
+    wire::Channel channel_;
     std::vector<char> buffer_;
     std::atomic<bool> alive_{false}, parked_{true};
     std::condition_variable wake_;

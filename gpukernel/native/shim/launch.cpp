@@ -27,7 +27,8 @@ CUresult launch(const void* function, const unsigned (&shape)[6], unsigned share
     } head{reinterpret_cast<uint64_t>(function), reinterpret_cast<uint64_t>(stream), {}, shared, cooperative};
     std::memcpy(head.shape, shape, sizeof shape);
     request.put(head);
-    char block[MOST_PARAMETER_BYTES] = {};
+    char block[MOST_PARAMETER_BYTES];
+    std::memset(block, 0, layout->bytes);
     if (extra) {
         const void* from = nullptr;
         size_t size = 0;

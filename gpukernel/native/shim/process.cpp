@@ -1,14 +1,15 @@
 #include "process.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 #include <unordered_set>
 
 #include "request.h"
+#include "wire/lease_file.h"
 
 namespace gpukernel {
 
@@ -36,37 +37,15 @@ std::mutex initialising;
 std::atomic<Process*> instance{nullptr};
 std::atomic<bool> forked{false};
 
-struct LeaseFile {
-    std::string secret, state, reason;
-    std::vector<std::vector<std::string>> devices;
-};
-
-bool read_lease_file(const char* path, LeaseFile& lease, std::string& error) {
-    std::ifstream file(path);
-    if (!file) {
-        error = std::string("the lease file ") + path + " cannot be read";
-        return false;
-    }
-    for (std::string line; std::getline(file, line);) {
-        std::istringstream words(line);
-        std::string key;
-        words >> key;
-        if (key == "secret") words >> lease.secret;
-        if (key == "state") words >> lease.state;
-        if (key == "reason") std::getline(words >> std::ws, lease.reason);
-        if (key == "device") {
-            std::vector<std::string> endpoints;
-            int number;
-            words >> number;
-            for (std::string endpoint; words >> endpoint;) endpoints.push_back(endpoint);
-            lease.devices.push_back(std::move(endpoints));
-        }
-    }
-    if (lease.state != "live") {
-        error = lease.reason.empty() ? "the lease of this slice is not live" : lease.reason;
-        return false;
-    }
-    return true;
+// Tells the worker who this is, for those who ask what runs on the slice.
+void introduce(Device& device) {
+    std::string command(wire::MAX_COMMAND, 0);
+    std::ifstream file("/proc/self/cmdline");
+    command.resize(file.read(command.data(), command.size()).gcount());
+    Request request(device.connection, wire::Special::introduce);
+    request.put<uint32_t>(::getpid());
+    request.text(command);
+    request.queue();
 }
 
 bool learn(Device& device) {
@@ -95,10 +74,10 @@ CUresult initialise() {
     static const int registered = ::pthread_atfork(nullptr, nullptr, in_forked_child);
     (void)registered;
     const char* path = std::getenv("GPUKERNEL_LEASE_FILE");
-    LeaseFile lease;
+    wire::LeaseFile lease;
     std::string error = "this process has no slice: start it with 'gpukernel run', or in a slice kernel";
     auto fresh = std::make_unique<Process>();
-    if (path && *path && read_lease_file(path, lease, error)) {
+    if (path && *path && wire::read_lease_file(path, lease, error)) {
         for (const auto& endpoints : lease.devices) {
             auto device = std::make_unique<Device>();
             device->index = static_cast<int>(fresh->devices.size());
@@ -106,6 +85,7 @@ CUresult initialise() {
                 error = "the slice cannot be reached: " + error;
                 break;
             }
+            introduce(*device);
             if (!learn(*device)) return GONE;
             device->primary = std::make_unique<Context>(Context{device.get()});
             fresh->devices.push_back(std::move(device));

@@ -6,25 +6,16 @@
 #include <vector>
 
 #include "connection.h"
+#include "wire/device_facts.h"
 
 namespace gpukernel::shim {
-
-struct DeviceFacts {  // told by the worker once, answered from here ever after
-    char name[256];
-    CUuuid uuid;
-    uint64_t memory_bytes;
-    int32_t driver_version;
-    char bus_id[32];
-    int32_t attributes[256];
-    uint8_t known[256];
-};
 
 struct Context;
 
 struct Device {
     int index;
     Connection connection;
-    DeviceFacts facts;
+    wire::DeviceFacts facts;  // told by the worker once, answered from here ever after
     std::unique_ptr<Context> primary;
     int retained = 0;
 };

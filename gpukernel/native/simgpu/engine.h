@@ -27,7 +27,13 @@ class DeviceMemory {
     virtual std::optional<uint64_t> allocate(size_t bytes) = 0;
     virtual bool free(uint64_t address) = 0;  // false: not the start of a live allocation
     virtual std::optional<Block> find(uint64_t address) const = 0;
-    virtual bool valid(uint64_t address, size_t bytes) const = 0;  // wholly inside one live allocation
+    virtual std::optional<Block> nearest(uint64_t address) const = 0;  // for the text of a fault
+    virtual bool valid(uint64_t address, size_t bytes) const = 0;      // wholly inside one live allocation
+    // The heap of malloc() and free() in kernels: a part of the memory, never more than its limit (8 MiB
+    // until cuCtxSetLimit says otherwise).
+    virtual std::optional<uint64_t> allocate_heap(size_t bytes) = 0;
+    virtual bool free_heap(uint64_t address) = 0;
+    virtual void limit_heap(size_t bytes) = 0;
     virtual size_t capacity() const = 0;
     virtual size_t used() const = 0;
 };

@@ -19,6 +19,13 @@
 // and goes on with the call's outputs where the result is CUDA_SUCCESS.  A frame with call = GOODBYE may come
 // instead of an answer: its body is a sentence that says why the worker ends the connection.
 //
+// On one host a shim may ask first of all to share memory (Special::share_memory): where the worker agrees,
+// frames go through two rings of memory (wire/ring.h), and the socket only wakes who sleeps and tells who is
+// gone.
+//
+// A program introduces itself first.  `device` and `usage` are questions about the slice: a connection that
+// asks nothing else (NVML's) is no program, and its questions are neither calls nor a sign of use.
+//
 // Bulk data of copies stands at the end of a body and is sent from, and received into, the user's memory.
 // A copy is cut into pieces of at most COPY_PIECE bytes, so that a worker's buffer stays small.
 #pragma once
@@ -72,6 +79,10 @@ enum class Special : uint16_t {
     link_complete,           // handle → image, log
     pointer_attribute,       // attribute, address → u64
     best_block_size,         // function, shared bytes, limit → grid, block
+    share_memory,            // → a ring's descriptor beside the answer; both ends use the ring from then on
+    introduce,               // asynchronous: process id, command line as /proc/PID/cmdline has it
+    usage,                   // → memory limit, used, GPU seconds, GPU share of the last second (doubles);
+                             //   the number of programs; of each: process id, bytes, command line
 };
 
 // Handles that a shim names itself (streams, events) have this bit; those that a worker names have not.
@@ -80,6 +91,7 @@ constexpr uint64_t NAMED_BY_SHIM = uint64_t{1} << 40;
 constexpr size_t COPY_PIECE = 1 << 20;
 constexpr size_t MAX_BODY = 512 << 20;  // the largest module image
 constexpr size_t MAX_CALL = 64 << 10;   // the largest body of any other call but copies
+constexpr size_t MAX_COMMAND = 512;     // what is kept of a command line
 
 constexpr size_t most_of(uint16_t call) {  // bytes that the body of a request may have
     switch (static_cast<Special>(call)) {

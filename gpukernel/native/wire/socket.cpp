@@ -81,7 +81,7 @@ bool unix_address(const std::string& path, sockaddr_un& address, std::string& er
     return true;
 }
 
-Socket connect_tcp(const std::string& host, const std::string& port, std::string& error) {
+Socket connect_tcp(const std::string& host, const std::string& port, int seconds, std::string& error) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
     if (int code = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found)) {
@@ -92,7 +92,7 @@ Socket connect_tcp(const std::string& host, const std::string& port, std::string
     for (addrinfo* one = found; one && !result; one = one->ai_next) {
         Socket socket(::socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol));
         if (!socket) continue;
-        socket.timeout(10);
+        socket.timeout(seconds);
         if (::connect(socket.fd(), one->ai_addr, one->ai_addrlen) == 0)
             result = std::move(socket);
         else
@@ -103,18 +103,19 @@ Socket connect_tcp(const std::string& host, const std::string& port, std::string
 }
 }  // namespace
 
-Socket connect_to(const std::string& endpoint, std::string& error) {
+Socket connect_to(const std::string& endpoint, int seconds, std::string& error) {
     Socket socket;
     if (endpoint.starts_with("unix:")) {
         sockaddr_un address;
         if (!unix_address(endpoint.substr(5), address, error)) return {};
         socket = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        socket.timeout(seconds);
         if (::connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
             error = std::strerror(errno);
             return {};
         }
     } else if (size_t colon = endpoint.rfind(':'); endpoint.starts_with("tcp:") && colon > 4) {
-        socket = connect_tcp(endpoint.substr(4, colon - 4), endpoint.substr(colon + 1), error);
+        socket = connect_tcp(endpoint.substr(4, colon - 4), endpoint.substr(colon + 1), seconds, error);
     } else {
         error = "'" + endpoint + "' is no endpoint";
     }

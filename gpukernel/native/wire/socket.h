@@ -33,8 +33,9 @@ class Socket {
     int fd_ = -1;
 };
 
-// "unix:/path" or "tcp:host:port"; an empty socket, and `error` says why, where nobody answers.
-Socket connect_to(const std::string& endpoint, std::string& error);
+// "unix:/path" or "tcp:host:port"; an empty socket, and `error` says why, where nobody answers within
+// `seconds`.
+Socket connect_to(const std::string& endpoint, int seconds, std::string& error);
 Socket listen_unix(const std::string& path, int mode, std::string& error);
 Socket listen_tcp(const std::string& host, int& port, std::string& error);
 void tune(const Socket& socket);  // no delay for small frames, room for large ones

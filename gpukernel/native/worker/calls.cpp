@@ -16,6 +16,7 @@ CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream
     Lease& lease = session.lease();
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    std::lock_guard taking(lease.taking);
     if (bytes > lease.memory_limit() || !lease.reserve(charge(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr address = 0;
     CUresult result = asynchronous ? session.cuda().cuMemAllocAsync(&address, bytes, stream)
@@ -56,6 +57,7 @@ CUresult serve_cuMemAllocPitch_v2(Session& session, Reader& in, Writer& out) {
 CUresult serve_cuMemFree_v2(Session& session, Reader& in, Writer&) {
     const auto address = in.get<CUdeviceptr>();
     if (!address) return CUDA_SUCCESS;
+    std::lock_guard taking(session.lease().taking);
     if (!session.lease().release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
     return session.cuda().cuMemFree_v2(address);
 }
@@ -64,6 +66,7 @@ CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
     const auto address = in.get<CUdeviceptr>();
     CUstream stream;
     if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    std::lock_guard taking(session.lease().taking);
     if (!session.lease().release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
     return session.cuda().cuMemFreeAsync(address, stream);
 }
@@ -73,6 +76,35 @@ CUresult serve_cuMemGetInfo_v2(Session& session, Reader&, Writer& out) {
     out.put<uint64_t>(limit - std::min(used, limit));
     out.put<uint64_t>(limit);
     return CUDA_SUCCESS;
+}
+
+// What a limit sets aside on the device beyond the driver's own default counts as the lease's memory.
+uint64_t set_aside_by(Session& session, CUlimit limit, uint64_t value) {
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value > (8 << 20) ? value : 0;
+    if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value > (1 << 20) ? value : 0;
+    if (limit != CU_LIMIT_STACK_SIZE || value <= 1024) return 0;
+    int multiprocessors = 1, threads = 2048;  // a stack for each thread that fits on the device at one time
+    session.cuda().cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                        session.device());
+    session.cuda().cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+                                        session.device());
+    uint64_t bytes;
+    return __builtin_mul_overflow(value, uint64_t(multiprocessors) * threads, &bytes) ? UINT64_MAX : bytes;
+}
+
+CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
+    const auto limit = in.get<CUlimit>();
+    const auto value = in.get<uint64_t>();
+    Lease& lease = session.lease();
+    std::lock_guard taking(lease.taking);
+    size_t before = 0;
+    CUresult result = session.cuda().cuCtxGetLimit(&before, limit);
+    if (result != CUDA_SUCCESS) return result;
+    if (!lease.set_aside(limit, set_aside_by(session, limit, value))) return CUDA_ERROR_OUT_OF_MEMORY;
+    lease.usual_limits.try_emplace(limit, before);
+    result = session.cuda().cuCtxSetLimit(limit, value);
+    if (result != CUDA_SUCCESS) lease.set_aside(limit, set_aside_by(session, limit, before));
+    return result;
 }
 
 // --- copies and fills on the device: only inside the lease's own memory ---
@@ -160,11 +192,20 @@ CUresult end(Session& session, Reader& in, Kind kind, Function function) {
     session.drop(name);
     return function(handle);
 }
+template <class Handle, class Function>
+CUresult unload(Session& session, Reader& in, Kind kind, Function function) {
+    std::lock_guard taking(session.lease().taking);
+    return end<Handle>(session, in, kind, [&](Handle handle) {
+        CUresult result = function(handle);
+        session.lease().let_go(handle);
+        return result;
+    });
+}
 CUresult serve_cuModuleUnload(Session& s, Reader& in, Writer&) {
-    return end<CUmodule>(s, in, Kind::module, s.cuda().cuModuleUnload);
+    return unload<CUmodule>(s, in, Kind::module, s.cuda().cuModuleUnload);
 }
 CUresult serve_cuLibraryUnload(Session& s, Reader& in, Writer&) {
-    return end<CUlibrary>(s, in, Kind::library, s.cuda().cuLibraryUnload);
+    return unload<CUlibrary>(s, in, Kind::library, s.cuda().cuLibraryUnload);
 }
 CUresult serve_cuStreamDestroy_v2(Session& s, Reader& in, Writer&) {
     return end<CUstream>(s, in, Kind::stream, s.cuda().cuStreamDestroy_v2);
@@ -218,7 +259,7 @@ CUresult variable(Session& session, Reader& in, Writer& out, Kind kind, Function
     size_t bytes = 0;
     CUresult result = function(&address, &bytes, handle, name.c_str());
     if (result != CUDA_SUCCESS) return result;
-    session.lease().know(address, bytes, &session);
+    session.lease().know(address, bytes, &session, handle);
     out.put(address);
     out.put<uint64_t>(bytes);
     return result;

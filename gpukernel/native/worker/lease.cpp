@@ -4,34 +4,65 @@
 
 namespace gpukernel::worker {
 
-bool Lease::reserve(uint64_t bytes) {
-    std::lock_guard lock(mutex_);
+bool Lease::take(uint64_t bytes) {
     if (bytes > limit_ || used_ > limit_ - bytes) return false;
     used_ += bytes;
     peak_ = std::max<uint64_t>(peak_, used_);
     return true;
 }
 
+void Lease::give_back(uint64_t bytes) { used_ -= std::min<uint64_t>(bytes, used_); }
+
+bool Lease::reserve(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    return take(bytes);
+}
+
 void Lease::cancel(uint64_t bytes) {
     std::lock_guard lock(mutex_);
-    used_ -= std::min<uint64_t>(bytes, used_);
+    give_back(bytes);
 }
 
 void Lease::commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner) {
     std::lock_guard lock(mutex_);
-    blocks_[address] = {asked, bytes, owner};
+    blocks_[address] = {asked, bytes, owner, nullptr};
 }
 
-void Lease::know(CUdeviceptr address, uint64_t bytes, const void* owner) {
+void Lease::know(CUdeviceptr address, uint64_t bytes, const void* owner, const void* module) {
     std::lock_guard lock(mutex_);
-    blocks_.try_emplace(address, Block{bytes, 0, owner});
+    blocks_.try_emplace(address, Block{bytes, 0, owner, module});
+}
+
+bool Lease::hold(const void* module, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (!take(bytes)) return false;
+    modules_[module] = bytes;
+    return true;
+}
+
+void Lease::let_go(const void* module) {
+    std::lock_guard lock(mutex_);
+    if (auto it = modules_.find(module); it != modules_.end()) {
+        give_back(it->second);
+        modules_.erase(it);
+    }
+    std::erase_if(blocks_, [&](const auto& block) { return block.second.module == module; });
+}
+
+bool Lease::set_aside(CUlimit limit, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    uint64_t& now = aside_[limit];
+    if (bytes > now && !take(bytes - now)) return false;
+    if (bytes < now) give_back(now - bytes);
+    now = bytes;
+    return true;
 }
 
 bool Lease::release(CUdeviceptr address, const void* owner) {
     std::lock_guard lock(mutex_);
     auto it = blocks_.find(address);
     if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner) return false;
-    used_ -= std::min<uint64_t>(it->second.charged, used_);
+    give_back(it->second.charged);
     blocks_.erase(it);
     return true;
 }
@@ -53,7 +84,7 @@ void Lease::forget(const void* owner, const std::function<void(CUdeviceptr)>& fr
             continue;
         }
         if (it->second.charged) free(it->first);
-        used_ -= std::min<uint64_t>(it->second.charged, used_);
+        give_back(it->second.charged);
         it = blocks_.erase(it);
     }
 }
@@ -76,13 +107,51 @@ void Lease::call(bool launch) {
 
 void Lease::finished() {
     std::lock_guard lock(mutex_);
-    if (is_busy_) busy_ += std::chrono::duration<double>(Clock::now() - busy_since_).count();
+    if (!is_busy_) return;
+    const auto now = Clock::now();
+    busy_ += std::chrono::duration<double>(now - busy_since_).count();
+    activity_.busy(busy_since_, now);
     is_busy_ = false;
 }
 
 double Lease::gpu_seconds() const {
     std::lock_guard lock(mutex_);
     return busy_ + (is_busy_ ? std::chrono::duration<double>(Clock::now() - busy_since_).count() : 0);
+}
+
+double Lease::gpu_share() const {
+    std::lock_guard lock(mutex_);
+    const auto now = Clock::now();
+    Activity until_now = activity_;
+    if (is_busy_) until_now.busy(busy_since_, now);
+    return until_now.share(now);
+}
+
+void Lease::enter(const void* owner) {
+    std::lock_guard lock(mutex_);
+    programs_.try_emplace(owner);
+    connections = static_cast<uint32_t>(programs_.size());
+}
+
+void Lease::introduce(const void* owner, uint32_t pid, std::string_view command) {
+    std::lock_guard lock(mutex_);
+    programs_[owner] = {pid, std::string(command), 0};
+}
+
+void Lease::leave(const void* owner) {
+    std::lock_guard lock(mutex_);
+    programs_.erase(owner);
+    connections = static_cast<uint32_t>(programs_.size());
+}
+
+std::vector<Lease::Program> Lease::programs() const {
+    std::lock_guard lock(mutex_);
+    std::map<const void*, uint64_t> bytes;
+    for (const auto& [address, block] : blocks_) bytes[block.owner] += block.charged;
+    std::vector<Program> found;
+    for (const auto& [owner, program] : programs_)
+        found.push_back({program.pid, program.command, bytes[owner]});
+    return found;
 }
 
 double Lease::idle_seconds() const {

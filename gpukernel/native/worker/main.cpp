@@ -21,15 +21,15 @@ namespace {
 constexpr char USAGE[] =
     "gpukernel-worker --list-devices --library PATH\n"
     "gpukernel-worker --library PATH --device INDEX --memory BYTES --weight W --lease ID --directory DIR\n"
-    "                 [--tcp HOST:PORT] [--orphan-seconds N]\n"
+    "                 [--tcp HOST:PORT] [--orphan-seconds N] [--watchdog-seconds N] [--turns FILE]\n"
     "Executes one lease's CUDA calls on one device. The lease's secret comes as one line on standard input.\n"
     "Agents start it; there is no need to do so by hand.\n";
 
 struct Options {
-    std::string library, lease, directory, tcp;
+    std::string library, lease, directory, tcp, turns;
     int device = 0, resume = -1;
     uint64_t memory = 0;
-    double weight = 1, orphan_seconds = 120;
+    double weight = 1, orphan_seconds = 120, watchdog_seconds = 0;
     bool list = false;
 };
 
@@ -52,6 +52,8 @@ bool parse(int argc, char** argv, Options& options) {
                                    {"directory", required_argument, nullptr, 'D'},
                                    {"tcp", required_argument, nullptr, 't'},
                                    {"orphan-seconds", required_argument, nullptr, 'o'},
+                                   {"watchdog-seconds", required_argument, nullptr, 'g'},
+                                   {"turns", required_argument, nullptr, 'T'},
                                    {"resume", required_argument, nullptr, 'r'},
                                    {nullptr, 0, nullptr, 0}};
     for (int c; (c = ::getopt_long(argc, argv, "", known, nullptr)) != -1;) {
@@ -82,6 +84,12 @@ bool parse(int argc, char** argv, Options& options) {
                 break;
             case 'o':
                 options.orphan_seconds = std::atof(optarg);
+                break;
+            case 'g':
+                options.watchdog_seconds = std::atof(optarg);
+                break;
+            case 'T':
+                options.turns = optarg;
                 break;
             case 'r':
                 options.resume = std::atoi(optarg);
@@ -179,6 +187,10 @@ bool read_secret(std::string& secret) {
                                    options.directory,
                                    "--orphan-seconds",
                                    std::to_string(options.orphan_seconds),
+                                   "--watchdog-seconds",
+                                   std::to_string(options.watchdog_seconds),
+                                   "--turns",
+                                   options.turns,
                                    "--resume",
                                    std::to_string(memory)};
     std::vector<char*> arguments;
@@ -234,6 +246,7 @@ int main(int argc, char** argv) {
     ::prctl(PR_SET_DUMPABLE, 0);  // the secret is in this process's memory
     ::mallopt(M_ARENA_MAX, 2);    // fifty workers stand beside a class's notebooks
     ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
+    ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // a module is there, and counted, once it is loaded
 
     auto lease = std::make_unique<Lease>();
     Server::Doors doors;
@@ -255,6 +268,11 @@ int main(int argc, char** argv) {
         return refuse("device " + std::to_string(options.device) +
                       " gave no context: " + lease->cuda.error_name(code));
 
+    lease->footprint.watch(lease->cuda, options.device);
+    if (!options.turns.empty() &&
+        !lease->turns.open(options.turns, options.weight, lease->cuda, lease->context, lease->stray_error))
+        return refuse(options.turns + " could not be opened, where the workers of this device take turns");
+
     if (options.resume < 0) {
         std::string ready = "{\"ready\":true,\"pid\":" + std::to_string(::getpid()) + ",\"endpoints\":[";
         for (size_t i = 0; i < doors.endpoints.size(); ++i)
@@ -264,7 +282,7 @@ int main(int argc, char** argv) {
     }
     capture_output();
 
-    auto* server = new Server(*lease, std::move(doors), options.orphan_seconds);
+    auto* server = new Server(*lease, std::move(doors), options.orphan_seconds, options.watchdog_seconds);
     const Server::Ending ending = server->run();
     if (ending == Server::Ending::poisoned) begin_anew(argv, options, *lease, server->doors());
     // The process's end frees the device; threads of programs may still be inside the driver.

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -17,6 +18,7 @@ namespace gpukernel::worker {
 namespace {
 constexpr size_t MOST_GUESTS = 128;  // connections at one time, admitted or not
 constexpr int HANDSHAKE_SECONDS = 5;
+constexpr double GRACE_SECONDS = 1;  // for work of a program that was interrupted or has gone
 constexpr size_t MOST_CONTROL_LINE = 4096;
 
 std::string_view view(const uint8_t* data, size_t size) {
@@ -40,21 +42,28 @@ Server::Ending Server::run() {
     };
     std::list<Client> control;
     while (!stopping_) {
-        // A poisoned context takes nobody in: who knocks now waits at the door and is served by the worker
-        // that begins anew.
-        const bool closed = lease_.poisoned;
+        // A poisoned context takes nobody in, nor does one whose last program left work that may never end:
+        // who knocks now waits at the door and is served by the worker that begins anew.
+        const bool closed = lease_.poisoned || somebody_left();
         std::vector<pollfd> watched{{closed ? -1 : doors_.unix_socket.fd(), POLLIN, 0},
                                     {doors_.control.fd(), POLLIN, 0},
                                     {closed ? -1 : doors_.tcp.fd(), POLLIN, 0},
-                                    {left_, POLLIN, 0}};
+                                    {news_, POLLIN, 0}};
         for (Client& client : control) watched.push_back({client.fd, POLLIN, 0});
-        ::poll(watched.data(), watched.size(), 1000);
+        std::vector<std::shared_ptr<Guest>> served;
+        {
+            std::lock_guard lock(mutex_);
+            for (auto& guest : guests_)
+                if (guest->admitted && !guest->left) served.push_back(guest);
+        }
+        for (auto& guest : served) watched.push_back({guest->channel.socket().fd(), POLLRDHUP, 0});
+        ::poll(watched.data(), watched.size(), closed || watch_.unanswered() ? 100 : 1000);
         for (size_t door : {0, 2})
-            if (watched[door].revents & POLLIN)
+            if (watched[door].revents & POLLIN && !lease_.poisoned)  // as it may have become meanwhile
                 if (int fd = ::accept4(watched[door].fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
                     admit(wire::Socket(fd));
         if (uint64_t count; watched[3].revents & POLLIN) [[maybe_unused]]
-            ssize_t got = ::read(left_, &count, sizeof count);
+            ssize_t got = ::read(news_, &count, sizeof count);
         size_t at = 4;
         for (auto it = control.begin(); it != control.end(); ++at) {
             const bool ready = watched[at].revents != 0;
@@ -68,7 +77,14 @@ Server::Ending Server::run() {
         if (watched[1].revents & POLLIN)
             if (int fd = ::accept4(doors_.control.fd(), nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
                 control.push_back({fd, {}});
+        for (size_t i = 0; i < served.size(); ++i)
+            if (watched[watched.size() - served.size() + i].revents) served[i]->left = Clock::now();
+        if (std::string why = endless_work(); !why.empty()) {
+            say_goodbye(why);
+            return Ending::poisoned;
+        }
         if (lease_.connections == 0 && lease_.poisoned) return Ending::poisoned;
+        show_out_slow_strangers();
         const double silent = std::chrono::duration<double>(Clock::now() - last_contact_).count();
         if (lease_.connections == 0 && silent > orphan_seconds_) return Ending::orphaned;
     }
@@ -77,7 +93,7 @@ Server::Ending Server::run() {
 
 void Server::admit(wire::Socket socket) {
     auto guest = std::make_shared<Guest>();
-    guest->socket = std::move(socket);
+    guest->channel = wire::Channel(std::move(socket));
     {
         std::lock_guard lock(mutex_);
         if (guests_.size() >= MOST_GUESTS) return;
@@ -107,27 +123,25 @@ void Server::admit(wire::Socket socket) {
 }
 
 void Server::host(std::shared_ptr<Guest> guest) {
-    tune(guest->socket);
-    guest->socket.timeout(HANDSHAKE_SECONDS);
-    if (shake_hands(guest->socket) == wire::Admission::welcome) {
-        guest->socket.timeout(0);
-        ++lease_.connections;
+    tune(guest->channel.socket());
+    guest->channel.socket().timeout(HANDSHAKE_SECONDS);
+    if (shake_hands(guest->channel.socket()) == wire::Admission::welcome) {
+        guest->channel.socket().timeout(0);
         {
             std::lock_guard lock(mutex_);
             guest->admitted = true;
         }
+        ::eventfd_write(news_, 1);  // whether it goes is watched from now on
         try {
-            Session(lease_, guest->socket).serve();
+            Session(lease_, guest->channel, guest->writing).serve();
         } catch (const std::exception&) {
             // Out of host memory for what a program sent: its connection ends, the worker does not.
         }
         {
             std::lock_guard lock(mutex_);
             guests_.remove(guest);
-            --lease_.connections;
         }
-        ::eventfd_write(left_,
-                        1);  // the last one to leave a poisoned context lets the worker begin anew at once
+        ::eventfd_write(news_, 1);  // the last to leave a poisoned context lets the worker begin anew at once
     } else {
         std::lock_guard lock(mutex_);
         guests_.remove(guest);
@@ -160,9 +174,48 @@ void Server::say_goodbye(const std::string& sentence) {
     out.put(wire::FrameHeader{static_cast<uint32_t>(sentence.size()), wire::GOODBYE, 0});
     out.bytes(sentence.data(), sentence.size());
     std::lock_guard lock(mutex_);
+    for (auto& guest : guests_) {
+        // Whoever is in the middle of an answer takes no sentence inside it; the connection just ends.
+        std::unique_lock writing(guest->writing, std::try_to_lock);
+        if (guest->admitted && writing) guest->channel.write_now(frame.data(), frame.size());
+    }
+}
+
+// Each read has its time limit, but a stranger may come with a byte now and then: the whole handshake has
+// one.
+void Server::show_out_slow_strangers() {
+    std::lock_guard lock(mutex_);
     for (auto& guest : guests_)
-        if (guest->admitted)
-            ::send(guest->socket.fd(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (!guest->admitted && Clock::now() - guest->came > std::chrono::seconds(HANDSHAKE_SECONDS))
+            guest->channel.socket().shut();
+}
+
+bool Server::somebody_left() {
+    std::lock_guard lock(mutex_);
+    return std::any_of(guests_.begin(), guests_.end(), [](auto& guest) { return guest->left.has_value(); });
+}
+
+// Why the context must go though programs use it, or nothing: work that does not end after its program was
+// interrupted or has gone, or that takes longer than the watchdog allows.
+std::string Server::endless_work() {
+    const bool left = somebody_left();
+    if (left || (watchdog_seconds_ > 0 && lease_.connections)) watch_.ask();
+    const std::optional<double> unanswered = watch_.unanswered();
+    if (!unanswered) {
+        interrupted_ = false;
+        return "";
+    }
+    if (interrupted_ && *unanswered > GRACE_SECONDS)
+        return "what ran on the slice was interrupted, and its context ended with it";
+    if (left && *unanswered > GRACE_SECONDS)
+        return "a program on this slice left work that does not end, and the context ended with it";
+    if (watchdog_seconds_ > 0 && *unanswered > watchdog_seconds_) {
+        std::ostringstream sentence;
+        sentence << "work on the slice did not end within the " << watchdog_seconds_
+                 << " s that this server allows";
+        return sentence.str();
+    }
+    return "";
 }
 
 bool Server::answer_control(int fd, std::string& pending) {
@@ -188,9 +241,15 @@ std::string Server::obey(const std::string& line) {
         uint64_t bytes = 0;
         double weight = 0;
         if (!(words >> bytes >> weight)) return R"({"ok":false,"error":"limit wants BYTES WEIGHT"})";
-        if (!lease_.limit(bytes))
+        if (!lease_.limit(bytes))  // the weight stays as it was, too
             return R"({"ok":false,"error":"more is allocated: )" + std::to_string(lease_.memory_used()) +
                    R"( bytes"})";
+        lease_.turns.weigh(weight);
+        return R"({"ok":true})";
+    }
+    if (verb == "interrupt") {
+        watch_.ask();
+        interrupted_ = true;
         return R"({"ok":true})";
     }
     if (verb == "stop") {
@@ -200,7 +259,7 @@ std::string Server::obey(const std::string& line) {
         stopping_ = true;
         return R"({"ok":true})";
     }
-    return R"({"ok":false,"error":"known are status, limit BYTES WEIGHT, stop REASON"})";
+    return R"({"ok":false,"error":"known are status, limit BYTES WEIGHT, interrupt, stop REASON"})";
 }
 
 std::string Server::status() const {
@@ -210,8 +269,8 @@ std::string Server::status() const {
         << ",\"memory_used_bytes\":" << lease_.memory_used()
         << ",\"memory_peak_bytes\":" << lease_.memory_peak() << ",\"cuda_calls\":" << lease_.calls
         << ",\"launches\":" << lease_.launches << ",\"gpu_seconds\":" << lease_.gpu_seconds()
-        << ",\"connections\":" << lease_.connections << ",\"idle_seconds\":" << lease_.idle_seconds()
-        << ",\"endpoints\":[";
+        << ",\"turn_seconds\":" << lease_.turns.seconds() << ",\"connections\":" << lease_.connections
+        << ",\"idle_seconds\":" << lease_.idle_seconds() << ",\"endpoints\":[";
     for (size_t i = 0; i < doors_.endpoints.size(); ++i) out << (i ? "," : "") << quoted(doors_.endpoints[i]);
     out << "]}";
     return out.str();

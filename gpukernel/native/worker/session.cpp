@@ -43,14 +43,18 @@ bool poisons(CUresult code) {
 }
 
 Session::~Session() {
+    if (!is_program_) return;
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // a fault that nobody waited for
     lease_.finished();
+    std::lock_guard taking(lease_.taking);
     for (auto& [name, entry] : handles_) {
         switch (entry.kind) {
             case Kind::module:
+                lease_.let_go(entry.handle);
                 cuda().cuModuleUnload(static_cast<CUmodule>(entry.handle));
                 break;
             case Kind::library:
+                lease_.let_go(entry.handle);
                 cuda().cuLibraryUnload(static_cast<CUlibrary>(entry.handle));
                 break;
             case Kind::stream:
@@ -66,7 +70,13 @@ Session::~Session() {
                 break;  // functions go with their modules
         }
     }
+    if (lease_.connections == 1) {  // the context is nobody's now: the next program finds it as it was
+        for (auto [limit, value] : lease_.usual_limits)
+            if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
+        lease_.usual_limits.clear();
+    }
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
+    lease_.leave(this);
 }
 
 bool Session::find(uint64_t name, Kind kind, void*& handle) const {
@@ -118,7 +128,7 @@ std::vector<char>& Session::link_data(const void* link, size_t size) {
 void Session::serve() {
     cuda().cuCtxSetCurrent(lease_.context);
     FrameHeader header;
-    while (socket_.read(&header, sizeof header) && serve_one(header)) {
+    while (channel_.read(&header, sizeof header) && serve_one(header)) {
         if (body_.capacity() > 8 * wire::COPY_PIECE)
             body_ = {};  // a module's image is rare; do not hold its size for ever
         if (out_.capacity() > 8 * wire::COPY_PIECE) out_ = {};
@@ -130,37 +140,55 @@ bool Session::serve_one(const FrameHeader& header) {
     if (!call) call = regular_call(header.call);
     if (!call) return false;
     const auto special = static_cast<Special>(header.call);
+    if (special == Special::copy_to_device) return take_bulk(header);
+    if (special == Special::copy_to_host) return give_bulk(header);
+    if (special == Special::share_memory) return share_memory(header);
     if (header.length > wire::most_of(header.call)) return false;
     // Grow only as bytes really come: a lie about the size costs its teller nothing less than us.
     body_.clear();
     for (size_t got = 0; got < header.length;) {
         const size_t piece = std::min<size_t>(header.length - got, std::max<size_t>(got, 64 << 10));
         body_.resize(got + piece);
-        if (!socket_.read(body_.data() + got, piece)) return false;
+        if (!channel_.read(body_.data() + got, piece)) return false;
         got += piece;
     }
-    lease_.call(special == Special::launch);
+    question_ = call->question;
+    if (!question_) called(special == Special::launch);
     Reader in(body_.data(), body_.size());
     out_.assign(sizeof(FrameHeader) + 8, 0);
     Writer out(out_);
     CUresult result = call->serve(*this, in, out);
-    if (poisons(result)) lease_.poisoned = true;
     if (!call->asynchronous) return answer(header.call, result);
-    if (kept_ == CUDA_SUCCESS) kept_ = result;
+    keep(result);
     return true;
 }
 
-bool Session::answer(uint16_t call, CUresult result) {
+void Session::called(bool launch) {
+    if (!std::exchange(is_program_, true)) lease_.enter(this);
+    lease_.call(launch);
+}
+
+void Session::keep(CUresult result) {
+    if (poisons(result)) lease_.poisoned = true;
+    if (kept_ == CUDA_SUCCESS) kept_ = result;
+}
+
+bool Session::answer(uint16_t call, CUresult result, const void* bulk, size_t size) {
     if (result == CUDA_SUCCESS && kept_ != CUDA_SUCCESS) result = kept_;
+    if (!question_ && result == CUDA_SUCCESS && lease_.stray_error.load(std::memory_order_relaxed) != CUDA_SUCCESS)
+        result = lease_.stray_error.exchange(CUDA_SUCCESS);
+    if (poisons(result)) lease_.poisoned = true;
+    if (result != CUDA_SUCCESS) size = 0;
     if (result != CUDA_ERROR_NOT_READY) kept_ = CUDA_SUCCESS;
-    const std::string text = printed_text();
+    const std::string text = question_ ? std::string() : printed_text();  // it is for the program
     const size_t head = sizeof(FrameHeader) + 8;
     if (!text.empty()) out_.insert(out_.begin() + head, text.begin(), text.end());
-    const FrameHeader header{static_cast<uint32_t>(out_.size() - sizeof(FrameHeader)), call, 0};
+    const FrameHeader header{static_cast<uint32_t>(out_.size() - sizeof(FrameHeader) + size), call, 0};
     const uint32_t prefix[2] = {static_cast<uint32_t>(result), static_cast<uint32_t>(text.size())};
     std::memcpy(out_.data(), &header, sizeof header);
     std::memcpy(out_.data() + sizeof header, prefix, sizeof prefix);
-    return socket_.write(out_.data(), out_.size());
+    std::lock_guard lock(writing_);
+    return channel_.write(out_.data(), out_.size(), bulk, size);
 }
 
 }  // namespace gpukernel::worker

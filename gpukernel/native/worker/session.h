@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -9,7 +10,7 @@
 #include "call_numbers.h"
 #include "lease.h"
 #include "wire/body.h"
-#include "wire/socket.h"
+#include "wire/channel.h"
 
 namespace gpukernel::worker {
 
@@ -20,9 +21,13 @@ enum class Kind : uint8_t { module, library, function, kernel, stream, event, li
 
 class Session {
   public:
-    Session(Lease& lease, wire::Socket& socket) : lease_(lease), socket_(socket) {}
+    // `writing` is held while an answer goes out, so that no goodbye lands inside one.
+    Session(Lease& lease, wire::Channel& channel, std::mutex& writing)
+        : lease_(lease), channel_(channel), writing_(writing) {}
     ~Session();
     void serve();  // until the program goes, or breaks the protocol
+
+    void introduce(uint32_t pid, std::string_view command) { lease_.introduce(this, pid, command); }
 
     Lease& lease() { return lease_; }
     Driver& cuda() { return lease_.cuda; }
@@ -36,10 +41,10 @@ class Session {
         handle = static_cast<Handle>(found);
         return true;
     }
+    // The worker's number for a handle: the same each time, until the handle or its parent is dropped.
     uint64_t name_of(const void* handle, Kind kind, const void* parent = nullptr);
-    // The number above is the worker's number for it, the same each time; it goes with its parent
-    bool give_name(uint64_t name, const void* handle,
-                   Kind kind);  // the shim's number for it; false: taken or not its to choose
+    // The shim's number for it; false: taken already, or not the shim's to choose.
+    bool give_name(uint64_t name, const void* handle, Kind kind);
     void drop(uint64_t name);
     // An error of an earlier call that will be told instead of this one's success: what would be made now,
     // nobody would get.
@@ -54,14 +59,24 @@ class Session {
     };
     bool find(uint64_t name, Kind kind, void*& handle) const;
     bool serve_one(const wire::FrameHeader& header);
-    bool answer(uint16_t call, CUresult result);
+    bool take_bulk(const wire::FrameHeader& header);
+    bool give_bulk(const wire::FrameHeader& header);
+    bool share_memory(const wire::FrameHeader& header);
+    // Writes the frame whose outputs are in out_, and after them `size` bytes of `bulk`.
+    bool answer(uint16_t call, CUresult result, const void* bulk = nullptr, size_t size = 0);
+    void keep(CUresult result);
+    char* host_pointer(CUdeviceptr address);
+    void called(bool launch);
 
     Lease& lease_;
-    wire::Socket& socket_;
+    wire::Channel& channel_;
+    std::mutex& writing_;
     std::unordered_map<uint64_t, Entry> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
     std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
     uint64_t next_name_ = 0x1000;
+    bool question_ = false;     // what is being answered: no call of a program
+    bool is_program_ = false;       // it asked for more than `device` and `usage`
     CUresult kept_ = CUDA_SUCCESS;  // the first error of a call that was not answered
     std::vector<char> body_, out_;
 };
@@ -75,6 +90,7 @@ struct Served {
     const char* name;
     Serve serve;
     bool asynchronous;
+    bool question = false;  // about the slice: no call of a program
 };
 // By wire::Special, and by wire::Call; null where the number is none.
 const Served* special_call(uint16_t number);

@@ -1,9 +1,12 @@
 // The calls whose shape no table describes: device facts, images, launches, copies, linking.
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <optional>
 
 #include "session.h"
+#include "wire/device_facts.h"
 #include "wire/image.h"
 
 namespace gpukernel::worker {
@@ -11,19 +14,17 @@ namespace gpukernel::worker {
 namespace {
 using wire::Special;
 
-struct DeviceFacts {  // the same layout as the shim's
-    char name[256];
-    CUuuid uuid;
-    uint64_t memory_bytes;
-    int32_t driver_version;
-    char bus_id[32];
-    int32_t attributes[256];
-    uint8_t known[256];
-};
+// The version of the driver below: the kernel module's, or that of the simulated GPU, which is ours.
+std::string driver_name(std::string_view device) {
+    std::string name;
+    if (device.ends_with("(simulated)")) return GPUKERNEL_VERSION;
+    std::ifstream("/sys/module/nvidia/version") >> name;
+    return name;
+}
 
 CUresult device(Session& session, Reader&, Writer& out) {
     Driver& cuda = session.cuda();
-    DeviceFacts facts{};
+    wire::DeviceFacts facts{};
     CUresult result = cuda.cuDeviceGetName(facts.name, sizeof facts.name, session.device());
     if (result != CUDA_SUCCESS) return result;
     cuda.cuDeviceGetUuid_v2(&facts.uuid, session.device());
@@ -44,6 +45,8 @@ CUresult device(Session& session, Reader&, Writer& out) {
           CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
         facts.attributes[lacking] = 0;
+    const std::string driver = driver_name(facts.name);
+    std::memcpy(facts.driver_name, driver.data(), std::min(driver.size(), sizeof facts.driver_name - 1));
     out.put(facts);
     return CUDA_SUCCESS;
 }
@@ -66,7 +69,19 @@ CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function fun
     if (!wire::whole(image)) return CUDA_ERROR_INVALID_IMAGE;
     auto log = std::make_unique<Log>();
     Handle handle;
+    Lease& lease = session.lease();
+    std::lock_guard taking(lease.taking);
+    const std::optional<uint64_t> before = lease.footprint.bytes();
     CUresult result = function(&handle, image.c_str(), *log);
+    const std::optional<uint64_t> after = lease.footprint.bytes();
+    if (result == CUDA_SUCCESS && before && after && *after > *before &&
+        !lease.hold(handle, *after - *before)) {
+        if constexpr (std::is_same_v<Handle, CUmodule>)
+            session.cuda().cuModuleUnload(handle);
+        else
+            session.cuda().cuLibraryUnload(handle);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     out.text(log->view());
     if (result == CUDA_SUCCESS) out.put(session.name_of(handle, kind));
     return result;
@@ -117,6 +132,7 @@ CUresult launch(Session& session, Reader& in, Writer&) {
     if (in.failed() || !session.handle(head.function, Kind::function, function) ||
         !session.handle(head.stream, Kind::stream, stream))
         return CUDA_ERROR_INVALID_HANDLE;
+    session.lease().turns.before_launch();
     std::string_view block = in.rest();
     size_t size = block.size();
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<char*>(block.data()),
@@ -130,40 +146,6 @@ CUresult launch(Session& session, Reader& in, Writer&) {
     attribute.value.cooperative = 1;
     CUlaunchConfig config{s[0], s[1], s[2], s[3], s[4], s[5], head.shared, stream, &attribute, 1};
     return session.cuda().cuLaunchKernelEx(&config, function, nullptr, size ? extra : nullptr);
-}
-
-// --- copies ---
-
-CUresult copy_to_device(Session& session, Reader& in, Writer&) {
-    const auto destination = in.get<CUdeviceptr>();
-    const auto name = in.get<uint64_t>();
-    CUstream stream;
-    if (in.failed() || !session.handle(name, Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    std::string_view bytes = in.rest();
-    if (bytes.empty()) return CUDA_SUCCESS;
-    if (!session.lease().valid(destination, bytes.size())) return CUDA_ERROR_INVALID_VALUE;
-    if (!stream) return session.cuda().cuMemcpyHtoD_v2(destination, bytes.data(), bytes.size());
-    // The bytes are pageable memory of this process: the driver takes them before it returns.
-    return session.cuda().cuMemcpyHtoDAsync_v2(destination, bytes.data(), bytes.size(), stream);
-}
-
-CUresult copy_to_host(Session& session, Reader& in, Writer& out) {
-    const auto source = in.get<CUdeviceptr>();
-    const auto name = in.get<uint64_t>(), bytes = in.get<uint64_t>();
-    CUstream stream;
-    if (in.failed() || !session.handle(name, Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (!bytes) return CUDA_SUCCESS;
-    if (bytes > wire::COPY_PIECE || !session.lease().valid(source, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    char* to = out.extend(bytes);
-    CUresult result;
-    if (!stream) {
-        result = session.cuda().cuMemcpyDtoH_v2(to, source, bytes);
-    } else {
-        result = session.cuda().cuMemcpyDtoHAsync_v2(to, source, bytes, stream);
-        if (result == CUDA_SUCCESS) result = session.cuda().cuStreamSynchronize(stream);
-    }
-    session.lease().finished();
-    return result;
 }
 
 // --- the linker ---
@@ -204,6 +186,29 @@ CUresult link_complete(Session& session, Reader& in, Writer& out) {
     return result;
 }
 
+// --- who uses the slice, and how much ---
+
+CUresult introduce(Session& session, Reader& in, Writer&) {
+    const auto pid = in.get<uint32_t>();
+    const auto command = in.text().substr(0, wire::MAX_COMMAND);
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    session.introduce(pid, command);
+    return CUDA_SUCCESS;
+}
+
+CUresult usage(Session& session, Reader&, Writer& out) {
+    const Lease& lease = session.lease();
+    const auto programs = lease.programs();
+    out.put(lease.memory_limit()), out.put(lease.memory_used());
+    out.put(lease.gpu_seconds()), out.put(lease.gpu_share());
+    out.put<uint32_t>(programs.size());
+    for (const Lease::Program& program : programs) {
+        out.put(program.pid), out.put(program.bytes);
+        out.text(program.command);
+    }
+    return CUDA_SUCCESS;
+}
+
 // --- questions ---
 
 CUresult pointer_attribute(Session& session, Reader& in, Writer& out) {
@@ -241,20 +246,23 @@ CUresult best_block_size(Session& session, Reader& in, Writer& out) {
 }
 
 constexpr Served specials[] = {
-    {"device", device, false},
+    {"device", device, false, true},
     {"load_image", load_image, false},
     {"load_library", load_library, false},
     {"kernel_layout", kernel_layout, false},
     {"launch", launch, true},
-    {"copy_to_device", copy_to_device, true},
-    {"copy_to_host", copy_to_host, false},
+    {"copy_to_device", nullptr, true},  // Session::take_bulk
+    {"copy_to_host", nullptr, false},   // Session::give_bulk
     {"link_create", link_create, false},
     {"link_add", link_add, false},
     {"link_complete", link_complete, false},
     {"pointer_attribute", pointer_attribute, false},
     {"best_block_size", best_block_size, false},
+    {"share_memory", nullptr, false},  // Session::share_memory
+    {"introduce", introduce, true},
+    {"usage", usage, false, true},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::best_block_size) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::usage) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as c
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,12 @@ class LaunchFailed(Exception):
 class Device:
     """Context 0 of the simulated library: loads PTX, runs kernels on NumPy arrays."""
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, ordinal: int = 0) -> None:
         self._cuda = c.CDLL(library)
         self._call("cuInit", 0)
         context = c.c_void_p()
         device = c.c_int()
-        self._call("cuDeviceGet", c.byref(device), 0)
+        self._call("cuDeviceGet", c.byref(device), ordinal)
         self._call("cuCtxCreate_v2", c.byref(context), 0, device)
         self._context = context
 
@@ -86,7 +87,7 @@ def device() -> Iterator[Device]:
         library = simgpu_library()
     except NativePartMissing as missing:
         pytest.skip(str(missing))
-    os.environ.setdefault("GPUKERNEL_SIMGPU", "v100")
+    os.environ["GPUKERNEL_SIMGPU"] = "h100"  # every compute capability that the simulated devices have
     opened = Device(str(library))
     yield opened
     opened.close()
@@ -117,3 +118,25 @@ def nvrtc() -> Any:
 @pytest.fixture
 def launch_failed() -> type[LaunchFailed]:
     return LaunchFailed
+
+
+def element_text(body: str, in_bytes: int, out_bytes: int) -> str:
+    """``cases/element.ptx`` around ``body``."""
+    text = (Path(__file__).parent / "cases" / "element.ptx").read_text()
+    for name, value in (
+        ("INPUT", f"b{8 * in_bytes}"),
+        ("OUTPUT", f"b{8 * out_bytes}"),
+        ("IN_BYTES", str(in_bytes)),
+        ("OUT_BYTES", str(out_bytes)),
+        ("BODY", body),
+    ):
+        text = text.replace(name, value)
+    return text
+
+
+def element(device: Device, body: str, a: Any, b: Any, c: Any, out_type: Any) -> Any:
+    """Run ``body`` on every element of three arrays of one type; the result has ``out_type``."""
+    out = np.zeros(len(a), out_type)
+    text = element_text(body, a.itemsize, out.itemsize)
+    device.run(text, "element", -(-len(a) // 96), 96, a, b, c, out, np.uint32(len(a)))
+    return out

@@ -186,4 +186,4 @@ def test_an_instruction_that_is_lacking_is_named(device: Any, launch_failed: Any
         device.run(
             ptx.replace("BODY", "frobnicate.u32 %r4, %r1;"), "lane", 1, 32, *[np.zeros(32, U)] * 4, U(32)
         )
-    assert "frobnicate.u32" in capfd.readouterr().err
+    assert "frobnicate.u32" in capfd.readouterr().out

@@ -376,6 +376,7 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
     GPUKERNEL_HERE(device);
     if (limit < 0 || limit >= CU_LIMIT_MAX || limit >= 16) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     device->limits[limit] = value;
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) device->memory->limit_heap(value);
     return CUDA_SUCCESS;
 }
 

@@ -90,7 +90,7 @@ CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void**
             if (device->printed.size() > 2 * most) device->printed.erase(0, device->printed.size() - most);
         };
         Result result = function->owner->image->run(function->info->name, launch);
-        if (!result) log_line(result.message);
+        if (!result) device->report(result);
         return code_of(result.status);
     }));
     return CUDA_SUCCESS;

@@ -132,6 +132,16 @@ void Device::flush_printed() {
     }
 }
 
+void Device::report(const Result& fault) {
+    if (fault.message.empty()) return;
+    {
+        std::lock_guard lock(print_mutex);
+        // A failed assertion looks as it does on any GPU.
+        printed += (fault.status == Status::assertion ? "" : "gpukernel: ") + fault.message + "\n";
+    }
+    flush_printed();
+}
+
 CUresult Device::synchronize() {
     queue.wait_all();
     flush_printed();

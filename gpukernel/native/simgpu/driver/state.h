@@ -110,6 +110,7 @@ struct Device {
     std::map<uint64_t, size_t> pinned;  // host allocations by address
     size_t limits[16] = {1024, 1 << 20, 8 << 20};
     void flush_printed();
+    void report(const Result& fault);  // where the program's own output goes: the person sees it
     CUresult synchronize();
 };
 

@@ -79,18 +79,20 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    device->queue.wait(stream ? stream->last.load() : device->queue.last());
-    device->flush_printed();
-    return device->queue.take_error();
+    Device* const its = stream ? stream->device : device;
+    its->queue.wait(stream ? stream->last.load() : its->queue.last());
+    its->flush_printed();
+    return its->queue.take_error();
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (!device->queue.done(stream ? stream->last.load() : device->queue.last())) return CUDA_ERROR_NOT_READY;
-    device->flush_printed();
-    return device->queue.take_error();
+    Device* const its = stream ? stream->device : device;
+    if (!its->queue.done(stream ? stream->last.load() : its->queue.last())) return CUDA_ERROR_NOT_READY;
+    its->flush_printed();
+    return its->queue.take_error();
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
@@ -183,6 +185,12 @@ CUresult CUDAAPI cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUeven
     GPUKERNEL_HERE(device);
     Event *start = event_of(hStart), *end = event_of(hEnd);
     if (!start || !end || !pMilliseconds) return CUDA_ERROR_INVALID_HANDLE;
+    if (start->device != end->device) return CUDA_ERROR_INVALID_HANDLE;
+    std::unique_lock first(start->mutex, std::defer_lock), second(end->mutex, std::defer_lock);
+    if (start == end)
+        first.lock();
+    else
+        std::lock(first, second);
     if (!start->recorded || !end->recorded || (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!start->device->queue.done(start->ticket) || !end->device->queue.done(end->ticket))

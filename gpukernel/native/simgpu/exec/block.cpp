@@ -1,10 +1,8 @@
-// Setting up a block's warps, special registers, and the slow half of every memory access.
+// Setting up a block's warps, and the special registers.
 #include "block.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 
 namespace gpukernel::simgpu {
@@ -65,85 +63,6 @@ void BlockState::start(uint64_t block) {
         warp.live = warp.started;
         warp.group_count = 1;
         warp.groups[0] = {frames[w].get(), launch->kernel->code.data(), warp.started, Wait::ready, 0, false};
-    }
-}
-
-std::string place(const Warp& warp, int lane) {
-    char text[160];
-    const BlockState& block = *warp.block;
-    std::snprintf(text, sizeof text, "thread (%u,%u,%u) of block (%u,%u,%u) in kernel '", warp.tid[0][lane],
-                  warp.tid[1][lane], warp.tid[2][lane], block.ctaid[0], block.ctaid[1], block.ctaid[2]);
-    return text + warp.launch->kernel->name + "'";
-}
-
-namespace {
-
-[[noreturn]] void fault(Warp& warp, const Op& op, int lane, Status status, const char* what, uint64_t address,
-                        uint32_t size, const char* where) {
-    char text[200];
-    std::snprintf(text, sizeof text, "%s access of %u bytes at %s0x%llx by ", what, size, where,
-                  static_cast<unsigned long long>(address));
-    throw Fault{status, text + place(warp, lane) + ", line " + std::to_string(op.line) + " of its PTX"};
-}
-
-}  // namespace
-
-void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-        if (!(warp.exec >> lane & 1)) continue;
-        uint64_t at = address[lane], offset = at;
-        Space here = space;
-        if (space == Space::generic) {
-            offset = at & kOffsetMask;
-            switch (at >> kWindowShift) {
-                case 0:
-                    here = Space::global;
-                    break;
-                case kSharedWindow >> kWindowShift:
-                    here = Space::shared;
-                    break;
-                case kLocalWindow >> kWindowShift:
-                    here = Space::local;
-                    break;
-                case kParamWindow >> kWindowShift:
-                    here = Space::param;
-                    break;
-                default:
-                    fault(warp, op, lane, Status::illegal_address, "out-of-bounds", at, size, "");
-            }
-        }
-        if (offset & (size - 1) && size <= 16)
-            fault(warp, op, lane, Status::misaligned_address, "misaligned", at, size, "");
-        char* base = nullptr;
-        uint64_t bytes = 0;
-        const char* where = "";
-        switch (here) {
-            case Space::shared:
-                base = warp.shared, bytes = warp.shared_bytes, where = "shared ";
-                break;
-            case Space::local:
-                base = warp.local + warp.local_stride * lane, bytes = warp.local_stride, where = "local ";
-                break;
-            case Space::param:
-                base = const_cast<char*>(warp.params), bytes = warp.param_bytes, where = "parameter ";
-                break;
-            default: {
-                bool cached = false;
-                for (const CachedRange& c : warp.cache)
-                    cached |= at >= c.lo && at + size <= c.hi && at + size >= at;
-                if (!cached) {
-                    auto block = warp.launch->memory->find(at);
-                    if (!block || size > block->bytes - (at - block->address))
-                        fault(warp, op, lane, Status::illegal_address, "out-of-bounds", at, size, "");
-                    warp.cache[1] = warp.cache[0];
-                    warp.cache[0] = {block->address, block->address + block->bytes};
-                }
-                continue;  // already a host pointer
-            }
-        }
-        if (offset >= bytes || size > bytes - offset)
-            fault(warp, op, lane, Status::illegal_address, "out-of-bounds", offset, size, where);
-        address[lane] = reinterpret_cast<uint64_t>(base) + offset;
     }
 }
 

@@ -67,7 +67,7 @@ struct BlockState {
     std::vector<Frame*> spare;  // frames of device functions
     std::vector<std::unique_ptr<Frame>> frames;
     std::vector<Storage> frame_storage;
-    Barrier barriers[16];
+    Barrier barriers[kClusterBarrier + 1];
     uint32_t living = 0, turns = 0;
     bool prepared = false;
 
@@ -81,6 +81,7 @@ struct BlockState {
 // Runs a warp until it ends, waits or has used its slice; false when nothing could run.
 bool run_warp(Warp& warp);
 bool call_builtin(Warp& warp, const CallSite& site);
-std::string place(const Warp& warp, int lane);  // "thread (1,0,0) of block (2,0,0) in kernel 'k'"
+// "at k(int*), k.cu:12 (line 40 of its PTX) by thread (1,0,0) in block (2,0,0)"
+std::string place(const Warp& warp, int lane, uint32_t ptx_line = 0);
 
 }  // namespace gpukernel::simgpu

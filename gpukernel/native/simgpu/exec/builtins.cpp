@@ -146,9 +146,21 @@ std::string format(Warp& warp, const std::string& text, uint64_t args, int lane,
     return out;
 }
 
+// The line that CUDA prints for a device assertion (CUDA C++ guide, "Assertion").
+std::string assertion(Warp& warp, const CallSite& site, int lane) {
+    auto text = [&](size_t n) { return text_at(warp, argument<uint64_t>(warp, site, n, lane), lane); };
+    char where[160];
+    const BlockState& block = *warp.block;
+    std::snprintf(where, sizeof where, ": block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `", block.ctaid[0],
+                  block.ctaid[1], block.ctaid[2], warp.tid[0][lane], warp.tid[1][lane], warp.tid[2][lane]);
+    return text(1) + ":" + std::to_string(argument<uint32_t>(warp, site, 2, lane)) + ": " + text(3) + where +
+           text(0) + "` failed.\n";
+}
+
 }  // namespace
 
 bool call_builtin(Warp& warp, const CallSite& site) {
+    std::string failed;
     for (uint32_t m = warp.exec; m; m &= m - 1) {
         int lane = std::countr_zero(m);
         switch (site.builtin) {
@@ -160,30 +172,26 @@ bool call_builtin(Warp& warp, const CallSite& site) {
                 answer<int32_t>(warp, site, lane, count);
                 break;
             }
-            case Builtin::assertfail: {
-                std::string message = text_at(warp, argument<uint64_t>(warp, site, 0, lane), lane),
-                            file = text_at(warp, argument<uint64_t>(warp, site, 1, lane), lane);
-                std::string function = text_at(warp, argument<uint64_t>(warp, site, 3, lane), lane);
-                throw Fault{Status::assertion,
-                            file + ":" + std::to_string(argument<uint32_t>(warp, site, 2, lane)) + ": " +
-                                function + ": " + place(warp, lane) + " Assertion `" + message + "` failed."};
-            }
+            case Builtin::assertfail:
+                failed += assertion(warp, site, lane);
+                break;
             case Builtin::malloc:
                 answer<uint64_t>(
                     warp, site, lane,
-                    warp.launch->memory->allocate(argument<uint64_t>(warp, site, 0, lane)).value_or(0));
+                    warp.launch->memory->allocate_heap(argument<uint64_t>(warp, site, 0, lane)).value_or(0));
                 break;
             case Builtin::free:
                 if (uint64_t address = argument<uint64_t>(warp, site, 0, lane))
-                    if (!warp.launch->memory->free(address))
+                    if (!warp.launch->memory->free_heap(address))
                         throw Fault{Status::illegal_address,
-                                    "free() of what malloc() did not give, by " + place(warp, lane)};
+                                    "free() of what malloc() did not give, " + place(warp, lane)};
                 warp.cache[0] = warp.cache[1] = {};
                 break;
             default:
                 break;
         }
     }
+    if (!failed.empty()) throw Fault{Status::assertion, failed.substr(0, failed.size() - 1)};
     return true;
 }
 

@@ -20,6 +20,7 @@ using Handler = void (*)(Warp&, const Op&);
 
 constexpr int kLanes = 32;
 constexpr uint32_t kFull = 0xffffffffu;
+constexpr uint32_t kClusterBarrier = 16;  // behind the sixteen that programs number
 constexpr uint32_t kNoGuard = 0xffffffffu;
 
 // Generic addresses: host user space is below 2^47, so the top byte names the window.
@@ -47,6 +48,8 @@ enum class Control : uint8_t {
     yield,
 };
 
+enum class Access : uint8_t { read, write, atomic };
+
 // One decoded instruction.  Operands are byte offsets into the frame's registers, or, with the lowest bit
 // set, into the function's table of broadcast constants.
 struct Op {
@@ -60,6 +63,23 @@ struct Op {
     Control control = Control::none;
     bool guard_not = false;
     uint8_t sub = 0, sub2 = 0;
+    Access access = Access::read;  // for the text of a fault
+};
+
+// A video instruction, kept in Function::lists: `elements` sides of the registers, each of them from its own
+// place.
+enum class VideoOp : uint8_t { add, sub, absdiff, min, max, average, set, shl, shr, mad };
+enum class VideoCompare : uint8_t { eq, ne, lt, le, gt, ge };
+enum class VideoThen : uint8_t { nothing, merge, add, min, max };
+struct VideoPlan {
+    VideoOp what;
+    VideoCompare compare;
+    VideoThen then;
+    uint8_t elements, mask;
+    bool d_signed, a_signed, b_signed, saturate, wrap, plus_one, negate_product, negate_c;
+    uint8_t shift;
+    uint8_t d_start, d_bytes, a_bytes, b_bytes;  // in bytes
+    uint8_t a_start[4], b_start[4];
 };
 
 struct Slot {
@@ -72,8 +92,14 @@ struct CallSite {
     std::vector<uint32_t> args, rets;  // offsets in the caller's local frame
 };
 
+struct SourceLine {  // from .loc: which line of which file the PTX from `ptx_line` on is
+    uint32_t ptx_line, line;
+    std::string file;
+};
+
 struct Function {
     std::string name;
+    std::vector<SourceLine> sources;
     bool kernel = false;
     std::vector<Op> code;
     std::vector<char> constants;  // broadcast immediates
@@ -149,6 +175,7 @@ struct alignas(64) Warp {
 
 // Turns every active lane's address into a host pointer, or throws the fault.
 void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space);
+[[noreturn]] void stack_overflow(const Warp& warp, int lane);
 uint64_t special_register(Warp& warp, int lane, int which);
 
 struct Fault {

@@ -76,6 +76,27 @@ class ReservedMemory final : public DeviceMemory {
         return true;
     }
 
+    std::optional<uint64_t> allocate_heap(size_t bytes) override {
+        std::lock_guard lock(heap_mutex_);
+        const uint64_t room = round_up(bytes, kGrain);
+        if (room < bytes || room > heap_limit_ || heap_used_ > heap_limit_ - room) return std::nullopt;
+        auto address = allocate(bytes);
+        if (address) heap_[*address] = room, heap_used_ += room;
+        return address;
+    }
+    bool free_heap(uint64_t address) override {
+        std::lock_guard lock(heap_mutex_);
+        auto it = heap_.find(address);
+        if (it == heap_.end()) return false;
+        heap_used_ -= it->second;
+        heap_.erase(it);
+        return free(address);
+    }
+    void limit_heap(size_t bytes) override {
+        std::lock_guard lock(heap_mutex_);
+        heap_limit_ = bytes;
+    }
+
     std::optional<Block> find(uint64_t address) const override {
         std::shared_lock lock(mutex_);
         auto it = live_.upper_bound(address);
@@ -83,6 +104,21 @@ class ReservedMemory final : public DeviceMemory {
         --it;
         if (address - it->first >= it->second) return std::nullopt;
         return Block{it->first, it->second};
+    }
+    std::optional<Block> nearest(uint64_t address) const override {
+        constexpr uint64_t kNear = 1ull << 32;  // farther away it is no overrun of that allocation
+        std::shared_lock lock(mutex_);
+        std::optional<Block> found;
+        uint64_t least = kNear;
+        auto after = live_.upper_bound(address);
+        if (after != live_.end() && after->first - address < least)
+            found = Block{after->first, after->second}, least = after->first - address;
+        if (after != live_.begin()) {
+            auto before = std::prev(after);
+            uint64_t end = before->first + before->second;
+            if (address < end || address - end < least) found = Block{before->first, before->second};
+        }
+        return found;
     }
     bool valid(uint64_t address, size_t bytes) const override {
         auto block = find(address);
@@ -100,6 +136,9 @@ class ReservedMemory final : public DeviceMemory {
     uint64_t used_ = 0;
     mutable std::shared_mutex mutex_;
     std::map<uint64_t, uint64_t> gaps_, live_;  // address -> bytes
+    std::mutex heap_mutex_;
+    std::map<uint64_t, uint64_t> heap_;
+    uint64_t heap_used_ = 0, heap_limit_ = 8 << 20;
 
     // Whole pages go back to the host, the edges are zeroed: the next owner reads nothing of the last.
     static void clear(uint64_t address, uint64_t bytes) {

@@ -170,8 +170,8 @@ struct Runner {
             callee = address & kOffsetMask;
             if ((address >> kWindowShift) != (kFunctionWindow >> kWindowShift) || callee >= functions.size())
                 throw Fault{Status::illegal_address,
-                            "an indirect call to an address that is not a function's, by " +
-                                place(warp, std::countr_zero(lanes))};
+                            "An indirect call to an address that is not a function's, " +
+                                place(warp, std::countr_zero(lanes), op.line)};
         }
         const Function& function = *functions[callee];
         if (!function.lacking.empty()) throw Fault{Status::unsupported, function.lacking};
@@ -191,9 +191,7 @@ struct Runner {
         f->site = &site;
         f->local_base = (frame->local_base + here.local_bytes + 15) / 16 * 16;
         if (f->local_base + function.local_bytes > warp.local_stride)
-            throw Fault{Status::illegal_address, "stack overflow: a thread's calls need more than " +
-                                                     std::to_string(warp.local_stride) + " bytes, at " +
-                                                     place(warp, std::countr_zero(lanes))};
+            stack_overflow(warp, std::countr_zero(lanes));
         for (size_t p = 0; p < site.args.size() && p < function.params.size(); ++p)
             copy_local(frame->local_base + site.args[p], f->local_base + function.params[p].offset,
                        inside(*frame, site.args[p], function.params[p].size), lanes);
@@ -202,10 +200,10 @@ struct Runner {
 
     void barrier(const Op& op, uint32_t lanes) {
         uint32_t id = words(warp, op.a)[std::countr_zero(lanes)];
-        if (id > 15)
-            throw Fault{Status::illegal_barrier, "barrier " + std::to_string(id) +
-                                                     " does not exist (0 to 15), at " +
-                                                     place(warp, std::countr_zero(lanes))};
+        if (id > 15 && !(op.sub2 & 4))
+            throw Fault{Status::illegal_barrier, "Barrier " + std::to_string(id) +
+                                                     " does not exist (0 to 15), " +
+                                                     place(warp, std::countr_zero(lanes), op.line)};
         Barrier& b = warp.block->barriers[id];
         uint32_t count = std::popcount(lanes);
         if (op.sub2 & 1) {  // an explicit count: whole warps
@@ -303,8 +301,8 @@ bool Runner::run() {
                     for (int i = 0; i < kLanes; ++i) same |= uint32_t(index[i] == value) << i;
                     if (exec & ~same) park(ip, exec & ~same, frame);
                     if (value >= table.size())
-                        throw Fault{Status::trap, "brx.idx with an index outside its table, at " +
-                                                      place(warp, std::countr_zero(exec))};
+                        throw Fault{Status::trap, "brx.idx with an index outside its table, " +
+                                                      place(warp, std::countr_zero(exec), op.line)};
                     park(frame->function->code.data() + table[value], exec & same, frame);
                     break;
                 }
@@ -325,8 +323,7 @@ bool Runner::run() {
                     barrier(op, exec);
                     break;
                 case Control::trap:
-                    throw Fault{Status::trap, "trap at line " + std::to_string(op.line) + ", " +
-                                                  place(warp, std::countr_zero(exec))};
+                    throw Fault{Status::trap, "Trap " + place(warp, std::countr_zero(exec), op.line)};
                 default:
                     park(ip + 1, exec, frame);
                     return true;
@@ -361,7 +358,7 @@ Frame* BlockState::make_frame(const Function& function) {
 }
 
 void BlockState::release_barriers() {
-    for (int id = 0; id < 16; ++id) {
+    for (int id = 0; id <= static_cast<int>(kClusterBarrier); ++id) {
         Barrier& b = barriers[id];
         uint32_t expected = b.expected ? b.expected : living;
         if (!b.arrived || b.arrived < expected) continue;
@@ -410,10 +407,8 @@ bool BlockState::run_slice() {
         for (Warp& warp : warps)
             for (int i = 0; i < warp.group_count; ++i) {
                 const Group& g = warp.groups[i];
-                throw Fault{Status::illegal_barrier, "deadlock: the instruction at line " +
-                                                         std::to_string(g.ip->line) +
-                                                         " waits for threads that never come, " +
-                                                         place(warp, std::countr_zero(g.mask))};
+                throw Fault{Status::illegal_barrier, "Deadlock: threads wait for others that never come, " +
+                                                         place(warp, std::countr_zero(g.mask), g.ip->line)};
             }
     }
     return false;

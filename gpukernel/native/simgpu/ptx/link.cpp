@@ -140,6 +140,9 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
             trees.push_back(&f);
             program_.functions.push_back(std::make_unique<Function>());
             lay_out_parameters(f, *program_.functions.back());
+            for (const auto& at : f.locations)
+                if (auto file = unit.files.find(at.file); file != unit.files.end())
+                    program_.functions.back()->sources.push_back({at.ptx_line, at.line, file->second});
         }
     // Shared variables of module scope: those that only one kernel names lie in that kernel's part, which
     // begins behind what several functions share.

@@ -17,11 +17,15 @@ constexpr uint32_t kMostAlign = 1u << 16;
 constexpr int kMostNesting = 16;  // of braces in an initialiser
 
 constexpr TypeRow kTypes[] = {
-    {"b8", Type::b8, 1},       {"u8", Type::u8, 1},         {"s8", Type::s8, 1},      {"b16", Type::b16, 2},
-    {"u16", Type::u16, 2},     {"s16", Type::s16, 2},       {"f16", Type::f16, 2},    {"bf16", Type::bf16, 2},
-    {"b32", Type::b32, 4},     {"u32", Type::u32, 4},       {"s32", Type::s32, 4},    {"f32", Type::f32, 4},
-    {"f16x2", Type::f16x2, 4}, {"bf16x2", Type::bf16x2, 4}, {"b64", Type::b64, 8},    {"u64", Type::u64, 8},
-    {"s64", Type::s64, 8},     {"f64", Type::f64, 8},       {"b128", Type::b128, 16}, {"pred", Type::pred, 4},
+    {"b8", Type::b8, 1},         {"u8", Type::u8, 1},         {"s8", Type::s8, 1},
+    {"b16", Type::b16, 2},       {"u16", Type::u16, 2},       {"s16", Type::s16, 2},
+    {"f16", Type::f16, 2},       {"bf16", Type::bf16, 2},     {"b32", Type::b32, 4},
+    {"u32", Type::u32, 4},       {"s32", Type::s32, 4},       {"f32", Type::f32, 4},
+    {"f16x2", Type::f16x2, 4},   {"bf16x2", Type::bf16x2, 4}, {"u16x2", Type::u16x2, 4},
+    {"s16x2", Type::s16x2, 4},   {"tf32", Type::tf32, 4},     {"e4m3x2", Type::e4m3x2, 2},
+    {"e5m2x2", Type::e5m2x2, 2}, {"b64", Type::b64, 8},       {"u64", Type::u64, 8},
+    {"s64", Type::s64, 8},       {"f64", Type::f64, 8},       {"b128", Type::b128, 16},
+    {"pred", Type::pred, 4},
 };
 
 // A run of registers, `%r<100>`, takes its names lazily.
@@ -89,6 +93,21 @@ class Parser {
         while (here().kind != Tok::end && here().line == line) step();
     }
 
+    void file() {  // .file 1 "path"
+        if (ahead(1).kind == Tok::integer && ahead(2).kind == Tok::string) {
+            std::string_view name = ahead(2).text;
+            if (name.size() >= 2)
+                unit_.files[static_cast<uint32_t>(ahead(1).bits)] = name.substr(1, name.size() - 2);
+        }
+        skip_line();
+    }
+    void location() {  // .loc file line column
+        if (ahead(1).kind == Tok::integer && ahead(2).kind == Tok::integer)
+            function_->locations.push_back(
+                {here().line, static_cast<uint32_t>(ahead(1).bits), static_cast<uint32_t>(ahead(2).bits)});
+        skip_line();
+    }
+
     void module_item() {
         if (take(".version")) return step();
         if (take(".target")) {
@@ -102,7 +121,8 @@ class Parser {
             unit_.address64 = integer() == 64;
             return;
         }
-        if (is(".file") || is(".loc")) return skip_line();
+        if (is(".file")) return file();
+        if (is(".loc")) return skip_line();
         if (take(".section")) return skip_past("}");
         if (take(".pragma") || take(".alias")) return skip_past(";");
         if (take(";")) return;
@@ -359,7 +379,8 @@ class Parser {
     }
 
     void body_directive() {
-        if (is(".loc") || is(".file")) return skip_line();
+        if (is(".loc")) return location();
+        if (is(".file")) return file();
         if (take(".pragma")) return skip_past(";");
         Where where;
         if (!space(where)) fail("unexpected '" + std::string(here().text) + "' in a function");
@@ -433,6 +454,7 @@ class Parser {
                 out.kind = Operand::floating64;
                 break;
             case Tok::ident:
+                out.negated = negative;
                 return named(out);
             default:
                 fail("unexpected '" + std::string(token.text) + "' as an operand");
@@ -456,6 +478,7 @@ class Parser {
             out.value = 32;
         } else if ((out.var = lookup(name)) >= 0) {
             out.kind = Operand::variable;
+            if (here().kind == Tok::directive && here().glued) out.part = here().text.substr(1), step();
         } else {
             out.kind = name[0] == '%' ? Operand::special : Operand::symbol;
             if (out.kind == Operand::special && here().kind == Tok::directive && here().glued)

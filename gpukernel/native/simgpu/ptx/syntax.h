@@ -42,6 +42,11 @@ enum class Type : uint8_t {
     f32,
     f16x2,
     bf16x2,
+    u16x2,
+    s16x2,
+    tf32,
+    e4m3x2,
+    e5m2x2,
     b64,
     u64,
     s64,
@@ -84,9 +89,10 @@ struct Operand {
         sink,
         pair
     } kind;
-    bool negated = false;
-    int var = -1;  // index into FunctionTree::variables
+    bool negated = false;  // !p, -r
+    int var = -1;          // index into FunctionTree::variables
     std::string name;
+    std::string part;            // video instructions: %r1.b0, %r1.h32
     int64_t value = 0;           // immediate bits, or the address offset
     std::vector<Operand> parts;  // vector elements; the base of an address; p|q
 };
@@ -107,12 +113,17 @@ struct FunctionTree {
     std::vector<Instruction> body;
     std::map<std::string, uint32_t, std::less<>> labels;
     std::map<std::string, std::vector<std::string>, std::less<>> branch_targets;
+    struct Location {
+        uint32_t ptx_line, file, line;  // .loc; the file by its number
+    };
+    std::vector<Location> locations;
     uint32_t max_threads = 0;
     uint32_t line = 0;
 };
 struct Unit {
     std::vector<Variable> variables;
     std::vector<FunctionTree> functions;
+    std::map<uint32_t, std::string> files;  // .file
     int target_sm = 0;
     bool address64 = true;
 };

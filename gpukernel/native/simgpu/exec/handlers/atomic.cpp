@@ -1,6 +1,7 @@
 // atom and red (PTX ISA 9.7.13): lane after lane with the host's atomics, so other blocks' threads see each
 // whole.
 #include "address.h"
+#include "half.h"
 #include "tables.h"
 
 namespace gpukernel::simgpu {
@@ -69,6 +70,28 @@ void cas(Warp& w, const Op& op) {
         if (op.sub2 & 1) d[i] = old;
     }
 }
+// Sixteen bytes: the processor compares and exchanges them at once (cmpxchg16b).
+template <bool Compare>
+void wide(Warp& w, const Op& op) {
+    alignas(64) u64 ad[kLanes];
+    locate<Space::generic, 16>(w, op, ad);
+    w.touched = true;
+    const u128 *b = in<u128>(w, op.b), *c = Compare ? in<u128>(w, op.c) : b;
+    u128* d = op.sub2 & 1 ? out<u128>(w, op.dst) : nullptr;
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        u128* p = reinterpret_cast<u128*>(ad[i]);
+        u128 expected = Compare ? b[i] : *p, old;
+        for (;;) {
+            old = __sync_val_compare_and_swap(p, expected, c[i]);
+            if (Compare || old == expected) break;
+            expected = old;
+        }
+        if (d) d[i] = old;
+    }
+}
+inline u32 brain_add(u32 a, u32 b) { return Brain::near(Brain::get(u16(a)) + Brain::get(u16(b))); }
+inline u32 brain2_add(u32 a, u32 b) { return brain_add(a, b) | brain_add(a >> 16, b >> 16) << 16; }
 inline u32 half2_add(u32 a, u32 b) {
     u32 r = 0;
     for (int n = 0; n < 2; ++n) {
@@ -104,6 +127,10 @@ const HandlerEntry entries[] = {
     RMW("add.f64", f64, a + b),
     RMW("add.f16", f16, static_cast<f16>(f32(a) + f32(b))),
     RMW("add.f16x2", u32, half2_add(a, b)),
+    RMW("add.bf16", u16, static_cast<u16>(brain_add(a, b))),
+    RMW("add.bf16x2", u32, brain2_add(a, b)),
+    {"atom.cas.b128", wide<true>},
+    {"atom.exch.b128", wide<false>},
     {"atom.cas.b16", cas<u16>},
 };
 

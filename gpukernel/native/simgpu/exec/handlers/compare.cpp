@@ -21,6 +21,11 @@ namespace {
         CMP("setp.geu." k, T, !(a < b)), CMP("setp.num." k, T, a == a && b == b),                            \
         CMP("setp.nan." k, T, a != a || b != b)
 
+struct bf16 {
+    u16 bits;
+    operator f32() const { return std::bit_cast<f32>(u32(bits) << 16); }
+};
+
 template <class T, class U>
 void testp(Warp& w, const Op& op) {
     const U* a = in<U>(w, op.a);
@@ -71,6 +76,7 @@ const HandlerEntry entries[] = {
     FLOATING("f32", f32),
     FLOATING("f64", f64),
     FLOATING("f16", f16),
+    FLOATING("bf16", bf16),
     {"testp.f32", testp<f32, u32>},
     {"testp.f64", testp<f64, u64>},
 };

@@ -129,6 +129,32 @@ s32 dp2(u32 a, u32 b, s32 c) {
     return c;
 }
 template <class T>
+u32 fields(u32 a, u32 b, T f) {  // two halves of 16 bits
+    return u32(u16(f(a & 0xffff, b & 0xffff))) | u32(u16(f(a >> 16, b >> 16))) << 16;
+}
+// The n-th set bit from `base` on, upwards or downwards (9.7.1.16).
+inline u32 nth_set(u32 mask, u32 base, s32 offset) {
+    if (offset == 0) return base < 32 && (mask >> base & 1) ? base : ~0u;
+    s64 left = offset < 0 ? -s64(offset) : offset, at = base;
+    for (s32 step = offset < 0 ? -1 : 1; at >= 0 && at < 32; at += step)
+        if ((mask >> at & 1) && --left == 0) return static_cast<u32>(at);
+    return ~0u;
+}
+template <bool Clamp, bool Signed>
+u32 extend(u32 a, u32 width) {  // szext
+    bool whole = Clamp && width >= 32;
+    width &= 31;
+    u32 above = whole ? 0 : ~0u << width;
+    bool sign = Signed && width && !whole && (a >> (width - 1) & 1);
+    return (a & ~above) | (sign ? above : 0);
+}
+inline s32 clamp32(s64 r) {
+    return static_cast<s32>(r > 2147483647 ? 2147483647 : r < -2147483648LL ? -2147483648LL : r);
+}
+inline s32 high24(s32 a, s32 b) { return s32(s64(a << 8 >> 8) * s64(b << 8 >> 8) >> 16); }
+inline u32 high24(u32 a, u32 b) { return u32(u64(a & 0xffffff) * (b & 0xffffff) >> 16); }
+
+template <class T>
 T sat_add(T a, T b) {
     s64 r = s64(a) + b;
     return static_cast<T>(r > 2147483647 ? 2147483647 : r < -2147483648LL ? -2147483648LL : r);
@@ -157,13 +183,16 @@ void carry(Warp& w, const Op& op) {
     blend(out<T>(w, op.dst), t, w.exec);
     if (Out) out_pred(w, op.extra, next);
 }
-template <class T, bool Hi, bool In, bool Out>
+template <class S, bool Hi, bool In, bool Out>
 void carry_mad(Warp& w, const Op& op) {
-    const T *a = in<T>(w, op.a), *b = in<T>(w, op.b), *c = in<T>(w, op.c);
+    using T = std::make_unsigned_t<S>;
+    using Wide = std::conditional_t<std::is_signed_v<S>, __int128, unsigned __int128>;
+    const S *a = in<S>(w, op.a), *b = in<S>(w, op.b);
+    const T* c = in<T>(w, op.c);
     u32 cc = in_pred(w, op.extra), next = 0;
     alignas(64) T t[kLanes];
     for (int i = 0; i < kLanes; ++i) {
-        unsigned __int128 p = static_cast<unsigned __int128>(a[i]) * b[i];
+        Wide p = static_cast<Wide>(a[i]) * b[i];
         T part = static_cast<T>(Hi ? p >> bits<T> : p);
         unsigned __int128 r = static_cast<unsigned __int128>(part) + c[i] + (In ? cc >> i & 1 : 0);
         t[i] = static_cast<T>(r);
@@ -249,6 +278,9 @@ const HandlerEntry entries[] = {
     BIN("mul.wide.s16", s32, s16, s16, s32(a) * b),
     BIN("mul.wide.u32", u64, u32, u32, u64(a) * b),
     BIN("mul.wide.s32", s64, s32, s32, s64(a) * b),
+    TRI("mad.hi.u16", u16, u16, u16, u16, static_cast<u16>(high<u16, u32>(a, b) + c)),
+    TRI("mad.hi.s16", u16, s16, s16, u16, static_cast<u16>(high<s16, s32>(a, b) + c)),
+    TRI("mad.hi.sat.s32", s32, s32, s32, s32, clamp32(s64(high<s32, s64>(a, b)) + c)),
     TRI("mad.hi.u32", u32, u32, u32, u32, (high<u32, u64>(a, b)) + c),
     TRI("mad.hi.s32", u32, s32, s32, u32, u32(high<s32, s64>(a, b)) + c),
     TRI("mad.hi.u64", u64, u64, u64, u64, high_u64(a, b) + c),
@@ -261,6 +293,24 @@ const HandlerEntry entries[] = {
     BIN("mul24.lo.s32", u32, s32, s32, u32(a << 8 >> 8) * u32(b << 8 >> 8)),
     TRI("mad24.lo.u32", u32, u32, u32, u32, (a & 0xffffff) * (b & 0xffffff) + c),
     TRI("mad24.lo.s32", u32, s32, s32, u32, u32(a << 8 >> 8) * u32(b << 8 >> 8) + c),
+    BIN("mul24.hi.u32", u32, u32, u32, high24(a, b)),
+    BIN("mul24.hi.s32", s32, s32, s32, high24(a, b)),
+    TRI("mad24.hi.u32", u32, u32, u32, u32, high24(a, b) + c),
+    TRI("mad24.hi.s32", u32, s32, s32, u32, u32(high24(a, b)) + c),
+    TRI("mad24.hi.sat.s32", s32, s32, s32, s32, clamp32(s64(high24(a, b)) + c)),
+    UN("relu.s32", s32, s32, a > 0 ? a : 0),
+    UN("relu.s16x2", u32, u32, fields(a, 0, [](u32 x, u32) { return s16(x) > 0 ? x : 0; })),
+    BIN("add.u16x2", u32, u32, u32, fields(a, b, [](u32 x, u32 y) { return x + y; })),
+    BIN("add.s16x2", u32, u32, u32, fields(a, b, [](u32 x, u32 y) { return x + y; })),
+    BIN("min.u16x2", u32, u32, u32, fields(a, b, [](u32 x, u32 y) { return x < y ? x : y; })),
+    BIN("max.u16x2", u32, u32, u32, fields(a, b, [](u32 x, u32 y) { return x > y ? x : y; })),
+    BIN("min.s16x2", u32, u32, u32, fields(a, b, [](u32 x, u32 y) { return s16(x) < s16(y) ? x : y; })),
+    BIN("max.s16x2", u32, u32, u32, fields(a, b, [](u32 x, u32 y) { return s16(x) > s16(y) ? x : y; })),
+    TRI("fns.b32", u32, u32, u32, s32, nth_set(a, b, c)),
+    BIN("szext.clamp.u32", u32, u32, u32, (extend<true, false>(a, b))),
+    BIN("szext.clamp.s32", u32, u32, u32, (extend<true, true>(a, b))),
+    BIN("szext.wrap.u32", u32, u32, u32, (extend<false, false>(a, b))),
+    BIN("szext.wrap.s32", u32, u32, u32, (extend<false, true>(a, b))),
     BIN("div.u16", u16, u16, u16, div16(a, b)),
     BIN("div.s16", s16, s16, s16, div16(a, b)),
     BIN("div.u32", u32, u32, u32, div_u32(a, b)),
@@ -326,6 +376,10 @@ const HandlerEntry entries[] = {
     TRI("dp2a.lo.s32.s32", s32, u32, u32, s32, (dp2<s16, s8, false>(a, b, c))),
     TRI("dp2a.hi.u32.u32", s32, u32, u32, s32, (dp2<u16, u8, true>(a, b, c))),
     TRI("dp2a.hi.s32.s32", s32, u32, u32, s32, (dp2<s16, s8, true>(a, b, c))),
+    TRI("dp2a.lo.u32.s32", s32, u32, u32, s32, (dp2<u16, s8, false>(a, b, c))),
+    TRI("dp2a.lo.s32.u32", s32, u32, u32, s32, (dp2<s16, u8, false>(a, b, c))),
+    TRI("dp2a.hi.u32.s32", s32, u32, u32, s32, (dp2<u16, s8, true>(a, b, c))),
+    TRI("dp2a.hi.s32.u32", s32, u32, u32, s32, (dp2<s16, u8, true>(a, b, c))),
     {"add.cc.b32", carry<u32, false, true, false>},
     {"addc.b32", carry<u32, true, false, false>},
     {"addc.cc.b32", carry<u32, true, true, false>},
@@ -344,12 +398,19 @@ const HandlerEntry entries[] = {
     {"mad.hi.cc.u32", carry_mad<u32, true, false, true>},
     {"madc.hi.u32", carry_mad<u32, true, true, false>},
     {"madc.hi.cc.u32", carry_mad<u32, true, true, true>},
+    {"mad.hi.cc.s32", carry_mad<s32, true, false, true>},
+    {"madc.hi.s32", carry_mad<s32, true, true, false>},
+    {"madc.hi.cc.s32", carry_mad<s32, true, true, true>},
+    {"mad.hi.cc.s64", carry_mad<s64, true, false, true>},
+    {"madc.hi.s64", carry_mad<s64, true, true, false>},
+    {"madc.hi.cc.s64", carry_mad<s64, true, true, true>},
     {"mad.lo.cc.b64", carry_mad<u64, false, false, true>},
     {"madc.lo.b64", carry_mad<u64, false, true, false>},
     {"madc.lo.cc.b64", carry_mad<u64, false, true, true>},
     {"mad.hi.cc.u64", carry_mad<u64, true, false, true>},
     {"madc.hi.u64", carry_mad<u64, true, true, false>},
     {"madc.hi.cc.u64", carry_mad<u64, true, true, true>},
+    UN("mov.b128", u128, u128, a),
     PRED("and.pred", a& b),
     PRED("or.pred", a | b),
     PRED("xor.pred", a ^ b),

@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "../machine.h"
 
@@ -23,6 +24,7 @@ using u32 = uint32_t;
 using s32 = int32_t;
 using u64 = uint64_t;
 using s64 = int64_t;
+using u128 = unsigned __int128;
 using f32 = float;
 using f64 = double;
 using f16 = _Float16;

@@ -97,8 +97,10 @@ void store_vector(Warp& w, const Op& op) {
         PUT(n, S, "u8", u8, "64", u64), PUT(n, S, "u16", u16, "16", u16), PUT(n, S, "u16", u16, "32", u32), \
         PUT(n, S, "u16", u16, "64", u64), PUT(n, S, "u32", u32, "32", u32),                                 \
         PUT(n, S, "u32", u32, "64", u64), PUT(n, S, "u64", u64, "64", u64), VEC(n, S, "u8", u8, "16", u16), \
-        VEC(n, S, "u8", u8, "32", u32), VEC(n, S, "u16", u16, "16", u16), VEC(n, S, "u32", u32, "32", u32), \
-        VEC(n, S, "u64", u64, "64", u64)
+        VEC(n, S, "s8", s8, "16", s16), VEC(n, S, "s8", s8, "32", s32), VEC(n, S, "u16", u16, "32", u32),   \
+        VEC(n, S, "s16", s16, "32", s32), ONE(n, S, "u128", u128, "128", u128),                             \
+        PUT(n, S, "u128", u128, "128", u128), VEC(n, S, "u8", u8, "32", u32),                               \
+        VEC(n, S, "u16", u16, "16", u16), VEC(n, S, "u32", u32, "32", u32), VEC(n, S, "u64", u64, "64", u64)
 
 const HandlerEntry entries[] = {
     SPACE("global", Space::global), SPACE("shared", Space::shared),   SPACE("local", Space::local),

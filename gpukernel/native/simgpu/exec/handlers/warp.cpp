@@ -82,6 +82,11 @@ void redux(Warp& w, const Op& op) {
     for (m &= m - 1; m; m &= m - 1) r = F(r, a[__builtin_ctz(m)]);
     spread(w, op, static_cast<u32>(r));
 }
+void elect(Warp& w, const Op& op) {  // one lane of those named: the first
+    u32 leader = static_cast<u32>(__builtin_ctz(w.exec));
+    spread(w, op, leader);
+    if (op.sub2 & 1) out_pred(w, op.extra, 1u << leader);
+}
 // The processor's rounding and subnormal mode for what follows.
 void mode(Warp&, const Op& op) {
     asm volatile("" ::: "memory");
@@ -158,6 +163,7 @@ const HandlerEntry entries[] = {
     REDUX("and.b32", u32, a& b),
     REDUX("or.b32", u32, a | b),
     REDUX("xor.b32", u32, a ^ b),
+    {"elect", elect},
     {"mode", mode},
     {"special.32", special<u32>},
     {"special.64", special<u64>},

@@ -29,6 +29,15 @@ void Decoder::control(const std::string& base) {
 
 void Decoder::barrier() {
     Op op;
+    if (has("cluster")) {  // of one block: whoever waits meets the others at a barrier that has no number
+        if (has("arrive")) return;
+        op = fresh();
+        op.control = Control::barrier;
+        op.a = constant(4, kClusterBarrier);
+        op.sub2 = 4;
+        out_.code.push_back(op);
+        return;
+    }
     if (has("warp")) {
         uint32_t mask = source(operand(0), Type::u32);
         op = fresh();
@@ -57,21 +66,25 @@ void Decoder::barrier() {
 }
 
 void Decoder::warp(const std::string& base) {
-    Type t = type();
+    Type t = base == "elect" ? Type::b32 : type();
     Op op = fresh();
     if (base == "activemask") {
         op.dst = destination(operand(0), 4);
         return emit("activemask.b32", op);
     }
-    if (!has("sync")) lacking("only the .sync form");
-    op.control = Control::warp_sync;
     size_t last = here_->operands.size() - 1;
-    op.aux = source(operand(last), Type::u32);
+    if (has("sync")) {
+        op.control = Control::warp_sync;
+        op.aux = source(operand(last), Type::u32);
+    } else {  // before Volta: whichever lanes are here
+        op.aux = constant(4, kFull);
+    }
     const Operand& d = operand(0);
     const Operand& first = d.kind == Operand::pair ? d.parts[0] : d;
     if (d.kind == Operand::pair && d.parts[1].kind != Operand::sink)
         op.extra = destination(d.parts[1], 0), op.sub2 = 1;
     op.dst = destination(first, t == Type::pred ? 0 : base == "match" ? 4 : size_of(t));
+    if (base == "elect") return emit("elect", op);
     op.a = source(operand(1), base == "vote" ? Type::pred : t);
     if (operand(1).negated) op.sub = 1;
     if (base == "shfl") {

@@ -3,7 +3,13 @@
 
 namespace gpukernel::simgpu::ptx {
 
+static bool is_narrow(Type t) {
+    return t == Type::f16 || t == Type::bf16 || t == Type::f16x2 || t == Type::bf16x2 || t == Type::tf32 ||
+           t == Type::e4m3x2 || t == Type::e5m2x2;
+}
+
 void Decoder::convert() {
+    if (has("pack")) return pack();
     auto found = types();
     if (found.size() != 2) lacking();
     Type d = found[0], s = found[1];
@@ -25,30 +31,54 @@ void Decoder::convert() {
     std::string round;
     for (const char* r : {"rni", "rzi", "rmi", "rpi"})
         if (has(r)) round = r;
+    bool narrow = is_narrow(d);
     std::string key = "cvt.";
-    if (is_float(s) && !is_float(d) && round.empty()) round = "rzi";
+    if (is_float(s) && !is_float(d) && !narrow && round.empty()) round = "rzi";
+    if (narrow && round.empty())  // what has fewer bits than a float is rounded by its handler
+        for (const char* r : {"rz", "rm", "rp", "rna"})
+            if (has(r)) round = r;
     if (!round.empty()) key += round + ".";
     if (has("sat") && !is_float(d) && !is_float(s)) key += "sat.";
     key += std::string(name_of(d)) + "." + std::string(name_of(s));
-    if (is_float(d) || is_float(s)) set_mode(wanted_mode());
+    if (is_float(d) || is_float(s)) set_mode(narrow ? 0 : wanted_mode());
     Op op = fresh();
     op.a = source(operand(1), s);
     if (here_->operands.size() > 2) op.b = source(operand(2), s);
+    if (has("relu") && size_of(d) == 2 && d != Type::f16 &&
+        d != Type::bf16) {  // before it is too short to tell
+        op.a = rectified(op.a, s);
+        if (here_->operands.size() > 2) op.b = rectified(op.b, s);
+    }
     uint32_t value = std::max(2u, size_of(d));
     uint32_t room = operand(0).kind == Operand::sink ? value : width(operand(0)),
              real = destination(operand(0), room);
     op.dst = room == value ? real : temp(value);
     emit(key, op);
-    if (has("sat") && is_float(d)) {
-        Op clip = fresh();
-        clip.dst = clip.a = op.dst;
-        emit("sat." + std::string(name_of(d)), clip);
-    }
+    if (is_float(d) || d == Type::tf32) finish(op.dst, d);
     if (room != value) {
         Op grow = fresh();
         grow.dst = real, grow.a = op.dst;
         emit((is_signed(d) && room > value ? "resize.s" : "resize.") + bits(room) + "." + bits(value), grow);
     }
+}
+
+uint32_t Decoder::rectified(uint32_t slot, Type type) {
+    uint32_t t = temp(size_of(type));
+    prepare("relu." + std::string(name_of(type)), t, slot);
+    return t;
+}
+
+// cvt.pack.sat.CONVERTED.s32[.b32]: two numbers into the low bits, c moved up behind them.
+void Decoder::pack() {
+    std::string_view to = here_->parts[3 - (has("sat") ? 0 : 1)];
+    Op op = fresh();
+    op.imm = std::stoi(std::string(to.substr(1)));
+    op.sub = to[0] == 's';
+    op.a = source(operand(1), Type::s32);
+    op.b = source(operand(2), Type::s32);
+    op.c = here_->operands.size() > 3 ? source(operand(3), Type::b32) : constant(4, 0);
+    op.dst = destination(operand(0), 4);
+    emit("cvt.pack", op);
 }
 
 void Decoder::move() {
@@ -64,13 +94,13 @@ void Decoder::move() {
         std::vector<uint32_t> parts;
         if (s.parts.size() != 2 && s.parts.size() != 4) wrong("a vector has two or four elements");
         uint32_t part = bytes / static_cast<uint32_t>(s.parts.size());
-        Type pt = part == 2 ? Type::b16 : Type::b32;
-        if (part < 2) lacking("packing bytes");
+        if (!part) wrong("too many elements");
+        Type pt = part == 1 ? Type::b8 : part == 2 ? Type::b16 : part == 4 ? Type::b32 : Type::b64;
         for (const Operand& o : s.parts) parts.push_back(source(o, pt));
         while (parts.size() > 1) {
             std::vector<uint32_t> next;
             for (size_t i = 0; i + 1 < parts.size(); i += 2) {
-                uint32_t to = parts.size() == 2 ? destination(d, bytes) : temp(part * 2);
+                uint32_t to = parts.size() == 2 ? destination(d, bytes) : temp(std::max(2u, part * 2));
                 put("pack." + bits(part * 2) + "." + bits(part), to, parts[i], parts[i + 1]);
                 next.push_back(to);
             }
@@ -82,14 +112,14 @@ void Decoder::move() {
     if (d.kind == Operand::vector) {
         if (d.parts.size() != 2 && d.parts.size() != 4) wrong("a vector has two or four elements");
         uint32_t part = bytes / static_cast<uint32_t>(d.parts.size());
-        if (part < 2) lacking("unpacking bytes");
+        if (!part) wrong("too many elements");
         std::vector<uint32_t> values = {source(s, t)};
         uint32_t size = bytes;
         while (size > part) {
             std::vector<uint32_t> next;
             for (uint32_t v : values)
                 for (bool high : {false, true}) {
-                    uint32_t to = temp(size / 2);
+                    uint32_t to = temp(std::max(2u, size / 2));
                     put((high ? "high." : "resize.") + bits(size / 2) + "." + bits(size), to, v);
                     next.push_back(to);
                 }
@@ -98,12 +128,12 @@ void Decoder::move() {
         }
         for (size_t i = 0; i < d.parts.size(); ++i)
             if (d.parts[i].kind != Operand::sink)
-                put("mov.b" + bits(part), destination(d.parts[i], part), values[i]);
+                put("mov.b" + bits(std::max(2u, part)), destination(d.parts[i], part), values[i]);
         return;
     }
     if (s.kind == Operand::special && d.kind == Operand::variable) {
         int which;
-        if (special(s.name, which)) {
+        if (special(s.name, which) && bytes) {
             Op op = fresh();
             op.dst = destination(d, bytes);
             op.imm = which;

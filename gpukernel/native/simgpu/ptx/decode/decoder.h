@@ -45,6 +45,7 @@ class Decoder {
     std::vector<std::pair<std::string, uint32_t>> table_fixups_;
     const Instruction* here_ = nullptr;
     uint32_t mode_ = 0;
+    uint32_t stack_top_ = 0, stack_begin_ = 0;  // where alloca is used
 
     // operands.cpp: registers, constants, addresses of variables.
     [[noreturn]] void lacking(const std::string& why = "") const;
@@ -84,10 +85,24 @@ class Decoder {
     void instruction(const Instruction& in);
     void arithmetic();
     void set_predicate(bool to_register);
+    void lop3_predicate(Op op);
+    void compare_halves(const std::string& compare, const std::string& combine, bool to_register);
+    void finish(uint32_t slot, Type type);
     void convert();
+    uint32_t rectified(uint32_t slot, Type type);
+    void pack();
     void move();
     void load_store(bool load);
     void atomic();
+    bool in_shared() const { return has("shared") || has("shared::cta") || has("shared::cluster"); }
+    uint32_t generic_address(const Operand& address);
+    void copy_async();
+    void mbarrier();
+    void barrier_object(const std::string& what, const Operand* result, const Operand& address,
+                        uint32_t value);
+    void stack();
+    bool grows_stack() const;
+    void video();
     void address_conversion();
     void control(const std::string& base);
     void barrier();

@@ -14,7 +14,12 @@ Decoder::Decoder(const FunctionTree& tree, const Symbols& symbols, Function& out
       placed_(tree.variables.size(), false) {}
 
 void Decoder::run() {
-    carry_ = reserve(4);  // slot 0
+    carry_ = reserve(16 * kLanes);  // slot 0: also what an operand that is not there refers to
+    if (grows_stack()) {  // its first operation sets the top, once the size of the frame is known
+        Op first;
+        first.fn = find_handler("nothing");
+        out_.code.push_back(first);
+    }
     for (int p : tree_.params) is_param_.insert(p);
     std::multimap<uint32_t, std::string> leaders;
     for (auto& [name, at] : tree_.labels) leaders.emplace(at, name);
@@ -27,6 +32,12 @@ void Decoder::run() {
         instruction(*here_);
     }
     set_mode(0);
+    if (stack_top_) {
+        Op& first = out_.code.front();
+        first.fn = find_handler("local.64");
+        first.dst = stack_top_;
+        first.imm = stack_begin_;
+    }
     Op end;
     end.control = out_.kernel ? Control::exit : Control::ret;
     out_.code.push_back(end);
@@ -48,11 +59,17 @@ void Decoder::run() {
     out_.constants = {};
 }
 
+bool Decoder::grows_stack() const {
+    for (const Instruction& in : tree_.body)
+        if (in.parts[0] == "alloca" || in.parts[0] == "stacksave") return true;
+    return false;
+}
+
 void Decoder::instruction(const Instruction& in) {
     const std::string& base = in.parts[0];
     static const std::set<std::string> controls = {"bra", "brx",     "ret",  "exit",  "call",
                                                    "bar", "barrier", "trap", "brkpt", "nanosleep"};
-    static const std::set<std::string> warps = {"shfl", "vote", "match", "redux", "activemask"};
+    static const std::set<std::string> warps = {"shfl", "vote", "match", "redux", "activemask", "elect"};
     if (controls.count(base) || warps.count(base)) {
         set_mode(0);
         if (warps.count(base)) return warp(base);
@@ -64,8 +81,18 @@ void Decoder::instruction(const Instruction& in) {
     if (base == "mov") return move();
     if (base == "cvta" || base == "isspacep") return address_conversion();
     if (base == "membar" || base == "fence") return emit("touch", fresh(false));
-    if (base == "prefetch" || base == "prefetchu" || base == "pmevent" || base == "discard" ||
-        base == "applypriority" || base == "setmaxnreg")
+    if (base == "cp") return copy_async();
+    if (base == "mbarrier") return mbarrier();
+    if (base == "mapa" || base == "getctarank") return address_conversion();
+    if (base == "stacksave" || base == "stackrestore" || base == "alloca") return stack();
+    if (base == "createpolicy") {
+        Op op = fresh();
+        op.a = constant(8, 0), op.dst = destination(operand(0), 8);
+        return emit("mov.b64", op);
+    }
+    if (base.starts_with("v") && base != "vote") return video();
+    if (base == "griddepcontrol" || base == "prefetch" || base == "prefetchu" || base == "pmevent" ||
+        base == "discard" || base == "applypriority" || base == "setmaxnreg")
         return;
     if (base == "setp") return set_predicate(false);
     if (base == "set") return set_predicate(true);

@@ -6,7 +6,7 @@ namespace gpukernel::simgpu::ptx {
 // Fills in the address operand; says in which space it lies when the name tells more than the instruction.
 Space Decoder::space_of(Op& op, const Operand& address) {
     Space space = has("global") || has("const")                               ? Space::global
-                  : has("shared") || has("shared::cta")                       ? Space::shared
+                  : in_shared()                                               ? Space::shared
                   : has("local")                                              ? Space::local
                   : has("param") || has("param::entry") || has("param::func") ? Space::param
                                                                               : Space::generic;
@@ -49,6 +49,7 @@ void Decoder::load_store(bool load) {
     if (address.kind != Operand::address) wrong("expected an address in brackets");
     Op op = fresh();
     Space space = space_of(op, address);
+    op.access = load ? Access::read : Access::write;
     std::string key = std::string(load ? "ld." : "st.") + name_of(space) + ".";
     uint32_t size = size_of(t);
     std::vector<Operand> list = value.kind == Operand::vector ? value.parts : std::vector<Operand>{value};
@@ -58,7 +59,7 @@ void Decoder::load_store(bool load) {
     if (!room || (load && room < size)) room = std::max(2u, size);
     if (room < size && !load) wrong("the register is smaller than what is stored");
     std::string element = (load && is_signed(t) && room > size ? "s" : "u") + bits(size) + "." + bits(room);
-    Type room_type = room == 2 ? Type::b16 : room == 4 ? Type::b32 : Type::b64;
+    Type room_type = room == 16 ? Type::b128 : room == 2 ? Type::b16 : room == 4 ? Type::b32 : Type::b64;
     if (value.kind == Operand::vector) {
         key += "v" + std::to_string(list.size()) + "." + element;
         op.extra = 0;
@@ -87,21 +88,40 @@ void Decoder::atomic() {
     const Operand& address = operand(result ? 1 : 0);
     if (address.kind != Operand::address) wrong("expected an address in brackets");
     set_mode(0);
-    Op op = fresh();
+    const uint32_t at = generic_address(address);
+    size_t first = result ? 2 : 1;
+    auto update = [&](uint32_t offset, const Operand& value, const Operand* to) {
+        Op op = fresh();
+        op.a = at, op.imm = offset;
+        op.access = Access::atomic;
+        op.b = source(value, t);
+        if (what == "cas") op.c = source(operand(first + 1), t);
+        if (to && to->kind != Operand::sink) op.dst = destination(*to, size_of(t)), op.sub2 = 1;
+        emit("atom." + what + "." + std::string(name_of(t)), op);
+    };
+    const Operand& value = operand(first);
+    if (value.kind != Operand::vector) return update(0, value, result ? &operand(0) : nullptr);
+    // A vector is no single update on a GPU either: each element by itself (9.7.13.5).
+    for (uint32_t n = 0; n < value.parts.size(); ++n)
+        update(n * size_of(t), value.parts[n], result ? &operand(0).parts.at(n) : nullptr);
+}
+
+// Where an address operand points, offset and all, in generic space: a slot of 64 bits.
+uint32_t Decoder::generic_address(const Operand& address) {
+    Op op;
     Space space = space_of(op, address);
-    if (op.sub) op.a = fit(op.a, 4, 8, false), op.sub = 0;
+    uint32_t slot = op.sub ? fit(op.a, 4, 8, false) : op.a;
+    if (op.imm) {
+        uint32_t sum = temp(8);
+        prepare("add.b64", sum, slot, 0, constant(8, static_cast<uint64_t>(op.imm)));
+        slot = sum;
+    }
     if (space == Space::shared || space == Space::local) {
         uint32_t wide = temp(8);
-        uint32_t sum = temp(8);
-        prepare("add.b64", sum, op.a, 0, constant(8, static_cast<uint64_t>(op.imm)));
-        prepare(space == Space::shared ? "cvta.shared" : "cvta.local", wide, sum);
-        op.a = wide, op.imm = 0;
+        prepare(space == Space::shared ? "cvta.shared" : "cvta.local", wide, slot);
+        slot = wide;
     }
-    size_t first = result ? 2 : 1;
-    op.b = source(operand(first), t);
-    if (what == "cas") op.c = source(operand(first + 1), t);
-    if (result && operand(0).kind != Operand::sink) op.dst = destination(operand(0), size_of(t)), op.sub2 = 1;
-    emit("atom." + what + "." + std::string(name_of(t)), op);
+    return slot;
 }
 
 void Decoder::address_conversion() {
@@ -109,23 +129,135 @@ void Decoder::address_conversion() {
     if (here_->parts[0] == "isspacep") {
         op.dst = destination(operand(0), 0);
         op.a = source(operand(1), Type::u64);
-        op.imm = has("shared") || has("shared::cta") ? 1
-                 : has("local")                      ? 2
-                 : has("param")                      ? 3
-                 : has("const")                      ? 99
-                                                     : 0;
+        op.imm = in_shared() ? 1 : has("local") ? 2 : has("param") ? 3 : has("const") ? 99 : 0;
         return emit("isspacep", op);
+    }
+    if (here_->parts[0] == "mapa") {  // the only block of its cluster
+        const uint32_t bytes = size_of(type());
+        op.a = source(operand(1), bytes == 8 ? Type::u64 : Type::u32);
+        op.dst = destination(operand(0), bytes);
+        return emit("mov.b" + bits(bytes), op);
+    }
+    if (here_->parts[0] == "getctarank") {
+        op.a = constant(4, 0);
+        op.dst = destination(operand(0), 4);
+        return emit("mov.b32", op);
     }
     if (size_of(type()) != 8) lacking("32-bit generic addresses");
     op.a = source(operand(1), Type::u64);
     op.dst = destination(operand(0), 8);
-    bool window = has("shared") || has("shared::cta") || has("local") || has("param") || has("param::entry");
+    bool window = in_shared() || has("local") || has("param") || has("param::entry");
     if (!window) return emit("mov.b64", op);
     if (has("to")) return emit("cvta.to", op);
     emit(has("local")                          ? "cvta.local"
          : has("param") || has("param::entry") ? (out_.kernel ? "cvta.param" : "cvta.local")
                                                : "cvta.shared",
          op);
+}
+
+// Copies that CUDA may finish later are finished at once; waiting for them is nothing (9.7.9.25).
+void Decoder::copy_async() {
+    if (has("commit_group") || has("wait_group") || has("wait_all")) return;
+    if (has("bulk") || has("reduce")) lacking();
+    if (has("mbarrier")) {
+        if (!has("noinc")) return;  // what it announces it also does
+        return barrier_object("arrive", nullptr, operand(0), constant(4, 1));
+    }
+    Op op = fresh();
+    const uint32_t size = static_cast<uint32_t>(operand(2).value);
+    op.b = generic_address(operand(1));
+    op.a = temp(8);
+    prepare("cvta.shared", op.a, [&] {
+        Op to;
+        space_of(to, operand(0));
+        uint32_t sum = temp(8);
+        prepare("add.b64", sum, to.sub ? fit(to.a, 4, 8, false) : to.a, 0,
+                constant(8, static_cast<uint64_t>(to.imm)));
+        return sum;
+    }());
+    op.imm = size;
+    op.c = constant(4, size);
+    size_t extra = here_->operands.size() - (has("L2::cache_hint") ? 1 : 0);
+    if (extra > 3) {  // how much to read, the rest is zeros; or a predicate: read nothing
+        const Operand& limit = operand(3);
+        const bool pred = limit.kind == Operand::variable && variable(limit).type == Type::pred;
+        if (pred) {
+            Op select = fresh(false);
+            select.a = constant(4, 0), select.b = op.c, select.c = source(limit, Type::pred);
+            select.sub = limit.negated, select.dst = op.c = temp(4);
+            emit("selp.b32", select);
+        } else {
+            op.c = source(limit, Type::u32);
+        }
+    }
+    emit("cp.async", op);
+}
+
+// mbarrier objects (9.7.13.15): 64 bits in shared memory.
+void Decoder::mbarrier() {
+    const std::string& what = here_->parts[1];
+    if (what == "pending_count") {
+        Op op = fresh();
+        op.a = source(operand(1), Type::b64);
+        op.dst = destination(operand(0), 4);
+        return emit("mbarrier.pending_count", op);
+    }
+    if (what == "init" || what == "inval" || what == "expect_tx" || what == "complete_tx")
+        return barrier_object(what, nullptr, operand(0),
+                              what == "inval" ? constant(4, 0) : source(operand(1), Type::u32));
+    const bool waits = what == "test_wait" || what == "try_wait";
+    const bool returns = operand(0).kind != Operand::address;
+    const size_t at = returns ? 1 : 0;
+    std::string key = what;
+    if (has("expect_tx")) key += ".expect_tx";
+    if (waits) key = has("parity") ? "wait.parity" : "wait";
+    uint32_t value = waits ? source(operand(at + 1), has("parity") ? Type::u32 : Type::b64)
+                     : here_->operands.size() > at + 1 ? source(operand(at + 1), Type::u32)
+                                                       : constant(4, 1);
+    barrier_object(key, returns ? &operand(0) : nullptr, operand(at), value);
+}
+
+void Decoder::barrier_object(const std::string& what, const Operand* result, const Operand& address,
+                             uint32_t value) {
+    Op op = fresh();
+    Op place;
+    Space space = space_of(place, address);
+    uint32_t slot = place.sub ? fit(place.a, 4, 8, false) : place.a, sum = temp(8);
+    prepare("add.b64", sum, slot, 0, constant(8, static_cast<uint64_t>(place.imm)));
+    op.a = sum;
+    if (space == Space::shared || in_shared()) {
+        op.a = temp(8);
+        prepare("cvta.shared", op.a, sum);
+    }
+    op.b = value;
+    if (result && result->kind != Operand::sink)
+        op.dst = destination(*result, what.starts_with("wait") ? 0 : 8), op.sub2 = 1;
+    emit("mbarrier." + what, op);
+}
+
+// A thread's own stack (9.7.15): its top is kept in a register of each lane, from the function's frame
+// upwards.
+void Decoder::stack() {
+    constexpr uint32_t kRoom = 16 << 10;
+    if (!stack_top_) {
+        out_.local_bytes = round_up(out_.local_bytes, 16);
+        stack_begin_ = out_.local_bytes;
+        out_.local_bytes += kRoom;
+        stack_top_ = temp(8);
+    }
+    Op op = fresh();
+    const std::string& base = here_->parts[0];
+    if (base == "stackrestore") {
+        op.a = source(operand(0), Type::u64), op.dst = stack_top_;
+        return emit("mov.b64", op);
+    }
+    op.dst = destination(operand(0), 8);
+    op.a = stack_top_;
+    if (base == "stacksave") return emit("mov.b64", op);
+    op.b = source(operand(1), Type::u64);
+    op.c = constant(4, here_->operands.size() > 2 ? static_cast<uint64_t>(operand(2).value) : 8);
+    op.imm = stack_begin_ + kRoom;
+    emit("alloca", op);
 }
 
 }  // namespace gpukernel::simgpu::ptx

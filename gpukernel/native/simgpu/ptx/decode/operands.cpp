@@ -47,14 +47,20 @@ constexpr std::pair<const char*, int> kSpecials[] = {
     {"%globaltimer_hi", kGlobalTimerHi},
     {"%dynamic_smem_size", kDynamicSmem},
     {"%total_smem_size", kTotalSmem},
-    {"%envreg0", kZero},
     {"%envreg1", kWorkspaceHigh},
     {"%envreg2", kWorkspaceLow},
-    {"%clusterid.x", kZero},
-    {"%nclusterid.x", kOne},
-    {"%is_explicit_cluster", kZero},
-    {"%cluster_ctarank", kZero},
+    // A block is a cluster of its own.
+    {"%clusterid.x", kCtaidX},
+    {"%clusterid.y", kCtaidY},
+    {"%clusterid.z", kCtaidZ},
+    {"%nclusterid.x", kNctaidX},
+    {"%nclusterid.y", kNctaidY},
+    {"%nclusterid.z", kNctaidZ},
+    {"%cluster_nctaid.x", kOne},
+    {"%cluster_nctaid.y", kOne},
+    {"%cluster_nctaid.z", kOne},
     {"%cluster_nctarank", kOne},
+    {"%aggr_smem_size", kTotalSmem},
 };
 
 }  // namespace
@@ -62,6 +68,10 @@ constexpr std::pair<const char*, int> kSpecials[] = {
 bool Decoder::special(const std::string& name, int& which) const {
     for (auto& [known, number] : kSpecials)
         if (name == known) return which = number, true;
+    // Counters and places that exist and hold nothing here.
+    for (std::string_view start : {"%envreg", "%pm", "%reserved_smem_offset_", "%cluster_ctaid.",
+                                   "%cluster_ctarank", "%is_explicit_cluster", "%current_graph_exec"})
+        if (name.starts_with(start)) return which = kZero, true;
     return false;
 }
 
@@ -183,7 +193,8 @@ uint32_t Decoder::source(const Operand& o, Type type, uint32_t bytes) {
         case Operand::floating64:
             return constant(bytes, immediate(o, type));
         case Operand::special: {
-            if (o.name == "%p" || bytes == 0) wrong("unknown predicate " + o.name);
+            if (bytes == 0 && o.name == "%is_explicit_cluster") return constant(0, 0);
+            if (bytes == 0) wrong("unknown predicate " + o.name);
             uint32_t slot = temp(bytes);
             int which;
             if (special(o.name, which)) return prepare("special." + bits(bytes), slot, 0, which), slot;

@@ -1,0 +1,183 @@
+"""``gpukernel smi``: one's own slices and what runs on them.
+
+Inside a slice the figures come from its workers, through the NVML library beside the shim, as they do for every
+NVML tool.  Elsewhere they come from the pool's leases, which agents bring up to date every two seconds; the pool
+knows neither programs nor utilisation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import getpass
+import os
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from gpukernel import native
+from gpukernel.cli.output import Problem, bar, print_json, size
+from gpukernel.cli.tables import ask_pool, make_table
+from gpukernel.remoting.environment import LEASE_FILE_VARIABLE
+
+__all__ = ["smi"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program on a slice; `memory_bytes` is what it has allocated."""
+
+    pid: int
+    command: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class SliceUse:
+    """One slice and its use: memory in bytes, `gpu_share` of the last second from 0 to 1, `gpu_seconds` in all.
+
+    `lease` is the lease's id and `device` the place among its devices, from 0.  What the source does not know is
+    None: the pool `gpu_share` and `programs`, a slice's workers `gpu_seconds`.
+    """
+
+    lease: str
+    device: int
+    model: str
+    memory_bytes: int
+    memory_used_bytes: int
+    connections: int
+    gpu_share: float | None = None
+    gpu_seconds: float | None = None
+    programs: tuple[Program, ...] | None = None
+
+
+def smi(watch: float | None, pool: str | None, state: Path | None, json: bool) -> None:
+    """Show once, or every `watch` seconds until interrupted."""
+    if watch is not None and json:
+        raise Problem("--watch shows a table; ask for --json again and again instead.", 2)
+    if watch is not None and not watch >= 0.1:
+        raise Problem(f"Every {watch:g} s is too often; the shortest is 0.1 s.", 2)
+    lease_file = os.environ.get(LEASE_FILE_VARIABLE)
+
+    def look() -> list[SliceUse]:
+        return _of_this_slice(Path(lease_file)) if lease_file else _of_the_pool(pool, state)
+
+    if json:
+        print_json(look())
+        return
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    if watch is None:
+        console.print(_picture(look()))
+        return
+    with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+        while True:
+            picture = _picture(look())
+            if console.is_terminal:
+                live.update(picture, refresh=True)
+            else:
+                console.print(picture)
+            time.sleep(watch)
+
+
+def _of_the_pool(pool: str | None, state: Path | None) -> list[SliceUse]:
+    mine = {getpass.getuser(), os.environ.get("JUPYTERHUB_USER")}
+    leases, _ = ask_pool(pool, state, lambda client: client.leases())
+    return [
+        SliceUse(
+            lease=lease.id,
+            device=number,
+            model=piece.device_name,
+            memory_bytes=piece.memory_bytes,
+            memory_used_bytes=piece.usage.memory_used_bytes,
+            connections=piece.usage.connections,
+            gpu_seconds=piece.usage.gpu_seconds,
+        )
+        for lease in leases
+        if lease.state == "live" and lease.holder.person in mine
+        for number, piece in enumerate(lease.slices)
+    ]
+
+
+def _of_this_slice(lease_file: Path) -> list[SliceUse]:
+    import pynvml as nvml
+
+    try:
+        lines = [line.split() for line in lease_file.read_text().splitlines()]
+    except OSError as error:
+        raise Problem(f"The lease file {lease_file} cannot be read: {error.strerror}.") from None
+    lease = next((words[1] for words in lines if words[:1] == ["lease"] and len(words) > 1), "")
+    # Loaded by its path it is the library that pynvml then finds by name, also without LD_LIBRARY_PATH.
+    ctypes.CDLL(str(native.nvml_library()))
+    try:
+        nvml.nvmlInit()
+        return [_device(nvml, lease, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError_DriverNotLoaded:
+        raise Problem(
+            "This slice's lease is over; start the program or the kernel again for another."
+        ) from None
+    except nvml.NVMLError as error:
+        raise Problem(
+            f"This slice's worker does not answer ({error}); its lease may be over: see “gpukernel leases --all”."
+        ) from None
+
+
+def _device(nvml: Any, lease: str, index: int) -> SliceUse:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    programs = [
+        Program(one.pid, _command(one.pid, nvml.nvmlSystemGetProcessName(one.pid)), one.usedGpuMemory)
+        for one in running
+    ]
+    return SliceUse(
+        lease=lease,
+        device=index,
+        model=nvml.nvmlDeviceGetName(handle),
+        memory_bytes=memory.total,
+        memory_used_bytes=memory.used,
+        connections=len(programs),
+        gpu_share=nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        programs=tuple(programs),
+    )
+
+
+def _command(pid: int, name: str) -> str:
+    """The command line of `pid` where it is `name` that runs there: it may be the number of another machine."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return name
+    return shlex.join(words) if words[0] == name else name
+
+
+def _picture(slices: list[SliceUse]) -> RenderableType:
+    if not slices:
+        return "You hold no slice."
+    right = ("Use", "GPU", "GPU time", "Programs")
+    inside = slices[0].programs is not None
+    table = make_table(
+        "Lease", "Device", "Model", "Memory", "Use", "GPU" if inside else "GPU time", "Programs", right=right
+    )
+    for one in slices:
+        table.add_row(
+            one.lease[:8],
+            str(one.device),
+            one.model,
+            bar(one.memory_used_bytes, one.memory_bytes),
+            f"{size(one.memory_used_bytes)} of {size(one.memory_bytes)}",
+            f"{one.gpu_seconds:.1f} s" if one.gpu_share is None else f"{one.gpu_share:.0%}",
+            str(one.connections),
+        )
+    programs = make_table("Device", "PID", "Memory", "Program", right=("PID", "Memory"))
+    for one in slices:
+        for program in one.programs or ():
+            command = Text(program.command, no_wrap=True, overflow="ellipsis")
+            programs.add_row(str(one.device), str(program.pid), size(program.memory_bytes), command)
+    return Group(table, programs) if programs.row_count else table

@@ -1,0 +1,156 @@
+#include "slice.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "wire/body.h"
+#include "wire/handshake.h"
+#include "wire/lease_file.h"
+
+namespace {
+using Clock = std::chrono::steady_clock;
+using gpukernel::wire::FrameHeader;
+using gpukernel::wire::Reader;
+using gpukernel::wire::Special;
+
+constexpr int ANSWER_SECONDS = 2;
+constexpr auto LOST_TIME =
+    std::chrono::seconds(1);  // a worker that did not answer is not asked again at once
+constexpr uint32_t MOST_ANSWER = 1 << 20;
+
+unsigned users = 0;  // nvmlInit less nvmlShutdown
+// Never destroyed: threads may be inside at exit.
+auto& known = *new std::vector<std::unique_ptr<nvmlDevice_st>>;
+size_t present = 0;  // the first so many of them are the lease's devices
+}  // namespace
+
+void nvmlDevice_st::belong_to(unsigned place, std::vector<std::string> endpoints, std::string secret) {
+    index = place;
+    endpoints_ = std::move(endpoints), secret_ = std::move(secret);
+    lost_ = {}, knows_facts_ = false;
+}
+
+void nvmlDevice_st::forget() { socket_ = {}; }
+
+bool nvmlDevice_st::connect() {
+    if (socket_) return true;
+    if (lost_ != Clock::time_point{} && Clock::now() - lost_ < LOST_TIME) return false;
+    std::string reason;
+    socket_ = gpukernel::wire::connect_to_worker(endpoints_, secret_, ANSWER_SECONDS, reason);
+    lost_ = socket_ ? Clock::time_point{} : Clock::now();
+    return static_cast<bool>(socket_);
+}
+
+bool nvmlDevice_st::ask_once(Special question, std::vector<char>& answer) {
+    const FrameHeader request{0, static_cast<uint16_t>(question), 0};
+    struct {
+        FrameHeader header;
+        uint32_t result, printed;
+    } head;
+    if (!socket_.write(&request, sizeof request) || !socket_.read(&head, sizeof head)) return false;
+    if (head.header.call != request.call || head.header.length < 8 || head.header.length > MOST_ANSWER ||
+        head.result || head.printed)
+        return false;
+    answer.resize(head.header.length - 8);
+    return socket_.read(answer.data(), answer.size());
+}
+
+nvmlReturn_t nvmlDevice_st::ask(Special question, std::vector<char>& answer) {
+    for (bool fresh : {!socket_, true}) {
+        if (!connect()) break;
+        if (ask_once(question, answer)) return NVML_SUCCESS;
+        forget();
+        if (fresh) break;
+    }
+    if (lost_ == Clock::time_point{}) lost_ = Clock::now();
+    return NVML_ERROR_GPU_IS_LOST;
+}
+
+nvmlReturn_t nvmlDevice_st::facts(const gpukernel::wire::DeviceFacts*& facts) {
+    if (!knows_facts_) {
+        std::vector<char> answer;
+        if (nvmlReturn_t error = ask(Special::device, answer)) return error;
+        if (answer.size() != sizeof facts_) return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+        std::memcpy(&facts_, answer.data(), sizeof facts_);
+        knows_facts_ = true;
+    }
+    facts = &facts_;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDevice_st::usage(gpukernel::nvml::Usage& usage) {
+    std::vector<char> answer;
+    if (nvmlReturn_t error = ask(Special::usage, answer)) return error;
+    Reader in(answer.data(), answer.size());
+    usage.memory_limit = in.get<uint64_t>();
+    usage.memory_used = in.get<uint64_t>();
+    usage.gpu_seconds = in.get<double>();
+    usage.gpu_share = in.get<double>();
+    usage.programs.clear();
+    for (uint32_t left = in.get<uint32_t>(); left && !in.failed(); --left) {
+        const auto pid = in.get<uint32_t>();
+        const auto bytes = in.get<uint64_t>();
+        usage.programs.push_back({pid, bytes, std::string(in.text())});
+    }
+    return in.failed() ? NVML_ERROR_LIB_RM_VERSION_MISMATCH : NVML_SUCCESS;
+}
+
+namespace gpukernel::nvml {
+
+std::mutex state_mutex;
+
+namespace {
+// A forked child has its parent's sockets; it makes its own.
+void before_fork() { state_mutex.lock(); }
+void in_parent() { state_mutex.unlock(); }
+void in_child() {
+    for (auto& device : known) device->forget();
+    state_mutex.unlock();
+}
+}  // namespace
+
+nvmlReturn_t begin() {
+    std::lock_guard lock(state_mutex);
+    static const int registered = ::pthread_atfork(before_fork, in_parent, in_child);
+    (void)registered;
+    if (users) return ++users, NVML_SUCCESS;
+    const char* path = std::getenv("GPUKERNEL_LEASE_FILE");
+    wire::LeaseFile lease;
+    std::string reason;
+    if (!path || !*path || !wire::read_lease_file(path, lease, reason)) return NVML_ERROR_DRIVER_NOT_LOADED;
+    for (present = 0; present < lease.devices.size(); ++present) {
+        if (present == known.size()) known.push_back(std::make_unique<nvmlDevice_st>());
+        nvmlDevice_st& device = *known[present];
+        device.belong_to(static_cast<unsigned>(present), lease.devices[present], lease.secret);
+    }
+    ++users;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t end() {
+    std::lock_guard lock(state_mutex);
+    if (!users) return NVML_ERROR_UNINITIALIZED;
+    if (--users == 0)
+        for (auto& device : known) device->forget();
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t devices(std::vector<nvmlDevice_t>& devices) {
+    if (!users) return NVML_ERROR_UNINITIALIZED;
+    devices.clear();
+    for (size_t i = 0; i < present; ++i) devices.push_back(known[i].get());
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t check(nvmlDevice_t device) {
+    if (!users) return NVML_ERROR_UNINITIALIZED;
+    const auto end = known.begin() + static_cast<ptrdiff_t>(present);
+    const bool found = std::any_of(known.begin(), end, [&](auto& one) { return one.get() == device; });
+    return found ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+}  // namespace gpukernel::nvml

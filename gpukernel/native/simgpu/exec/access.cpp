@@ -1,0 +1,158 @@
+// The slow half of every memory access: each lane's address by itself, and what a person is told when it is
+// wrong.
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "block.h"
+
+namespace gpukernel::simgpu {
+namespace {
+
+// The name as it stands in the source: C++ names demangled, without the tags that Numba's carry.
+std::string readable(const std::string& name) {
+    int status = 0;
+    std::unique_ptr<char, FreeBytes> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status));
+    if (status || !text) return name;
+    std::string out = text.get();
+    for (size_t at; (at = out.find("[abi:")) != std::string::npos;) {
+        size_t end = out.find(']', at);
+        if (end == std::string::npos) break;
+        out.erase(at, end - at + 1);
+    }
+    return out;
+}
+
+std::string hexadecimal(uint64_t value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+    return text;
+}
+
+const char* window(Space space) {
+    switch (space) {
+        case Space::shared:
+            return "__shared__";
+        case Space::local:
+            return "__local__";
+        case Space::param:
+            return "parameter";
+        default:
+            return "__global__";
+    }
+}
+
+// Where an address lies, seen from the allocation that it probably meant.
+std::string neighbourhood(const Warp& warp, uint64_t address) {
+    auto block = warp.launch->memory->nearest(address);
+    if (!block) return "";
+    std::string whole = std::to_string(block->bytes) + " bytes at " + hexadecimal(block->address);
+    const uint64_t end = block->address + block->bytes;
+    if (address < block->address)
+        return ", " + std::to_string(block->address - address) + " bytes before the nearest allocation, " +
+               whole;
+    if (address >= end)
+        return ", " + std::to_string(address - end) + " bytes after the nearest allocation, " + whole;
+    return ", across the end of the allocation of " + whole;
+}
+
+[[noreturn]] void fault(Warp& warp, const Op& op, int lane, Status status, Space space, uint64_t address,
+                        uint32_t size) {
+    static const char* const kinds[] = {"read", "write", "atomic"};
+    const bool misaligned = status == Status::misaligned_address;
+    std::string text = std::string(misaligned ? "Misaligned " : "Invalid ") + window(space) + " " +
+                       kinds[static_cast<int>(op.access)] + " of size " + std::to_string(size) + " bytes " +
+                       place(warp, lane, op.line) + ": address " + hexadecimal(address) +
+                       (misaligned ? " is misaligned" : " is out of bounds");
+    if (!misaligned && space == Space::global) text += neighbourhood(warp, address);
+    if (!misaligned && space == Space::shared)
+        text += ", the block has " + std::to_string(warp.shared_bytes) + " bytes";
+    throw Fault{status, text};
+}
+
+}  // namespace
+
+std::string place(const Warp& warp, int lane, uint32_t ptx_line) {
+    const Function &kernel = *warp.launch->kernel, &here = *warp.frame->function;
+    std::string text = "at " + readable(kernel.name);
+    if (&here != &kernel) text += " in " + readable(here.name);
+    const SourceLine* source = nullptr;
+    for (const SourceLine& s : here.sources)
+        if (s.ptx_line <= ptx_line) source = &s;
+    if (source) text += ", " + source->file.substr(source->file.rfind('/') + 1) + ":" + std::to_string(source->line);
+    if (ptx_line) text += " (line " + std::to_string(ptx_line) + " of its PTX)";
+    char thread[160];
+    const BlockState& block = *warp.block;
+    std::snprintf(thread, sizeof thread, " by thread (%u,%u,%u) in block (%u,%u,%u)", warp.tid[0][lane],
+                  warp.tid[1][lane], warp.tid[2][lane], block.ctaid[0], block.ctaid[1], block.ctaid[2]);
+    return text + thread;
+}
+
+void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+        if (!(warp.exec >> lane & 1)) continue;
+        uint64_t at = address[lane], offset = at;
+        Space here = space;
+        if (space == Space::generic) {
+            offset = at & kOffsetMask;
+            switch (at >> kWindowShift) {
+                case 0:
+                    here = Space::global;
+                    break;
+                case kSharedWindow >> kWindowShift:
+                    here = Space::shared;
+                    break;
+                case kLocalWindow >> kWindowShift:
+                    here = Space::local;
+                    break;
+                case kParamWindow >> kWindowShift:
+                    here = Space::param;
+                    break;
+                default:
+                    fault(warp, op, lane, Status::illegal_address, Space::global, at, size);
+            }
+        }
+        if (offset & (size - 1) && size <= 16)
+            fault(warp, op, lane, Status::misaligned_address, here, at, size);
+        char* base = nullptr;
+        uint64_t bytes = 0;
+        switch (here) {
+            case Space::shared:
+                base = warp.shared, bytes = warp.shared_bytes;
+                break;
+            case Space::local:
+                base = warp.local + warp.local_stride * lane, bytes = warp.local_stride;
+                break;
+            case Space::param:
+                base = const_cast<char*>(warp.params), bytes = warp.param_bytes;
+                break;
+            default: {
+                bool cached = false;
+                for (const CachedRange& c : warp.cache)
+                    cached |= at >= c.lo && at + size <= c.hi && at + size >= at;
+                if (!cached) {
+                    auto block = warp.launch->memory->find(at);
+                    if (!block || size > block->bytes - (at - block->address))
+                        fault(warp, op, lane, Status::illegal_address, Space::global, at, size);
+                    warp.cache[1] = warp.cache[0];
+                    warp.cache[0] = {block->address, block->address + block->bytes};
+                }
+                continue;  // already a host pointer
+            }
+        }
+        if (offset >= bytes || size > bytes - offset)
+            fault(warp, op, lane, Status::illegal_address, here, offset, size);
+        address[lane] = reinterpret_cast<uint64_t>(base) + offset;
+    }
+}
+
+void stack_overflow(const Warp& warp, int lane) {
+    throw Fault{Status::illegal_address, "Stack overflow: a thread's calls need more than " +
+                                             std::to_string(warp.local_stride) + " bytes, " +
+                                             place(warp, lane)};
+}
+
+}  // namespace gpukernel::simgpu

@@ -1,0 +1,154 @@
+// Asynchronous copies, done at once; mbarrier objects; and the stack that a thread grows itself.
+#include "address.h"
+#include "tables.h"
+
+namespace gpukernel::simgpu {
+namespace {
+
+// The lanes in `lanes` read or write `size` bytes at their own addresses: host pointers, or the fault.
+void pointers(Warp& w, const Op& of, u32 slot, u32 lanes, u32 size, u64* ad, Access access = Access::read) {
+    const u64* a = in<u64>(w, slot);
+    LANES ad[i] = a[i];
+    Op op = of;
+    op.access = access;
+    u32 exec = w.exec;
+    w.exec = lanes;
+    resolve_slowly(w, op, ad, size, Space::generic);
+    w.exec = exec;
+}
+
+void copy(Warp& w, const Op& op) {
+    const u32 size = static_cast<u32>(op.imm);
+    const u32* limit = in<u32>(w, op.c);
+    alignas(64) u64 from[kLanes], to[kLanes];
+    pointers(w, op, op.a, w.exec, size, to, Access::write);
+    u32 whole = 0;
+    for (u32 m = w.exec; m; m &= m - 1)
+        if (limit[__builtin_ctz(m)] >= size) whole |= m & -m;
+    if (whole) pointers(w, op, op.b, whole, size, from);
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        char* d = reinterpret_cast<char*>(to[i]);
+        if (whole >> i & 1) {
+            memcpy(d, reinterpret_cast<const char*>(from[i]), size);
+            continue;
+        }
+        memset(d, 0, size);
+        alignas(64) u64 byte[kLanes];
+        for (u32 n = 0; n < limit[i]; ++n) {
+            byte[i] = in<u64>(w, op.b)[i] + n;
+            u32 exec = w.exec;
+            w.exec = 1u << i;
+            resolve_slowly(w, op, byte, 1, Space::generic);
+            w.exec = exec;
+            d[n] = *reinterpret_cast<const char*>(byte[i]);
+        }
+    }
+}
+
+// An mbarrier's 64 bits: arrivals still awaited in this phase, arrivals of a phase, bytes still awaited, the
+// phase. One thread runs a whole block, so plain memory is enough.
+struct Phase {
+    static constexpr u64 kCount = (1u << 20) - 1;
+    u64 bits;
+    u64 pending() const { return bits & kCount; }
+    u64 expected() const { return bits >> 20 & kCount; }
+    s64 bytes() const { return static_cast<s64>(bits << 1) >> 41; }
+    u64 number() const { return bits >> 63; }
+    static u64 make(u64 pending, u64 expected, s64 bytes, u64 number) {
+        return pending | expected << 20 | (static_cast<u64>(bytes) << 40 & ~(1ull << 63)) | number << 63;
+    }
+    u64 next(u64 pending, u64 expected, s64 bytes) const {
+        if (pending == 0 && bytes == 0) return make(expected, expected, 0, number() ^ 1);
+        return make(pending, expected, bytes, number());
+    }
+};
+enum class Act { init, invalidate, arrive, drop, expect, complete, arrive_expect };
+template <Act A>
+void change(Warp& w, const Op& op) {
+    alignas(64) u64 ad[kLanes];
+    pointers(w, op, op.a, w.exec, 8, ad, Access::atomic);
+    const u32* value = in<u32>(w, op.b);
+    w.touched = true;
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        u64* object = reinterpret_cast<u64*>(ad[i]);
+        Phase p{*object};
+        u64 v = value[i];
+        u64 now = 0;
+        switch (A) {
+            case Act::init:
+                now = Phase::make(v, v, 0, 0);
+                break;
+            case Act::invalidate:
+                break;
+            case Act::arrive:
+                now = p.next(p.pending() - v, p.expected(), p.bytes());
+                break;
+            case Act::drop:
+                now = p.next(p.pending() - v, p.expected() - v, p.bytes());
+                break;
+            case Act::expect:
+                now = Phase::make(p.pending(), p.expected(), p.bytes() + static_cast<s64>(v), p.number());
+                break;
+            case Act::complete:
+                now = p.next(p.pending(), p.expected(), p.bytes() - static_cast<s64>(v));
+                break;
+            case Act::arrive_expect:
+                now = p.next(p.pending() - 1, p.expected(), p.bytes() + static_cast<s64>(v));
+                break;
+        }
+        *object = now;
+        if (op.sub2 & 1) out<u64>(w, op.dst)[i] = p.bits;
+    }
+}
+// Whether the phase of a token, or of a parity, has ended.
+template <bool Parity>
+void ended(Warp& w, const Op& op) {
+    alignas(64) u64 ad[kLanes];
+    pointers(w, op, op.a, w.exec, 8, ad);
+    w.touched = true;
+    u32 r = 0;
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        u64 now = Phase{*reinterpret_cast<u64*>(ad[i])}.number();
+        u64 then = Parity ? in<u32>(w, op.b)[i] & 1 : Phase{in<u64>(w, op.b)[i]}.number();
+        r |= u32(now != then) << i;
+    }
+    if (op.sub2 & 1) out_pred(w, op.dst, r);
+}
+
+void grow_stack(Warp& w, const Op& op) {
+    const u64* size = in<u64>(w, op.b);
+    const u32* align = in<u32>(w, op.c);
+    u64 *top = out<u64>(w, op.a), *d = out<u64>(w, op.dst);
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        u64 at = (top[i] + align[i] - 1) & ~u64(align[i] - 1);
+        if (size[i] > static_cast<u64>(op.imm) ||
+            at - w.frame->local_base + size[i] > static_cast<u64>(op.imm))
+            stack_overflow(w, i);
+        d[i] = at;
+        top[i] = at + size[i];
+    }
+}
+
+const HandlerEntry entries[] = {
+    {"cp.async", copy},
+    {"mbarrier.init", change<Act::init>},
+    {"mbarrier.inval", change<Act::invalidate>},
+    {"mbarrier.arrive", change<Act::arrive>},
+    {"mbarrier.arrive_drop", change<Act::drop>},
+    {"mbarrier.expect_tx", change<Act::expect>},
+    {"mbarrier.complete_tx", change<Act::complete>},
+    {"mbarrier.arrive.expect_tx", change<Act::arrive_expect>},
+    {"mbarrier.wait", ended<false>},
+    {"mbarrier.wait.parity", ended<true>},
+    {"mbarrier.pending_count",
+     un<u32, u64, [](u64 a) -> u32 { return static_cast<u32>(Phase{a}.pending()); }>},
+    {"alloca", grow_stack},
+};
+
+}  // namespace
+HANDLER_TABLE(async)
+}  // namespace gpukernel::simgpu

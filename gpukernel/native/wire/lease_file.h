@@ -1,0 +1,18 @@
+// What a program under the shim finds of its slice: the file that GPUKERNEL_LEASE_FILE names.  Its format is
+// that of gpukernel/remoting/environment.py, which writes it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gpukernel::wire {
+
+struct LeaseFile {
+    std::string secret;
+    std::vector<std::vector<std::string>> devices;  // in CUDA order: the endpoints of each, best first
+};
+
+// False, and `error` says why, where the file cannot be read or its lease is not live.
+bool read_lease_file(const char* path, LeaseFile& lease, std::string& error);
+
+}  // namespace gpukernel::wire

@@ -1,0 +1,59 @@
+// Two rings of bytes in memory that both processes of one host map: the socket's place is taken by stores and
+// loads, and the socket itself only wakes a sleeper and tells that the other side is gone.
+//
+// The worker makes the memory and seals its size, so that a client cannot take pages away under the worker's
+// hands.  Either side takes the other's positions for what a stranger says: a position that cannot be ends
+// the connection.  What is read must be copied before it is believed, since the writer may still change it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "socket.h"
+
+namespace gpukernel::wire {
+
+constexpr size_t RING_BYTES = 1 << 20;  // in each direction; a power of two
+
+// One direction.  Positions count bytes from the beginning and never wrap.
+struct RingHead {
+    alignas(64) std::atomic<uint64_t> written;
+    alignas(64) std::atomic<uint64_t> read;
+    alignas(64) std::atomic<uint32_t> reader_sleeps;
+    alignas(64) std::atomic<uint32_t> writer_sleeps;
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(RingHead) == 256);
+
+class Ring {
+  public:
+    // The worker's side: new memory, whose descriptor the shim gets.  The shim's: the memory it was given.
+    static std::unique_ptr<Ring> make(int& descriptor);
+    static std::unique_ptr<Ring> open(int descriptor);
+    ~Ring();
+
+    // All of it; false where the other side is gone or says what cannot be.
+    bool read(const Socket& socket, void* data, size_t size);
+    bool write(const Socket& socket, const void* data, size_t size);
+    // What can be read without a copy, at least one byte; 0 where the other side is gone.
+    size_t peek(const Socket& socket, const char*& at);
+    void consumed(const Socket& socket, size_t size);
+    size_t room() const;  // what can be written without waiting
+
+  private:
+    Ring(void* memory, bool worker);
+    size_t readable() const;  // SIZE_MAX for nonsense
+    bool wait(const Socket& socket, std::atomic<uint32_t>& sleeps, bool (Ring::*ready)() const);
+    bool has_data() const { return readable() != 0; }
+    bool has_room() const { return room() != 0; }
+    void publish(const Socket& socket, size_t size);
+
+    char* memory_;
+    RingHead *in_, *out_;
+    char *in_data_, *out_data_;
+    uint64_t in_at_ = 0, out_at_ = 0;  // ours; the shared copies are only told
+    int spins_;
+};
+
+}  // namespace gpukernel::wire

@@ -1,0 +1,47 @@
+// How busy the GPU was of late.  Times are given by the caller.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+namespace gpukernel::worker {
+
+// Busy seconds in each of the latest tenths of a second.
+class Activity {
+  public:
+    using Time = std::chrono::steady_clock::time_point;
+
+    // The GPU was busy from `from` to `to`; spans do not overlap and come in order.
+    void busy(Time from, Time to) {
+        from = std::max(from, to - SPAN * static_cast<int>(tenths_.size()));
+        while (from < to) {
+            const int64_t number = from.time_since_epoch() / SPAN;
+            const Time end = std::min(to, Time((number + 1) * SPAN));
+            Tenth& tenth = tenths_[number % tenths_.size()];
+            if (tenth.number != number) tenth = {number, {}};
+            tenth.busy += end - from;
+            from = end;
+        }
+    }
+
+    // The busy part, 0 to 1, of the last second before `now`.
+    double share(Time now) const {
+        const int64_t newest = now.time_since_epoch() / SPAN, oldest = newest - 9;
+        std::chrono::duration<double> sum{};
+        for (const Tenth& tenth : tenths_)
+            if (tenth.number >= oldest && tenth.number <= newest) sum += tenth.busy;
+        return std::clamp(sum / (now - Time(oldest * SPAN)), 0.0, 1.0);
+    }
+
+  private:
+    static constexpr std::chrono::steady_clock::duration SPAN = std::chrono::milliseconds(100);
+    struct Tenth {
+        int64_t number = -1;
+        std::chrono::steady_clock::duration busy{};
+    };
+    std::array<Tenth, 16> tenths_;
+};
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,225 @@
+#include "turns.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+namespace gpukernel::worker {
+
+namespace {
+constexpr int64_t MS = 1'000'000;  // times are nanoseconds of the machine's monotonic clock
+constexpr int64_t TURN = 20 * MS;  // how long a turn lasts where others wait
+constexpr int64_t BATCH = 4 * MS;  // launched work is waited for about this often, so that a turn can end
+// A turn without a launch for this long is over.  Between a program's waiting for a result and its next
+// launch lies a moment: who still has time coming keeps the turn through it, or would lose it to whoever had
+// more already.
+constexpr int64_t LINGER = 300'000, LINGER_BEHIND = 4 * MS;
+constexpr int64_t RECENT = 40 * MS;     // who launched this recently is at work
+constexpr int64_t AWAY = 1000 * MS;     // who has not for this long comes back without credit
+constexpr int64_t TOO_LONG = 500 * MS;  // a turn that does not end is taken away
+constexpr int SLOTS = 512;
+
+int64_t now_ns() {
+    timespec now;
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
+}
+
+bool lives(int pid) { return pid && (::kill(pid, 0) == 0 || errno == EPERM); }
+}  // namespace
+
+// Written under the file's lock, but for what a worker tells of itself.
+struct TurnTable {
+    struct alignas(64) Slot {
+        std::atomic<int> pid;
+        std::atomic<bool> wants;
+        std::atomic<double> weight, had;  // seconds of turns divided by the weight
+        std::atomic<int64_t> last_launch;
+    };
+    std::atomic<uint32_t> changed;  // a futex: somebody gave the turn away
+    std::atomic<int> holder;        // a slot's number + 1, or 0
+    std::atomic<int64_t> began;
+    std::atomic<int> used;  // slots above this were never taken
+    Slot slots[SLOTS];
+};
+
+namespace {
+class FileLock {
+  public:
+    explicit FileLock(int file) : file_(file) {
+        while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
+        }
+    }
+    ~FileLock() { ::flock(file_, LOCK_UN); }
+
+  private:
+    int file_;
+};
+}  // namespace
+
+bool Turns::open(const std::string& path, double weight, const Driver& cuda, CUcontext context,
+                 std::atomic<CUresult>& error) {
+    file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file_ < 0) return false;
+    FileLock lock(file_);
+    if (::ftruncate(file_, sizeof(TurnTable)) != 0) return false;
+    void* memory = ::mmap(nullptr, sizeof(TurnTable), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (memory == MAP_FAILED) return false;
+    auto* table = static_cast<TurnTable*>(memory);  // zeroes are an empty table
+    for (int i = 0; i < SLOTS && mine_ < 0; ++i)
+        if (const int pid = table->slots[i].pid; pid == ::getpid() || !lives(pid)) mine_ = i;
+    if (mine_ < 0) return false;
+    TurnTable::Slot& slot = table->slots[mine_];
+    if (table->holder == mine_ + 1) table->holder = 0;
+    slot.wants = false, slot.had = 0, slot.last_launch = 0, slot.weight = std::max(weight, 1e-6);
+    slot.pid = ::getpid();
+    table->used = std::max<int>(table->used, mine_ + 1);
+    cuda_ = &cuda, context_ = context, error_ = &error;
+    table_ = table;
+    std::thread(&Turns::give_when_idle, this).detach();
+    return true;
+}
+
+void Turns::weigh(double weight) {
+    if (table_) table_->slots[mine_].weight = std::max(weight, 1e-6);
+}
+
+bool Turns::others_work(int64_t now) {
+    if (now - asked_others_ < MS) return others_;
+    asked_others_ = now;
+    others_ = false;
+    for (int i = 0, used = table_->used; i < used && !others_; ++i)
+        others_ = i != mine_ && (now - table_->slots[i].last_launch < RECENT || table_->slots[i].wants);
+    return others_;
+}
+
+void Turns::before_launch() {
+    if (!table_) return;
+    const int64_t now = now_ns();
+    std::unique_lock lock(mutex_);
+    table_->slots[mine_].last_launch.store(now, std::memory_order_relaxed);
+    if (!others_work(now)) {
+        ++launched_;
+        return;
+    }
+    if (holding_ && launched_ >= most_launched_) {
+        wait_for_device();
+        if (now_ns() - began_ > TURN || table_->holder != mine_ + 1 || others_deserve_it()) give();
+    }
+    if (!holding_) take();
+    ++launched_;
+}
+
+// Whether somebody waits who has had less for its weight than this worker by now.
+bool Turns::others_deserve_it() const {
+    const TurnTable::Slot& me = table_->slots[mine_];
+    const double had = me.had + double(now_ns() - began_) / 1e9 / me.weight;
+    for (int i = 0; i < table_->used; ++i)
+        if (i != mine_ && table_->slots[i].wants && table_->slots[i].had < had) return true;
+    return false;
+}
+
+// Waits, and learns how many launches are a few milliseconds' worth.
+void Turns::wait_for_device() {
+    const int64_t start = std::max(began_, last_wait_);
+    const CUresult result = cuda_->cuCtxSynchronize();
+    if (result != CUDA_SUCCESS) *error_ = result;
+    last_wait_ = now_ns();
+    if (launched_)
+        most_launched_ = std::clamp<int64_t>(BATCH / std::max<int64_t>(1, (last_wait_ - start) / launched_),
+                                             1, 4 * int64_t(most_launched_));
+    most_launched_ = std::min(most_launched_, 1024);
+    launched_ = 0;
+}
+
+void Turns::take() {
+    TurnTable::Slot& me = table_->slots[mine_];
+    const int64_t start = now_ns();
+    bool first = true;
+    for (;;) {
+        uint32_t seen;
+        {
+            FileLock file(file_);
+            const int64_t now = now_ns();
+            double least = -1;    // of the others who are at work
+            bool is_next = true;  // nobody who wants the turn has had less
+            for (int i = 0; i < table_->used; ++i) {
+                TurnTable::Slot& other = table_->slots[i];
+                if (i == mine_ || !other.pid) continue;
+                const bool wants = other.wants;
+                if (wants && !lives(other.pid)) {
+                    other.wants = false, other.pid = 0;
+                    continue;
+                }
+                if (now - other.last_launch < AWAY || wants)
+                    least = least < 0 ? double(other.had) : std::min<double>(least, other.had);
+                if (wants && other.had < me.had) is_next = false;
+            }
+            if (first && me.had < least && start - gave_ > AWAY) me.had = least;  // no time saved up
+            first = false;
+            me.wants = true;
+            const int holder = table_->holder;
+            const bool free = !holder || holder == mine_ + 1 || !lives(table_->slots[holder - 1].pid);
+            const bool lost = now - table_->began > TOO_LONG && now - start > TOO_LONG;
+            if ((free && is_next) || lost || now - start > 20 * TOO_LONG) {
+                table_->holder = mine_ + 1;
+                table_->began = now;
+                me.wants = false;
+                holding_ = true;
+                began_ = last_wait_ = now;
+                launched_ = 0;
+                taken_.notify_one();
+                return;
+            }
+            seen = table_->changed;
+        }
+        const timespec moment{0, 10 * MS};
+        ::syscall(SYS_futex, &table_->changed, FUTEX_WAIT, seen, &moment, nullptr, 0);
+    }
+}
+
+void Turns::give() {
+    wait_for_device();
+    TurnTable::Slot& me = table_->slots[mine_];
+    gave_ = now_ns();
+    me.had = me.had + double(gave_ - began_) / 1e9 / me.weight;
+    seconds_ = seconds_ + double(gave_ - began_) / 1e9;
+    holding_ = false;
+    {
+        FileLock file(file_);
+        if (table_->holder == mine_ + 1) table_->holder = 0;
+        ++table_->changed;
+    }
+    ::syscall(SYS_futex, &table_->changed, FUTEX_WAKE, SLOTS, nullptr, nullptr, 0);
+}
+
+// A program that holds the turn and does something else passes it on.
+void Turns::give_when_idle() {
+    cuda_->cuCtxSetCurrent(context_);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        taken_.wait(lock, [&] { return holding_; });
+        const int64_t launched = table_->slots[mine_].last_launch;
+        if (launched_ && now_ns() - launched > LINGER) wait_for_device();
+        const int64_t idle = now_ns() - std::max(launched, last_wait_);
+        if (!launched_ && (idle > LINGER_BEHIND || (idle > LINGER && others_deserve_it()))) {
+            give();
+            continue;
+        }
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::nanoseconds(LINGER));
+        lock.lock();
+    }
+}
+
+}  // namespace gpukernel::worker

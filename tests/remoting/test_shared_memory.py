@@ -1,0 +1,90 @@
+"""The ring of shared memory, from the side of a client that means no good."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import socket
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tests.remoting.conftest import Worker, worker
+from tests.remoting.test_door import WELCOME, shake_hands, still_serves
+
+SHARE_MEMORY = 28
+HEAD_BYTES, RING_BYTES = 4096, 1 << 20
+WRITTEN, READ = 0, 64  # of the direction to the worker (wire/ring.h)
+
+
+def enter_with_ring(one: Worker) -> tuple[socket.socket, int]:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(next(e for e in one.handle.endpoints if e.startswith("unix:")).removeprefix("unix:"))
+    sock.settimeout(20)
+    assert shake_hands(sock, one.secret) == WELCOME
+    sock.sendall(struct.pack("<IHH", 0, SHARE_MEMORY, 0))
+    answer, descriptors, _, _ = socket.recv_fds(sock, 16, 1)
+    assert struct.unpack("<IHHII", answer) == (8, SHARE_MEMORY, 0, 0, 0)
+    return sock, descriptors[0]
+
+
+def test_a_client_cannot_take_the_pages_away_that_the_worker_reads() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            sock, descriptor = await asyncio.to_thread(enter_with_ring, one)
+            for size in (0, HEAD_BYTES, HEAD_BYTES + 4 * RING_BYTES):
+                with pytest.raises(PermissionError):
+                    os.ftruncate(descriptor, size)
+            sock.close()
+            await still_serves(one)
+
+    asyncio.run(story())
+
+
+def more_than_there_is(memory: mmap.mmap) -> None:
+    memory[WRITTEN : WRITTEN + 8] = struct.pack("<Q", RING_BYTES + 1)
+
+
+def before_the_beginning(memory: mmap.mmap) -> None:
+    memory[WRITTEN : WRITTEN + 8] = struct.pack("<Q", 2**64 - 8)
+
+
+def a_frame_that_lies_about_its_size(memory: mmap.mmap) -> None:
+    memory[HEAD_BYTES : HEAD_BYTES + 8] = struct.pack("<IHH", 2**32 - 1, 64, 0)
+    memory[WRITTEN : WRITTEN + 8] = struct.pack("<Q", 8)
+
+
+@pytest.mark.parametrize("lie", [more_than_there_is, before_the_beginning, a_frame_that_lies_about_its_size])
+def test_positions_that_cannot_be_end_the_connection_and_nothing_else(
+    lie: Callable[[mmap.mmap], None],
+) -> None:
+    async def story() -> None:
+        async with worker() as one:
+            sock, descriptor = await asyncio.to_thread(enter_with_ring, one)
+            with mmap.mmap(descriptor, HEAD_BYTES + 2 * RING_BYTES) as memory:
+                lie(memory)
+                sock.sendall(b"x")  # wakes a worker that sleeps
+                while await asyncio.to_thread(sock.recv, 64):
+                    pass
+            await still_serves(one)
+
+    asyncio.run(story())
+
+
+def test_a_client_that_dies_in_the_middle_of_a_frame_costs_its_connection_only() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            sock, descriptor = await asyncio.to_thread(enter_with_ring, one)
+            with mmap.mmap(descriptor, HEAD_BYTES + 2 * RING_BYTES) as memory:
+                memory[HEAD_BYTES : HEAD_BYTES + 8] = struct.pack("<IHH", 4096, 64, 0)
+                memory[WRITTEN : WRITTEN + 8] = struct.pack("<Q", 100)
+                sock.sendall(b"x")
+            sock.close()
+            await still_serves(one)
+            async with asyncio.timeout(20):
+                while (await one.handle.status()).connections:
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(story())
