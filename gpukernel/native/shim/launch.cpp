@@ -27,8 +27,7 @@ CUresult launch(const void* function, const unsigned (&shape)[6], unsigned share
     } head{reinterpret_cast<uint64_t>(function), reinterpret_cast<uint64_t>(stream), {}, shared, cooperative};
     std::memcpy(head.shape, shape, sizeof shape);
     request.put(head);
-    char block[4096 * 8];
-    if (layout->bytes > sizeof block) return CUDA_ERROR_INVALID_VALUE;
+    char block[MOST_PARAMETER_BYTES];
     std::memset(block, 0, layout->bytes);
     if (extra) {
         const void* from = nullptr;
