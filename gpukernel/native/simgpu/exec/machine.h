@@ -63,6 +63,7 @@ struct Op {
     Control control = Control::none;
     bool guard_not = false;
     uint8_t sub = 0, sub2 = 0;
+    uint16_t straight = 0;         // from here on so many operations are plain handlers without a guard
     Access access = Access::read;  // for the text of a fault
 };
 

@@ -223,6 +223,14 @@ bool Runner::run() {
                 break;
             }
             const Op& op = *ip;
+            if (op.straight) {  // most of what runs: nothing to look at between two operations
+                const Op *at = ip, *end = std::min(ip + op.straight, limit);
+                warp.exec = mask;
+                do at->fn(warp, *at);
+                while (++at != end);
+                ip = at;
+                continue;
+            }
             uint32_t exec = mask;
             if (op.guard != kNoGuard) {
                 uint32_t p = predicate(warp, op.guard);

@@ -49,35 +49,57 @@ inline void out_pred(Warp& w, u32 operand, u32 value) {
     *d = (*d & ~w.exec) | (value & w.exec);
 }
 
+// Lanes that have diverged: computed beside and blended in.  Apart, so that the usual path needs no stack.
+template <class D, class A, auto F>
+[[gnu::noinline]] void un_some(Warp& w, const Op& op) {
+    const A* a = in<A>(w, op.a);
+    alignas(64) D t[kLanes];
+    LANES t[i] = F(a[i]);
+    blend(out<D>(w, op.dst), t, w.exec);
+}
 template <class D, class A, auto F>
 void un(Warp& w, const Op& op) {
+    if (w.exec != kFull) [[unlikely]]
+        return un_some<D, A, F>(w, op);
     const A* a = in<A>(w, op.a);
     D* d = out<D>(w, op.dst);
+    LANES d[i] = F(a[i]);
+}
+template <class D, class A, class B, auto F>
+[[gnu::noinline]] void bin_some(Warp& w, const Op& op) {
+    const A* a = in<A>(w, op.a);
+    const B* b = in<B>(w, op.b);
     alignas(64) D t[kLanes];
-    D* o = w.exec == kFull ? d : t;
-    LANES o[i] = F(a[i]);
-    if (o == t) blend(d, t, w.exec);
+    LANES t[i] = F(a[i], b[i]);
+    blend(out<D>(w, op.dst), t, w.exec);
 }
 template <class D, class A, class B, auto F>
 void bin(Warp& w, const Op& op) {
+    if (w.exec != kFull) [[unlikely]]
+        return bin_some<D, A, B, F>(w, op);
     const A* a = in<A>(w, op.a);
     const B* b = in<B>(w, op.b);
     D* d = out<D>(w, op.dst);
+    LANES d[i] = F(a[i], b[i]);
+}
+template <class D, class A, class B, class C, auto F>
+[[gnu::noinline]] void tri_some(Warp& w, const Op& op) {
+    const A* a = in<A>(w, op.a);
+    const B* b = in<B>(w, op.b);
+    const C* c = in<C>(w, op.c);
     alignas(64) D t[kLanes];
-    D* o = w.exec == kFull ? d : t;
-    LANES o[i] = F(a[i], b[i]);
-    if (o == t) blend(d, t, w.exec);
+    LANES t[i] = F(a[i], b[i], c[i]);
+    blend(out<D>(w, op.dst), t, w.exec);
 }
 template <class D, class A, class B, class C, auto F>
 void tri(Warp& w, const Op& op) {
+    if (w.exec != kFull) [[unlikely]]
+        return tri_some<D, A, B, C, F>(w, op);
     const A* a = in<A>(w, op.a);
     const B* b = in<B>(w, op.b);
     const C* c = in<C>(w, op.c);
     D* d = out<D>(w, op.dst);
-    alignas(64) D t[kLanes];
-    D* o = w.exec == kFull ? d : t;
-    LANES o[i] = F(a[i], b[i], c[i]);
-    if (o == t) blend(d, t, w.exec);
+    LANES d[i] = F(a[i], b[i], c[i]);
 }
 // For functions that are calls: only for the lanes that run.
 template <class D, class A, auto F>

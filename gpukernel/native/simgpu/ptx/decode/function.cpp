@@ -50,6 +50,13 @@ void Decoder::run() {
         for (const std::string& label : it->second) table.push_back(target(label, line));
         out_.tables.push_back(std::move(table));
     }
+    uint16_t straight = 0;
+    for (size_t n = out_.code.size(); n-- > 0;) {
+        Op& op = out_.code[n];
+        const bool plain = op.control == Control::none && op.guard == kNoGuard;
+        straight = !plain ? 0 : straight == UINT16_MAX ? 1 : straight + 1;
+        op.straight = straight;
+    }
     out_.register_bytes = registers_;
     size_t size = out_.constants.size();
     out_.constant_store = std::make_unique<char[]>(size + 128);
