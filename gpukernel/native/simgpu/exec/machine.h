@@ -148,7 +148,7 @@ struct BlockState;
 struct LaunchState;
 
 struct CachedRange {
-    uint64_t lo = 1, hi = 0;
+    uint64_t lo = 0, hi = 0;
 };
 
 struct alignas(64) Warp {
