@@ -64,6 +64,7 @@ struct Op {
     bool guard_not = false;
     uint8_t sub = 0, sub2 = 0;
     uint16_t straight = 0;         // from here on so many operations are plain handlers without a guard
+    uint16_t width = 1;            // so many operations from here on are done by this one's handler at once
     Access access = Access::read;  // for the text of a fault
 };
 
@@ -155,6 +156,7 @@ struct alignas(64) Warp {
     const char* base[2];  // registers, constants - 1
     char* registers;
     uint32_t exec;  // lanes that the current instruction runs for
+    const Op* end;  // of the straight stretch that runs: no handler goes further
     uint32_t live;
     bool touched = false;  // an atomic or volatile access since the last back edge: maybe a spin
     Frame* frame;
@@ -187,6 +189,7 @@ struct Fault {
 struct HandlerEntry {
     const char* key;
     Handler fn;
+    bool several = false;  // it goes on through its neighbours with the same handler, Op::width of them
 };
 struct HandlerTable {
     const HandlerEntry* entries;
@@ -194,6 +197,7 @@ struct HandlerTable {
 };
 // The handler of a normalised instruction name for this machine's processor, or nullptr.
 Handler find_handler(std::string_view key);
+bool does_several(Handler handler);
 
 enum SpecialRegister : int {
     kTidX,

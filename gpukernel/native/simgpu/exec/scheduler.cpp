@@ -226,9 +226,12 @@ bool Runner::run() {
             if (op.straight) {  // most of what runs: nothing to look at between two operations
                 const Op *at = ip, *end = std::min(ip + op.straight, limit);
                 warp.exec = mask;
-                do at->fn(warp, *at);
-                while (++at != end);
-                ip = at;
+                warp.end = end;
+                do {
+                    at->fn(warp, *at);
+                    at += at->width;
+                } while (at < end);
+                ip = end;
                 continue;
             }
             uint32_t exec = mask;
@@ -242,6 +245,7 @@ bool Runner::run() {
             }
             if (op.control == Control::none) {
                 warp.exec = exec;
+                warp.end = ip + 1;
                 op.fn(warp, op);
                 ++ip;
                 continue;

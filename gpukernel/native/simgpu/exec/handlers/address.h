@@ -5,7 +5,8 @@
 namespace gpukernel::simgpu {
 namespace {
 
-// `rows` and `blocks`: each eight lanes lie side by side, or share one address; only ad[0], ad[8], ad[16], ad[24] are set.
+// `rows` and `blocks`: each eight lanes lie side by side, or share one address; only ad[0], ad[8], ad[16],
+// ad[24] are set.
 enum class Shape { scattered, contiguous, uniform, rows, blocks };
 
 // `op.sub` bit 0: the address register has 32 bits.
@@ -33,8 +34,8 @@ inline Shape locate(Warp& w, const Op& op, u64* ad) {
     Shape shape = !off_same                        ? Shape::uniform
                   : (!off_line && w.exec == kFull) ? Shape::contiguous
                                                    : Shape::scattered;
-    // Whether all lanes fall into [base, base + bytes): a difference that is negative or too large sets the top bit of
-    // one of the two terms, which is cheaper than a least and a greatest of 64 bits.
+    // Whether all lanes fall into [base, base + bytes): a difference that is negative or too large sets the
+    // top bit of one of the two terms, which is cheaper than a least and a greatest of 64 bits.
     auto within = [&](u64 base, u64 bytes) {
         if (bytes < Size) return false;
         const u64 limit = bytes - Size, from = first - base;
@@ -80,8 +81,9 @@ inline Shape locate(Warp& w, const Op& op, u64* ad) {
     return Shape::scattered;
 }
 
-// The same for shared memory, whose offsets fit 32 bits, which is where tiled kernels spend their time: eight lanes a
-// vector, and the patterns of blocks that are 8 or 16 threads wide told apart.  Only where all lanes run.
+// The same for shared memory, whose offsets fit 32 bits, which is where tiled kernels spend their time: eight
+// lanes a vector, and the patterns of blocks that are 8 or 16 threads wide told apart.  Only where all lanes
+// run.
 template <u32 Size>
 inline bool locate_shared(Warp& w, const Op& op, u64* ad, Shape& shape) {
     using Eight = u32 __attribute__((vector_size(32)));
@@ -128,7 +130,8 @@ inline bool locate_shared(Warp& w, const Op& op, u64* ad, Shape& shape) {
             apart |= first ^ (offset[0] + static_cast<u32>(g) * (in_rows ? 8 * Size : 0));
             ad[8 * g] = shared + first;
         }
-        shape = in_rows ? (apart ? Shape::rows : Shape::contiguous) : (apart ? Shape::blocks : Shape::uniform);
+        shape =
+            in_rows ? (apart ? Shape::rows : Shape::contiguous) : (apart ? Shape::blocks : Shape::uniform);
         return true;
     }
     const Eight most = Eight{} + limit;

@@ -56,6 +56,8 @@ void Decoder::run() {
         const bool plain = op.control == Control::none && op.guard == kNoGuard;
         straight = !plain ? 0 : straight == UINT16_MAX ? 1 : straight + 1;
         op.straight = straight;
+        if (straight > 1 && op.fn == out_.code[n + 1].fn && does_several(op.fn))
+            op.width = static_cast<uint16_t>(std::min(out_.code[n + 1].width + 1, 255));
     }
     out_.register_bytes = registers_;
     size_t size = out_.constants.size();
