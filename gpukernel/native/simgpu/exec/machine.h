@@ -66,6 +66,10 @@ struct Op {
     uint16_t straight = 0;         // from here on so many operations are plain handlers without a guard
     uint16_t width = 1;            // so many operations from here on are done by this one's handler at once
     Access access = Access::read;  // for the text of a fault
+    // Shared accesses through one address register in one straight stretch find the pattern of its lanes
+    // once.
+    uint8_t pattern = 0;        // Warp::patterns, from 1 on; 0: none
+    bool same_pattern = false;  // as an operation before has left it
 };
 
 // A video instruction, kept in Function::lists: `elements` sides of the registers, each of them from its own
@@ -152,6 +156,13 @@ struct CachedRange {
     uint64_t lo = 0, hi = 0;
 };
 
+struct Pattern {  // of 32 shared addresses: where each eight lanes begin, without the offset of the
+                  // instruction
+    uint64_t first[4];
+    uint8_t shape;
+};
+constexpr uint8_t kPatterns = 8;
+
 struct alignas(64) Warp {
     const char* base[2];  // registers, constants - 1
     char* registers;
@@ -167,6 +178,8 @@ struct alignas(64) Warp {
     const char* params;
     uint64_t param_bytes;
     CachedRange cache[2];
+    uint32_t known_patterns = 0;  // one bit each
+    Pattern patterns[kPatterns + 1];
     BlockState* block;
     LaunchState* launch;
     uint32_t index;

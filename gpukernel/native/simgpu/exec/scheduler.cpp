@@ -227,6 +227,7 @@ bool Runner::run() {
                 const Op *at = ip, *end = std::min(ip + op.straight, limit);
                 warp.exec = mask;
                 warp.end = end;
+                warp.known_patterns = 0;
                 do {
                     at->fn(warp, *at);
                     at += at->width;

@@ -90,6 +90,21 @@ inline bool locate_shared(Warp& w, const Op& op, u64* ad, Shape& shape) {
     constexpr Eight steps = {0, Size, 2 * Size, 3 * Size, 4 * Size, 5 * Size, 6 * Size, 7 * Size};
     if (w.exec != kFull || w.shared_bytes < 8 * Size) return false;
     const u32 limit = static_cast<u32>(w.shared_bytes) - Size;
+    const u64 shared = reinterpret_cast<u64>(w.shared);
+    Pattern& pattern = w.patterns[op.pattern];
+    if (op.same_pattern && (w.known_patterns >> op.pattern & 1)) {
+        shape = static_cast<Shape>(pattern.shape);
+        const u64 reach = shape == Shape::rows || shape == Shape::contiguous ? 7 * Size : 0;
+        u64 low = 0;
+        bool inside = true;
+        for (int g = 0; g < 4; ++g) {
+            const u64 first = pattern.first[g] + static_cast<u64>(op.imm);
+            inside &= first + reach <= limit && first <= limit;
+            low |= first;
+            ad[8 * g] = shared + first;
+        }
+        return inside && !(low & (Size - 1));
+    }
     alignas(64) u32 offset[kLanes];
     if (op.sub & 1) {
         const u32* a = in<u32>(w, op.a);
@@ -117,7 +132,6 @@ inline bool locate_shared(Warp& w, const Op& op, u64* ad, Shape& shape) {
         memcpy(q, &v, sizeof q);
         return q[0] | q[1] | q[2] | q[3];
     };
-    const u64 shared = reinterpret_cast<u64>(w.shared);
     u64 bits = any(low);
     if ((bits | bits >> 32) & (Size - 1)) return false;
     const bool in_rows = !any(line);
@@ -129,9 +143,12 @@ inline bool locate_shared(Warp& w, const Op& op, u64* ad, Shape& shape) {
             if (first > limit || limit - first < reach) return false;
             apart |= first ^ (offset[0] + static_cast<u32>(g) * (in_rows ? 8 * Size : 0));
             ad[8 * g] = shared + first;
+            pattern.first[g] = first - static_cast<u64>(op.imm);
         }
         shape =
             in_rows ? (apart ? Shape::rows : Shape::contiguous) : (apart ? Shape::blocks : Shape::uniform);
+        pattern.shape = static_cast<uint8_t>(shape);
+        if (op.pattern) w.known_patterns |= 1u << op.pattern;
         return true;
     }
     const Eight most = Eight{} + limit;
