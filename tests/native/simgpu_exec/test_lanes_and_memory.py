@@ -254,3 +254,84 @@ def test_approximations_hold_the_isa_s_bounds(device: Any, name: str, flush: str
         if flush:
             want = np.where(np.abs(want) < 2**-126, np.copysign(np.float32(0), want), want)
     np.testing.assert_allclose(got, want, rtol=3e-6, atol=5e-7)
+
+
+SHAPES = {
+    "uniform": np.zeros(32, int),
+    "contiguous": LANE,
+    "rows of 16": 20 * (LANE // 16) + LANE % 16,
+    "rows of 8": 40 * (LANE // 8) + LANE % 8,
+    "blocks of 16": 3 * (LANE // 16),
+    "blocks of 8": 7 * (LANE // 8)[::-1],
+    "backwards": LANE[::-1],
+    "anywhere": (LANE * 37) % 64,
+}
+
+
+@pytest.mark.parametrize("width", [32, 64])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_patterns_of_shared_accesses(device: Any, shape: str, size: int, width: int) -> None:
+    """One address register at several offsets, changed in between, as a load's own destination too."""
+    lanes = SHAPES[shape]
+    kind = f"u{8 * size}"
+    at, convert = ("%t", "") if width == 32 else ("%u", "cvt.u64.u32 %u, %t;")
+    wide = 64 if size == 8 else 32
+    text = f"""
+    {{ .shared .align 8 .b8 cells[2048]; .reg .b32 %t, %s; .reg .b64 %u, %v; .reg .b{wide} %l<5>;
+    mov.u32 %s, cells;
+    mul.lo.u32 %t, %i, 64; add.u32 %t, %t, %s;
+    FILL
+    bar.warp.sync -1;
+    mad.lo.u32 %t, %a, {size}, %s; {convert}
+    ld.shared.{kind} %l0, [{at}];
+    ld.shared.{kind} %l1, [{at}+{16 * size}];
+    add.u{width} {at}, {at}, {8 * size};
+    ld.shared.{kind} %l2, [{at}];
+    st.shared.{kind} [{at}+{4 * size}], %l1;
+    ld.shared.{kind} %l3, [{at}+{4 * size}];
+    LAST
+    RESULT }}
+    """
+    fill = "".join(
+        f"xor.b32 %x0, %t, {4 * n}; mul.lo.u32 %x0, %x0, 2654435761; st.shared.u32 [%t+{4 * n}], %x0;"
+        for n in range(16)
+    )
+    text = text.replace("FILL", fill)
+    if width == wide and size >= 4:  # the address register is the destination
+        text = text.replace("LAST", f"and.b{wide} %l4, %l0, 1016; st.shared.u{wide} [{at}], %l4; ld.shared.u{wide} {at}, [{at}]; "
+                                    f"add.u{wide} {at}, {at}, {{BASE}}; ld.shared.{kind} %l4, [{at}];")  # fmt: skip
+        text = text.replace("{BASE}", "%s" if width == 32 else "%v").replace("LAST", "")
+        if width == 64:
+            text = text.replace("mov.u32 %s, cells;", "mov.u32 %s, cells; mov.u64 %v, cells;")
+        last = True
+    else:
+        text, last = text.replace("LAST", f"mov.b{wide} %l4, 0;"), False
+    sums = "".join(f"mul.lo.u{wide} %l0, %l0, 31; add.u{wide} %l0, %l0, %l{n};" for n in (1, 2, 3, 4))
+    text = text.replace("RESULT", sums + (" cvt.u32.u64 %d, %l0;" if wide == 64 else " mov.b32 %d, %l0;"))
+    got = warp(device, text, lanes.astype(U4))
+
+    places = np.arange(512, dtype=np.uint64) * 4
+    filled = ((places // 64 * 64) ^ (places % 64)).astype(np.uint64) * 2654435761 % 2**32
+    memory = filled.astype(U4).view(f"u{size}").copy()
+    modulus = 2**wide
+    first = [int(v) for v in memory[lanes]]
+    second = [int(v) for v in memory[lanes + 16]]
+    third = [int(v) for v in memory[lanes + 8]]
+    for lane, index in enumerate(lanes + 12):
+        memory[index] = second[lane]
+    fourth = [int(v) for v in memory[lanes + 12]]
+    fifth = [0] * 32
+    if last:
+        masked = [v & 1016 for v in first]
+        for lane, index in enumerate(lanes + 8):
+            memory[index] = masked[lane]
+        read = [int(memory[index]) for index in lanes + 8]
+        fifth = [int(memory[v // size]) for v in read]
+    want = []
+    for values in zip(first, second, third, fourth, fifth, strict=True):
+        total = values[0]
+        for value in values[1:]:
+            total = (total * 31 + value) % modulus
+        want.append(total % 2**32)
+    np.testing.assert_array_equal(got, np.array(want, U4))

@@ -67,6 +67,16 @@ def k(a, o):
     o[i] = v
 a = rng.random(32); o = np.zeros(32); k[1, 32](a, o); assert np.isclose(o[0], (a * (np.arange(32) & 3)).sum())
 """,
+    "all blocks meet": """
+@cuda.jit
+def k(a, s, o):
+    g = cuda.cg.this_grid(); i = cuda.grid(1)
+    cuda.atomic.add(s, 0, a[i]); g.sync()
+    o[i] = a[i] / s[0]; g.sync()
+    if i == 0: s[0] = -1
+    g.sync(); o[i] += s[0]
+a = np.arange(1.0, 321); s = np.zeros(1); o = np.zeros(320); k[5, 64](a, s, o); assert np.allclose(o, a / a.sum() - 1)
+""",
 }
 
 

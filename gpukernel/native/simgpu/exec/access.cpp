@@ -82,7 +82,8 @@ std::string place(const Warp& warp, int lane, uint32_t ptx_line) {
     const SourceLine* source = nullptr;
     for (const SourceLine& s : here.sources)
         if (s.ptx_line <= ptx_line) source = &s;
-    if (source) text += ", " + source->file.substr(source->file.rfind('/') + 1) + ":" + std::to_string(source->line);
+    if (source)
+        text += ", " + source->file.substr(source->file.rfind('/') + 1) + ":" + std::to_string(source->line);
     if (ptx_line) text += " (line " + std::to_string(ptx_line) + " of its PTX)";
     char thread[160];
     const BlockState& block = *warp.block;

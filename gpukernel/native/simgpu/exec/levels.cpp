@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "machine.h"
 
@@ -77,6 +78,17 @@ Handler find_handler(std::string_view key) {
     }();
     auto it = map.find(key);
     return it == map.end() ? nullptr : it->second;
+}
+
+bool does_several(Handler handler) {
+    static const auto set = [] {
+        std::unordered_set<Handler> out;
+        for (const HandlerTable* table : best().tables)
+            for (size_t i = 0; i < table->count; ++i)
+                if (table->entries[i].several) out.insert(table->entries[i].fn);
+        return out;
+    }();
+    return set.contains(handler);
 }
 
 }  // namespace gpukernel::simgpu

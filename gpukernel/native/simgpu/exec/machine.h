@@ -63,7 +63,13 @@ struct Op {
     Control control = Control::none;
     bool guard_not = false;
     uint8_t sub = 0, sub2 = 0;
+    uint16_t straight = 0;         // from here on so many operations are plain handlers without a guard
+    uint16_t width = 1;            // so many operations from here on are done by this one's handler at once
     Access access = Access::read;  // for the text of a fault
+    // Shared accesses through one address register in one straight stretch find the pattern of its lanes
+    // once.
+    uint8_t pattern = 0;        // Warp::patterns, from 1 on; 0: none
+    bool same_pattern = false;  // as an operation before has left it
 };
 
 // A video instruction, kept in Function::lists: `elements` sides of the registers, each of them from its own
@@ -147,13 +153,21 @@ struct BlockState;
 struct LaunchState;
 
 struct CachedRange {
-    uint64_t lo = 1, hi = 0;
+    uint64_t lo = 0, hi = 0;
 };
+
+struct Pattern {  // of 32 shared addresses: where each eight lanes begin, without the offset of the
+                  // instruction
+    uint64_t first[4];
+    uint8_t shape;
+};
+constexpr uint8_t kPatterns = 8;
 
 struct alignas(64) Warp {
     const char* base[2];  // registers, constants - 1
     char* registers;
     uint32_t exec;  // lanes that the current instruction runs for
+    const Op* end;  // of the straight stretch that runs: no handler goes further
     uint32_t live;
     bool touched = false;  // an atomic or volatile access since the last back edge: maybe a spin
     Frame* frame;
@@ -164,6 +178,8 @@ struct alignas(64) Warp {
     const char* params;
     uint64_t param_bytes;
     CachedRange cache[2];
+    uint32_t known_patterns = 0;  // one bit each
+    Pattern patterns[kPatterns + 1];
     BlockState* block;
     LaunchState* launch;
     uint32_t index;
@@ -186,6 +202,7 @@ struct Fault {
 struct HandlerEntry {
     const char* key;
     Handler fn;
+    bool several = false;  // it goes on through its neighbours with the same handler, Op::width of them
 };
 struct HandlerTable {
     const HandlerEntry* entries;
@@ -193,6 +210,7 @@ struct HandlerTable {
 };
 // The handler of a normalised instruction name for this machine's processor, or nullptr.
 Handler find_handler(std::string_view key);
+bool does_several(Handler handler);
 
 enum SpecialRegister : int {
     kTidX,

@@ -238,6 +238,18 @@ bool Runner::run() {
                 break;
             }
             const Op& op = *ip;
+            if (op.straight) {  // most of what runs: nothing to look at between two operations
+                const Op *at = ip, *end = std::min(ip + op.straight, limit);
+                warp.exec = mask;
+                warp.end = end;
+                warp.known_patterns = 0;
+                do {
+                    at->fn(warp, *at);
+                    at += at->width;
+                } while (at < end);
+                ip = end;
+                continue;
+            }
             uint32_t exec = mask;
             if (op.guard != kNoGuard) {
                 uint32_t p = predicate(warp, op.guard);
@@ -249,6 +261,7 @@ bool Runner::run() {
             }
             if (op.control == Control::none) {
                 warp.exec = exec;
+                warp.end = ip + 1;
                 op.fn(warp, op);
                 ++ip;
                 continue;

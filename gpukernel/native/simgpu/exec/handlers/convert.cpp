@@ -125,7 +125,7 @@ void pack(Warp& w, const Op& op) {
     blend(out<u32>(w, op.dst), t, w.exec);
 }
 
-#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>}
+#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>, true}
 // Eight-bit values travel in 16-bit registers.  R is the register's type, D the value's.
 #define FROM_FLOAT(d, R, D)                                                              \
     UN("cvt.rni." d ".f32", R, f32, static_cast<R>(clamp<D>(near(a)))),                  \

@@ -40,10 +40,19 @@ inline f32 root(f32 a) { return __builtin_sqrtf(a); }
 inline f64 root(f64 a) { return __builtin_sqrt(a); }
 inline u32 flush(u32 a) { return a & 0x7f800000 ? a : a & 0x80000000; }
 
-#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>}
+#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>, true}
 #define EACH(name, D, A, expr) {name, each<D, A, [](A a) -> D { return (expr); }>}
-#define BIN(name, T, expr) {name, bin<T, T, T, [](T a, T b) -> T { return (expr); }>}
-#define TRI(name, T, expr) {name, tri<T, T, T, T, [](T a, T b, T c) -> T { return (expr); }>}
+#define BIN(name, T, expr) {name, bin<T, T, T, [](T a, T b) -> T { return (expr); }>, true}
+#define TRI(name, T, expr) {name, tri<T, T, T, T, [](T a, T b, T c) -> T { return (expr); }>, true}
+// After the @: which operands are constants; the others are registers.
+#define WITH(name, T, expr) {name "@b", bin_with_b<T, [](T a, T b) -> T { return (expr); }>, true}
+#define WITH_ALL(k, T)                                                                                       \
+    WITH("add." k, T, a + b), WITH("sub." k, T, a - b), WITH("mul." k, T, a* b),                             \
+        {"fma." k "@b", tri_with<T, [](T a, T b, T c) -> T { return fuse(a, b, c); }, true, false>, true},   \
+        {"fma." k "@c", tri_with<T, [](T a, T b, T c) -> T { return fuse(a, b, c); }, false, true>, true},   \
+        {"fma." k "@bc", tri_with<T, [](T a, T b, T c) -> T { return fuse(a, b, c); }, true, true>, true}, { \
+        "fma." k "@", tri_with<T, [](T a, T b, T c) -> T { return fuse(a, b, c); }, false, false>, true      \
+    }
 #define BOTH(k, T, U)                                                                                       \
     BIN("add." k, T, a + b), BIN("sub." k, T, a - b), BIN("mul." k, T, a* b), BIN("div." k, T, a / b),      \
         TRI("fma." k, T, fuse(a, b, c)), TRI("mad." k, T, fuse(a, b, c)), BIN("min." k, T, least(a, b)),    \
@@ -56,6 +65,8 @@ inline u32 flush(u32 a) { return a & 0x7f800000 ? a : a & 0x80000000; }
 const HandlerEntry entries[] = {
     BOTH("f32", f32, u32),
     BOTH("f64", f64, u64),
+    WITH_ALL("f32", f32),
+    WITH_ALL("f64", f64),
     BIN("min.NaN.f32", f32, least_nan(a, b)),
     BIN("max.NaN.f32", f32, most_nan(a, b)),
     EACH("rsqrt.f32", f32, f32, static_cast<f32>(1.0 / sqrt(static_cast<f64>(a)))),

@@ -231,9 +231,9 @@ void set_to(Warp& w, const Op& op) {  // a predicate as 0 or all ones / 1.0
     blend(out<T>(w, op.dst), t, w.exec);
 }
 
-#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>}
-#define BIN(name, D, A, B, expr) {name, bin<D, A, B, [](A a, B b) -> D { return (expr); }>}
-#define TRI(name, D, A, B, C, expr) {name, tri<D, A, B, C, [](A a, B b, C c) -> D { return (expr); }>}
+#define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>, true}
+#define BIN(name, D, A, B, expr) {name, bin<D, A, B, [](A a, B b) -> D { return (expr); }>, true}
+#define TRI(name, D, A, B, C, expr) {name, tri<D, A, B, C, [](A a, B b, C c) -> D { return (expr); }>, true}
 #define PRED(name, expr)                   \
     {name, [](Warp& w, const Op& op) {     \
          pred_op(w, op, [](u32 a, u32 b) { \

@@ -49,35 +49,123 @@ inline void out_pred(Warp& w, u32 operand, u32 value) {
     *d = (*d & ~w.exec) | (value & w.exec);
 }
 
+// The operations that a handler does at once: itself and its neighbours of the same kind, so that what it
+// costs to come here is paid once.
+#define EACH_OF(first)                                                                                    \
+    for (const Op *p = &(first), *stop = p + (first).width < w.end ? p + (first).width : w.end; p < stop; \
+         ++p)                                                                                             \
+        if (const Op& op = *p; true)
+
+// Lanes that have diverged: computed beside and blended in.  Apart, so that the usual path needs no stack.
 template <class D, class A, auto F>
-void un(Warp& w, const Op& op) {
-    const A* a = in<A>(w, op.a);
-    D* d = out<D>(w, op.dst);
-    alignas(64) D t[kLanes];
-    D* o = w.exec == kFull ? d : t;
-    LANES o[i] = F(a[i]);
-    if (o == t) blend(d, t, w.exec);
+[[gnu::noinline]] void un_some(Warp& w, const Op& first) {
+    EACH_OF(first) {
+        const A* a = in<A>(w, op.a);
+        alignas(64) D t[kLanes];
+        LANES t[i] = F(a[i]);
+        blend(out<D>(w, op.dst), t, w.exec);
+    }
+}
+template <class D, class A, auto F>
+void un(Warp& w, const Op& first) {
+    if (w.exec != kFull) [[unlikely]]
+        return un_some<D, A, F>(w, first);
+    EACH_OF(first) {
+        const A* a = in<A>(w, op.a);
+        D* d = out<D>(w, op.dst);
+        LANES d[i] = F(a[i]);
+    }
 }
 template <class D, class A, class B, auto F>
-void bin(Warp& w, const Op& op) {
-    const A* a = in<A>(w, op.a);
-    const B* b = in<B>(w, op.b);
-    D* d = out<D>(w, op.dst);
-    alignas(64) D t[kLanes];
-    D* o = w.exec == kFull ? d : t;
-    LANES o[i] = F(a[i], b[i]);
-    if (o == t) blend(d, t, w.exec);
+[[gnu::noinline]] void bin_some(Warp& w, const Op& first) {
+    EACH_OF(first) {
+        const A* a = in<A>(w, op.a);
+        const B* b = in<B>(w, op.b);
+        alignas(64) D t[kLanes];
+        LANES t[i] = F(a[i], b[i]);
+        blend(out<D>(w, op.dst), t, w.exec);
+    }
+}
+template <class D, class A, class B, auto F>
+void bin(Warp& w, const Op& first) {
+    if (w.exec != kFull) [[unlikely]]
+        return bin_some<D, A, B, F>(w, first);
+    EACH_OF(first) {
+        const A* a = in<A>(w, op.a);
+        const B* b = in<B>(w, op.b);
+        D* d = out<D>(w, op.dst);
+        LANES d[i] = F(a[i], b[i]);
+    }
 }
 template <class D, class A, class B, class C, auto F>
-void tri(Warp& w, const Op& op) {
-    const A* a = in<A>(w, op.a);
-    const B* b = in<B>(w, op.b);
-    const C* c = in<C>(w, op.c);
-    D* d = out<D>(w, op.dst);
-    alignas(64) D t[kLanes];
-    D* o = w.exec == kFull ? d : t;
-    LANES o[i] = F(a[i], b[i], c[i]);
-    if (o == t) blend(d, t, w.exec);
+[[gnu::noinline]] void tri_some(Warp& w, const Op& first) {
+    EACH_OF(first) {
+        const A* a = in<A>(w, op.a);
+        const B* b = in<B>(w, op.b);
+        const C* c = in<C>(w, op.c);
+        alignas(64) D t[kLanes];
+        LANES t[i] = F(a[i], b[i], c[i]);
+        blend(out<D>(w, op.dst), t, w.exec);
+    }
+}
+template <class D, class A, class B, class C, auto F>
+void tri(Warp& w, const Op& first) {
+    if (w.exec != kFull) [[unlikely]]
+        return tri_some<D, A, B, C, F>(w, first);
+    EACH_OF(first) {
+        const A* a = in<A>(w, op.a);
+        const B* b = in<B>(w, op.b);
+        const C* c = in<C>(w, op.c);
+        D* d = out<D>(w, op.dst);
+        LANES d[i] = F(a[i], b[i], c[i]);
+    }
+}
+
+// The same on one type where the decoder knows which operands are constants, one number for all lanes, and
+// which are registers: arithmetic is bound by its loads.
+template <class T>
+inline T* at(const char* base, u32 operand) {
+    return static_cast<T*>(__builtin_assume_aligned(const_cast<char*>(base) + operand, 64));
+}
+template <class T>
+inline T one(const char* constants, u32 operand) {
+    return *reinterpret_cast<const T*>(constants + operand);
+}
+template <class T, auto F>
+void bin_with_b(Warp& w, const Op& first) {
+    if (w.exec != kFull) [[unlikely]]
+        return bin_some<T, T, T, F>(w, first);
+    char* const registers = w.registers;
+    const char* const constants = w.base[1];
+    EACH_OF(first) {
+        const T *a = at<T>(registers, op.a), b = one<T>(constants, op.b);
+        T* d = at<T>(registers, op.dst);
+        LANES d[i] = F(a[i], b);
+    }
+}
+template <class T, auto F, bool OneB, bool OneC>
+void tri_with(Warp& w, const Op& first) {
+    if (w.exec != kFull) [[unlikely]]
+        return tri_some<T, T, T, T, F>(w, first);
+    char* const registers = w.registers;
+    const char* const constants = w.base[1];
+    EACH_OF(first) {
+        const T* a = at<T>(registers, op.a);
+        T* d = at<T>(registers, op.dst);
+        if constexpr (OneB && OneC) {
+            const T b = one<T>(constants, op.b), c = one<T>(constants, op.c);
+            LANES d[i] = F(a[i], b, c);
+        } else if constexpr (OneB) {
+            const T b = one<T>(constants, op.b), *c = at<T>(registers, op.c);
+            LANES d[i] = F(a[i], b, c[i]);
+        } else if constexpr (OneC) {
+            const T *b = at<T>(registers, op.b), c = one<T>(constants, op.c);
+            LANES d[i] = F(a[i], b[i], c);
+        } else {
+            const T *b = at<T>(registers, op.b), *c = at<T>(registers, op.c);
+            LANES d[i] = F(a[i], b[i], c[i]);
+        }
+    }
 }
 // For functions that are calls: only for the lanes that run.
 template <class D, class A, auto F>

@@ -8,9 +8,21 @@ namespace {
 template <class M, class R, Space S>
 void load(Warp& w, const Op& op) {
     alignas(64) u64 ad[kLanes];
-    Shape shape = locate<S, sizeof(M)>(w, op, ad);
+    Shape shape;
+    if (S != Space::shared || sizeof(M) > 8 || !locate_shared<sizeof(M)>(w, op, ad, shape))
+        shape = locate<S, sizeof(M)>(w, op, ad);
     R* d = out<R>(w, op.dst);
-    if (shape == Shape::contiguous) {
+    if (shape == Shape::rows) {
+        for (int g = 0; g < kLanes; g += 8) {
+            const M* p = reinterpret_cast<const M*>(ad[g]);
+            for (int i = 0; i < 8; ++i) d[g + i] = static_cast<R>(p[i]);
+        }
+    } else if (shape == Shape::blocks) {
+        for (int g = 0; g < kLanes; g += 8) {
+            const R v = static_cast<R>(*reinterpret_cast<const M*>(ad[g]));
+            for (int i = 0; i < 8; ++i) d[g + i] = v;
+        }
+    } else if (shape == Shape::contiguous) {
         const M* p = reinterpret_cast<const M*>(ad[0]);
         LANES d[i] = static_cast<R>(p[i]);
     } else if (shape == Shape::uniform) {
@@ -33,9 +45,23 @@ void load(Warp& w, const Op& op) {
 template <class M, class R, Space S>
 void store(Warp& w, const Op& op) {
     alignas(64) u64 ad[kLanes];
-    Shape shape = locate<S, sizeof(M)>(w, op, ad);
+    Shape shape;
+    if (S != Space::shared || sizeof(M) > 8 || !locate_shared<sizeof(M)>(w, op, ad, shape))
+        shape = locate<S, sizeof(M)>(w, op, ad);
     const R* v = in<R>(w, op.b);
-    if (shape == Shape::contiguous) {
+    if (shape == Shape::rows) {
+        for (int g = 0; g < kLanes; g += 8) {
+            M* p = reinterpret_cast<M*>(ad[g]);
+            for (int i = 0; i < 8; ++i) p[i] = static_cast<M>(v[g + i]);
+        }
+    } else if (shape == Shape::blocks || shape == Shape::uniform) {
+        // Several lanes write one place: the last of them stays, as where they write in turn.
+        const u32 last = 31 - __builtin_clz(w.exec);
+        if (shape == Shape::uniform)
+            *reinterpret_cast<M*>(ad[last & ~7u]) = static_cast<M>(v[last]);
+        else
+            for (int g = 0; g < kLanes; g += 8) *reinterpret_cast<M*>(ad[g]) = static_cast<M>(v[g + 7]);
+    } else if (shape == Shape::contiguous) {
         M* p = reinterpret_cast<M*>(ad[0]);
         LANES p[i] = static_cast<M>(v[i]);
     } else {

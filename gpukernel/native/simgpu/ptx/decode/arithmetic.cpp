@@ -93,6 +93,11 @@ void Decoder::arithmetic() {
     if (base == "lop3" && operand(0).kind == Operand::pair) return lop3_predicate(op);
     const bool counts = base == "popc" || base == "clz" || base == "bfind";  // a u32 whatever they count in
     op.dst = destination(operand(0), pred ? 0 : counts ? 4 : wide ? size_of(t) * 2 : size_of(t));
+    if ((base == "fma" || base == "mul" || base == "add") && (op.a & 1) && !(op.b & 1)) std::swap(op.a, op.b);
+    if (!(op.a & 1)) {
+        const std::string with_constants = key + "@" + (op.b & 1 ? "b" : "") + (op.c & 1 ? "c" : "");
+        if (find_handler(with_constants)) key = with_constants;
+    }
     emit(key, op);
     finish(op.dst, t);
 }

@@ -14,6 +14,7 @@
 
 namespace gpukernel::simgpu::ptx {
 
+constexpr uint8_t kClobbers = 0xff;  // Op::pattern, until stretches(): writes more registers than Op::dst
 constexpr uint32_t kSink = 0xfffffffeu;
 inline uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
 bool is_float(Type t);
@@ -80,6 +81,7 @@ class Decoder {
     // The processor's rounding and flushing for what follows.
     uint32_t wanted_mode() const;
     void set_mode(uint32_t wanted);
+    void stretches();  // what may run without looking between, and what is known there
 
     // One file a subject.
     void instruction(const Instruction& in);

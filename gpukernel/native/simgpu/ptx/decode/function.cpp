@@ -50,6 +50,7 @@ void Decoder::run() {
         for (const std::string& label : it->second) table.push_back(target(label, line));
         out_.tables.push_back(std::move(table));
     }
+    stretches();
     out_.register_bytes = registers_;
     size_t size = out_.constants.size();
     out_.constant_store = std::make_unique<char[]>(size + 128);
@@ -57,6 +58,46 @@ void Decoder::run() {
     if (size) std::memcpy(reinterpret_cast<void*>(base), out_.constants.data(), size);
     out_.constant_base = reinterpret_cast<const char*>(base) - 1;
     out_.constants = {};
+}
+
+void Decoder::stretches() {
+    uint16_t straight = 0;
+    for (size_t n = out_.code.size(); n-- > 0;) {
+        Op& op = out_.code[n];
+        const bool plain = op.control == Control::none && op.guard == kNoGuard;
+        straight = !plain ? 0 : straight == UINT16_MAX ? 1 : straight + 1;
+        op.straight = straight;
+        if (straight > 1 && op.fn == out_.code[n + 1].fn && does_several(op.fn))
+            op.width = static_cast<uint16_t>(std::min(out_.code[n + 1].width + 1, 255));
+    }
+    // Op::pattern is the size of a shared access until here, and the number of its pattern from here on.
+    struct Seen {
+        uint8_t number, size;
+    };
+    std::map<uint32_t, Seen> seen;  // by the slot of the address
+    uint8_t count = 0;
+    for (Op& op : out_.code) {
+        const uint8_t size = op.pattern;
+        op.pattern = 0;
+        if (!op.straight) {
+            seen.clear(), count = 0;
+            continue;
+        }
+        if (size == kClobbers) {
+            seen.clear();
+            continue;
+        }
+        if (size) {
+            auto known = seen.find(op.a);
+            if (known != seen.end() && known->second.size == size) {
+                op.pattern = known->second.number, op.same_pattern = true;
+            } else if (count < kPatterns) {
+                op.pattern = ++count;
+                seen[op.a] = {count, size};
+            }
+        }
+        if (!size || op.access == Access::read) seen.erase(op.dst);
+    }
 }
 
 bool Decoder::grows_stack() const {

@@ -75,6 +75,10 @@ void Decoder::load_store(bool load) {
         op.b = source(value, is_float(t) ? t : room_type, room);
     }
     if (value.kind != Operand::vector) key += element;
+    if (value.kind == Operand::vector)
+        op.pattern = load ? kClobbers : 0;
+    else if (space == Space::shared && size <= 8)
+        op.pattern = static_cast<uint8_t>(size);
     emit(key, op);
 }
 
