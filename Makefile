@@ -1,6 +1,7 @@
 # Every target sets up what it needs, in an empty environment.  PYTHON, VENV and PYTEST_ARGS may be overridden.
 PYTHON ?= python3
 VENV   ?= .venv
+comma  := ,
 BIN    := $(VENV)/bin
 PYTEST_ARGS ?=
 
@@ -9,7 +10,7 @@ NATIVE := pyproject.toml CMakeLists.txt $(shell find gpukernel -name '*.proto' -
             -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -path '*/codegen/*.py')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench screenshots wheel system clean
+.PHONY: help demo test lint format docs bench suites fuzz fuzzers sanitize screenshots wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,8 +18,33 @@ help:  ## What can be made
 demo: $(VENV)/.demo  ## Run the demo notebook on a slice of a simulated V100, then open JupyterLab
 	$(BIN)/gpukernel demo
 
-test: $(VENV)/.test  ## Run the whole test suite
+test: $(VENV)/.test fuzzers  ## Run the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+# Fuzzers and sanitizers (docs/robustness.md): builds of their own, which nothing installs.
+SECONDS   ?= 15
+FUZZERS   := ptx images frames answers
+SANITIZE  ?= address,undefined
+SANITIZED := build/sanitize-$(subst $(comma),-,$(SANITIZE))
+
+fuzz: fuzzers  ## Feed every door of the native part with nonsense, SECONDS=15 each
+	@for name in $(FUZZERS); do PATH="$(abspath $(BIN)):$$PATH" tests/native/fuzz/run.sh $$name -max_total_time=$(SECONDS) || exit 1; done
+
+# Not an error where Clang is missing: the tests that need them say so.
+fuzzers: $(VENV)/.native
+	@deploy/clang.sh >/dev/null 2>&1 || deploy/system-packages.sh --optional clang-19 libclang-rt-19-dev
+	@if clang=$$(deploy/clang.sh); then \
+	    CXX=$$clang $(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DGPUKERNEL_FUZZ=ON \
+	        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null && \
+	    echo "Building the fuzzers: two minutes the first time …" && $(BIN)/ninja -C build/fuzz --quiet fuzzers; fi
+
+sanitize: $(VENV)/.native  ## Run the tests of the native part under SANITIZE=address,undefined (or thread)
+	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DGPUKERNEL_SANITIZE=$(SANITIZE) \
+	    -DSIMGPU_LEVELS=3 -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null
+	$(BIN)/ninja -C $(SANITIZED) --quiet
+	$(BIN)/cmake --install $(SANITIZED) --prefix $(SANITIZED)/prefix >/dev/null
+	tests/native/sanitized.sh $(SANITIZED)/prefix $(SANITIZE) $(BIN)/python -m pytest tests/remoting \
+	    $(if $(filter thread,$(SANITIZE)),,tests/native) $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## Check style and types
 	$(BIN)/ruff check .
@@ -35,6 +61,9 @@ docs: $(VENV)/.dev  ## Build the documentation into site/, warnings as errors
 
 bench: $(VENV)/.test  ## Measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half an hour)
+	$(BIN)/python -m tests.suites
 
 screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chromium)
 	$(BIN)/python docs/screenshots.py
@@ -53,6 +82,12 @@ $(VENV)/bin/python: | system
 $(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(NATIVE) | $(VENV)/bin/python
 	@echo "Installing gpukernel with its '$*' extra into $(VENV): a few minutes the first time …"
 	$(BIN)/pip install --quiet --editable '.[$*]'
+	@touch $@
+
+# What builds the native part outside of pip.
+$(VENV)/.native: $(VENV)/.test
+	$(BIN)/pip install --quiet 'cmake>=3.25' 'ninja>=1.11' 'grpcio-tools==1.76.*' \
+	    'nvidia-nvml-dev-cu12==12.9.*'
 	@touch $@
 
 # A compiler, and Python with venv: installed where that is allowed, named where it is not.

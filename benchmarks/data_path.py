@@ -17,8 +17,8 @@ from gpukernel import native
 SHARE = 0.05
 
 
-def _driver_calls(environment: Mapping[str, str]) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.driver_calls"]
+def _figures(program: str, environment: Mapping[str, str]) -> dict[str, float]:
+    command = [sys.executable, "-m", f"benchmarks.{program}"]
     answer = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)
     if answer.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {answer.stdout}{answer.stderr}")
@@ -33,15 +33,21 @@ TRANSPORTS = {  # name → (kind of socket, shared memory)
 
 
 async def measure() -> list[Table]:
-    in_process = _driver_calls(
-        {**os.environ, "LD_LIBRARY_PATH": str(native.simgpu_library().parent), "GPUKERNEL_SIMGPU": "v100:1"}
-    )
+    alone = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(native.simgpu_library().parent),
+        "GPUKERNEL_SIMGPU": "v100:1",
+    }
+    in_process = _figures("driver_calls", alone)
+    step_in_process = _figures("training_step", alone)["step"]
     bare = {kind: sockets.measure(kind) for kind in ("unix", "tcp")}
     memory = memory_bandwidth()
-    remote = {}
+    remote, steps = {}, {}
     for name, (kind, shared) in TRANSPORTS.items():
         async with leased(SHARE, transport=kind) as environment:
-            remote[name] = _driver_calls({**environment, "GPUKERNEL_SHARED_MEMORY": shared})
+            environment["GPUKERNEL_SHARED_MEMORY"] = shared
+            remote[name] = _figures("driver_calls", environment)
+            steps[name] = _figures("training_step", environment)["step"]
     runs = (in_process, *remote.values())
     socket_of = {name: bare[kind] for name, (kind, _) in TRANSPORTS.items()}
 
@@ -93,4 +99,17 @@ async def measure() -> list[Table]:
     copies.rows.append(
         ["bare stream", "", *(gigabytes_per_second(socket_of[name]["stream"]) for name in TRANSPORTS), ""]
     )
-    return [calls, copies]
+    training = Table(
+        "A training step",
+        ["figure", "in process", *TRANSPORTS, "aim"],
+        [
+            [
+                "300 calls, 4 of them waiting",
+                f"{step_in_process * 1e3:.1f} ms",
+                *(f"{steps[name] * 1e3:.1f} ms" for name in TRANSPORTS),
+                "",
+            ],
+            ["÷ in process", "", *(ratio(steps[name], step_in_process) for name in TRANSPORTS), "≤ 1.15"],
+        ],
+    )
+    return [calls, copies, training]

@@ -1,9 +1,19 @@
 #!/bin/sh
-# Installs what pip cannot bring: a C++ compiler and Python's venv module. Silent when nothing is missing.
+# Installs what pip cannot bring: a C++ compiler and Python's venv module, and the packages that are named. Silent when
+# nothing is missing.
+#
+#     system-packages.sh [--optional] [PACKAGE…]      --optional: go on without those that cannot be had
 set -eu
+optional=
+if [ "${1-}" = --optional ]; then
+    optional=yes
+    shift
+fi
 missing=
-command -v c++ >/dev/null 2>&1 || missing="$missing g++"
-"${PYTHON:-python3}" -c 'import venv, ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
+if [ -z "$optional" ]; then
+    command -v c++ >/dev/null 2>&1 || missing="$missing g++"
+    "${PYTHON:-python3}" -c 'import venv, ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
+fi
 for package in "$@"; do
     dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"
 done
@@ -11,10 +21,10 @@ done
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "Installing$missing …"
-    apt-get update -qq
+    apt-get update -qq || [ -n "$optional" ]
     # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
-else
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null || [ -n "$optional" ]
+elif [ -z "$optional" ]; then
     echo "Missing:$missing. Install them (Debian, Ubuntu: sudo apt-get install$missing) and run make again." >&2
     exit 1
 fi

@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 import os
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import eventually
 from tests.remoting.conftest import Worker, worker
 
 MAGIC, VERSION = 0x4B555047, 1
 WELCOME, WRONG_SECRET, WRONG_VERSION = 0, 1, 3
+LOAD_IMAGE, LOAD_LIBRARY, COPY_TO_DEVICE, LINK_ADD = 17, 18, 21, 24
+FIRST_FUNCTION = 64  # cuMemAlloc; the others follow as in codegen/calls.txt
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_IMAGE = 1, 2, 200
+MOST_GROWTH_MIB = 48 * int(
+    os.environ.get("GPUKERNEL_TEST_MEMORY_FACTOR", "1")
+)  # threads and buffers of sixty guests, and nothing of the 30 GiB that they promise
 
 
 def knock(one: Worker) -> socket.socket:
@@ -155,6 +164,146 @@ def test_random_bytes_never_break_a_worker() -> None:
             await still_serves(one)
 
     asyncio.run(story())
+
+
+def rss_mib(one: Worker) -> int:
+    status = Path(f"/proc/{one.handle.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) >> 10
+
+
+def test_lies_about_sizes_cost_the_worker_no_memory_and_others_are_served_meanwhile() -> None:
+    """Sixty guests each promise half a GiB, send a little of it and stay."""
+
+    async def story() -> None:
+        async with worker() as one:
+            await still_serves(one)
+            before = rss_mib(one)
+            liars = []
+            for call in (LOAD_IMAGE, LOAD_LIBRARY, LINK_ADD) * 20:
+                status, sock = enter(one, one.secret)
+                assert status == WELCOME
+                sock.sendall(struct.pack("<IHH", 512 << 20, call, 0) + b"x" * 5000)
+                liars.append(sock)
+            await still_serves(one)
+            assert (await one.handle.status()).connections == len(liars)
+            grown = rss_mib(one) - before
+            assert grown < MOST_GROWTH_MIB, f"{grown} MiB"
+            for sock in liars:
+                sock.close()
+            await still_serves(one)
+            assert not one.handle.ended
+
+    asyncio.run(story())
+
+
+def test_a_size_beyond_the_protocol_ends_its_teller_only() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            for call, length in (
+                (LOAD_IMAGE, (512 << 20) + 1),
+                (COPY_TO_DEVICE, 2 << 20),
+                (FIRST_FUNCTION, 2**32 - 1),
+            ):
+                _, sock = enter(one, one.secret)
+                sock.sendall(struct.pack("<IHH", length, call, 0))
+                assert read(sock, 1) == b""  # the connection has ended
+            await still_serves(one)
+
+    asyncio.run(story())
+
+
+ELF = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+LIARS = {
+    "three bytes": b"abc",
+    "a wrapper, with a pointer to anywhere": struct.pack("<IIQQ", 0x466243B1, 1, 0x4141414141414141, 0),
+    "the beginning of a wrapper": struct.pack("<II", 0x466243B1, 1),
+    "a fat binary of fifteen bytes": struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 2**40)[:15],
+    "a fat binary whose entry is longer than it": struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 64)
+    + struct.pack("<HHIQ", 2, 0x101, 64, 2**40).ljust(64, b"\0"),
+    "a cubin's first bytes": ELF,
+    "a cubin with section headers beyond its end": ELF
+    + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 2**40, 0, 64, 56, 0, 64, 9, 0),
+    "a cubin with program headers beyond its end": ELF
+    + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 2**63, 0, 0, 64, 56, 9, 64, 0, 0),
+    "a cubin with a section beyond its end": ELF
+    + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 64, 0, 64, 56, 0, 64, 1, 0)
+    + struct.pack("<IIQQQQIIQQ", 0, 1, 0, 0, 64, 65, 0, 0, 0, 0),
+}
+
+
+def test_images_that_say_more_than_came_are_refused() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            _, sock = enter(one, one.secret)
+            for call in (LOAD_IMAGE, LOAD_LIBRARY):
+                for what, image in LIARS.items():
+                    sock.sendall(struct.pack("<IHH", len(image), call, 0) + image)
+                    length, _call, _reserved, result, _printed = struct.unpack("<IHHII", read(sock, 16))
+                    read(sock, length - 8)
+                    assert result == INVALID_IMAGE, what
+            await still_serves(one)
+
+    asyncio.run(story())
+
+
+def test_replayed_frames_are_as_good_as_new_ones_and_no_better() -> None:
+    """The same bytes again: what they allocate counts against the cap, and what is gone cannot go twice."""
+
+    async def story() -> None:
+        async with worker(memory_mib=8) as one:
+            _, sock = enter(one, one.secret)
+            allocate = struct.pack("<IHHQ", 8, FIRST_FUNCTION, 0, 1 << 20)
+            addresses, refused = [], 0
+            for _ in range(20):
+                sock.sendall(allocate)
+                length, call, _reserved, result, _printed = struct.unpack("<IHHII", read(sock, 16))
+                body = read(sock, length - 8)
+                assert call == FIRST_FUNCTION
+                if result == 0:
+                    addresses.append(struct.unpack("<Q", body)[0])
+                else:
+                    assert result == OUT_OF_MEMORY
+                    refused += 1
+            assert (len(addresses), refused) == (8, 12)
+            free = struct.pack("<IHHQ", 8, FIRST_FUNCTION + 3, 0, addresses[0])
+            sock.sendall(free * 50)
+            sock.sendall(struct.pack("<IHH", 0, FIRST_FUNCTION + 5, 0))  # cuMemGetInfo, which tells of the 49
+            assert struct.unpack("<IHHII", read(sock, 16))[3] == INVALID_VALUE
+            assert (await one.handle.status()).memory_used_bytes == 7 << 20
+            sock.close()
+            await still_serves(one)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 9, 300_000])
+def test_a_guest_that_dies_in_the_middle_of_a_frame_leaves_nothing_behind(cut: int) -> None:
+    async def story() -> None:
+        async with worker() as one:
+            await still_serves(one)
+            before = rss_mib(one)
+            for _ in range(100):
+                _, sock = enter(one, one.secret)
+                frame = struct.pack("<IHHQ", 8, FIRST_FUNCTION, 0, 1 << 16)
+                frame += struct.pack("<IHH", 400_000, LOAD_IMAGE, 0) + bytes(cut)
+                sock.sendall(frame[: 16 + cut] if cut < 16 else frame)
+                sock.close()
+            await asyncio.to_thread(eventually_unused, one)
+            assert rss_mib(one) - before < MOST_GROWTH_MIB
+            await still_serves(one)
+
+    asyncio.run(story())
+
+
+def eventually_unused(one: Worker) -> None:
+    def unused() -> bool:
+        with socket.socket(socket.AF_UNIX) as control:
+            control.connect(str(one.folder / "control.sock"))
+            control.sendall(b"status\n")
+            status = json.loads(control.makefile().readline())
+        return status["connections"] == 0 and status["memory_used_bytes"] == 0
+
+    eventually(unused)
 
 
 def test_callers_who_say_nothing_do_not_keep_others_out() -> None:

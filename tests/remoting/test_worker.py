@@ -425,3 +425,24 @@ def test_control_lines_that_make_no_sense_get_an_answer() -> None:
             assert (await one.handle.status()).pid == one.handle.pid
 
     asyncio.run(story())
+
+
+def test_a_compilers_own_cubin_and_fat_binary_pass_the_check_of_images() -> None:
+    """The simulated device refuses them for what they are, not for being cut short."""
+    code = """from cuda.bindings import nvrtc
+import struct
+def build(*options):
+    _, program = nvrtc.nvrtcCreateProgram(b'extern "C" __global__ void k(int* p) { __shared__ int s[64]; s[threadIdx.x] = 1; __syncthreads(); *p = s[1]; }', b"k.cu", 0, [], [])
+    assert int(nvrtc.nvrtcCompileProgram(program, len(options), list(options))[0]) == 0
+    return program
+program = build(b"--gpu-architecture=sm_80"); cubin = bytes(ok(nvrtc.nvrtcGetCUBINSize(program))); ok(nvrtc.nvrtcGetCUBIN(program, cubin))
+entry = struct.pack("<HHIQ", 2, 0x101, 64, len(cubin)).ljust(64, b"\\0") + cubin
+fat = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry)) + entry
+begin(); print(d.cuModuleLoadData(cubin)[0].name, d.cuModuleLoadData(fat)[0].name)"""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(code)
+            assert done.stdout.split() == ["CUDA_ERROR_NO_BINARY_FOR_GPU"] * 2, done.stderr
+
+    asyncio.run(story())

@@ -530,10 +530,3 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
     std::swap(*mode, thread_mode);
     return CUDA_SUCCESS;
 }
-
-CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int* flags) {
-    GPUKERNEL_CURRENT(connection);
-    if (!flags) return CUDA_ERROR_INVALID_VALUE;
-    *flags = flags_of(*connection, hStream);
-    return CUDA_SUCCESS;
-}

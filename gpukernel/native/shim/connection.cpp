@@ -85,7 +85,7 @@ void Connection::lost(const char* while_doing) {
     std::string reason;
     channel_.socket().timeout(1);
     wire::FrameHeader header;
-    while (channel_.read(&header, sizeof header) && header.length <= wire::MAX_BODY) {
+    while (channel_.read(&header, sizeof header) && header.length <= wire::COPY_PIECE + 64) {
         std::string body(header.length, 0);
         if (!channel_.read(body.data(), body.size())) break;
         if (header.call == wire::GOODBYE) reason = body;

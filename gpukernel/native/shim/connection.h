@@ -40,6 +40,7 @@ class Connection {
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
 
   private:
+    friend class Impostor;  // tests/native/fuzz: a worker that lies
     bool share_memory();
     void flush_in_time();
     wire::Channel channel_;

@@ -103,6 +103,21 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevic
 
 // --- contexts: the worker owns one context for the lease; here it is only a name ---
 
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
+                                         CUdevice dstDevice) {
+    int can = 0;
+    CUresult error = cuDeviceCanAccessPeer(&can, srcDevice, dstDevice);
+    if (error == CUDA_SUCCESS && (!value || srcDevice == dstDevice)) error = CUDA_ERROR_INVALID_VALUE;
+    if (error == CUDA_SUCCESS) *value = 0;
+    return error;
+}
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
+    return process() ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : CUDA_ERROR_NOT_INITIALIZED;
+}
+CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peerContext) {
+    return process() ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : CUDA_ERROR_NOT_INITIALIZED;
+}
+
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;

@@ -11,8 +11,6 @@ using namespace gpukernel::shim;
 using gpukernel::wire::Special;
 
 namespace {
-constexpr size_t LARGEST_BLOCK = 4096 * 8;
-
 CUresult fill(const Layout& layout, char* block, void** params, void** extra) {
     if (!params && !extra && !layout.parameters.empty()) return CUDA_ERROR_INVALID_VALUE;
     std::memset(block, 0, layout.bytes);
@@ -60,8 +58,7 @@ CUresult launch(const void* function, const unsigned (&shape)[6], unsigned share
         if (CUresult error = layout_of(*connection, function, layout); error != CUDA_SUCCESS) return error;
         last = function, of = connection;
     }
-    char block[LARGEST_BLOCK];
-    if (layout->bytes > sizeof block) return CUDA_ERROR_INVALID_VALUE;
+    char block[MOST_PARAMETER_BYTES];
     if (CUresult error = fill(*layout, block, params, extra); error != CUDA_SUCCESS) return error;
     return queue(*connection, function, shape, shared, cooperative, stream, block, layout->bytes);
 }
@@ -72,7 +69,6 @@ namespace gpukernel::shim {
 CUresult pack(Connection& connection, KernelCall& call, void** params, void** extra) {
     if (CUresult error = layout_of(connection, call.function, call.layout); error != CUDA_SUCCESS)
         return error;
-    if (call.layout->bytes > LARGEST_BLOCK) return CUDA_ERROR_INVALID_VALUE;
     call.block.resize(call.layout->bytes);
     return fill(*call.layout, call.block.data(), params, extra);
 }
@@ -147,12 +143,7 @@ CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
     *streamId = reinterpret_cast<unsigned long long>(hStream);
     return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int* priority) {
-    GPUKERNEL_CURRENT(connection);
-    if (!priority) return CUDA_ERROR_INVALID_VALUE;
-    *priority = 0;
-    return CUDA_SUCCESS;
-}
+
 CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func,
                                                            CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                            size_t dynamicSMemSize, int blockSizeLimit,

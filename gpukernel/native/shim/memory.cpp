@@ -280,6 +280,40 @@ CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
     return copy_later(hStream, pCopy);
 }
 
+// Devices of a lease do not see each other's memory: what goes between them passes through the program.
+CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                                   CUcontext srcContext, size_t ByteCount, CUstream hStream) {
+    if (!dstContext || !srcContext) return CUDA_ERROR_INVALID_CONTEXT;
+    Connection& to = reinterpret_cast<Context*>(dstContext)->device->connection;
+    Connection& from = reinterpret_cast<Context*>(srcContext)->device->connection;
+    if (capturing()) {
+        const CUDA_MEMCPY3D copy =
+            linear_copy(CU_MEMORYTYPE_DEVICE, dstDevice, CU_MEMORYTYPE_DEVICE, srcDevice, ByteCount);
+        if (Captured captured =
+                &to == &from ? captured_copy(to, copy, hStream) : captured_refusal(from, hStream))
+            return *captured;
+    }
+    if (&to == &from) {
+        Request request(to, gpukernel::wire::Call::cuMemcpyDtoDAsync_v2);
+        request.put<uint64_t>(dstDevice), request.put<uint64_t>(srcDevice), request.put<uint64_t>(ByteCount);
+        request.put(reinterpret_cast<uint64_t>(hStream));
+        return request.queue();
+    }
+    std::vector<char> piece(std::min(ByteCount, 4 * COPY_PIECE));
+    for (size_t at = 0; at < ByteCount;) {
+        const size_t size = std::min(piece.size(), ByteCount - at);
+        CUresult error = to_host(from, piece.data(), srcDevice + at, size, nullptr);
+        if (error == CUDA_SUCCESS) error = to_device(to, dstDevice + at, piece.data(), size, nullptr);
+        if (error != CUDA_SUCCESS) return error;
+        at += size;
+    }
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                              CUcontext srcContext, size_t ByteCount) {
+    return cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr);
+}
+
 // --- host memory ---
 
 CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {

@@ -7,45 +7,12 @@
 #include <map>
 
 #include "request.h"
+#include "wire/image.h"
 
 using namespace gpukernel::shim;
 using gpukernel::wire::Special;
 
 namespace {
-// The extent of an image that a program passes as a bare pointer: text up to its NUL, a fat binary or a cubin
-// by what its header says.
-bool extent_of(const void* image, std::string_view& bytes) {
-    constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f;
-    const char* at = static_cast<const char*>(image);
-    uint32_t magic;
-    std::memcpy(&magic, at, 4);
-    if (magic == WRAPPER) {
-        const void* inner;
-        std::memcpy(&inner, at + 8, 8);
-        return extent_of(inner, bytes);
-    }
-    if (magic == FATBIN) {
-        uint16_t header;
-        uint64_t size;
-        std::memcpy(&header, at + 6, 2);
-        std::memcpy(&size, at + 8, 8);
-        bytes = {at, header + size};
-        return true;
-    }
-    if (magic == ELF) {  // the section and program headers end last
-        uint64_t program, section;
-        uint16_t program_size, program_count, section_size, section_count;
-        std::memcpy(&program, at + 32, 8), std::memcpy(&section, at + 40, 8);
-        std::memcpy(&program_size, at + 54, 2), std::memcpy(&program_count, at + 56, 2);
-        std::memcpy(&section_size, at + 58, 2), std::memcpy(&section_count, at + 60, 2);
-        bytes = {at, std::max<uint64_t>(program + program_size * program_count,
-                                        section + section_size * section_count)};
-        return true;
-    }
-    bytes = {at, std::strlen(at) + 1};
-    return true;
-}
-
 struct Logs {  // where a program wants the compiler's log
     char* error = nullptr;
     size_t size = 0;
@@ -62,7 +29,8 @@ struct Logs {  // where a program wants the compiler's log
     }
     void write(std::string_view log) const {
         const size_t length = error && size ? std::min(log.size(), size - 1) : 0;
-        if (error && size) std::memcpy(error, log.data(), length), error[length] = 0;
+        if (length) std::memcpy(error, log.data(), length);
+        if (error && size) error[length] = 0;
         if (size_out) *size_out = reinterpret_cast<void*>(length);
         if (!error && !log.empty()) complain(std::string(log));
     }
@@ -70,7 +38,8 @@ struct Logs {  // where a program wants the compiler's log
 
 CUresult load(Connection& connection, Special call, const void* image, const Logs& logs, uint64_t& handle) {
     std::string_view bytes;
-    if (!image || !extent_of(image, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (!image) return CUDA_ERROR_INVALID_VALUE;
+    if (!gpukernel::wire::extent_of(image, bytes)) return CUDA_ERROR_INVALID_IMAGE;
     Request request(connection, call);
     request.bytes(bytes.data(), bytes.size());
     CUresult result = request.send();
@@ -112,12 +81,16 @@ CUresult layout_of(Connection& connection, const void* function, std::shared_ptr
     if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
     auto fresh = std::make_shared<Layout>();
     const auto count = request.get<uint32_t>();
-    for (uint32_t i = 0; i < count; ++i) {
+    for (uint32_t i = 0; i < count && !request.failed(); ++i) {
         const auto offset = request.get<uint32_t>(), size = request.get<uint32_t>();
+        // Launches copy by this, so it must make sense: one behind the other in a block of bounded size.
+        if (offset < fresh->bytes || offset > MOST_PARAMETER_BYTES || size > MOST_PARAMETER_BYTES - offset)
+            return CUDA_ERROR_UNKNOWN;
         fresh->parameters.push_back({offset, size});
-        fresh->bytes = std::max(fresh->bytes, offset + size);
+        fresh->bytes = offset + size;
     }
     fresh->name = request.get_text();
+    if (request.failed()) return CUDA_ERROR_UNKNOWN;
     std::lock_guard lock(layouts_mutex);
     layout = layouts[{&connection, function}] = fresh;
     return CUDA_SUCCESS;

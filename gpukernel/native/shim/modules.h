@@ -9,6 +9,8 @@
 
 namespace gpukernel::shim {
 
+constexpr uint32_t MOST_PARAMETER_BYTES = 32 << 10;  // PTX ISA 5.1.6.1: 32764 since version 8.1
+
 struct Layout {
     struct Parameter {
         uint32_t offset, size;

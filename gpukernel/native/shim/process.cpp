@@ -50,7 +50,10 @@ void introduce(Device& device) {
 
 bool learn(Device& device) {
     Request request(device.connection, wire::Special::device);
-    return request.send_into(&device.facts, sizeof device.facts) == CUDA_SUCCESS;
+    if (request.send_into(&device.facts, sizeof device.facts) != CUDA_SUCCESS) return false;
+    device.facts.name[sizeof device.facts.name - 1] = 0;
+    device.facts.bus_id[sizeof device.facts.bus_id - 1] = 0;
+    return true;
 }
 
 void in_forked_child() {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace gpukernel::shim {
@@ -15,20 +16,38 @@ void print(const char* text,
         text += written, size -= written;
     }
 }
+
+// Grows only as bytes really come: what a header says costs nothing.
+bool read_all(Connection& connection, std::vector<char>& to, size_t size) {
+    to.clear();
+    while (to.size() < size) {
+        const size_t got = to.size(), piece = std::min(size - got, std::max<size_t>(got, 64 << 10));
+        to.resize(got + piece);
+        if (!connection.read(to.data() + got, piece)) return false;
+    }
+    return true;
+}
 }  // namespace
 
 Request::Request(Connection& connection, uint16_t call)
     : connection_(connection),
+      call_(call),
       lock_(connection.mutex),
       start_(connection.buffer().size()),
       writer_(connection.buffer()) {
     put(wire::FrameHeader{0, call, 0});
 }
 
-void Request::close(size_t extra) {
+bool Request::close(size_t extra) {
     std::vector<char>& buffer = connection_.buffer();
-    const uint32_t length = static_cast<uint32_t>(buffer.size() - start_ - sizeof(wire::FrameHeader) + extra);
+    const size_t size = buffer.size() - start_ - sizeof(wire::FrameHeader) + extra;
+    if (size > wire::most_of(call_)) {  // the worker would end the connection
+        buffer.resize(start_);
+        return false;
+    }
+    const auto length = static_cast<uint32_t>(size);
     std::memcpy(buffer.data() + start_, &length, sizeof length);
+    return true;
 }
 
 CUresult Request::queue() {
@@ -36,26 +55,26 @@ CUresult Request::queue() {
         connection_.buffer().clear();
         return GONE;
     }
-    close(0);
+    if (!close(0)) return CUDA_ERROR_INVALID_VALUE;
     connection_.queued();
     return CUDA_SUCCESS;
 }
 
 CUresult Request::queue_with(const void* data, size_t size) {
-    close(size);
+    if (!close(size)) return CUDA_ERROR_INVALID_VALUE;
     return connection_.flush_with(data, size) ? CUDA_SUCCESS : GONE;
 }
 
 CUresult Request::send() {
-    close(0);
-    CUresult result = connection_.flush() ? receive(connection_, nullptr, 0, answer_) : GONE;
+    if (!close(0)) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = connection_.flush() ? receive(connection_, call_, nullptr, 0, answer_) : GONE;
     reader_ = wire::Reader(answer_.data(), answer_.size());
     return result;
 }
 
 CUresult Request::send_into(void* data, size_t size) {
-    close(0);
-    return connection_.flush() ? receive(connection_, data, size, answer_) : GONE;
+    if (!close(0)) return CUDA_ERROR_INVALID_VALUE;
+    return connection_.flush() ? receive(connection_, call_, data, size, answer_) : GONE;
 }
 
 void CopyToHost::ask(uint64_t source, uint64_t stream, size_t bytes) {
@@ -69,10 +88,12 @@ void CopyToHost::ask(uint64_t source, uint64_t stream, size_t bytes) {
 
 CUresult CopyToHost::receive(void* data, size_t bytes) {
     std::vector<char> none;
-    return Request::receive(connection_, data, bytes, none);
+    return Request::receive(connection_, static_cast<uint16_t>(wire::Special::copy_to_host), data, bytes,
+                            none);
 }
 
-CUresult Request::receive(Connection& connection, void* data, size_t size, std::vector<char>& answer) {
+CUresult Request::receive(Connection& connection, uint16_t call, void* data, size_t size,
+                          std::vector<char>& answer) {
     struct {
         wire::FrameHeader header;
         uint32_t result, printed;
@@ -83,13 +104,14 @@ CUresult Request::receive(Connection& connection, void* data, size_t size, std::
         if (connection.read(reason.data(), reason.size())) connection.goodbye(reason);
         return GONE;
     }
-    if (head.header.length < 8 || head.header.length > wire::MAX_BODY || !connection.read(&head.result, 8))
+    if (head.header.call != call || head.header.length < 8 || head.header.length > wire::MAX_BODY ||
+        !connection.read(&head.result, 8))
         return connection.lost("an answer made no sense"), GONE;
     uint32_t left = head.header.length - 8;
     if (head.printed > left) return connection.lost("an answer made no sense"), GONE;
     if (head.printed) {
-        std::string text(head.printed, 0);
-        if (!connection.read(text.data(), text.size())) return GONE;
+        std::vector<char> text;
+        if (!read_all(connection, text, head.printed)) return GONE;
         print(text.data(), text.size());
         left -= head.printed;
     }
@@ -98,9 +120,7 @@ CUresult Request::receive(Connection& connection, void* data, size_t size, std::
         if (left != size) return connection.lost("an answer made no sense"), GONE;
         return connection.read(data, size) ? result : GONE;
     }
-    answer.resize(left);
-    if (left && !connection.read(answer.data(), left)) return GONE;
-    return result;
+    return read_all(connection, answer, left) ? result : GONE;
 }
 
 }  // namespace gpukernel::shim

@@ -27,6 +27,7 @@ class Request {
         return name;
     }
 
+    // What no frame can carry is CUDA_ERROR_INVALID_VALUE and is not sent.
     CUresult queue();                                    // done: nobody waits for it
     CUresult queue_with(const void* data, size_t size);  // user memory goes at the end of the body
     CUresult send();                                     // waits for the answer, whose outputs `get` reads
@@ -38,15 +39,18 @@ class Request {
         return reader_.get<T>();
     }
     std::string_view get_text() { return reader_.text(); }
+    bool failed() const { return reader_.failed(); }  // `get` has read beyond the answer's end
     std::string_view rest() { return reader_.rest(); }
 
   private:
     friend class CopyToHost;
     Request(Connection& connection, uint16_t call);
-    void close(size_t extra);
-    static CUresult receive(Connection& connection, void* data, size_t size, std::vector<char>& answer);
+    bool close(size_t extra);
+    static CUresult receive(Connection& connection, uint16_t call, void* data, size_t size,
+                            std::vector<char>& answer);
 
     Connection& connection_;
+    const uint16_t call_;
     std::unique_lock<std::mutex> lock_;
     size_t start_;
     wire::Writer writer_;

@@ -93,4 +93,17 @@ constexpr size_t MAX_BODY = 512 << 20;  // the largest module image
 constexpr size_t MAX_CALL = 64 << 10;   // the largest body of any other call but copies
 constexpr size_t MAX_COMMAND = 512;     // what is kept of a command line
 
+constexpr size_t most_of(uint16_t call) {  // bytes that the body of a request may have
+    switch (static_cast<Special>(call)) {
+        case Special::load_image:
+        case Special::load_library:
+        case Special::link_add:
+            return MAX_BODY;
+        case Special::copy_to_device:
+            return COPY_PIECE + 64;
+        default:
+            return MAX_CALL;
+    }
+}
+
 }  // namespace gpukernel::wire

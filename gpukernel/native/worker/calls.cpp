@@ -162,6 +162,7 @@ CUresult fill_2d(Session& session, Reader& in, Function function, bool with_stre
         return CUDA_ERROR_INVALID_HANDLE;
     uint64_t row, rows, bytes;
     if (in.failed() || !height || __builtin_mul_overflow(width, sizeof(T), &row) ||
+        (height > 1 && pitch < row) ||  // else the number of rows is no matter of memory
         __builtin_mul_overflow(pitch, height - 1, &rows) || __builtin_add_overflow(row, rows, &bytes) ||
         !session.lease().valid(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace gpukernel::worker {
@@ -142,13 +143,11 @@ bool Session::serve_one(const FrameHeader& header) {
     if (special == Special::copy_to_device) return take_bulk(header);
     if (special == Special::copy_to_host) return give_bulk(header);
     if (special == Special::share_memory) return share_memory(header);
-    const bool image =
-        special == Special::load_image || special == Special::load_library || special == Special::link_add;
-    if (header.length > (image ? wire::MAX_BODY : wire::MAX_CALL)) return false;
+    if (header.length > wire::most_of(header.call)) return false;
     // Grow only as bytes really come: a lie about the size costs its teller nothing less than us.
     body_.clear();
     for (size_t got = 0; got < header.length;) {
-        const size_t piece = std::min<size_t>(header.length - got, 4 << 20);
+        const size_t piece = std::min<size_t>(header.length - got, std::max<size_t>(got, 64 << 10));
         body_.resize(got + piece);
         if (!channel_.read(body_.data() + got, piece)) return false;
         got += piece;

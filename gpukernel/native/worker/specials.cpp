@@ -7,6 +7,7 @@
 
 #include "session.h"
 #include "wire/device_facts.h"
+#include "wire/image.h"
 
 namespace gpukernel::worker {
 
@@ -40,10 +41,12 @@ CUresult device(Session& session, Reader&, Writer& out) {
           CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
           CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
           CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
-          CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
           CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
         facts.attributes[lacking] = 0;
+    facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // the shim's, over cuMemAllocAsync
+    facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     const std::string driver = driver_name(facts.name);
     std::memcpy(facts.driver_name, driver.data(), std::min(driver.size(), sizeof facts.driver_name - 1));
     out.put(facts);
@@ -61,27 +64,11 @@ struct Log {
     std::string_view view() const { return {text, strnlen(text, LOG_BYTES)}; }
 };
 
-// A driver reads an image as far as the image itself says; what says more than came is refused here.
-bool whole(const std::string& image) {
-    uint32_t magic = 0;
-    if (image.size() < 16) return image.size() > 1;
-    std::memcpy(&magic, image.data(), 4);
-    if (magic == 0x466243b1) return false;  // a wrapper holds a pointer of another process
-    if (magic == 0xBA55ED50) {
-        uint16_t header;
-        uint64_t size;
-        std::memcpy(&header, image.data() + 6, 2);
-        std::memcpy(&size, image.data() + 8, 8);
-        return header <= image.size() && size <= image.size() - header;
-    }
-    return true;
-}
-
 template <class Handle, class Function>
 CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function function) {
     const std::string image(in.rest());  // one NUL after it, so that text ends
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
-    if (!whole(image)) return CUDA_ERROR_INVALID_IMAGE;
+    if (!wire::whole(image)) return CUDA_ERROR_INVALID_IMAGE;
     auto log = std::make_unique<Log>();
     Handle handle;
     Lease& lease = session.lease();
@@ -180,7 +167,7 @@ CUresult link_add(Session& session, Reader& in, Writer& out) {
     CUlinkState link;
     if (in.failed() || !session.handle(name, Kind::link, link)) return CUDA_ERROR_INVALID_HANDLE;
     std::string_view bytes = in.rest();
-    if (!whole(std::string(bytes))) return CUDA_ERROR_INVALID_IMAGE;
+    if (!wire::whole(bytes)) return CUDA_ERROR_INVALID_IMAGE;
     std::vector<char>& kept = session.link_data(link, bytes.size() + 1);
     std::memcpy(kept.data(), bytes.data(), bytes.size());
     auto log = std::make_unique<Log>();

@@ -238,6 +238,33 @@ print(d.cuStreamSynchronize(0x1234)[0].name, d.cuModuleGetFunction(d.CUmodule(0x
     assert out(code).split() == [bad, bad, bad, "CUDA_ERROR_INVALID_VALUE"]
 
 
+def test_what_would_take_for_ever_or_all_memory_is_refused() -> None:
+    code = """begin(); p = ok(d.cuMemAlloc(4096)); f = load(ADD, b"add")
+print(d.cuMemsetD2D8(p, 0, 1, 16, 1 << 62)[0].name, d.cuMemsetD2D32(p, 8, 1, 4, 3)[0].name, d.cuMemsetD2D32(p, 16, 1, 4, 3)[0].name)
+print(d.cuFuncSetAttribute(f, d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 2**31 - 1)[0].name)
+a, b = ctypes.c_uint64(int(p)), ctypes.c_uint32(1)
+kp = (ctypes.c_void_p * 2)(ctypes.addressof(a), ctypes.addressof(b))
+for blocks in (1 << 30, 80): print(d.cuLaunchCooperativeKernel(f, blocks, 1, 1, 128, 1, 1, 0, 0, ctypes.addressof(kp))[0].name)
+ok(d.cuCtxSynchronize())"""
+    assert out(code).split() == [
+        "CUDA_ERROR_INVALID_VALUE",
+        "CUDA_ERROR_INVALID_VALUE",
+        "CUDA_SUCCESS",
+        "CUDA_ERROR_INVALID_VALUE",
+        "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+        "CUDA_SUCCESS",
+    ]
+
+
+def test_work_that_nobody_waits_for_stays_bounded() -> None:
+    code = """import re
+rss = lambda: int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
+begin(); p = ok(d.cuMemAlloc(1 << 20)); f = load(ADD, b"add"); host = bytearray(1 << 20); source = ctypes.addressof((ctypes.c_char * len(host)).from_buffer(host)); before = rss()
+for _ in range(600): assert launch(f, p, 1 << 18) == 0; ok(d.cuMemcpyHtoDAsync(p, source, 1 << 20, 0))
+print(rss() - before < 100); ok(d.cuCtxSynchronize())"""
+    assert out(code) == "True"
+
+
 def test_the_library_is_small_at_rest() -> None:
     code = """begin(); ok(d.cuMemAlloc(30 << 30)); import re; print(int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) < 200_000)"""
     assert out(code) == "True"

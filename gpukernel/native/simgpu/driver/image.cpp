@@ -46,9 +46,12 @@ bool lz4(std::string_view in, std::string& out, size_t size) {
     return out.size() == size;
 }
 
-Image fatbin(const char* data) {
+Image fatbin(const char* data, size_t bytes) {
     Image image;
+    if (bytes && bytes < 16) return {{}, CUDA_ERROR_INVALID_IMAGE, "a fat binary that is cut short"};
     const size_t header = read<uint16_t>(data + 6), total = read<uint64_t>(data + 8);
+    if (size_t end; header < 16 || __builtin_add_overflow(header, total, &end) || (bytes && end > bytes))
+        return {{}, CUDA_ERROR_INVALID_IMAGE, "a fat binary that is cut short"};
     bool machine_code = false;
     uint32_t best = 0;
     for (size_t at = header; at + 64 <= header + total;) {
@@ -95,9 +98,10 @@ Image read_image(const void* data, size_t bytes) {
     if (!data) return {{}, CUDA_ERROR_INVALID_VALUE, "no image"};
     const char* text = static_cast<const char*>(data);
     if (bytes && bytes < 4) return {{}, CUDA_ERROR_INVALID_IMAGE, "an image of fewer than four bytes"};
-    const uint32_t magic = read<uint32_t>(text);
-    if (magic == WRAPPER) return fatbin(read<const char*>(text + 8));
-    if (magic == FATBIN) return fatbin(text);
+    // Text may be shorter than the magic numbers, none of which holds a NUL.
+    const uint32_t magic = bytes || strnlen(text, 4) == 4 ? read<uint32_t>(text) : 0;
+    if (magic == WRAPPER && (!bytes || bytes >= 16)) return fatbin(read<const char*>(text + 8), 0);
+    if (magic == FATBIN) return fatbin(text, bytes);
     if (magic == ELF) return {{}, CUDA_ERROR_NO_BINARY_FOR_GPU, NEEDS_PTX};
     const size_t length = bytes ? strnlen(text, bytes) : std::strlen(text);
     std::string_view all(text, length);

@@ -32,44 +32,9 @@ CUresult pack(const KernelInfo& info, void** params, void** extra, std::vector<c
     return CUDA_SUCCESS;
 }
 
-CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void** params, void** extra) {
-    GPUKERNEL_HERE(device);
-    Function* function = driver()->functions.get<Function>(handle);
-    Stream* stream;
-    if (!function || !stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    const Dim3 g = shape.grid, b = shape.block;
-    const uint64_t threads = uint64_t{b.x} * b.y * b.z;
-    if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535 || b.x > 1024 ||
-        b.y > 1024 || b.z > 64)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (threads > 1024 || threads > function->info->max_threads)
-        return threads > 1024 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-    if (shape.shared > static_cast<unsigned>(function->dynamic_shared_limit) ||
-        shape.shared + function->info->static_shared_bytes >
-            static_cast<unsigned>(device->model->shared_per_block_optin))
-        return CUDA_ERROR_INVALID_VALUE;
-    auto block = std::make_shared<std::vector<char>>();
-    if (CUresult error = pack(*function->info, params, extra, *block); error != CUDA_SUCCESS) return error;
-    note(stream, device->queue.submit([device, function, shape, block] {
-        Launch launch;
-        launch.grid = shape.grid, launch.block = shape.block;
-        launch.dynamic_shared_bytes = shape.shared;
-        launch.cooperative = shape.cooperative;
-        launch.params = block->data();
-        launch.print = [device](std::string_view text) {
-            std::lock_guard lock(device->print_mutex);
-            device->printed += text;
-        };
-        Result result = function->owner->image->run(function->info->name, launch);
-        if (!result) device->report(result);
-        return code_of(result.status);
-    }));
-    return CUDA_SUCCESS;
-}
-
 CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads, size_t shared) {
     GPUKERNEL_HERE(device);
-    Function* function = driver()->functions.get<Function>(handle);
+    Kernel* function = driver()->functions.get<Kernel>(handle);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!blocks || threads < 1 || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
     const Model& m = *device->model;
@@ -80,6 +45,54 @@ CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads,
     const size_t each = shared + function->info->static_shared_bytes + (m.major >= 8 ? 1024 : 0);
     if (each) fit = std::min<int>(fit, m.shared_per_multiprocessor / each);
     *blocks = std::max(fit, 0);
+    return CUDA_SUCCESS;
+}
+
+CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void** params, void** extra) {
+    GPUKERNEL_HERE(device);
+    Kernel* function = driver()->functions.get<Kernel>(handle);
+    Stream* stream;
+    if (!function || !stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    const Dim3 g = shape.grid, b = shape.block;
+    const uint64_t threads = uint64_t{b.x} * b.y * b.z;
+    if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535 || b.x > 1024 ||
+        b.y > 1024 || b.z > 64)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (threads > 1024 || threads > function->info->max_threads)
+        return threads > 1024 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    if (shape.shared > static_cast<unsigned>(function->dynamic_shared_limit) ||
+        uint64_t{shape.shared} + function->info->static_shared_bytes >
+            static_cast<uint64_t>(device->model->shared_per_block_optin))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (shape.cooperative) {  // every block is resident at once
+        int each = 0;
+        if (CUresult error =
+                blocks_per_multiprocessor(&each, handle, static_cast<int>(threads), shape.shared);
+            error != CUDA_SUCCESS)
+            return error;
+        if (uint64_t{g.x} * g.y > uint64_t(std::max(each, 1)) * device->model->multiprocessors / g.z)
+            return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    }
+    auto block = std::make_shared<std::vector<char>>();
+    if (CUresult error = pack(*function->info, params, extra, *block); error != CUDA_SUCCESS) return error;
+    note(stream, device->queue.submit([device, function, shape, block] {
+        Launch launch;
+        launch.grid = shape.grid, launch.block = shape.block;
+        launch.dynamic_shared_bytes = shape.shared;
+        launch.cooperative = shape.cooperative;
+        launch.params = block->data();
+        launch.print = [device](std::string_view text) {
+            // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted Output",
+            // "Limitations").
+            const size_t most = std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
+            std::lock_guard lock(device->print_mutex);
+            device->printed += text;
+            if (device->printed.size() > 2 * most) device->printed.erase(0, device->printed.size() - most);
+        };
+        Result result = function->owner->image->run(function->info->name, launch);
+        if (!result) device->report(result);
+        return code_of(result.status);
+    }));
     return CUDA_SUCCESS;
 }
 }  // namespace
@@ -137,7 +150,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
                                                            size_t dynamicSMemSize, int blockSizeLimit,
                                                            unsigned int flags) {
     GPUKERNEL_HERE(device);
-    Function* function = driver()->functions.get<Function>(func);
+    Kernel* function = driver()->functions.get<Kernel>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
     int limit = std::min<int>(function->info->max_threads, blockSizeLimit > 0 ? blockSizeLimit : 1024),
@@ -162,7 +175,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSi
 CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func,
                                                          int numBlocks, int blockSize) {
     GPUKERNEL_HERE(device);
-    Function* function = driver()->functions.get<Function>(func);
+    Kernel* function = driver()->functions.get<Kernel>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!dynamicSmemSize || numBlocks < 1) return CUDA_ERROR_INVALID_VALUE;
     const size_t each = device->model->shared_per_multiprocessor / numBlocks,

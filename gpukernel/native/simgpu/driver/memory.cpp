@@ -49,7 +49,13 @@ CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, cons
     }
     if (pinned(device, source, bytes))
         return in_order(device, stream, [=] { std::memcpy(at(destination), source, bytes); });
-    // Pageable memory may change as soon as the call returns: take the bytes now, as CUDA does.
+    // Pageable memory may change as soon as the call returns: take the bytes now, as CUDA does, and like it
+    // ("API synchronization behavior") wait with more than 64 KiB, so that a queue of copies stays small.
+    if (bytes > 64 << 10) {
+        device->queue.wait_all();
+        std::memcpy(at(destination), source, bytes);
+        return CUDA_SUCCESS;
+    }
     auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(source),
                                                       static_cast<const char*>(source) + bytes);
     return in_order(device, stream, [=] { std::memcpy(at(destination), staged->data(), bytes); });
@@ -83,8 +89,10 @@ CUresult fill(CUstream handle, CUdeviceptr address, size_t pitch, T value, size_
     Stream* stream;
     if (!stream_of(handle, stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (address % sizeof(T)) return CUDA_ERROR_INVALID_VALUE;
-    if (width && height && outside(device, address, (height - 1) * pitch + width * sizeof(T)))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!width || !height) return CUDA_SUCCESS;
+    // Rows that overlap would take as long as their number says, whatever the memory.
+    if (height > 1 && (pitch % sizeof(T) || pitch / sizeof(T) < width)) return CUDA_ERROR_INVALID_VALUE;
+    if (outside(device, address, (height - 1) * pitch + width * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
     return in_order(device, stream, [=] {
         for (size_t row = 0; row < height; ++row) {
             T* to = reinterpret_cast<T*>(address + row * pitch);

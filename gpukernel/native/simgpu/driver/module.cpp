@@ -67,8 +67,7 @@ CUresult load(Device* device, const void* data, size_t bytes, const Options& opt
     options.write(result ? "" : log);
     if (!result) return code_of(result.status);
     for (const std::string& name : fresh->image->kernels()) {
-        fresh->functions.push_back(
-            std::make_unique<Function>(Function{fresh.get(), fresh->image->kernel(name)}));
+        fresh->functions.push_back(std::make_unique<Kernel>(Kernel{fresh.get(), fresh->image->kernel(name)}));
         driver()->functions.add(fresh->functions.back().get());
     }
     loaded = driver()->modules.add(fresh.release());
@@ -130,13 +129,13 @@ CUresult enumerate(Handle* out, unsigned room, void* handle) {
     return CUDA_SUCCESS;
 }
 
-Function* function_of(const void* handle) {
-    return driver() ? driver()->functions.get<Function>(handle) : nullptr;
+Kernel* function_of(const void* handle) {
+    return driver() ? driver()->functions.get<Kernel>(handle) : nullptr;
 }
 
 CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* handle) {
     GPUKERNEL_HERE(device);
-    Function* f = function_of(handle);
+    Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     const int target = device->model->major * 10 + device->model->minor;
@@ -175,7 +174,7 @@ CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* ha
 
 CUresult set_attribute(CUfunction_attribute attribute, int value, const void* handle) {
     GPUKERNEL_HERE(device);
-    Function* f = function_of(handle);
+    Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
         f->carveout = value;
@@ -183,7 +182,7 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, const void* ha
     }
     if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (value + static_cast<int>(f->info->static_shared_bytes) > device->model->shared_per_block_optin)
+    if (int64_t{value} + f->info->static_shared_bytes > device->model->shared_per_block_optin)
         return CUDA_ERROR_INVALID_VALUE;
     f->dynamic_shared_limit = value;
     return CUDA_SUCCESS;
@@ -191,7 +190,7 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, const void* ha
 
 CUresult parameter_of(const void* handle, size_t index, size_t* offset, size_t* size) {
     GPUKERNEL_HERE(device);
-    Function* f = function_of(handle);
+    Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (index >= f->info->params.size()) return CUDA_ERROR_INVALID_VALUE;
     if (offset) *offset = f->info->params[index].offset;
@@ -304,7 +303,7 @@ CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
 }
 CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
     GPUKERNEL_HERE(device);
-    Function* f = function_of(kernel);
+    Kernel* f = function_of(kernel);
     if (!pLib || !f) return CUDA_ERROR_INVALID_HANDLE;
     *pLib = reinterpret_cast<CUlibrary>(f->owner);
     return CUDA_SUCCESS;
@@ -313,7 +312,7 @@ CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
     return cuKernelGetLibrary(reinterpret_cast<CUlibrary*>(hmod), reinterpret_cast<CUkernel>(hfunc));
 }
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
-    Function* f = function_of(hfunc);
+    Kernel* f = function_of(hfunc);
     if (!name || !f) return CUDA_ERROR_INVALID_HANDLE;
     *name = f->info->name.c_str();
     return CUDA_SUCCESS;

@@ -53,6 +53,8 @@ Queue::~Queue() {
 }
 
 uint64_t Queue::submit(std::function<CUresult()> work) {
+    // Whoever is far ahead works off some of it: what waits takes memory, and staged copies take much of it.
+    if (const uint64_t before = last(); before >= MOST_WAITING && !inside()) wait(before - MOST_WAITING + 1);
     uint64_t ticket;
     bool wake;
     {

@@ -52,6 +52,7 @@ class Queue {
     CUresult take_error();  // the first error of finished work, told once unless it is sticky
 
   private:
+    static constexpr uint64_t MOST_WAITING = 1024;
     void run_one();
     void background();
     std::mutex queue_mutex_, run_mutex_;
@@ -67,11 +68,13 @@ class Queue {
 struct Loaded {  // a module or a library: the same thing under two names
     std::unique_ptr<Module> image;
     struct Device* device = nullptr;
-    std::vector<std::unique_ptr<struct Function>> functions;
+    std::vector<std::unique_ptr<struct Kernel>> functions;
     std::mutex mutex;
 };
 
-struct Function {  // a CUfunction and a CUkernel
+// A CUfunction and a CUkernel.  Not "Function": that is what exec/machine.h calls a decoded one, and of two
+// classes of one name in one library the linker keeps one destructor.
+struct Kernel {
     Loaded* owner;
     const KernelInfo* info;
     int dynamic_shared_limit = 48 << 10;

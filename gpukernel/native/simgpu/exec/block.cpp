@@ -55,6 +55,8 @@ void BlockState::start(uint64_t block) {
     ctaid[1] = static_cast<uint32_t>(block / grid.x % grid.y);
     ctaid[2] = static_cast<uint32_t>(block / grid.x / grid.y);
     living = launch->threads();
+    spare.clear();  // frames of functions in which threads of the last block ended, too
+    for (size_t f = warps.size(); f < frames.size(); ++f) spare.push_back(frames[f].get());
     for (Barrier& b : barriers) b = {};
     for (size_t w = 0; w < warps.size(); ++w) {
         Warp& warp = warps[w];

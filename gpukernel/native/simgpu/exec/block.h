@@ -19,9 +19,12 @@ struct Storage {
     size_t size = 0;
     char* need(size_t n) {
         if (n > size) {
-            size = (n + 4095) / 4096 * 4096;
-            bytes.reset(static_cast<char*>(std::aligned_alloc(64, size)));
+            bytes.reset();
+            size = 0;
+            const size_t wanted = (n + 4095) / 4096 * 4096;
+            bytes.reset(static_cast<char*>(std::aligned_alloc(64, wanted)));
             if (!bytes) throw Fault{Status::out_of_memory, "the host has no memory for a simulated block"};
+            size = wanted;
         }
         return bytes.get();
     }
@@ -42,6 +45,10 @@ struct LaunchState {
     std::atomic<bool> stop{false};
     std::mutex fault_mutex;
     Fault fault{Status::ok, {}};
+    void go_on() const {  // or throw, where another block failed or the launch was cancelled
+        if (stop.load(std::memory_order_relaxed)) throw Fault{Status::ok, {}};
+        if (launch->cancel && *launch->cancel) throw Fault{Status::trap, "the launch was cancelled"};
+    }
     uint64_t blocks() const { return uint64_t(launch->grid.x) * launch->grid.y * launch->grid.z; }
     uint32_t threads() const { return launch->block.x * launch->block.y * launch->block.z; }
 };
@@ -61,7 +68,7 @@ struct BlockState {
     std::vector<std::unique_ptr<Frame>> frames;
     std::vector<Storage> frame_storage;
     Barrier barriers[kClusterBarrier + 1];
-    uint32_t living = 0;
+    uint32_t living = 0, turns = 0;
     bool prepared = false;
 
     void prepare(LaunchState& launch_state);  // once per launch

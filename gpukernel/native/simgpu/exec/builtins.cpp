@@ -1,4 +1,5 @@
 // Functions that the device runtime provides: vprintf, __assertfail, malloc, free.
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstring>
@@ -44,6 +45,9 @@ std::string text_at(Warp& warp, uint64_t address, int lane) {
     return out;
 }
 
+constexpr int32_t kWidest =
+    999;  // the host's printf takes memory for the width and the precision it is asked for
+
 // C formatting (CUDA C++ guide, "Formatted output"): arguments lie at their natural alignment.
 std::string format(Warp& warp, const std::string& text, uint64_t args, int lane, int& count) {
     std::string out;
@@ -61,7 +65,7 @@ std::string format(Warp& warp, const std::string& text, uint64_t args, int lane,
             continue;
         }
         std::string spec = "%";
-        int longs = 0;
+        int longs = 0, digits = 0;
         for (++i; i < text.size(); ++i) {
             char c = text[i];
             if (c == 'l' || c == 'z' || c == 'j' || c == 't') {
@@ -70,11 +74,12 @@ std::string format(Warp& warp, const std::string& text, uint64_t args, int lane,
             }
             if (c == 'h' || c == 'L') continue;
             if (c == '*') {
-                spec += std::to_string(static_cast<int32_t>(take(4)));
+                spec += std::to_string(std::clamp(static_cast<int32_t>(take(4)), -kWidest, kWidest));
                 continue;
             }
             if (!std::strchr("-+ #0123456789.", c)) break;
-            spec += c;
+            digits = c >= '0' && c <= '9' ? digits + 1 : 0;
+            if (digits <= 3) spec += c;
         }
         if (i >= text.size()) {
             out += spec;

@@ -104,8 +104,7 @@ void run_blocks(LaunchState& state, bool resident, size_t share) {
             while (!state.stop.load(std::memory_order_relaxed) && next(block)) {
                 while (!block.run_slice()) {
                 }
-                if (state.launch->cancel && *state.launch->cancel)
-                    throw Fault{Status::trap, "the launch was cancelled"};
+                state.go_on();
             }
         } else {
             for (size_t i = 0; i < share; ++i) {
@@ -130,6 +129,9 @@ void run_blocks(LaunchState& state, bool resident, size_t share) {
         std::lock_guard lock(state.fault_mutex);
         if (!state.stop.exchange(true))
             state.fault = {Status::out_of_memory, "the host has no memory for a simulated block"};
+    } catch (const std::exception& error) {
+        std::lock_guard lock(state.fault_mutex);
+        if (!state.stop.exchange(true)) state.fault = {Status::trap, error.what()};
     }
     _mm_setcsr(csr);
     if (kept &&

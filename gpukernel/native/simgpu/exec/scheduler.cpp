@@ -14,8 +14,12 @@ namespace {
 
 constexpr int kSpinPatience = 32;  // back edges of a diverged loop with atomics, before another group runs
 constexpr int kLoopPatience = 1 << 16;  // and of any other
-constexpr int kSlice = 1 << 14;         // back edges before another warp of the block runs
-constexpr int kSpinSlice = 1 << 8;      // and of a loop with atomics
+#ifndef SIMGPU_SLICE
+#define SIMGPU_SLICE (1 << 14)
+#endif
+constexpr int kSlice = SIMGPU_SLICE;  // back edges before another warp of the block runs
+constexpr int kSpinSlice = 1 << 8;    // and of a loop with atomics
+constexpr uint32_t kDeepest = 4096;   // calls within each other
 
 uint32_t predicate(const Warp& warp, uint32_t operand) {
     return *reinterpret_cast<const uint32_t*>(warp.base[operand & 1] + operand);
@@ -113,9 +117,7 @@ struct Runner {
         slice -= warp.touched ? kSlice / kSpinSlice : 1;
         if (slice > 0) return false;
         slice = kSlice;
-        if (warp.launch->stop.load(std::memory_order_relaxed)) throw Fault{Status::ok, {}};
-        if (warp.launch->launch->cancel && *warp.launch->launch->cancel)
-            throw Fault{Status::trap, "the launch was cancelled"};
+        warp.launch->go_on();
         return true;
     }
 
@@ -130,10 +132,15 @@ struct Runner {
         const CallSite& site = *f->site;
         for (size_t r = 0; r < site.rets.size() && r < f->function->rets.size(); ++r)
             copy_local(f->local_base + f->function->rets[r].offset, f->caller->local_base + site.rets[r],
-                       f->function->rets[r].size, lanes);
+                       inside(*f->caller, site.rets[r], f->function->rets[r].size), lanes);
         f->mask &= ~lanes;
         park(f->return_to, lanes, f->caller);
         if (!f->mask) warp.block->spare.push_back(f);
+    }
+    // What a caller passes may be smaller than what the function declares; nothing beyond its frame is
+    // touched.
+    static uint32_t inside(const Frame& caller, uint32_t offset, uint32_t bytes) {
+        return std::min(bytes, caller.function->local_bytes - offset);
     }
     void copy_local(uint64_t from, uint64_t to, uint32_t bytes, uint32_t lanes) {
         for (; lanes; lanes &= lanes - 1) {
@@ -168,6 +175,14 @@ struct Runner {
         }
         const Function& function = *functions[callee];
         if (!function.lacking.empty()) throw Fault{Status::unsupported, function.lacking};
+        if (frame->depth >= kDeepest)  // a frame without variables takes no stack, but it takes registers
+            throw Fault{Status::illegal_address, "stack overflow: " + std::to_string(kDeepest) +
+                                                     " calls within each other, at " +
+                                                     place(warp, std::countr_zero(lanes))};
+        if (--slice <= 0) {  // recursion may take for ever without one backward branch
+            slice = kSlice;
+            warp.launch->go_on();
+        }
         Frame* f = warp.block->make_frame(function);
         f->caller = frame;
         f->return_to = &op + 1;
@@ -179,7 +194,7 @@ struct Runner {
             stack_overflow(warp, std::countr_zero(lanes));
         for (size_t p = 0; p < site.args.size() && p < function.params.size(); ++p)
             copy_local(frame->local_base + site.args[p], f->local_base + function.params[p].offset,
-                       function.params[p].size, lanes);
+                       inside(*frame, site.args[p], function.params[p].size), lanes);
         park(function.code.data(), lanes, f);
     }
 
@@ -376,6 +391,7 @@ void BlockState::release_barriers() {
 
 bool BlockState::run_slice() {
     bool progress = false;
+    if (++turns % kSlice == 0) launch->go_on();  // warps that only sleep or meet at barriers never ask
     for (Warp& warp : warps) {
         if (!warp.live) continue;
         progress |= run_warp(warp);

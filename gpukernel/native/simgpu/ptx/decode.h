@@ -15,6 +15,11 @@ struct Symbol {
 };
 using Symbols = std::map<std::string, Symbol, std::less<>>;
 
+// What a device can hold at most: a block's shared memory, a thread's frames, a kernel's parameters (PTX
+// ISA 5.1.6, CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").  More is refused
+// before any sum of sizes could wrap around.
+constexpr uint64_t kMostShared = 256 << 10, kMostLocal = 512 << 10, kMostParameters = 32764;
+
 // Throws SyntaxError; Status::unsupported names what is lacking.  `shared_at` is where the function's own
 // shared variables begin; it grows.
 void decode(const FunctionTree& tree, const Symbols& symbols, Function& out, uint32_t& shared_at);

@@ -42,6 +42,7 @@ class Image final : public Module {
     std::vector<std::string> kernels_;
     std::vector<GlobalInfo> globals_;
     std::vector<uint64_t> owned_;
+    std::vector<std::pair<const Variable*, uint64_t>> placed_;  // only while it is linked
 
     const Function* find(std::string_view name) const {
         for (const auto& f : program_.functions)
@@ -64,6 +65,7 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
                 throw SyntaxError{Status::out_of_memory, v.line,
                                   "no device memory for variable '" + v.name + "'"};
             owned_.push_back(*address);
+            placed_.emplace_back(&v, *address);
             globals_.push_back({v.name, *address, v.bytes()});
             symbols[v.name] = {Symbol::global, *address};
         }
@@ -71,8 +73,7 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
 
 void Image::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
     uint32_t size = size_of(v.type);
-    char* to = reinterpret_cast<char*>(address);
-    std::memset(to, 0, v.bytes());
+    char* to = reinterpret_cast<char*>(address);  // zeroes so far
     for (size_t n = 0; n < v.init.size() && n < v.count; ++n) {
         const Initialiser& i = v.init[n];
         uint64_t bits = i.bits;
@@ -90,7 +91,7 @@ void Image::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
             bits = 0;
             std::memcpy(&bits, &f, 4);
         }
-        std::memcpy(to + n * size, &bits, size);
+        std::memcpy(to + n * size, &bits, std::min<size_t>(size, sizeof bits));
     }
 }
 
@@ -98,19 +99,22 @@ void Image::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
 // fixed stack.
 void Image::stacks() {
     constexpr uint32_t kDeep = 64 << 10;
+    std::map<const Function*, uint32_t>
+        known;  // or functions that call each other twice would be walked for ever
     for (auto& kernel : program_.functions) {
         if (!kernel->kernel) continue;
         auto depth = [&](auto& self, const Function& f, int level) -> uint32_t {
             if (level > 24) return kDeep;
+            if (auto it = known.find(&f); it != known.end()) return it->second;
             uint32_t most = 0;
             for (const CallSite& c : f.calls) {
                 if (c.builtin != Builtin::none) continue;
-                if (c.callee < 0) return kDeep;
+                if (c.callee < 0) return known[&f] = kDeep;
                 most =
                     std::max(most, self(self, *program_.functions[static_cast<size_t>(c.callee)], level + 1));
-                if (most >= kDeep) return kDeep;
+                if (most >= kDeep) return known[&f] = kDeep;
             }
-            return round_up(f.local_bytes, 16) + 16 + most;
+            return known[&f] = round_up(f.local_bytes, 16) + 16 + most;
         };
         uint32_t need = depth(depth, *kernel, 0);
         kernel->stack_bytes = need >= kDeep ? kDeep + round_up(kernel->local_bytes, 16) : need;
@@ -128,7 +132,8 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
         for (FunctionTree& f : unit.functions) {
             if (!f.defined) continue;
             if (auto it = symbols.find(f.name); it != symbols.end()) {
-                if (f.weak || trees[it->second.value]->weak) continue;
+                if (it->second.kind == Symbol::function && (f.weak || trees[it->second.value]->weak))
+                    continue;
                 throw SyntaxError{Status::invalid_ptx, f.line, "'" + f.name + "' is defined twice"};
             }
             symbols[f.name] = {Symbol::function, trees.size()};
@@ -155,6 +160,12 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
     for (Unit& unit : units)
         for (Variable& v : unit.variables) {
             if (v.where != Where::shared) continue;
+            if (auto it = symbols.find(v.name); it != symbols.end() && (it->second.kind == Symbol::global ||
+                                                                        it->second.kind == Symbol::function))
+                throw SyntaxError{Status::invalid_ptx, v.line, "'" + v.name + "' is defined twice"};
+            if (v.bytes() > kMostShared)
+                throw SyntaxError{Status::invalid_ptx, v.line,
+                                  "'" + v.name + "' is too large for shared memory"};
             if (v.external || v.count == 0) {
                 symbols.try_emplace(v.name, Symbol{Symbol::dynamic_shared, 0});
                 continue;
@@ -168,12 +179,11 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
             common = round_up(common, std::max(v.align, 1u));
             symbols[v.name] = {Symbol::shared, common};
             common += static_cast<uint32_t>(v.bytes());
+            if (common > kMostShared)
+                throw SyntaxError{Status::invalid_ptx, v.line, "too much shared memory"};
         }
-    for (auto& unit : units)
-        for (const Variable& v : unit.variables)
-            if (v.where == Where::global || v.where == Where::constant)
-                if (auto it = symbols.find(v.name); it != symbols.end() && !v.external)
-                    fill(v, it->second.value, symbols);
+    for (auto [variable, address] : placed_) fill(*variable, address, symbols);
+    placed_.clear();
     // Device functions first: their own shared variables join the common ones, before any kernel's.
     for (bool kernels : {false, true})
         for (size_t f = 0; f < trees.size(); ++f) {
@@ -186,6 +196,8 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
                     at = round_up(at, std::max(who.second->align, 1u));
                     seen[name] = {Symbol::shared, at};
                     at += static_cast<uint32_t>(who.second->bytes());
+                    if (at > kMostShared)
+                        throw SyntaxError{Status::invalid_ptx, who.second->line, "too much shared memory"};
                 }
             try {
                 decode(*trees[f], seen, out, kernels ? at : common);

@@ -12,6 +12,10 @@ struct TypeRow {
     Type type;
     uint32_t size;
 };
+constexpr uint64_t kMostElements = 1ull << 40;  // so that no product or sum of sizes wraps around
+constexpr uint32_t kMostAlign = 1u << 16;
+constexpr int kMostNesting = 16;  // of braces in an initialiser
+
 constexpr TypeRow kTypes[] = {
     {"b8", Type::b8, 1},         {"u8", Type::u8, 1},         {"s8", Type::s8, 1},
     {"b16", Type::b16, 2},       {"u16", Type::u16, 2},       {"s16", Type::s16, 2},
@@ -170,7 +174,7 @@ class Parser {
         for (;;) {
             Where ignored;
             if (take(".align"))
-                shape.align = static_cast<uint32_t>(integer());
+                shape.align = alignment();
             else if (take(".v2"))
                 vector = 2;
             else if (take(".v4"))
@@ -194,6 +198,7 @@ class Parser {
             if (take("<")) {
                 uint64_t n = integer();
                 expect(">");
+                if (scopes_.empty() || n > UINT32_MAX) fail("a range of registers stands in a function");
                 scopes_.back().ranges.push_back({variable.name, static_cast<uint32_t>(n), variable.type, {}});
                 continue;
             }
@@ -203,7 +208,9 @@ class Parser {
                     variable.count = 0;
                     continue;
                 }
-                variable.count *= integer();
+                if (__builtin_mul_overflow(variable.count, integer(), &variable.count) ||
+                    variable.count > kMostElements)
+                    fail("'" + variable.name + "' is too large");
                 expect("]");
             }
             if (take("=")) {
@@ -215,13 +222,20 @@ class Parser {
         } while (several && take(","));
     }
 
-    void initialisers(Variable& variable) {
+    uint32_t alignment() {
+        const uint64_t n = integer();
+        if (n == 0 || n > kMostAlign || (n & (n - 1))) fail("an alignment is a power of two up to 65536");
+        return static_cast<uint32_t>(n);
+    }
+
+    void initialisers(Variable& variable, int nesting = 0) {
+        if (nesting > kMostNesting) fail("an initialiser is nested too deeply");
         if (!take("{")) {
             variable.init.push_back(initialiser());
             return;
         }
         while (!take("}")) {
-            initialisers(variable);
+            initialisers(variable, nesting + 1);
             take(",");
         }
     }
@@ -473,7 +487,7 @@ class Parser {
         return out;
     }
 
-    Operand operand() {
+    Operand operand(bool inside_address = false) {
         Operand out{};
         if (take("!")) {
             out = simple();
@@ -488,11 +502,12 @@ class Parser {
             }
             return out;
         }
-        if (take("[")) {
+        if (is("[") && !inside_address) {
+            step();
             out.kind = Operand::address;
             out.parts.push_back(simple());
             if (take("+") || is("-")) out.value = static_cast<int64_t>(integer());
-            while (take(",")) out.parts.push_back(operand());
+            while (take(",")) out.parts.push_back(operand(true));
             expect("]");
             return out;
         }

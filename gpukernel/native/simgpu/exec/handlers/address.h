@@ -36,13 +36,14 @@ inline Shape locate(Warp& w, const Op& op, u64* ad) {
                                                    : Shape::scattered;
     bool aligned = !(low_bits & (Size - 1));
     constexpr u64 generic = S == Space::generic;
+    // `hi + Size` wraps around for the last addresses there are, so the sizes stand on the other side.
     if constexpr (S == Space::global || S == Space::generic) {
         for (const CachedRange& c : w.cache)
-            if (aligned && lo >= c.lo && hi + Size <= c.hi) return shape;
+            if (aligned && lo >= c.lo && c.hi >= Size && hi <= c.hi - Size) return shape;
     }
     if constexpr (S == Space::shared || S == Space::generic) {
         u64 base = generic ? kSharedWindow : 0;
-        if (aligned && lo >= base && hi - base + Size <= w.shared_bytes) {
+        if (aligned && lo >= base && w.shared_bytes >= Size && hi - base <= w.shared_bytes - Size) {
             u64 delta = reinterpret_cast<u64>(w.shared) - base;
             LANES ad[i] += delta;
             return shape;
@@ -50,14 +51,14 @@ inline Shape locate(Warp& w, const Op& op, u64* ad) {
     }
     if constexpr (S == Space::local || S == Space::generic) {
         u64 base = generic ? kLocalWindow : 0;
-        if (aligned && lo >= base && hi - base + Size <= w.local_stride) {
+        if (aligned && lo >= base && w.local_stride >= Size && hi - base <= w.local_stride - Size) {
             u64 delta = reinterpret_cast<u64>(w.local) - base, stride = w.local_stride;
             LANES ad[i] += delta + static_cast<u64>(i) * stride;
             return Shape::scattered;
         }
     }
     if constexpr (S == Space::param) {
-        if (aligned && hi + Size <= w.param_bytes) {
+        if (aligned && w.param_bytes >= Size && hi <= w.param_bytes - Size) {
             u64 delta = reinterpret_cast<u64>(w.params);
             LANES ad[i] += delta;
             return shape;

@@ -7,11 +7,28 @@ namespace gpukernel::simgpu::ptx {
 void Decoder::arithmetic() {
     static const std::set<std::string_view> dropped = {"rn",     "rz",   "rm",  "rp",  "ftz",
                                                        "approx", "full", "uni", "relu"};
+    // What an instruction takes, one letter a source: the instruction's type, a u32, slct's second type, a
+    // predicate.
     static const std::map<std::string_view, std::string_view> shapes = {
-        {"shl", "tu"},   {"shr", "tu"},    {"bfe", "tuu"},  {"bfi", "ttuu"}, {"prmt", "uuu"},
-        {"shf", "uuu"},  {"lop3", "uuuu"}, {"dp4a", "uuu"}, {"dp2a", "uuu"}, {"slct", "tts"},
-        {"selp", "ttp"}, {"bmsk", "uu"},   {"fns", "uuu"},  {"szext", "uu"}};
+        {"abs", "t"},     {"neg", "t"},    {"not", "t"},      {"cnot", "t"},   {"popc", "t"},
+        {"clz", "t"},     {"brev", "t"},   {"bfind", "t"},    {"rcp", "t"},    {"sqrt", "t"},
+        {"rsqrt", "t"},   {"sin", "t"},    {"cos", "t"},      {"lg2", "t"},    {"ex2", "t"},
+        {"tanh", "t"},    {"testp", "t"},  {"add", "tt"},     {"sub", "tt"},   {"mul", "tt"},
+        {"mul24", "tt"},  {"div", "tt"},   {"rem", "tt"},     {"and", "tt"},   {"or", "tt"},
+        {"xor", "tt"},    {"addc", "tt"},  {"subc", "tt"},    {"shl", "tu"},   {"shr", "tu"},
+        {"bmsk", "uu"},   {"mad", "ttt"},  {"mad24", "ttt"},  {"madc", "ttt"}, {"fma", "ttt"},
+        {"sad", "ttt"},   {"slct", "tts"}, {"selp", "ttp"},   {"bfe", "tuu"},  {"prmt", "uuu"},
+        {"shf", "uuu"},   {"dp4a", "uuu"}, {"dp2a", "uuu"},   {"bfi", "ttuu"}, {"copysign", "tt"},
+        {"fns", "uuu"},   {"szext", "uu"}};
     const std::string& base = here_->parts[0];
+    // Slot 0 is wide enough for whatever an instruction that is not listed reads without having been given it.
+    std::string_view shape = "tttt";
+    if (here_->operands.empty()) wrong("too few operands");
+    size_t sources = here_->operands.size() - 1;
+    if (const auto known = shapes.find(base); known != shapes.end()) {
+        shape = known->second;
+        if (sources != shape.size()) wrong("wrong number of operands");
+    }
     Type t = type();
     std::string key = base;
     bool saturate = has("sat") && is_float(t);  // follows, see finish()
@@ -44,17 +61,14 @@ void Decoder::arithmetic() {
     const bool half = is_float(t) && t != Type::f32 && t != Type::f64;
     const bool flush_by_hand = has("ftz") && (half || library.count(base));
     set_mode(!is_float(t) ? mode_ : half || library.count(base) ? 0 : wanted_mode());
-    std::string_view shape = "tttt";
-    if (auto it = shapes.find(base); it != shapes.end()) shape = it->second;
     bool wide = has("wide");
     Op op = fresh();
     uint32_t* slots[] = {&op.a, &op.b, &op.c, &op.extra};
-    size_t sources = here_->operands.size() - 1;
     if (base == "lop3") {
-        sources = 3;
+        sources = 3, shape = "uuu";
         op.imm = operand(4).value;
     }
-    if (sources > 4) lacking();
+    if (sources > shape.size()) wrong("too many operands");
     bool pred = t == Type::pred;
     for (size_t n = 0; n < sources; ++n) {
         const Operand& o = operand(n + 1);
@@ -77,7 +91,8 @@ void Decoder::arithmetic() {
     }
     if (base == "addc" || base == "subc" || base == "madc" || has("cc")) op.extra = carry_;
     if (base == "lop3" && operand(0).kind == Operand::pair) return lop3_predicate(op);
-    op.dst = destination(operand(0), pred ? 0 : wide ? size_of(t) * 2 : size_of(t));
+    const bool counts = base == "popc" || base == "clz" || base == "bfind";  // a u32 whatever they count in
+    op.dst = destination(operand(0), pred ? 0 : counts ? 4 : wide ? size_of(t) * 2 : size_of(t));
     emit(key, op);
     finish(op.dst, t);
 }
@@ -119,6 +134,7 @@ void Decoder::set_predicate(bool to_register) {
                                                            "lo",  "ls",  "hi",  "hs",  "equ", "neu",
                                                            "ltu", "leu", "gtu", "geu", "num", "nan"};
     auto found = types();
+    if (found.empty()) wrong("no type");
     Type t = found.back();
     std::string compare, combine;
     for (const std::string& p : here_->parts) {

@@ -124,6 +124,19 @@ void Decoder::call() {
     };
     offsets(here_->args, site.args);
     offsets(here_->rets, site.rets);
+    if (site.builtin != Builtin::none) {  // these read their arguments by size, whatever was declared
+        static const std::map<Builtin, std::vector<uint32_t>> sizes = {{Builtin::vprintf, {8, 8}},
+                                                                       {Builtin::assertfail, {8, 8, 4, 8, 8}},
+                                                                       {Builtin::malloc, {8}},
+                                                                       {Builtin::free, {8}}};
+        const std::vector<uint32_t>& wanted = sizes.at(site.builtin);
+        bool fits = here_->args.size() == wanted.size();
+        for (size_t i = 0; fits && i < wanted.size(); ++i)
+            fits = variable(here_->args[i]).bytes() >= wanted[i];
+        const uint32_t result = site.builtin == Builtin::malloc ? 8 : 4;
+        if (!fits || (!here_->rets.empty() && variable(here_->rets[0]).bytes() < result))
+            wrong("'" + callee.name + "' is called with other arguments than it has");
+    }
     op.control = Control::call;
     op.extra = static_cast<uint32_t>(out_.calls.size());
     out_.calls.push_back(std::move(site));

@@ -50,8 +50,8 @@ void Decoder::convert() {
         if (here_->operands.size() > 2) op.b = rectified(op.b, s);
     }
     uint32_t value = std::max(2u, size_of(d));
-    uint32_t real = destination(operand(0), value),
-             room = operand(0).kind == Operand::sink ? value : width(operand(0));
+    uint32_t room = operand(0).kind == Operand::sink ? value : width(operand(0)),
+             real = destination(operand(0), room);
     op.dst = room == value ? real : temp(value);
     emit(key, op);
     if (is_float(d) || d == Type::tf32) finish(op.dst, d);
@@ -92,6 +92,7 @@ void Decoder::move() {
     };
     if (s.kind == Operand::vector) {  // pack, low element first
         std::vector<uint32_t> parts;
+        if (s.parts.size() != 2 && s.parts.size() != 4) wrong("a vector has two or four elements");
         uint32_t part = bytes / static_cast<uint32_t>(s.parts.size());
         if (!part) wrong("too many elements");
         Type pt = part == 1 ? Type::b8 : part == 2 ? Type::b16 : part == 4 ? Type::b32 : Type::b64;
@@ -109,6 +110,7 @@ void Decoder::move() {
         return;
     }
     if (d.kind == Operand::vector) {
+        if (d.parts.size() != 2 && d.parts.size() != 4) wrong("a vector has two or four elements");
         uint32_t part = bytes / static_cast<uint32_t>(d.parts.size());
         if (!part) wrong("too many elements");
         std::vector<uint32_t> values = {source(s, t)};

@@ -14,7 +14,7 @@ Decoder::Decoder(const FunctionTree& tree, const Symbols& symbols, Function& out
       placed_(tree.variables.size(), false) {}
 
 void Decoder::run() {
-    carry_ = reserve(4);
+    carry_ = reserve(16 * kLanes);  // slot 0: also what an operand that is not there refers to
     if (grows_stack()) {  // its first operation sets the top, once the size of the frame is known
         Op first;
         first.fn = find_handler("nothing");
@@ -54,7 +54,7 @@ void Decoder::run() {
     size_t size = out_.constants.size();
     out_.constant_store = std::make_unique<char[]>(size + 128);
     auto base = (reinterpret_cast<uintptr_t>(out_.constant_store.get()) + 63) / 64 * 64;
-    std::memcpy(reinterpret_cast<void*>(base), out_.constants.data(), size);
+    if (size) std::memcpy(reinterpret_cast<void*>(base), out_.constants.data(), size);
     out_.constant_base = reinterpret_cast<const char*>(base) - 1;
     out_.constants = {};
 }
@@ -108,6 +108,12 @@ void lay_out_parameters(const FunctionTree& tree, Function& out) {
         for (int p : list) {
             const Variable& v = tree.variables[static_cast<size_t>(p)];
             at = round_up(at, std::max(v.align, 1u));
+            const uint64_t most = tree.kernel ? kMostParameters : kMostLocal;
+            if (v.where != Where::param)
+                throw SyntaxError{Status::unsupported, v.line, "'" + v.name + "' is no .param"};
+            if (v.bytes() > most || at + v.bytes() > most)
+                throw SyntaxError{Status::invalid_ptx, v.line,
+                                  "the parameters of '" + tree.name + "' are too large"};
             uint32_t size = static_cast<uint32_t>(v.bytes());
             to.push_back({at, size});
             at += size;
@@ -120,7 +126,7 @@ void lay_out_parameters(const FunctionTree& tree, Function& out) {
         for (Slot s : params) out.info.params.push_back({s.offset, s.size});
         out.info.param_bytes = at;
         out.info.name = tree.name;
-        out.info.max_threads = tree.max_threads ? tree.max_threads : 1024;
+        out.info.max_threads = tree.max_threads ? std::min(tree.max_threads, 1024u) : 1024;
     } else {
         out.params = std::move(params);
         out.local_bytes = at;

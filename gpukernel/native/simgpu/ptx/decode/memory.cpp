@@ -13,6 +13,8 @@ Space Decoder::space_of(Op& op, const Operand& address) {
     const Operand& base = address.parts[0];
     op.imm = address.value;
     if (base.kind == Operand::variable && variable(base).where == Where::reg) {
+        if (variable(base).type == Type::pred || size_of(variable(base).type) < 4)
+            wrong("an address has 32 or 64 bits");
         op.a = register_slot(base.var);
         op.sub = size_of(variable(base).type) == 4;
         return space == Space::param && !out_.kernel ? Space::local : space;

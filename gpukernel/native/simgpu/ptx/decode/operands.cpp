@@ -118,11 +118,13 @@ uint64_t Decoder::place(int var) {
     const Variable& decl = tree_.variables[v];
     if (placed_[v]) return slot_[v];
     placed_[v] = true;
+    if (decl.bytes() > kMostLocal) wrong("'" + decl.name + "' is too large");
     uint32_t align = std::max(1u, decl.align), size = static_cast<uint32_t>(decl.bytes());
     if (decl.where == Where::shared) {
         shared_at_ = round_up(shared_at_, align);
         slot_[v] = shared_at_;
         shared_at_ += size;
+        if (shared_at_ > kMostShared) wrong("too much shared memory");
     } else if (is_param_.count(var) && out_.kernel) {
         for (size_t p = 0; p < tree_.params.size(); ++p)
             if (tree_.params[p] == var) slot_[v] = out_.info.params[p].offset;
@@ -136,6 +138,7 @@ uint64_t Decoder::place(int var) {
             out_.local_bytes = round_up(out_.local_bytes, std::max(align, 8u));
             slot_[v] = out_.local_bytes;
             out_.local_bytes += size;
+            if (out_.local_bytes > kMostLocal) wrong("a thread's variables are too large");
         }
     }
     return slot_[v];
@@ -147,10 +150,11 @@ uint32_t Decoder::constant(uint32_t bytes, uint64_t value) {  // 0 bytes: a pred
     if (fresh) {
         size_t at = out_.constants.size();
         it->second = static_cast<uint32_t>(at) | 1;
-        out_.constants.resize(at + round_up(std::max(bytes, bytes ? 2u : 4u) * kLanes, 64));
         if (!bytes) value = value ? kFull : 0, bytes = 4;
+        out_.constants.resize(at + round_up(std::max(bytes, 2u) * kLanes, 64));
         for (int i = 0; i < kLanes; ++i)
-            std::memcpy(&out_.constants[at + static_cast<size_t>(i) * bytes], &value, bytes);
+            std::memcpy(&out_.constants[at + static_cast<size_t>(i) * bytes], &value,
+                        std::min<size_t>(bytes, sizeof value));
     }
     return it->second;
 }
@@ -178,7 +182,8 @@ uint32_t Decoder::source(const Operand& o, Type type, uint32_t bytes) {
             const Variable& v = variable(o);
             if (v.where == Where::reg) {
                 uint32_t slot = register_slot(o.var);
-                if (v.type == Type::pred || bytes == 0) return slot;
+                if ((v.type == Type::pred) != (bytes == 0)) wrong(v.name + " has the wrong type");
+                if (bytes == 0) return slot;
                 return fit(slot, width(o), bytes, false);
             }
             return address_of(o, bytes);
@@ -240,6 +245,9 @@ uint32_t Decoder::address_of(const Operand& o, uint32_t bytes) {
 uint32_t Decoder::destination(const Operand& o, uint32_t bytes) {
     if (o.kind == Operand::sink) return temp(bytes);
     if (o.kind != Operand::variable) wrong("the destination is not a register");
+    // A handler writes what its name says: into a smaller register it would write into the next one too.
+    const uint32_t has = variable(o).type == Type::pred ? 0 : width(o);
+    if (has != (bytes ? std::max(2u, bytes) : 0)) wrong(o.name + " does not have the size of the result");
     return register_slot(o.var);
 }
 

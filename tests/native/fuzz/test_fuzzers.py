@@ -1,0 +1,55 @@
+"""Each fuzzer over its corpus, for a few thousand inputs: what was found once stays mended.
+
+``make fuzzers`` builds them where there is a Clang; ``make fuzz`` runs them for longer.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[2]
+BUILD = REPOSITORY / "build" / "fuzz"
+INPUTS = {"ptx": 3000, "images": 20_000, "frames": 1500, "answers": 1500}
+
+
+def built(fuzzer: str) -> Path:
+    """The fuzzer's executable; the test is skipped, and says what to do, where there is none."""
+    if (path := BUILD / fuzzer).exists():
+        return path
+    clang = subprocess.run([REPOSITORY / "deploy" / "clang.sh"], capture_output=True, text=True, check=False)
+    pytest.skip(clang.stderr.strip() or "the fuzzers are not built: make fuzzers")
+
+
+@pytest.mark.parametrize("fuzzer", INPUTS)
+def test_no_input_breaks(fuzzer: str, tmp_path: Path) -> None:
+    built(fuzzer)
+    done = subprocess.run(
+        [HERE / "run.sh", fuzzer, f"-runs={INPUTS[fuzzer]}", "-seed=1", f"-artifact_prefix={tmp_path}/"],
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "FUZZ_BUILD": str(BUILD),
+            "FUZZ_CORPUS": str(tmp_path / "corpus"),
+        },
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert f"Done {INPUTS[fuzzer]} runs" in done.stderr
+
+
+@pytest.mark.parametrize("fuzzer", ["ptx"])
+def test_a_fuzzer_sees_what_it_is_there_for(fuzzer: str, tmp_path: Path) -> None:
+    """A build without sanitizers or a harness that feeds nobody would pass the test above, too."""
+    symbols = subprocess.run(["nm", "-C", built(fuzzer)], capture_output=True, text=True, check=True).stdout
+    for needed in ("__asan_report_load8", "__ubsan_handle_", "simgpu::ptx::parse("):
+        assert needed in symbols
