@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 import socket
@@ -66,8 +67,9 @@ def test_positions_that_cannot_be_end_the_connection_and_nothing_else(
             with mmap.mmap(descriptor, HEAD_BYTES + 2 * RING_BYTES) as memory:
                 lie(memory)
                 sock.sendall(b"x")  # wakes a worker that sleeps
-                while await asyncio.to_thread(sock.recv, 64):
-                    pass
+                with contextlib.suppress(ConnectionResetError):  # it leaves what it had not read
+                    while await asyncio.to_thread(sock.recv, 64):
+                        pass
             await still_serves(one)
 
     asyncio.run(story())

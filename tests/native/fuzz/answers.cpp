@@ -15,6 +15,7 @@
 #include "bytes.h"
 #include "shim/process.h"
 #include "shim/request.h"
+#include "wire/device_facts.h"
 #include "wire/hmac.h"
 #include "wire/socket.h"
 
@@ -25,7 +26,7 @@ class Impostor {  // the connection's other end changes hands
   public:
     static void connect(Connection& connection, int fd) {
         std::lock_guard lock(connection.mutex);
-        connection.socket_ = wire::Socket(fd);
+        connection.channel_ = wire::Channel(wire::Socket(fd));
         connection.buffer_.clear();
         connection.alive_ = true;
     }
@@ -59,9 +60,14 @@ void welcome(const wire::Socket& door) {
     const wire::Digest mac = wire::hmac_sha256(
         SECRET, {"worker", view(proof.nonce, wire::NONCE), view(challenge.nonce, wire::NONCE)});
     std::memcpy(welcome.mac, mac.data(), mac.size());
-    wire::FrameHeader header;
-    if (!socket.write(&welcome, sizeof welcome) || !socket.read(&header, sizeof header)) std::abort();
-    shim::DeviceFacts facts;
+    wire::FrameHeader header{};
+    if (!socket.write(&welcome, sizeof welcome)) std::abort();
+    while (header.call != static_cast<uint16_t>(wire::Special::device)) {  // the program introduces itself first
+        if (!socket.read(&header, sizeof header)) std::abort();
+        std::vector<char> body(header.length);
+        if (!socket.read(body.data(), body.size())) std::abort();
+    }
+    wire::DeviceFacts facts;
     std::memset(&facts, 'x', sizeof facts);  // names that do not end
     answer(socket, header.call, CUDA_SUCCESS, 0, &facts, sizeof facts);
     char byte;
@@ -220,11 +226,11 @@ struct Program {
                 cuModuleGetFunction(reinterpret_cast<CUfunction*>(&handle), nullptr, "k");
                 break;
             default: {
-                char text[sizeof(shim::DeviceFacts)];
+                char text[sizeof(wire::DeviceFacts)];
                 cuDeviceGetName(text, sizeof text, 0);
-                if (std::strlen(text) >= sizeof shim::DeviceFacts::name) std::abort();
+                if (std::strlen(text) >= sizeof wire::DeviceFacts::name) std::abort();
                 cuDeviceGetPCIBusId(text, sizeof text, 0);
-                if (std::strlen(text) >= sizeof shim::DeviceFacts::bus_id) std::abort();
+                if (std::strlen(text) >= sizeof wire::DeviceFacts::bus_id) std::abort();
             }
         }
         char requests[64 << 10];  // nobody executes them
@@ -245,6 +251,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
     std::fprintf(lease, "state live\nsecret %s\ndevice 0 unix:%s\n", SECRET, path.c_str());
     std::fclose(lease);
     ::setenv("GPUKERNEL_LEASE_FILE", file.c_str(), 1);
+    ::setenv("GPUKERNEL_SHARED_MEMORY", "0", 1);
     std::thread worker(welcome, std::cref(door));
     CUcontext context;
     if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
