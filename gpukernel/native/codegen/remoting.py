@@ -65,6 +65,7 @@ class Call:
     asynchronous: bool
     needs_context: bool
     by_hand: bool
+    captured: bool
     annotations: dict[str, str]
 
     def inputs(self) -> list[Parameter]:
@@ -84,16 +85,23 @@ def read_table(headers: Headers) -> list[Call]:
         kind, name, *notes = words
         prototype = headers.prototypes.get(name)
         annotations = dict(note.split(":") for note in notes)
-        if kind.rstrip("!") not in ("sync", "async", "global") or prototype is None:
+        if kind.rstrip("!?") not in ("sync", "async", "global") or prototype is None:
             raise SystemExit(f"calls.txt:{number}: no such class or function: {line}")
         if unknown := annotations.keys() - {p.name for p in prototype.parameters}:
             raise SystemExit(f"calls.txt:{number}: {name} has no parameter {', '.join(unknown)}")
         for parameter in prototype.parameters:
             if "*" in parameter.type and parameter.name not in annotations:
                 raise SystemExit(f"calls.txt:{number}: {name}: {parameter.name} points at what?")
-        kind_name = kind.rstrip("!")
+        kind_name = kind.rstrip("!?")
         calls.append(
-            Call(prototype, kind_name == "async", kind_name != "global", kind != kind_name, annotations)
+            Call(
+                prototype,
+                asynchronous=kind_name == "async",
+                needs_context=kind_name != "global",
+                by_hand="!" in kind,
+                captured="?" in kind,
+                annotations=annotations,
+            )
         )
     return calls
 
@@ -113,6 +121,11 @@ def shim_function(call: Call) -> str:
     for p in call.prototype.parameters:
         if call.annotations.get(p.name) in ("text", "new"):
             lines.append(f"    if (!{p.name}) return CUDA_ERROR_INVALID_VALUE;")
+    if call.captured:
+        arguments = ", ".join(["*connection", *(p.name for p in call.prototype.parameters)])
+        lines.append(
+            f"    if (capturing()) if (Captured captured = captured_{name}({arguments})) return *captured;"
+        )
     lines.append(f"    Request request(*connection, Call::{name});")
     for p in call.inputs():
         note = call.annotations.get(p.name)
@@ -120,6 +133,9 @@ def shim_function(call: Call) -> str:
             lines.append(f"    request.text({p.name});")
         elif note == "new":
             lines.append(f"    *{p.name} = reinterpret_cast<{_target(p)}>(request.name_handle());")
+            if _target(p) == "CUstream":
+                flags = next(q.name for q in call.inputs() if q.name.lower() == "flags")
+                lines.append(f"    made_stream(*connection, *{p.name}, {flags});")
         elif p.type in HANDLES:
             lines.append(f"    request.put(reinterpret_cast<uint64_t>({p.name}));")
         else:
@@ -187,7 +203,14 @@ def main() -> None:
         )
         + "    end\n};\n}  // namespace gpukernel::wire\n",
         "shim_calls.cpp": generated
-        + '#define __CUDA_API_VERSION_INTERNAL\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
+        + '#define __CUDA_API_VERSION_INTERNAL\n#include "capture.h"\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
+        + "namespace gpukernel::shim {  // in capture.cpp\n"
+        + "".join(
+            f"Captured captured_{call.prototype.name}(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
+            for call in calls
+            if call.captured
+        )
+        + "}\n\n"
         + 'extern "C" {\n'
         + "\n\n".join(shim_function(call) for call in calls)
         + "\n}\n",

@@ -1,16 +1,55 @@
 // Launches, host functions, and the questions about streams that need no worker.
+#include "launch.h"
+
+#include <algorithm>
 #include <cstring>
 
-#include "modules.h"
+#include "capture.h"
 #include "request.h"
 
 using namespace gpukernel::shim;
 using gpukernel::wire::Special;
 
 namespace {
+CUresult fill(const Layout& layout, char* block, void** params, void** extra) {
+    if (!params && !extra && !layout.parameters.empty()) return CUDA_ERROR_INVALID_VALUE;
+    std::memset(block, 0, layout.bytes);
+    if (extra) {
+        const void* from = nullptr;
+        size_t size = 0;
+        for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+            if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) from = extra[i + 1];
+            if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) size = *static_cast<size_t*>(extra[i + 1]);
+        }
+        if (from) std::memcpy(block, from, std::min<size_t>(size, layout.bytes));
+    } else {
+        for (size_t i = 0; i < layout.parameters.size(); ++i)
+            std::memcpy(block + layout.parameters[i].offset, params[i], layout.parameters[i].size);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult queue(Connection& connection, const void* function, const unsigned (&shape)[6], unsigned shared,
+               bool cooperative, CUstream stream, const char* block, size_t bytes) {
+    Request request(connection, Special::launch);
+    struct {
+        uint64_t function, stream;
+        unsigned shape[6], shared, cooperative;
+    } head{reinterpret_cast<uint64_t>(function), reinterpret_cast<uint64_t>(stream), {}, shared, cooperative};
+    std::memcpy(head.shape, shape, sizeof shape);
+    request.put(head);
+    request.bytes(block, bytes);
+    return request.queue();
+}
+
 CUresult launch(const void* function, const unsigned (&shape)[6], unsigned shared, CUstream stream,
                 bool cooperative, void** params, void** extra) {
     GPUKERNEL_CURRENT(connection);
+    if (capturing()) {
+        KernelCall call{function, {}, shared, cooperative, nullptr, {}};
+        std::memcpy(call.shape, shape, sizeof shape);
+        if (Captured captured = captured_launch(*connection, call, params, extra, stream)) return *captured;
+    }
     // The last kernel that this thread launched is the likeliest to be the next.
     static thread_local const void* last = nullptr;
     static thread_local const Connection* of = nullptr;
@@ -19,32 +58,27 @@ CUresult launch(const void* function, const unsigned (&shape)[6], unsigned share
         if (CUresult error = layout_of(*connection, function, layout); error != CUDA_SUCCESS) return error;
         last = function, of = connection;
     }
-    if (!params && !extra && !layout->parameters.empty()) return CUDA_ERROR_INVALID_VALUE;
-    Request request(*connection, Special::launch);
-    struct {
-        uint64_t function, stream;
-        unsigned shape[6], shared, cooperative;
-    } head{reinterpret_cast<uint64_t>(function), reinterpret_cast<uint64_t>(stream), {}, shared, cooperative};
-    std::memcpy(head.shape, shape, sizeof shape);
-    request.put(head);
     char block[MOST_PARAMETER_BYTES];
-    std::memset(block, 0, layout->bytes);
-    if (extra) {
-        const void* from = nullptr;
-        size_t size = 0;
-        for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
-            if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) from = extra[i + 1];
-            if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) size = *static_cast<size_t*>(extra[i + 1]);
-        }
-        if (from) std::memcpy(block, from, std::min<size_t>(size, layout->bytes));
-    } else {
-        for (size_t i = 0; i < layout->parameters.size(); ++i)
-            std::memcpy(block + layout->parameters[i].offset, params[i], layout->parameters[i].size);
-    }
-    request.bytes(block, layout->bytes);
-    return request.queue();
+    if (CUresult error = fill(*layout, block, params, extra); error != CUDA_SUCCESS) return error;
+    return queue(*connection, function, shape, shared, cooperative, stream, block, layout->bytes);
 }
 }  // namespace
+
+namespace gpukernel::shim {
+
+CUresult pack(Connection& connection, KernelCall& call, void** params, void** extra) {
+    if (CUresult error = layout_of(connection, call.function, call.layout); error != CUDA_SUCCESS)
+        return error;
+    call.block.resize(call.layout->bytes);
+    return fill(*call.layout, call.block.data(), params, extra);
+}
+
+CUresult queue(Connection& connection, const KernelCall& call, CUstream stream) {
+    return ::queue(connection, call.function, call.shape, call.shared, call.cooperative, stream,
+                   call.block.data(), call.block.size());
+}
+
+}  // namespace gpukernel::shim
 
 CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
                                 unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
@@ -82,7 +116,10 @@ CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, 
 
 // A host function runs here, in the calling thread, once what was submitted before it is done.
 CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
+    GPUKERNEL_CURRENT(connection);
     if (!fn) return CUDA_ERROR_INVALID_VALUE;
+    if (capturing())
+        if (Captured captured = captured_host(*connection, fn, userData, hStream)) return *captured;
     CUresult error = cuStreamSynchronize(hStream);
     if (error == CUDA_SUCCESS) fn(userData);
     return error;
@@ -90,6 +127,9 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData)
 CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData,
                                      unsigned int flags) {
     if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
+    GPUKERNEL_CURRENT(connection);
+    if (capturing())
+        if (Captured captured = captured_refusal(*connection, hStream)) return *captured;
     CUresult error = cuStreamSynchronize(hStream);
     if (error != GONE) callback(hStream, error, userData);
     return error;
@@ -101,12 +141,6 @@ CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
     GPUKERNEL_CURRENT(connection);
     if (!streamId) return CUDA_ERROR_INVALID_VALUE;
     *streamId = reinterpret_cast<unsigned long long>(hStream);
-    return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
-    GPUKERNEL_CURRENT(connection);
-    if (!captureStatus) return CUDA_ERROR_INVALID_VALUE;
-    *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
 

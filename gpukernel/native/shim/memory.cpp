@@ -1,9 +1,12 @@
 // Copies between the program and its slice; host memory, which is ordinary memory of this process.
+#include "memory.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 
+#include "capture.h"
 #include "request.h"
 
 using namespace gpukernel::shim;
@@ -148,13 +151,6 @@ CUresult box(CUstream stream, Side from, Side to, size_t width, size_t height, s
     return CUDA_SUCCESS;
 }
 
-CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D* p) {
-    if (!p) return CUDA_ERROR_INVALID_VALUE;
-    return box(stream,
-               side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, 0, p->srcXInBytes, p->srcY, 0),
-               side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, 0, p->dstXInBytes, p->dstY, 0),
-               p->WidthInBytes, p->Height, 1);
-}
 CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     return box(stream,
@@ -164,40 +160,124 @@ CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
                     p->dstY, p->dstZ),
                p->WidthInBytes, p->Height, p->Depth);
 }
+CUresult copy_now(const CUDA_MEMCPY3D* p) {
+    GPUKERNEL_CURRENT(connection);
+    if (capturing())
+        if (Captured captured = captured_unsafe(*connection, true)) return *captured;
+    return copy_3d(nullptr, p);
+}
+CUresult copy_later(CUstream stream, const CUDA_MEMCPY3D* p) {
+    GPUKERNEL_CURRENT(connection);
+    if (p && capturing())
+        if (Captured captured = captured_copy(*connection, *p, stream)) return *captured;
+    return copy_3d(stream, p);
+}
 }  // namespace
+
+namespace gpukernel::shim {
+
+CUDA_MEMCPY3D linear_copy(CUmemorytype to, uint64_t destination, CUmemorytype from, uint64_t source,
+                          size_t bytes) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = from, copy.dstMemoryType = to;
+    if (from == CU_MEMORYTYPE_HOST)
+        copy.srcHost = reinterpret_cast<const void*>(source);
+    else
+        copy.srcDevice = source;
+    if (to == CU_MEMORYTYPE_HOST)
+        copy.dstHost = reinterpret_cast<void*>(destination);
+    else
+        copy.dstDevice = destination;
+    copy.srcPitch = copy.dstPitch = copy.WidthInBytes = bytes;
+    copy.srcHeight = copy.dstHeight = copy.Height = copy.Depth = 1;
+    return copy;
+}
+
+CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& p) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcXInBytes = p.srcXInBytes, copy.srcY = p.srcY, copy.srcMemoryType = p.srcMemoryType;
+    copy.srcHost = p.srcHost, copy.srcDevice = p.srcDevice, copy.srcArray = p.srcArray;
+    copy.dstXInBytes = p.dstXInBytes, copy.dstY = p.dstY, copy.dstMemoryType = p.dstMemoryType;
+    copy.dstHost = p.dstHost, copy.dstDevice = p.dstDevice, copy.dstArray = p.dstArray;
+    copy.srcPitch = p.srcPitch, copy.dstPitch = p.dstPitch;
+    copy.WidthInBytes = p.WidthInBytes, copy.Height = p.Height, copy.Depth = 1;
+    return copy;
+}
+
+CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy) {
+    if (copy.srcMemoryType == CU_MEMORYTYPE_ARRAY || copy.dstMemoryType == CU_MEMORYTYPE_ARRAY)
+        return gpukernel::unsupported("a copy of a CUDA array");
+    if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED) {
+        copy.srcMemoryType =
+            on_device(connection, copy.srcDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        if (copy.srcMemoryType == CU_MEMORYTYPE_HOST)
+            copy.srcHost = reinterpret_cast<const void*>(copy.srcDevice);
+    }
+    if (copy.dstMemoryType == CU_MEMORYTYPE_UNIFIED) {
+        copy.dstMemoryType =
+            on_device(connection, copy.dstDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        if (copy.dstMemoryType == CU_MEMORYTYPE_HOST) copy.dstHost = reinterpret_cast<void*>(copy.dstDevice);
+    }
+    return connection.alive() ? CUDA_SUCCESS : GONE;
+}
+
+}  // namespace gpukernel::shim
+
+#define GPUKERNEL_CAPTURED(copy) \
+    if (capturing())             \
+        if (Captured captured = captured_copy(*connection, copy, hStream)) return *captured
+#define GPUKERNEL_CAPTURED_NOW() \
+    if (capturing())             \
+        if (Captured captured = captured_unsafe(*connection, true)) return *captured
 
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
     GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED_NOW();
     return to_device(*connection, dstDevice, srcHost, ByteCount, nullptr);
 }
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
                                    CUstream hStream) {
     GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED(linear_copy(CU_MEMORYTYPE_DEVICE, dstDevice, CU_MEMORYTYPE_HOST,
+                                   reinterpret_cast<uint64_t>(srcHost), ByteCount));
     return to_device(*connection, dstDevice, srcHost, ByteCount, hStream);
 }
 CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED_NOW();
     return to_host(*connection, dstHost, srcDevice, ByteCount, nullptr);
 }
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
     GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED(linear_copy(CU_MEMORYTYPE_HOST, reinterpret_cast<uint64_t>(dstHost),
+                                   CU_MEMORYTYPE_DEVICE, srcDevice, ByteCount));
     return to_host(*connection, dstHost, srcDevice, ByteCount, hStream);
 }
 CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
+    GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED_NOW();
     CUresult error = anywhere(dst, src, ByteCount, nullptr);
     return error == CUDA_SUCCESS ? cuStreamSynchronize(nullptr) : error;
 }
 CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
+    GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED(linear_copy(CU_MEMORYTYPE_UNIFIED, dst, CU_MEMORYTYPE_UNIFIED, src, ByteCount));
     return anywhere(dst, src, ByteCount, hStream);
 }
-CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D* pCopy) { return copy_2d(nullptr, pCopy); }
-CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* pCopy) { return copy_2d(nullptr, pCopy); }
-CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
-    return copy_2d(hStream, pCopy);
+CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D* pCopy) {
+    if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
+    const CUDA_MEMCPY3D copy = flat_copy(*pCopy);
+    return copy_now(&copy);
 }
-CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D* pCopy) { return copy_3d(nullptr, pCopy); }
+CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* pCopy) { return cuMemcpy2D(pCopy); }
+CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
+    if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
+    const CUDA_MEMCPY3D copy = flat_copy(*pCopy);
+    return copy_later(hStream, &copy);
+}
+CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D* pCopy) { return copy_now(pCopy); }
 CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
-    return copy_3d(hStream, pCopy);
+    return copy_later(hStream, pCopy);
 }
 
 // Devices of a lease do not see each other's memory: what goes between them passes through the program.
@@ -206,6 +286,13 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
     if (!dstContext || !srcContext) return CUDA_ERROR_INVALID_CONTEXT;
     Connection& to = reinterpret_cast<Context*>(dstContext)->device->connection;
     Connection& from = reinterpret_cast<Context*>(srcContext)->device->connection;
+    if (capturing()) {
+        const CUDA_MEMCPY3D copy =
+            linear_copy(CU_MEMORYTYPE_DEVICE, dstDevice, CU_MEMORYTYPE_DEVICE, srcDevice, ByteCount);
+        if (Captured captured =
+                &to == &from ? captured_copy(to, copy, hStream) : captured_refusal(from, hStream))
+            return *captured;
+    }
     if (&to == &from) {
         Request request(to, gpukernel::wire::Call::cuMemcpyDtoDAsync_v2);
         request.put<uint64_t>(dstDevice), request.put<uint64_t>(srcDevice), request.put<uint64_t>(ByteCount);

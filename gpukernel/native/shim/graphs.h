@@ -1,0 +1,171 @@
+// CUDA graphs, which live in this process only: a worker never sees one.  A graph is a list of nodes, each
+// with its work and the nodes before it.  An executable graph is a copy of it in an order that keeps every
+// dependency; to launch it is to issue the calls of its nodes in that order on one stream.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "launch.h"
+#include "process.h"
+
+namespace gpukernel::shim {
+
+struct Graph;
+
+// --- what a node does ---
+
+struct KernelWork {
+    KernelCall call;
+    bool named_kernel = false;      // by a CUkernel rather than a CUfunction
+    std::vector<void*> parameters;  // where each lies in the block, for those who ask for them
+    std::map<int, CUkernelNodeAttrValue> attributes;
+};
+struct CopyWork {
+    CUDA_MEMCPY3D asked, resolved;  // as the caller described it, and with unified addresses told apart
+};
+struct FillWork {
+    CUDA_MEMSET_NODE_PARAMS params;
+};
+struct HostWork {
+    CUhostFn function;
+    void* data;
+};
+struct ChildWork {};  // the graph itself hangs on the node
+struct EmptyWork {};
+struct WaitWork {
+    CUevent event;
+};
+struct RecordWork {
+    CUevent event;
+};
+// In the order of CUgraphNodeType.
+using Work =
+    std::variant<KernelWork, CopyWork, FillWork, HostWork, ChildWork, EmptyWork, WaitWork, RecordWork>;
+using SharedWork = std::shared_ptr<const Work>;  // never changed once made: a launch may be reading it
+
+// --- graphs ---
+
+struct Edge {
+    struct Node* other;
+    CUgraphEdgeData data;
+};
+
+struct Node {
+    Graph* graph = nullptr;
+    uint64_t number = 0;  // in order of creation
+    SharedWork work;
+    bool enabled = true;
+    Context* context = nullptr;
+    std::unique_ptr<Graph> child;
+    std::vector<Edge> before, after;
+    const Node* origin = nullptr;  // in the graph that this one's graph was cloned from
+
+    CUgraphNodeType type() const { return static_cast<CUgraphNodeType>(work->index()); }
+};
+
+struct UserObject {
+    void* data;
+    CUhostFn destroy;
+    unsigned references;
+};
+
+struct Graph {
+    std::list<std::unique_ptr<Node>> nodes;
+    std::map<UserObject*, unsigned> objects;
+    Node* owner = nullptr;          // of a child graph
+    const Graph* origin = nullptr;  // of a clone
+    int captures = 0;               // that write into it
+};
+
+struct Step {
+    SharedWork work;
+    Node* node;
+    bool enabled;
+};
+struct Executable {
+    std::unique_ptr<Graph> graph;                  // a clone
+    std::unordered_map<const Node*, Node*> nodes;  // of the graph it was made from, to those of the clone
+    Context* context = nullptr;
+    cuuint64_t flags = 0;
+    std::shared_ptr<const std::vector<Step>> steps;  // flattened; replaced when a node changes
+};
+
+// --- the one mutex of graphs and captures, and what it guards ---
+
+class Graphs {
+  public:
+    std::unordered_set<const void*> graphs, nodes, executables, objects;  // handles that live
+
+    Graph* find(CUgraph handle) { return living<Graph>(graphs, handle); }
+    Node* find(CUgraphNode handle) { return living<Node>(nodes, handle); }
+    Executable* find(CUgraphExec handle) { return living<Executable>(executables, handle); }
+    UserObject* find(CUuserObject handle) { return living<UserObject>(objects, handle); }
+
+    std::unique_ptr<Graph> make();
+    Node* add(Graph& graph, SharedWork work, std::vector<Edge> before);
+    void remove(Node& node);
+    void end(std::unique_ptr<Graph> graph);
+    // Copies nodes, edges, children and references to user objects; `map` takes each node to its copy.
+    std::unique_ptr<Graph> clone(const Graph& graph, std::unordered_map<const Node*, Node*>* map);
+    void release(UserObject& object, unsigned count);
+
+    std::vector<std::pair<CUhostFn, void*>> endings;  // of user objects: called once the mutex is free
+
+  private:
+    template <class T>
+    static T* living(const std::unordered_set<const void*>& handles, const void* handle) {
+        return handles.contains(handle) ? static_cast<T*>(const_cast<void*>(handle)) : nullptr;
+    }
+    uint64_t numbers_ = 0;
+};
+
+// The graphs, for as long as this object lives.
+class LockedGraphs {
+  public:
+    LockedGraphs();
+    ~LockedGraphs();
+    LockedGraphs(const LockedGraphs&) = delete;
+    Graphs* operator->() const;
+
+  private:
+    std::unique_lock<std::mutex> lock_;
+};
+
+inline CUgraph handle(const Graph* graph) { return reinterpret_cast<CUgraph>(const_cast<Graph*>(graph)); }
+inline CUgraphNode handle(const Node* node) { return reinterpret_cast<CUgraphNode>(const_cast<Node*>(node)); }
+
+// The nodes' order; false if there is none because of a cycle.
+bool in_order(const Graph& graph, std::vector<Node*>& order);
+bool is_before(const Node* node, const std::vector<Node*>& frontier);  // or in it
+
+CUresult edges_of(LockedGraphs& graphs, const Graph& graph, const CUgraphNode* dependencies,
+                  const CUgraphEdgeData* data, size_t count, std::vector<Edge>& edges);
+
+// --- works, from what the caller describes; asks the worker, so not under the mutex ---
+
+CUresult make_work(const CUDA_KERNEL_NODE_PARAMS* params, SharedWork& work);
+CUresult make_work(const CUDA_MEMCPY3D* params, SharedWork& work);
+CUresult make_work(const CUDA_MEMSET_NODE_PARAMS* params, SharedWork& work);
+CUresult make_work(const CUDA_HOST_NODE_PARAMS* params, SharedWork& work);
+SharedWork kernel_work(KernelCall call, bool named_kernel,
+                       std::map<int, CUkernelNodeAttrValue> attributes = {});
+CUresult make_work(const CUgraphNodeParams* params, SharedWork& work);  // of any kind but a child graph
+
+// Gives the node of an executable graph that was made from `node`, if it is of the same type, other work.
+CUresult exchange(CUgraphExec executable, CUgraphNode node, SharedWork work);
+CUresult exchange_child(CUgraphExec executable, CUgraphNode node, CUgraph child);
+
+// A launch into a capturing stream: the executable's graph becomes a child there.
+std::optional<CUresult> captured_graph(Connection& connection, Executable& executable, LockedGraphs& graphs,
+                                       CUstream stream);
+
+}  // namespace gpukernel::shim

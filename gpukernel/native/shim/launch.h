@@ -1,0 +1,22 @@
+// A kernel's launch with its parameters packed, as it travels; a graph keeps it and launches it again and
+// again.
+#pragma once
+
+#include "modules.h"
+
+namespace gpukernel::shim {
+
+struct KernelCall {
+    const void* function = nullptr;  // a CUfunction, or a CUkernel in its place
+    unsigned shape[6] = {};          // the grid, then the block
+    unsigned shared = 0;
+    bool cooperative = false;
+    std::shared_ptr<const Layout> layout;
+    std::vector<char> block;  // the parameters where the layout has them
+};
+
+// Reads the parameters that the caller points at, either way of cuLaunchKernel.
+CUresult pack(Connection& connection, KernelCall& call, void** params, void** extra);
+CUresult queue(Connection& connection, const KernelCall& call, CUstream stream);
+
+}  // namespace gpukernel::shim
