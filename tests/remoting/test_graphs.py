@@ -38,7 +38,7 @@ def program(code: str) -> list[str]:
     async def story() -> list[str]:
         async with worker() as one:
             done = await one.run(GRAPHS + code)
-            assert done.returncode == 0 and done.stderr == "", done.stderr
+            assert (done.returncode, done.stderr) == (0, "")
             return done.stdout.splitlines()
 
     return asyncio.run(story())
@@ -272,3 +272,21 @@ print(words(5))
 """
     )
     assert said == ["[80, 19, 19, 19, 19]"]
+
+
+def test_cuda_core_s_graph_builder_forks_joins_and_embeds() -> None:
+    said = program("""
+from cuda.core import Device, LaunchConfig, ObjectCode, launch as start
+device = Device(); device.set_current(); stream = device.create_stream(); one = LaunchConfig(grid=1, block=1)
+kernel = ObjectCode.from_ptx(b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry add(.param .u64 to) { .reg .b64 %rd<2>; .reg .b32 %r<3>; ld.param.u64 %rd1, [to]; ld.global.u32 %r1, [%rd1]; add.u32 %r2, %r1, 1; st.global.u32 [%rd1], %r2; ret; }
+''').get_kernel('add')
+builder = device.create_graph_builder().begin_building(); start(builder, one, kernel, int(a))
+left, right = builder.split(2); start(left, one, kernel, int(a)); start(right, one, kernel, int(a) + 4)
+graph = type(builder).join(left, right).end_building().complete()
+for _ in range(5): graph.launch(stream)
+stream.sync(); print(words(2))
+""")
+    assert said == ["[10, 5]"]
