@@ -61,6 +61,7 @@ def run(suite: Suite, share: str = "0.25", simulate: str = "v100:1", at_once: in
     modules = suite.modules or _modules_of(suite.package)
     with EmbeddedPool(simulate) as pool, ThreadPoolExecutor(at_once) as threads:
         parts = list(threads.map(lambda module: _run_module(suite, module, share, pool.environment), modules))
+
     def all_of(kind: str) -> frozenset[str]:
         return frozenset(name for part in parts for name in getattr(part, kind))
 

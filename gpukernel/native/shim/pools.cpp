@@ -1,5 +1,6 @@
-// Memory pools (driver API chapter "Stream Ordered Memory Allocator").  The lease's memory is one pool already, kept by
-// the worker; the pools that a program makes are names for parts of it with settings of their own.
+// Memory pools (driver API chapter "Stream Ordered Memory Allocator").  The lease's memory is one pool
+// already, kept by the worker; the pools that a program makes are names for parts of it with settings of
+// their own.
 #include <map>
 #include <memory>
 
@@ -80,7 +81,8 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
 }
 
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
-    if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
     if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return gpukernel::unsupported("a memory pool that is not on a device");
     if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
@@ -161,7 +163,8 @@ CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPo
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                         CUstream hStream) {
     {
         std::lock_guard lock(pools_mutex);
         if (!find(pool)) return CUDA_ERROR_INVALID_VALUE;

@@ -18,8 +18,8 @@ namespace {
 constexpr size_t HEAD_BYTES = 4096;
 constexpr size_t BYTES = HEAD_BYTES + 2 * RING_BYTES;
 constexpr size_t PIECE = 128 << 10;  // told at once, so that the reader begins while the writer goes on
-// A turn takes some 40 ns.  Longer spinning gains nothing where both sides run, and where more wants to run than the
-// machine has cores it keeps the other side from its answer.
+// A turn takes some 40 ns.  Longer spinning gains nothing where both sides run, and where more wants to run
+// than the machine has cores it keeps the other side from its answer.
 constexpr int MOST_SPINS = 400, LEAST_SPINS = 20;
 constexpr auto WORTH_SPINNING = std::chrono::microseconds(60);
 }  // namespace

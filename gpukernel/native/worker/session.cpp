@@ -175,7 +175,8 @@ void Session::keep(CUresult result) {
 
 bool Session::answer(uint16_t call, CUresult result, const void* bulk, size_t size) {
     if (result == CUDA_SUCCESS && kept_ != CUDA_SUCCESS) result = kept_;
-    if (!question_ && result == CUDA_SUCCESS && lease_.stray_error.load(std::memory_order_relaxed) != CUDA_SUCCESS)
+    if (!question_ && result == CUDA_SUCCESS &&
+        lease_.stray_error.load(std::memory_order_relaxed) != CUDA_SUCCESS)
         result = lease_.stray_error.exchange(CUDA_SUCCESS);
     if (poisons(result)) lease_.poisoned = true;
     if (result != CUDA_SUCCESS) size = 0;

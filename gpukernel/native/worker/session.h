@@ -75,7 +75,7 @@ class Session {
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
     std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
     uint64_t next_name_ = 0x1000;
-    bool question_ = false;     // what is being answered: no call of a program
+    bool question_ = false;         // what is being answered: no call of a program
     bool is_program_ = false;       // it asked for more than `device` and `usage`
     CUresult kept_ = CUDA_SUCCESS;  // the first error of a call that was not answered
     std::vector<char> body_, out_;

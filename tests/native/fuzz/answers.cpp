@@ -62,7 +62,8 @@ void welcome(const wire::Socket& door) {
     std::memcpy(welcome.mac, mac.data(), mac.size());
     wire::FrameHeader header{};
     if (!socket.write(&welcome, sizeof welcome)) std::abort();
-    while (header.call != static_cast<uint16_t>(wire::Special::device)) {  // the program introduces itself first
+    while (header.call !=
+           static_cast<uint16_t>(wire::Special::device)) {  // the program introduces itself first
         if (!socket.read(&header, sizeof header)) std::abort();
         std::vector<char> body(header.length);
         if (!socket.read(body.data(), body.size())) std::abort();

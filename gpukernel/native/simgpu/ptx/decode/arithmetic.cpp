@@ -10,18 +10,19 @@ void Decoder::arithmetic() {
     // What an instruction takes, one letter a source: the instruction's type, a u32, slct's second type, a
     // predicate.
     static const std::map<std::string_view, std::string_view> shapes = {
-        {"abs", "t"},     {"neg", "t"},    {"not", "t"},      {"cnot", "t"},   {"popc", "t"},
-        {"clz", "t"},     {"brev", "t"},   {"bfind", "t"},    {"rcp", "t"},    {"sqrt", "t"},
-        {"rsqrt", "t"},   {"sin", "t"},    {"cos", "t"},      {"lg2", "t"},    {"ex2", "t"},
-        {"tanh", "t"},    {"testp", "t"},  {"add", "tt"},     {"sub", "tt"},   {"mul", "tt"},
-        {"mul24", "tt"},  {"div", "tt"},   {"rem", "tt"},     {"and", "tt"},   {"or", "tt"},
-        {"xor", "tt"},    {"addc", "tt"},  {"subc", "tt"},    {"shl", "tu"},   {"shr", "tu"},
-        {"bmsk", "uu"},   {"mad", "ttt"},  {"mad24", "ttt"},  {"madc", "ttt"}, {"fma", "ttt"},
-        {"sad", "ttt"},   {"slct", "tts"}, {"selp", "ttp"},   {"bfe", "tuu"},  {"prmt", "uuu"},
-        {"shf", "uuu"},   {"dp4a", "uuu"}, {"dp2a", "uuu"},   {"bfi", "ttuu"}, {"copysign", "tt"},
-        {"fns", "uuu"},   {"szext", "uu"}};
+        {"abs", "t"},    {"neg", "t"},    {"not", "t"},     {"cnot", "t"},   {"popc", "t"},
+        {"clz", "t"},    {"brev", "t"},   {"bfind", "t"},   {"rcp", "t"},    {"sqrt", "t"},
+        {"rsqrt", "t"},  {"sin", "t"},    {"cos", "t"},     {"lg2", "t"},    {"ex2", "t"},
+        {"tanh", "t"},   {"testp", "t"},  {"add", "tt"},    {"sub", "tt"},   {"mul", "tt"},
+        {"mul24", "tt"}, {"div", "tt"},   {"rem", "tt"},    {"and", "tt"},   {"or", "tt"},
+        {"xor", "tt"},   {"addc", "tt"},  {"subc", "tt"},   {"shl", "tu"},   {"shr", "tu"},
+        {"bmsk", "uu"},  {"mad", "ttt"},  {"mad24", "ttt"}, {"madc", "ttt"}, {"fma", "ttt"},
+        {"sad", "ttt"},  {"slct", "tts"}, {"selp", "ttp"},  {"bfe", "tuu"},  {"prmt", "uuu"},
+        {"shf", "uuu"},  {"dp4a", "uuu"}, {"dp2a", "uuu"},  {"bfi", "ttuu"}, {"copysign", "tt"},
+        {"fns", "uuu"},  {"szext", "uu"}};
     const std::string& base = here_->parts[0];
-    // Slot 0 is wide enough for whatever an instruction that is not listed reads without having been given it.
+    // Slot 0 is wide enough for whatever an instruction that is not listed reads without having been given
+    // it.
     std::string_view shape = "tttt";
     if (here_->operands.empty()) wrong("too few operands");
     size_t sources = here_->operands.size() - 1;

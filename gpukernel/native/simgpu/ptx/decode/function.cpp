@@ -15,7 +15,7 @@ Decoder::Decoder(const FunctionTree& tree, const Symbols& symbols, Function& out
 
 void Decoder::run() {
     carry_ = reserve(16 * kLanes);  // slot 0: also what an operand that is not there refers to
-    if (grows_stack()) {  // its first operation sets the top, once the size of the frame is known
+    if (grows_stack()) {            // its first operation sets the top, once the size of the frame is known
         Op first;
         first.fn = find_handler("nothing");
         out_.code.push_back(first);
