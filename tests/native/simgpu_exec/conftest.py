@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes as c
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,13 +80,13 @@ def _dim3(size: Any) -> tuple[int, int, int]:
 
 
 @pytest.fixture
-def device() -> Iterator[Device]:
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """A fresh context: an earlier test's sticky error is gone."""
     try:
         library = simgpu_library()
     except NativePartMissing as missing:
         pytest.skip(str(missing))
-    os.environ["GPUKERNEL_SIMGPU"] = "h100"  # every compute capability that the simulated devices have
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", "h100")  # every compute capability that the simulated devices have
     opened = Device(str(library))
     yield opened
     opened.close()
