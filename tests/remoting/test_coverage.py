@@ -39,6 +39,26 @@ print(int(ok(d.cuDeviceGetMemPool(0))) == int(default), d.cuMemAllocFromPoolAsyn
     asyncio.run(story())
 
 
+def test_a_shape_that_no_device_takes_is_an_error_of_the_launch_itself() -> None:
+    code = """begin()
+kernel = load(b".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry small() .maxntid 64, 1, 1 { ret; }", b"small")
+for grid, block in ((1, 64), (1, 65), (1, 2048), (0, 1), (1, 0)): print(d.cuLaunchKernel(kernel, grid,1,1, block,1,1, 0, 0, 0, 0)[0].name)
+print(d.cuCtxSynchronize()[0].name)
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            bad = "CUDA_ERROR_INVALID_VALUE"
+            done = await one.run(code)
+            assert done.stdout.split() == [
+                "CUDA_SUCCESS",
+                *[bad] * 4,
+                "CUDA_SUCCESS",
+            ], done.stderr
+
+    asyncio.run(story())
+
+
 def test_copies_between_devices_pass_through_the_program() -> None:
     code = """import numpy as np
 ok(d.cuInit(0)); one, two = (ok(d.cuDevicePrimaryCtxRetain(i)) for i in (0, 1)); n = 9_000_001

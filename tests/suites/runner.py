@@ -29,7 +29,7 @@ class Suite:
     modules
         Those to run; all of the package where empty.
     known
-        Tests that fail, ``Class.test``, with the cause.
+        Tests that fail, ``Class.test``, or whole classes, with the cause.
     left_out
         Tests that are not even started, with the cause; they count as failed.
     """

@@ -42,6 +42,17 @@ CUresult queue(Connection& connection, const void* function, const unsigned (&sh
     return request.queue();
 }
 
+// A shape that no device takes is an error of the launch itself and not of a later call, as programs expect.
+CUresult possible(const unsigned (&shape)[6], const Layout& layout) {
+    const uint64_t threads = uint64_t{shape[3]} * shape[4] * shape[5];
+    if (!shape[0] || !shape[1] || !shape[2] || !threads || shape[3] > 1024 || shape[4] > 1024 ||
+        shape[5] > 64 || threads > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (threads <= layout.most_threads) return CUDA_SUCCESS;
+    // Beyond what the kernel declares (.maxntid), or beyond the registers of a multiprocessor.
+    return threads * layout.registers > 65536 ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult launch(const void* function, const unsigned (&shape)[6], unsigned shared, CUstream stream,
                 bool cooperative, void** params, void** extra) {
     GPUKERNEL_CURRENT(connection);
@@ -58,6 +69,7 @@ CUresult launch(const void* function, const unsigned (&shape)[6], unsigned share
         if (CUresult error = layout_of(*connection, function, layout); error != CUDA_SUCCESS) return error;
         last = function, of = connection;
     }
+    if (CUresult error = possible(shape, *layout); error != CUDA_SUCCESS) return error;
     char block[MOST_PARAMETER_BYTES];
     if (CUresult error = fill(*layout, block, params, extra); error != CUDA_SUCCESS) return error;
     return queue(*connection, function, shape, shared, cooperative, stream, block, layout->bytes);

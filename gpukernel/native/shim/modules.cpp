@@ -90,6 +90,8 @@ CUresult layout_of(Connection& connection, const void* function, std::shared_ptr
         fresh->bytes = offset + size;
     }
     fresh->name = request.get_text();
+    fresh->most_threads = request.get<uint32_t>();
+    fresh->registers = request.get<uint32_t>();
     if (request.failed()) return CUDA_ERROR_UNKNOWN;
     std::lock_guard lock(layouts_mutex);
     layout = layouts[{&connection, function}] = fresh;

@@ -16,7 +16,7 @@ struct Layout {
         uint32_t offset, size;
     };
     std::vector<Parameter> parameters;
-    uint32_t bytes = 0;
+    uint32_t bytes = 0, most_threads = 1024, registers = 0;  // of a block, of a thread
     std::string name;
 };
 

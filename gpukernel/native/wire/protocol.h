@@ -70,7 +70,8 @@ enum class Special : uint16_t {
     device = FIRST_SPECIAL,  // → name, uuid, memory, driver version, attributes
     load_image,              // bytes of an image → module handle
     load_library,            // the same as a library
-    kernel_layout,           // function or kernel → offset and size of each parameter, and its name
+    kernel_layout,           // function or kernel → offset and size of each parameter, its name, threads a
+                             // block, registers
     launch,                  // asynchronous
     copy_to_device,          // asynchronous: address, stream, bytes
     copy_to_host,            // address, stream, count → bytes

@@ -119,6 +119,10 @@ CUresult kernel_layout(Session& session, Reader& in, Writer& out) {
     const char* text = nullptr;
     session.cuda().cuFuncGetName(&text, function);
     out.text(text ? text : "");
+    int most_threads = 1024, registers = 0;
+    session.cuda().cuFuncGetAttribute(&most_threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
+    session.cuda().cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
+    out.put<uint32_t>(most_threads), out.put<uint32_t>(registers);
     return CUDA_SUCCESS;
 }
 

@@ -58,8 +58,7 @@ CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void**
     if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535 || b.x > 1024 ||
         b.y > 1024 || b.z > 64)
         return CUDA_ERROR_INVALID_VALUE;
-    if (threads > 1024 || threads > function->info->max_threads)
-        return threads > 1024 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    if (threads > 1024 || threads > function->info->max_threads) return CUDA_ERROR_INVALID_VALUE;
     if (shape.shared > static_cast<unsigned>(function->dynamic_shared_limit) ||
         uint64_t{shape.shared} + function->info->static_shared_bytes >
             static_cast<uint64_t>(device->model->shared_per_block_optin))
