@@ -104,7 +104,7 @@ async def measure() -> list[Table]:
         ["figure", "in process", *TRANSPORTS, "aim"],
         [
             [
-                "300 calls, 4 of them waiting",
+                "300 calls, 4 places that wait",
                 f"{step_in_process * 1e3:.1f} ms",
                 *(f"{steps[name] * 1e3:.1f} ms" for name in TRANSPORTS),
                 "",

@@ -13,6 +13,8 @@ import statistics
 import time
 from collections.abc import Callable
 
+from benchmarks.driver import open_driver
+
 EMPTY_KERNEL = b"""
 .version 7.0
 .target sm_70
@@ -24,18 +26,7 @@ WARP_SIZE_ATTRIBUTE = 10
 
 
 def main() -> None:
-    cuda = ctypes.CDLL("libcuda.so.1")
-
-    def call(name: str, *arguments: object) -> None:
-        if code := getattr(cuda, name)(*arguments):
-            raise SystemExit(f"{name} returned {code}")
-
-    call("cuInit", 0)
-    context, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-    call("cuCtxSetCurrent", context)
-    call("cuModuleLoadData", ctypes.byref(module), EMPTY_KERNEL)
-    call("cuModuleGetFunction", ctypes.byref(function), module, b"empty")
+    cuda, call, function = open_driver(EMPTY_KERNEL, b"empty")
     memory = ctypes.c_uint64()
     call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(COPY_BYTES))
     host = ctypes.create_string_buffer(COPY_BYTES)

@@ -13,7 +13,7 @@ from benchmarks.pool import leased, pool_running, worker_memory
 from benchmarks.report import Table, mebibytes, ratio
 
 ROUNDS = 10
-WORKERS = 20
+WORKERS = 50
 
 
 async def _start(name: str) -> float:
@@ -64,7 +64,7 @@ async def measure() -> list[Table]:
         ["figure", f"median of {len(memory)}", "aim"],
         [
             ["proportional set size", mebibytes(statistics.median(m.pss for m in memory)), ""],
-            ["resident set size", mebibytes(statistics.median(m.rss for m in memory)), "≤ 40 MiB"],
+            ["resident set size", mebibytes(statistics.median(m.rss for m in memory)), "≤ 25 MiB"],
         ],
         notes="Workers on one simulated V100, live, nobody connected. The proportional size divides shared pages among those who share them.",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -66,16 +65,7 @@ ROWS = {
 def test_a_fault_is_told_where_the_person_looks(name: str) -> None:
     async def story() -> subprocess.CompletedProcess[str]:
         async with worker() as one:
-            return await asyncio.to_thread(
-                subprocess.run,
-                [sys.executable, "-m", "tests.kernels.fault", name],
-                cwd=ROOT,
-                env=one.environment(),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=120,
-            )
+            return await one.run_module("tests.kernels.fault", name)
 
     done = asyncio.run(story())
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,16 +23,7 @@ def test_kernel_agrees_with_numpy(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
     async def story() -> subprocess.CompletedProcess[str]:
         async with worker(memory_mib=256) as one:
-            return await asyncio.to_thread(
-                subprocess.run,
-                [sys.executable, "-m", "tests.kernels.cases", name],
-                cwd=ROOT,
-                env=one.environment(),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=240,
-            )
+            return await one.run_module("tests.kernels.cases", name)
 
     done = asyncio.run(story())
     assert done.returncode == 0, done.stderr

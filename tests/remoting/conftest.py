@@ -59,6 +59,19 @@ class Worker:
             timeout=120,
         )
 
+    async def run_module(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """``python -m WORDS…`` from the repository's root."""
+        return await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", *words],
+            cwd=Path(__file__).parents[2],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+
     def start(self, code: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-u", "-c", PRELUDE + code],

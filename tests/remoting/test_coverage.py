@@ -65,13 +65,16 @@ ok(d.cuInit(0)); one, two = (ok(d.cuDevicePrimaryCtxRetain(i)) for i in (0, 1));
 data = np.random.default_rng(1).integers(0, 256, n, dtype=np.uint8); out = np.zeros_like(data)
 ok(d.cuCtxSetCurrent(one)); a = ok(d.cuMemAlloc(n)); b = ok(d.cuMemAlloc(n)); ok(d.cuMemcpyHtoD(a, data.ctypes.data, n)); ok(d.cuMemcpyPeer(b, one, a, one, n))
 ok(d.cuCtxSetCurrent(two)); c = ok(d.cuMemAlloc(n)); ok(d.cuMemcpyPeer(c, two, b, one, n)); ok(d.cuMemcpyDtoH(out.ctypes.data, c, n)); print((out == data).all())
+print(d.cuMemcpyPeer(c, 4096, b, one, n)[0].name)
 print(ok(d.cuDeviceCanAccessPeer(0, 1)), d.cuCtxEnablePeerAccess(one, 0)[0].name, ok(d.cuDeviceGetP2PAttribute(d.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 1)))
 """
 
     async def story() -> None:
         async with worker() as one, worker(secret=one.secret) as two:
             done = await one.run(code, beside=two)
-            assert done.stdout == "True\n0 CUDA_ERROR_PEER_ACCESS_UNSUPPORTED 0\n", done.stderr
+            assert (
+                done.stdout == "True\nCUDA_ERROR_INVALID_CONTEXT\n0 CUDA_ERROR_PEER_ACCESS_UNSUPPORTED 0\n"
+            ), done.stderr
 
     asyncio.run(story())
 

@@ -22,6 +22,10 @@ async def until(condition: object, seconds: float = 20) -> None:
             await asyncio.sleep(0.02)
 
 
+def command_line(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
 async def unused(one: Worker) -> bool:
     status = await one.handle.status()
     return status.connections == 0 and status.memory_used_bytes == 0
@@ -219,6 +223,21 @@ ok(d.cuCtxSetLimit(HEAP, 20 << 20)); print(d.cuMemGetInfo()[1] >> 20, ok(d.cuCtx
                 "begin(); print(ok(d.cuCtxGetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE)) >> 20)"
             )
             assert again.stdout == "8\n"
+
+    asyncio.run(story())
+
+
+def test_a_weight_that_was_changed_outlives_a_fault() -> None:
+    wild = "begin(); d.cuLaunchKernel(load(WILD, b'wild'), 1,1,1, 1,1,1, 0, 0, 0, 0); d.cuCtxSynchronize()"
+
+    async def story() -> None:
+        async with worker() as one:
+            await one.handle.limit(32 * MIB, 0.25)
+            await one.run(wild)
+            assert (await one.run(FINE)).stdout == "fresh\n"  # by the worker that began anew
+            words = command_line(one.handle.pid)
+            assert float(words[words.index("--weight") + 1]) == 0.25
+            assert (await one.handle.status()).memory_limit_bytes == 32 * MIB
 
     asyncio.run(story())
 

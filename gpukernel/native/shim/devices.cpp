@@ -6,7 +6,8 @@
 
 using namespace gpukernel::shim;
 
-namespace {
+namespace gpukernel::shim {
+
 Device* device_at(CUdevice index) {
     Process* p = process();
     return p && index >= 0 && index < static_cast<int>(p->devices.size()) ? p->devices[index].get() : nullptr;
@@ -19,11 +20,12 @@ Context* context_of(CUcontext handle) {
     return nullptr;
 }
 
+}  // namespace gpukernel::shim
+
 #define GPUKERNEL_DEVICE(variable, index)              \
     if (!process()) return CUDA_ERROR_NOT_INITIALIZED; \
     Device* const variable = device_at(index);         \
     if (!variable) return CUDA_ERROR_INVALID_DEVICE
-}  // namespace
 
 CUresult CUDAAPI cuInit(unsigned int Flags) { return Flags ? CUDA_ERROR_INVALID_VALUE : initialise(); }
 

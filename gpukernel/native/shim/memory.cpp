@@ -283,9 +283,10 @@ CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
 // Devices of a lease do not see each other's memory: what goes between them passes through the program.
 CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                                    CUcontext srcContext, size_t ByteCount, CUstream hStream) {
-    if (!dstContext || !srcContext) return CUDA_ERROR_INVALID_CONTEXT;
-    Connection& to = reinterpret_cast<Context*>(dstContext)->device->connection;
-    Connection& from = reinterpret_cast<Context*>(srcContext)->device->connection;
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    const Context *there = context_of(dstContext), *here = context_of(srcContext);
+    if (!there || !here) return CUDA_ERROR_INVALID_CONTEXT;
+    Connection &to = there->device->connection, &from = here->device->connection;
     if (capturing()) {
         const CUDA_MEMCPY3D copy =
             linear_copy(CU_MEMORYTYPE_DEVICE, dstDevice, CU_MEMORYTYPE_DEVICE, srcDevice, ByteCount);

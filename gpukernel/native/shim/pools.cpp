@@ -22,14 +22,6 @@ std::mutex pools_mutex;
 std::map<const void*, std::unique_ptr<Pool>> pools;
 std::map<const Device*, Pool*> default_pools, current_pools;
 
-Device* device_of(CUdevice ordinal, CUresult& error) {
-    Process* const all = process();
-    if (!all) return error = CUDA_ERROR_NOT_INITIALIZED, nullptr;
-    if (ordinal < 0 || static_cast<size_t>(ordinal) >= all->devices.size())
-        return error = CUDA_ERROR_INVALID_DEVICE, nullptr;
-    return all->devices[ordinal].get();
-}
-
 // Under pools_mutex:
 Pool* make(Device* device, bool always_there) {
     auto pool = std::make_unique<Pool>(Pool{device, always_there});
@@ -49,9 +41,9 @@ Pool* find(CUmemoryPool handle) {
 }  // namespace
 
 CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) {
-    CUresult error = CUDA_SUCCESS;
-    Device* const device = device_of(dev, error);
-    if (!device) return error;
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    Device* const device = device_at(dev);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
     if (!pool_out) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(pools_mutex);
     *pool_out = reinterpret_cast<CUmemoryPool>(default_pool(device));
@@ -59,9 +51,9 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev)
 }
 
 CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
-    CUresult error = CUDA_SUCCESS;
-    Device* const device = device_of(dev, error);
-    if (!device) return error;
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    Device* const device = device_at(dev);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(pools_mutex);
     Pool* const current = current_pools[device];
@@ -70,9 +62,9 @@ CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
 }
 
 CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
-    CUresult error = CUDA_SUCCESS;
-    Device* const device = device_of(dev, error);
-    if (!device) return error;
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    Device* const device = device_at(dev);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
     std::lock_guard lock(pools_mutex);
     Pool* const found = find(pool);
     if (!found || found->device != device) return CUDA_ERROR_INVALID_VALUE;
@@ -87,9 +79,9 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolP
         return gpukernel::unsupported("a memory pool that is not on a device");
     if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
         return gpukernel::unsupported("a memory pool that other processes share");
-    CUresult error = CUDA_SUCCESS;
-    Device* const device = device_of(poolProps->location.id, error);
-    if (!device) return error;
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    Device* const device = device_at(poolProps->location.id);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
     std::lock_guard lock(pools_mutex);
     *pool = reinterpret_cast<CUmemoryPool>(make(device, false));
     return CUDA_SUCCESS;

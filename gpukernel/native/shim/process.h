@@ -35,6 +35,9 @@ CUresult initialise();
 
 extern thread_local std::vector<Context*> context_stack;
 
+Device* device_at(CUdevice index);      // nullptr for a number that is none
+Context* context_of(CUcontext handle);  // nullptr for a stray handle
+
 // The connection of the current context, or of the first device; nullptr with the error to return.
 Connection* current(CUresult& error);
 Connection* default_device(CUresult& error);

@@ -180,7 +180,7 @@ bool read_secret(std::string& secret) {
                                    "--memory",
                                    std::to_string(state.limit),
                                    "--weight",
-                                   std::to_string(options.weight),
+                                   std::to_string(lease.turns.weight()),
                                    "--lease",
                                    options.lease,
                                    "--directory",
@@ -254,6 +254,7 @@ int main(int argc, char** argv) {
     lease->id = options.lease;
     lease->device = options.device;
     lease->limit(options.memory);
+    lease->turns.weigh(options.weight);
     if (options.resume >= 0) {
         if (!resume(options, *lease, doors)) return 1;
     } else {
@@ -270,7 +271,7 @@ int main(int argc, char** argv) {
 
     lease->footprint.watch(lease->cuda, options.device);
     if (!options.turns.empty() &&
-        !lease->turns.open(options.turns, options.weight, lease->cuda, lease->context, lease->stray_error))
+        !lease->turns.open(options.turns, lease->cuda, lease->context, lease->stray_error))
         return refuse(options.turns + " could not be opened, where the workers of this device take turns");
 
     if (options.resume < 0) {

@@ -67,7 +67,7 @@ class FileLock {
 };
 }  // namespace
 
-bool Turns::open(const std::string& path, double weight, const Driver& cuda, CUcontext context,
+bool Turns::open(const std::string& path, const Driver& cuda, CUcontext context,
                  std::atomic<CUresult>& error) {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file_ < 0) return false;
@@ -81,7 +81,7 @@ bool Turns::open(const std::string& path, double weight, const Driver& cuda, CUc
     if (mine_ < 0) return false;
     TurnTable::Slot& slot = table->slots[mine_];
     if (table->holder == mine_ + 1) table->holder = 0;
-    slot.wants = false, slot.had = 0, slot.last_launch = 0, slot.weight = std::max(weight, 1e-6);
+    slot.wants = false, slot.had = 0, slot.last_launch = 0, slot.weight = double(weight_);
     slot.pid = ::getpid();
     table->used = std::max<int>(table->used, mine_ + 1);
     cuda_ = &cuda, context_ = context, error_ = &error;
@@ -91,7 +91,8 @@ bool Turns::open(const std::string& path, double weight, const Driver& cuda, CUc
 }
 
 void Turns::weigh(double weight) {
-    if (table_) table_->slots[mine_].weight = std::max(weight, 1e-6);
+    weight_ = std::max(weight, 1e-6);
+    if (table_) table_->slots[mine_].weight = double(weight_);
 }
 
 bool Turns::others_work(int64_t now) {

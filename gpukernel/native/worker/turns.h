@@ -26,9 +26,9 @@ class Turns {
   public:
     // The table at `path`, made where it is not there; false where that fails, and there are no turns then.
     // Errors of work that is waited for here, and not by the program that it belongs to, go to `error`.
-    bool open(const std::string& path, double weight, const Driver& cuda, CUcontext context,
-              std::atomic<CUresult>& error);
+    bool open(const std::string& path, const Driver& cuda, CUcontext context, std::atomic<CUresult>& error);
     void weigh(double weight);
+    double weight() const { return weight_; }
     void before_launch();
     double seconds() const { return seconds_; }  // of all turns had: device time while others wanted it too
 
@@ -46,6 +46,7 @@ class Turns {
     int file_ = -1, mine_ = -1;
     std::mutex mutex_;
     std::condition_variable taken_;
+    std::atomic<double> weight_{1};
     bool holding_ = false;
     int64_t began_ = 0, last_wait_ = 0, gave_ = 0, asked_others_ = 0;
     bool others_ = false;
