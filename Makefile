@@ -9,11 +9,11 @@ PYTEST_ARGS ?=
 NATIVE := pyproject.toml CMakeLists.txt $(shell find gpukernel -name '*.proto' -o -name 'CMakeLists.txt' -o -name '*.cmake' \
             -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -path '*/codegen/*.py')
 
-# The simulated GPU's instruction handlers are compiled once per level of x86-64.  A package has every level; what is
-# installed here, for this machine, has this machine's, or a first `make demo` would take minutes longer.
+# The simulated GPU's instruction handlers are compiled once per level of x86-64.  Packages and tests have every level; a
+# first `make demo` compiles this machine's only, or it would take a minute longer.
 has = $(if $(filter-out $(shell grep -m1 '^flags' /proc/cpuinfo),$(1)),,yes)
 LEVEL := $(if $(call has,avx512f avx512bw avx512cd avx512dq avx512vl),4,$(if $(call has,avx2 bmi2 fma f16c),3,2))
-INSTALL := $(BIN)/pip install --quiet --config-settings=cmake.define.SIMGPU_LEVELS=$(LEVEL) --editable
+LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs bench suites fuzz fuzzers sanitize screenshots wheel system clean
@@ -87,7 +87,7 @@ $(VENV)/bin/python: | system
 
 $(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(NATIVE) | $(VENV)/bin/python
 	@echo "Installing gpukernel with its '$*' extra into $(VENV): a few minutes the first time …"
-	$(INSTALL) '.[$*]'
+	$(BIN)/pip install --quiet --config-settings='cmake.define.SIMGPU_LEVELS=$(or $(LEVELS_FOR_$*),2;3;4)' --editable '.[$*]'
 	@touch $@
 
 # What builds the native part outside of pip.
