@@ -93,5 +93,10 @@ print("launched", flush=True); input()
     assert program.stdout.readline() == "launched\n"
     program.kill()
     program.wait()
-    done = run(gpu_pool, "-c", "import numpy as np; from numba import cuda; cuda.to_device(np.zeros(9)); print(1)", share="0.9")
+    done = run(
+        gpu_pool,
+        "-c",
+        "import numpy as np; from numba import cuda; cuda.to_device(np.zeros(9)); print(1)",
+        share="0.9",
+    )
     assert done.stdout == "1\n", done.stderr
