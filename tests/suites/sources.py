@@ -87,6 +87,11 @@ def cuda_python() -> Source:
     )
 
 
+def pycuda_is_built() -> bool:
+    """Whether `pycuda` needs no compiler any more, which it keeps busy for some minutes."""
+    return (KEPT / f"pycuda-{PYCUDA}-{sys.implementation.cache_tag}" / ".done").exists()
+
+
 def pycuda() -> Source:
     """PyCUDA, built from its source release against ``cuda.h`` and the simulated library, and its tests."""
     with _kept(f"pycuda-{PYCUDA}") as (folder, fresh):
@@ -127,7 +132,7 @@ def _build_pycuda(folder: Path, sources: Path, site: Path, toolkit: Path) -> Non
     (libraries / "libcuda.so").symlink_to(native.simgpu_library())
     (libraries / "libcurand.so").symlink_to(next((toolkit / "nvidia/curand/lib").glob("libcurand.so.*")))
     include = [toolkit / "nvidia" / each / "include" for each in ("cuda_profiler_api", "curand")]
-    include.append(_nvidia("cuda_runtime") / "include")
+    include += [_nvidia(each) / "include" for each in ("cuda_runtime", "cuda_nvcc")]
     compiler = {
         "CPATH": os.pathsep.join(map(str, include)),
         "LIBRARY_PATH": str(libraries),
@@ -168,5 +173,7 @@ def _pip(*words: str | Path, environment: dict[str, str] | None = None) -> None:
         command, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
+        said = [line for line in done.stderr.splitlines() if line.lower().startswith("error")] or [
+            "no reason given"
+        ]
         raise NotHere(f"pip {words[0]} {words[-1]}: {said[-1]}")
