@@ -32,8 +32,7 @@ def main(names: list[str]) -> int:
             flush=True,
         )
         print(outcome.output, file=sys.stderr)
-        unknown = {n for n in outcome.failed if not suite.known.keys() & {n, n.partition(".")[0]}}
-        for name in sorted(unknown):
+        for name in suite.unexpected(outcome):
             print(f"  failed: {name}", file=sys.stderr)
             unexpected += 1
     return 1 if unexpected else 0

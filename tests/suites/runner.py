@@ -41,6 +41,10 @@ class Suite:
     known: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
+    def unexpected(self, outcome: Outcome) -> list[str]:
+        """What failed and is not known to."""
+        return sorted(n for n in outcome.failed if not self.known.keys() & {n, n.partition(".")[0]})
+
 
 @dataclass(frozen=True)
 class Outcome:

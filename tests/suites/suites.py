@@ -69,5 +69,45 @@ NUMBA_PART = Suite(
     left_out=_NUMBA_LEFT_OUT,
 )
 
-CUDA_PYTHON = Suite("cuda-python", sources.cuda_python)
-PYCUDA = Suite("pycuda", sources.pycuda)
+_ARRAYS = "CUDA arrays and textures"
+_CONDITIONAL = "conditional nodes of graphs"
+
+_CUDA_PYTHON_KNOWN = {
+    "test_cuda.test_cuda_array": _ARRAYS,
+    **{
+        f"test_cudart.test_cudart_cuda{each}": _ARRAYS
+        for each in (
+            "ArrayGetInfo",
+            "GetChannelDesc",
+            "GetTextureObjectTextureDesc",
+            "Memcpy2DArrayToArray",
+            "Memcpy2DToArray",
+            "Memcpy2DToArray_DtoD",
+            "Memcpy3DAsync",
+            "Memcpy3DPeer",
+            "Memcpy3DPeerAsync",
+            "MemcpyArrayToArray",
+            "MemcpyToArray",
+            "MemcpyToArray_DtoD",
+        )
+    },
+    "test_cuda.test_conditional": _CONDITIONAL,
+    "test_cudart.test_cudart_conditional": _CONDITIONAL,
+    "test_cuda.test_cuda_graphMem_attr": "nodes of graphs that allocate memory",
+    "test_cuda.test_cuDeviceGetDevResource": "green contexts",
+    "test_cuda.test_cuda_coredump_attr": "coredumps",
+    "test_kernelParams.test_kernelParams_types_cuda": _MAPPED,
+    "test_kernelParams.test_kernelParams_struct_custom": _MAPPED,
+    "test_kernelParams.test_kernelParams_buffer_protocol_ctypes": _MAPPED,
+    "test_kernelParams.test_kernelParams_buffer_protocol_numpy": _MAPPED,
+}
+
+CUDA_PYTHON = Suite("cuda-python", sources.cuda_python, known=_CUDA_PYTHON_KNOWN)
+CUDA_PYTHON_PART = Suite(
+    "cuda-python", sources.cuda_python, ("test_cuda", "test_interoperability"), known=_CUDA_PYTHON_KNOWN
+)
+
+_PYCUDA_KNOWN: dict[str, str] = {}
+
+PYCUDA = Suite("pycuda", sources.pycuda, known=_PYCUDA_KNOWN)
+PYCUDA_PART = Suite("pycuda", sources.pycuda, ("test_driver",), known=_PYCUDA_KNOWN)
