@@ -84,6 +84,8 @@ enum class Special : uint16_t {
     introduce,               // asynchronous: process id, command line as /proc/PID/cmdline has it
     usage,                   // → memory limit, used, GPU seconds, GPU share of the last second (doubles);
                              //   the number of programs; of each: process id, bytes, command line
+    functions,               // of a library?, its or a module's handle, how many at most → count, handles
+    reset,                   // everything that this program made on the device ends
 };
 
 // An image travels as `named_image` and its name, 32 bytes: HMAC-SHA256 of it under the salt that `device`

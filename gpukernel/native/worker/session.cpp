@@ -42,8 +42,7 @@ bool poisons(CUresult code) {
            code == CUDA_ERROR_ECC_UNCORRECTABLE;
 }
 
-Session::~Session() {
-    if (!is_program_) return;
+void Session::end_everything() {
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // a fault that nobody waited for
     lease_.finished();
     std::lock_guard taking(lease_.taking);
@@ -70,12 +69,18 @@ Session::~Session() {
                 break;  // functions go with their modules
         }
     }
+    handles_.clear(), names_.clear(), linked_.clear();
     if (lease_.connections == 1) {  // the context is nobody's now: the next program finds it as it was
         for (auto [limit, value] : lease_.usual_limits)
             if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
         lease_.usual_limits.clear();
     }
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
+}
+
+Session::~Session() {
+    if (!is_program_) return;
+    end_everything();
     lease_.leave(this);
 }
 

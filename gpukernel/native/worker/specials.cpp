@@ -155,6 +155,41 @@ CUresult kernel_layout(Session& session, Reader& in, Writer& out) {
     return CUDA_SUCCESS;
 }
 
+template <class Owner, class Handle, class Count, class Enumerate>
+CUresult list(Session& session, uint64_t name, uint32_t room, Kind kind, Kind kind_of_each, Count count,
+              Enumerate enumerate, Writer& out) {
+    Owner owner;
+    if (!session.handle(name, kind, owner)) return CUDA_ERROR_INVALID_HANDLE;
+    unsigned have = 0;
+    CUresult result = count(&have, owner);
+    if (result != CUDA_SUCCESS) return result;
+    std::vector<Handle> handles(std::min(room, have));
+    if (!handles.empty()) result = enumerate(handles.data(), handles.size(), owner);
+    if (result != CUDA_SUCCESS) return result;
+    out.put<uint32_t>(handles.size());
+    for (Handle handle : handles) out.put(session.name_of(handle, kind_of_each, owner));
+    return CUDA_SUCCESS;
+}
+
+CUresult functions(Session& session, Reader& in, Writer& out) {
+    const bool of_library = in.get<uint32_t>() != 0;
+    const auto name = in.get<uint64_t>();
+    const auto room = in.get<uint32_t>();
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    Driver& cuda = session.cuda();
+    return of_library
+               ? list<CUlibrary, CUkernel>(session, name, room, Kind::library, Kind::kernel,
+                                           cuda.cuLibraryGetKernelCount, cuda.cuLibraryEnumerateKernels, out)
+               : list<CUmodule, CUfunction>(session, name, room, Kind::module, Kind::function,
+                                            cuda.cuModuleGetFunctionCount, cuda.cuModuleEnumerateFunctions,
+                                            out);
+}
+
+CUresult reset(Session& session, Reader&, Writer&) {
+    session.end_everything();
+    return CUDA_SUCCESS;
+}
+
 CUresult launch(Session& session, Reader& in, Writer&) {
     struct Head {
         uint64_t function, stream;
@@ -296,8 +331,10 @@ constexpr Served specials[] = {
     {"share_memory", nullptr, false},  // Session::share_memory
     {"introduce", introduce, true},
     {"usage", usage, false, true},
+    {"functions", functions, false},
+    {"reset", reset, false},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::usage) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::reset) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {
