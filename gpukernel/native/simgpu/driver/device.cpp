@@ -105,6 +105,7 @@ int attribute_of(const Device& device, CUdevice_attribute attribute, bool& known
         case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
             return 1;
         default:
+            if (int value; texture_limit(attribute, value)) return value;
             known = attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX;  // everything that is lacking
             return 0;
     }

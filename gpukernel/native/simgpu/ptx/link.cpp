@@ -27,6 +27,8 @@ class Image final : public Module {
         return f ? &f->info : nullptr;
     }
     const std::vector<GlobalInfo>& globals() const override { return globals_; }
+    const std::vector<GlobalInfo>& texture_references() const override { return textures_; }
+    const std::vector<GlobalInfo>& surface_references() const override { return surfaces_; }
     Result run(std::string_view name, const Launch& launch) override {
         const Function* f = find(name);
         if (!f) return {Status::not_found, "no kernel named '" + std::string(name) + "'"};
@@ -40,7 +42,7 @@ class Image final : public Module {
     int multiprocessors_;
     Program program_;
     std::vector<std::string> kernels_;
-    std::vector<GlobalInfo> globals_;
+    std::vector<GlobalInfo> globals_, textures_, surfaces_;
     std::vector<uint64_t> owned_;
     std::vector<std::pair<const Variable*, uint64_t>> placed_;  // only while it is linked
 
@@ -66,7 +68,10 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
                                   "no device memory for variable '" + v.name + "'"};
             owned_.push_back(*address);
             placed_.emplace_back(&v, *address);
-            globals_.push_back({v.name, *address, v.bytes()});
+            auto& list = v.type == Type::texref    ? textures_
+                         : v.type == Type::surfref ? surfaces_
+                                                   : globals_;
+            list.push_back({v.name, *address, v.bytes()});
             symbols[v.name] = {Symbol::global, *address};
         }
 }

@@ -25,7 +25,8 @@ constexpr TypeRow kTypes[] = {
     {"s16x2", Type::s16x2, 4},   {"tf32", Type::tf32, 4},     {"e4m3x2", Type::e4m3x2, 2},
     {"e5m2x2", Type::e5m2x2, 2}, {"b64", Type::b64, 8},       {"u64", Type::u64, 8},
     {"s64", Type::s64, 8},       {"f64", Type::f64, 8},       {"b128", Type::b128, 16},
-    {"pred", Type::pred, 4},
+    {"pred", Type::pred, 4},     {"texref", Type::texref, 8}, {"surfref", Type::surfref, 8},
+    {"samplerref", Type::samplerref, 8},
 };
 
 // A run of registers, `%r<100>`, takes its names lazily.
@@ -213,7 +214,11 @@ class Parser {
                     fail("'" + variable.name + "' is too large");
                 expect("]");
             }
-            if (take("=")) {
+            const bool opaque = variable.type == Type::texref || variable.type == Type::surfref ||
+                                variable.type == Type::samplerref;
+            if (opaque && take("=")) {  // names and values: the driver sets them when it binds the reference
+                skip_past("}");
+            } else if (take("=")) {
                 initialisers(variable);
                 if (variable.count == 0) variable.count = variable.init.size();
             }
@@ -500,7 +505,11 @@ class Parser {
                 out.parts.push_back(simple());
                 take(",");
             }
-            return out;
+            if (!take("|")) return out;
+            Operand both{};  // {…}|p
+            both.kind = Operand::pair;
+            both.parts = {std::move(out), simple()};
+            return both;
         }
         if (is("[") && !inside_address) {
             step();

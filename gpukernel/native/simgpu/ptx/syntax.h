@@ -52,7 +52,10 @@ enum class Type : uint8_t {
     s64,
     f64,
     b128,
-    pred
+    pred,
+    texref,
+    surfref,
+    samplerref
 };
 uint32_t size_of(Type type);
 bool type_named(std::string_view name, Type& type);  // ".u32" or "u32"
