@@ -84,7 +84,22 @@ enum class Special : uint16_t {
     introduce,               // asynchronous: process id, command line as /proc/PID/cmdline has it
     usage,                   // → memory limit, used, GPU seconds, GPU share of the last second (doubles);
                              //   the number of programs; of each: process id, bytes, command line
+    copy_box,                // asynchronous: BoxCopy, the source, the destination
+    box_to_device,           // asynchronous: BoxCopy, the destination, bytes without gaps
+    box_to_host,             // BoxCopy, the source → bytes without gaps
 };
+
+// A copy of rows on the device: in memory with a pitch, or in a CUDA array (CUDA_MEMCPY3D).
+struct BoxCopy {
+    uint64_t stream, width, height, depth;  // bytes, rows, slices
+};
+struct BoxPlace {
+    uint64_t array;        // its number; 0: memory
+    uint64_t address;      // of the box's first byte, where it is memory
+    uint64_t pitch, rows;  // bytes from one row, and rows from one slice, to the next, where it is memory
+    uint64_t x, y, z;      // in bytes, rows and slices of an array
+};
+constexpr size_t MAX_BOX = sizeof(BoxCopy) + sizeof(BoxPlace) + (1 << 20);
 
 // Handles that a shim names itself (streams, events) have this bit; those that a worker names have not.
 constexpr uint64_t NAMED_BY_SHIM = uint64_t{1} << 40;
@@ -102,6 +117,8 @@ constexpr size_t most_of(uint16_t call) {  // bytes that the body of a request m
             return MAX_BODY;
         case Special::copy_to_device:
             return COPY_PIECE + 64;
+        case Special::box_to_device:
+            return MAX_BOX;
         default:
             return MAX_CALL;
     }

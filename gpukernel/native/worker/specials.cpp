@@ -266,8 +266,11 @@ constexpr Served specials[] = {
     {"share_memory", nullptr, false},  // Session::share_memory
     {"introduce", introduce, true},
     {"usage", usage, false, true},
+    {"copy_box", copy_box, true},
+    {"box_to_device", box_to_device, true},
+    {"box_to_host", box_to_host, false},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::usage) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::box_to_host) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {
