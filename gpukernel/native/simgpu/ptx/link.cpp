@@ -68,9 +68,7 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
                                   "no device memory for variable '" + v.name + "'"};
             owned_.push_back(*address);
             placed_.emplace_back(&v, *address);
-            auto& list = v.type == Type::texref    ? textures_
-                         : v.type == Type::surfref ? surfaces_
-                                                   : globals_;
+            auto& list = v.type == Type::texref ? textures_ : v.type == Type::surfref ? surfaces_ : globals_;
             list.push_back({v.name, *address, v.bytes()});
             symbols[v.name] = {Symbol::global, *address};
         }
@@ -145,9 +143,15 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
             trees.push_back(&f);
             program_.functions.push_back(std::make_unique<Function>());
             lay_out_parameters(f, *program_.functions.back());
-            for (const auto& at : f.locations)
-                if (auto file = unit.files.find(at.file); file != unit.files.end())
-                    program_.functions.back()->sources.push_back({at.ptx_line, at.line, file->second});
+            for (const auto& at : f.locations) {
+                auto file = unit.files.find(at.file), caller = unit.files.find(at.caller_file);
+                if (file == unit.files.end()) continue;
+                // What NVRTC brings along, texture functions among it, is no place that a person knows.
+                const bool theirs = caller == unit.files.end() ||
+                                    file->second.find("__nv_nvrtc_builtin") == std::string::npos;
+                program_.functions.back()->sources.push_back(
+                    {at.ptx_line, theirs ? at.line : at.caller_line, theirs ? file->second : caller->second});
+            }
         }
     // Shared variables of module scope: those that only one kernel names lie in that kernel's part, which
     // begins behind what several functions share.

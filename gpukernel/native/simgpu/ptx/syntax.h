@@ -117,7 +117,8 @@ struct FunctionTree {
     std::map<std::string, uint32_t, std::less<>> labels;
     std::map<std::string, std::vector<std::string>, std::less<>> branch_targets;
     struct Location {
-        uint32_t ptx_line, file, line;  // .loc; the file by its number
+        uint32_t ptx_line, file, line;              // .loc; the file by its number
+        uint32_t caller_file = 0, caller_line = 0;  // where it was inlined
     };
     std::vector<Location> locations;
     uint32_t max_threads = 0;
