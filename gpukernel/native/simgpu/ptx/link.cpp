@@ -143,14 +143,18 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
             trees.push_back(&f);
             program_.functions.push_back(std::make_unique<Function>());
             lay_out_parameters(f, *program_.functions.back());
+            // What NVRTC brings along, texture functions among it, is no place that a person knows: the place
+            // that it was inlined at is, which its first .loc names and those inside it do not.
+            auto brought = [](const std::string& file) {
+                return file.find("__nv_nvrtc_builtin") != std::string::npos;
+            };
             for (const auto& at : f.locations) {
                 auto file = unit.files.find(at.file), caller = unit.files.find(at.caller_file);
                 if (file == unit.files.end()) continue;
-                // What NVRTC brings along, texture functions among it, is no place that a person knows.
-                const bool theirs = caller == unit.files.end() ||
-                                    file->second.find("__nv_nvrtc_builtin") == std::string::npos;
+                const bool inlined = caller != unit.files.end() && brought(file->second);
+                if (inlined && brought(caller->second)) continue;
                 program_.functions.back()->sources.push_back(
-                    {at.ptx_line, theirs ? at.line : at.caller_line, theirs ? file->second : caller->second});
+                    {at.ptx_line, inlined ? at.caller_line : at.line, (inlined ? caller : file)->second});
             }
         }
     // Shared variables of module scope: those that only one kernel names lie in that kernel's part, which
