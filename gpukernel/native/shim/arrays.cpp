@@ -37,6 +37,59 @@ CUDA_MEMCPY3D without_contexts(const CUDA_MEMCPY3D_PEER& p) {
     copy.WidthInBytes = p.WidthInBytes, copy.Height = p.Height, copy.Depth = p.Depth;
     return copy;
 }
+
+// An operand of a batch, whose lengths count texels where an array takes part, and else bytes.
+CUresult texel_bytes(CUarray array, size_t& bytes) {
+    CUDA_ARRAY3D_DESCRIPTOR shape{};
+    if (CUresult error = cuArray3DGetDescriptor(&shape, array); error != CUDA_SUCCESS) return error;
+    switch (shape.Format) {
+        case CU_AD_FORMAT_UNSIGNED_INT8:
+        case CU_AD_FORMAT_SIGNED_INT8:
+            bytes = shape.NumChannels;
+            return CUDA_SUCCESS;
+        case CU_AD_FORMAT_UNSIGNED_INT16:
+        case CU_AD_FORMAT_SIGNED_INT16:
+        case CU_AD_FORMAT_HALF:
+            bytes = 2 * shape.NumChannels;
+            return CUDA_SUCCESS;
+        case CU_AD_FORMAT_UNSIGNED_INT32:
+        case CU_AD_FORMAT_SIGNED_INT32:
+        case CU_AD_FORMAT_FLOAT:
+            bytes = 4 * shape.NumChannels;
+            return CUDA_SUCCESS;
+        default:
+            return gpukernel::unsupported("a batch of copies of normalised arrays");
+    }
+}
+CUresult as_copy(const CUDA_MEMCPY3D_BATCH_OP& op, CUDA_MEMCPY3D& copy) {
+    copy = {};
+    size_t texel = 1;
+    for (const CUmemcpy3DOperand* side : {&op.src, &op.dst})
+        if (side->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+            if (CUresult error = texel_bytes(side->op.array.array, texel); error != CUDA_SUCCESS)
+                return error;
+        } else if (side->type != CU_MEMCPY_OPERAND_TYPE_POINTER) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    copy.WidthInBytes = op.extent.width * texel, copy.Height = op.extent.height, copy.Depth = op.extent.depth;
+    if (op.src.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+        const auto& array = op.src.op.array;
+        from_array(copy, array.array, array.offset.x * texel);
+        copy.srcY = array.offset.y, copy.srcZ = array.offset.z;
+    } else {
+        copy.srcMemoryType = CU_MEMORYTYPE_UNIFIED, copy.srcDevice = op.src.op.ptr.ptr;
+        copy.srcPitch = op.src.op.ptr.rowLength * texel, copy.srcHeight = op.src.op.ptr.layerHeight;
+    }
+    if (op.dst.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+        const auto& array = op.dst.op.array;
+        to_array(copy, array.array, array.offset.x * texel);
+        copy.dstY = array.offset.y, copy.dstZ = array.offset.z;
+    } else {
+        copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED, copy.dstDevice = op.dst.op.ptr.ptr;
+        copy.dstPitch = op.dst.op.ptr.rowLength * texel, copy.dstHeight = op.dst.op.ptr.layerHeight;
+    }
+    return copy.WidthInBytes && copy.Height && copy.Depth ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 }  // namespace
 
 CUresult CUDAAPI cuArrayCreate(CUarray* pHandle, const CUDA_ARRAY_DESCRIPTOR* pAllocateArray) {
@@ -131,5 +184,23 @@ CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t
             if (failIdx) *failIdx = i;
             return error;
         }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx,
+                                      unsigned long long flags, CUstream hStream) {
+    GPUKERNEL_CURRENT(connection);
+    if (failIdx) *failIdx = SIZE_MAX;
+    if (!numOps || !opList || flags || !hStream) return CUDA_ERROR_INVALID_VALUE;
+    if (capturing())
+        if (Captured captured = captured_refusal(*connection, hStream)) return *captured;
+    for (size_t i = 0; i < numOps; ++i) {
+        CUDA_MEMCPY3D copy;
+        CUresult error = as_copy(opList[i], copy);
+        if (error == CUDA_SUCCESS) error = copy_box(*connection, copy, hStream);
+        if (error == CUDA_SUCCESS) continue;
+        if (failIdx) *failIdx = i;
+        return error;
+    }
     return CUDA_SUCCESS;
 }
