@@ -190,7 +190,9 @@ def worker_function(call: Call) -> str:
     arguments = []
     for p in call.prototype.parameters:
         note = call.annotations.get(p.name)
-        arguments.append(f"&{p.name}" if note in ("out", "in") else f"{p.name}.c_str()" if note == "text" else p.name)
+        arguments.append(
+            f"&{p.name}" if note in ("out", "in") else f"{p.name}.c_str()" if note == "text" else p.name
+        )
     lines.append("    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;")
     lines.append(f"    CUresult result = session.cuda().{name}({', '.join(arguments)});")
     for p in call.outputs():
