@@ -34,4 +34,12 @@ CUresult find_entry_point(const char* symbol, void** function, int version, cuui
 // Either out pointer may be null. CUDA_ERROR_INVALID_VALUE, and null, for a code that cuda.h does not have.
 CUresult error_text(CUresult error, const char** name, const char** sentence);
 
+// "0000:01:00.0", also without its first or last part (cuDeviceGetByPCIBusId), as numbers that can be
+// compared.
+struct BusPlace {
+    unsigned domain = 0, bus = 0, device = 0;
+    bool operator==(const BusPlace&) const = default;
+};
+bool bus_place(const char* text, BusPlace& place);
+
 }  // namespace gpukernel

@@ -106,71 +106,17 @@ CUresult anywhere(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream strea
     return CUDA_SUCCESS;
 }
 
-struct Side {
-    CUmemorytype type;
-    uint64_t base;
-    size_t pitch, height, x, y, z;
-};
-
-Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x,
-          size_t y, size_t z) {
-    return {type, type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device, pitch, height, x, y,
-            z};
-}
-
-// A box goes row by row, or at once where both sides are contiguous.
-CUresult box(CUstream stream, Side from, Side to, size_t width, size_t height, size_t depth) {
-    GPUKERNEL_CURRENT(connection);
-    if (!width || !height || !depth) return CUDA_SUCCESS;
-    for (Side* s : {&from, &to}) {
-        if (s->type == CU_MEMORYTYPE_ARRAY) return gpukernel::unsupported("a copy of a CUDA array");
-        if (!s->pitch) s->pitch = s->x + width;
-        if (!s->height) s->height = s->y + height;
-        s->base += (s->z * s->height + s->y) * s->pitch + s->x;
-        if (s->type == CU_MEMORYTYPE_UNIFIED)
-            s->type = on_device(*connection, s->base) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    }
-    if (from.pitch == width && to.pitch == width &&
-        (depth == 1 || (from.height == height && to.height == height)))
-        width *= height * depth, height = depth = 1;
-    for (size_t z = 0; z < depth; ++z)
-        for (size_t y = 0; y < height; ++y) {
-            const uint64_t a = to.base + (z * to.height + y) * to.pitch,
-                           b = from.base + (z * from.height + y) * from.pitch;
-            CUresult error = CUDA_SUCCESS;
-            if (to.type == CU_MEMORYTYPE_DEVICE && from.type == CU_MEMORYTYPE_DEVICE)
-                error = cuMemcpyDtoDAsync(a, b, width, stream);
-            else if (to.type == CU_MEMORYTYPE_DEVICE)
-                error = to_device(*connection, a, reinterpret_cast<void*>(b), width, stream);
-            else if (from.type == CU_MEMORYTYPE_DEVICE)
-                error = to_host(*connection, reinterpret_cast<void*>(a), b, width, stream);
-            else
-                std::memmove(reinterpret_cast<void*>(a), reinterpret_cast<void*>(b), width);
-            if (error != CUDA_SUCCESS) return error;
-        }
-    return CUDA_SUCCESS;
-}
-
-CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
-    if (!p) return CUDA_ERROR_INVALID_VALUE;
-    return box(stream,
-               side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight, p->srcXInBytes,
-                    p->srcY, p->srcZ),
-               side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight, p->dstXInBytes,
-                    p->dstY, p->dstZ),
-               p->WidthInBytes, p->Height, p->Depth);
-}
 CUresult copy_now(const CUDA_MEMCPY3D* p) {
     GPUKERNEL_CURRENT(connection);
     if (capturing())
         if (Captured captured = captured_unsafe(*connection, true)) return *captured;
-    return copy_3d(nullptr, p);
+    return p ? copy_box(*connection, *p, nullptr) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult copy_later(CUstream stream, const CUDA_MEMCPY3D* p) {
     GPUKERNEL_CURRENT(connection);
     if (p && capturing())
         if (Captured captured = captured_copy(*connection, *p, stream)) return *captured;
-    return copy_3d(stream, p);
+    return p ? copy_box(*connection, *p, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 }  // namespace
 
@@ -204,9 +150,19 @@ CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& p) {
     return copy;
 }
 
+CUresult copy_span(Connection& connection, Place to, Place from, size_t bytes, CUstream stream) {
+    void *const there = reinterpret_cast<void*>(to.address), *const here =
+                                                                 reinterpret_cast<void*>(from.address);
+    if (to.host && from.host) return std::memmove(there, here, bytes), CUDA_SUCCESS;
+    if (from.host) return to_device(connection, to.address, here, bytes, stream);
+    if (to.host) return to_host(connection, there, from.address, bytes, stream);
+    Request request(connection, gpukernel::wire::Call::cuMemcpyDtoDAsync_v2);
+    request.put<uint64_t>(to.address), request.put<uint64_t>(from.address), request.put<uint64_t>(bytes);
+    request.put(reinterpret_cast<uint64_t>(stream));
+    return request.queue();
+}
+
 CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy) {
-    if (copy.srcMemoryType == CU_MEMORYTYPE_ARRAY || copy.dstMemoryType == CU_MEMORYTYPE_ARRAY)
-        return gpukernel::unsupported("a copy of a CUDA array");
     if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED) {
         copy.srcMemoryType =
             on_device(connection, copy.srcDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;

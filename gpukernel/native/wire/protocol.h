@@ -86,7 +86,22 @@ enum class Special : uint16_t {
                              //   the number of programs; of each: process id, bytes, command line
     functions,               // of a library?, its or a module's handle, how many at most → count, handles
     reset,                   // everything that this program made on the device ends
+    copy_box,                // asynchronous: BoxCopy, the source, the destination
+    box_to_device,           // asynchronous: BoxCopy, the destination, bytes without gaps
+    box_to_host,             // BoxCopy, the source → bytes without gaps
 };
+
+// A copy of rows on the device: in memory with a pitch, or in a CUDA array (CUDA_MEMCPY3D).
+struct BoxCopy {
+    uint64_t stream, width, height, depth;  // bytes, rows, slices
+};
+struct BoxPlace {
+    uint64_t array;        // its number; 0: memory
+    uint64_t address;      // of the box's first byte, where it is memory
+    uint64_t pitch, rows;  // bytes from one row, and rows from one slice, to the next, where it is memory
+    uint64_t x, y, z;      // in bytes, rows and slices of an array
+};
+constexpr size_t MAX_BOX = sizeof(BoxCopy) + sizeof(BoxPlace) + (1 << 20);
 
 // An image travels as `named_image` and its name, 32 bytes: HMAC-SHA256 of it under the salt that `device`
 // told; where the server has none of that name the answer is CUDA_ERROR_FILE_NOT_FOUND.  Or as `whole_image`
@@ -110,6 +125,8 @@ constexpr size_t most_of(uint16_t call) {  // bytes that the body of a request m
             return MAX_BODY;
         case Special::copy_to_device:
             return COPY_PIECE + 64;
+        case Special::box_to_device:
+            return MAX_BOX;
         default:
             return MAX_CALL;
     }

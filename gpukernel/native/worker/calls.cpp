@@ -6,13 +6,9 @@
 
 namespace gpukernel::worker {
 
-namespace {
 #include "worker_calls.inc"
 
-// The driver's granularity: what one allocation costs of the cap.
-uint64_t charge(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
-
-CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream, bool asynchronous) {
+static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream, bool asynchronous) {
     Lease& lease = session.lease();
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -79,7 +75,7 @@ CUresult serve_cuMemGetInfo_v2(Session& session, Reader&, Writer& out) {
 }
 
 // What a limit sets aside on the device beyond the driver's own default counts as the lease's memory.
-uint64_t set_aside_by(Session& session, CUlimit limit, uint64_t value) {
+static uint64_t set_aside_by(Session& session, CUlimit limit, uint64_t value) {
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value > (8 << 20) ? value : 0;
     if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value > (1 << 20) ? value : 0;
     if (limit != CU_LIMIT_STACK_SIZE || value <= 1024) return 0;
@@ -109,7 +105,7 @@ CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
 
 // --- copies and fills on the device: only inside the lease's own memory ---
 
-CUresult copy(Session& session, Reader& in, bool with_stream) {
+static CUresult copy(Session& session, Reader& in, bool with_stream) {
     const auto destination = in.get<CUdeviceptr>(), source = in.get<CUdeviceptr>();
     const auto bytes = in.get<uint64_t>();
     CUstream stream = nullptr;
@@ -219,7 +215,7 @@ CUresult serve_cuLinkDestroy(Session& s, Reader& in, Writer&) {
 
 // --- what the shim names ---
 
-CUresult new_stream(Session& session, uint64_t name, unsigned flags, int priority) {
+static CUresult new_stream(Session& session, uint64_t name, unsigned flags, int priority) {
     CUstream stream;
     CUresult result = session.cuda().cuStreamCreateWithPriority(&stream, flags, priority);
     if (result == CUDA_SUCCESS && !session.give_name(name, stream, Kind::stream)) {
@@ -292,7 +288,6 @@ CUresult serve_cuCtxSynchronize(Session& session, Reader&, Writer&) {
     session.lease().finished();
     return result;
 }
-}  // namespace
 
 const Served* regular_call(uint16_t number) {
     if (number < wire::FIRST_FUNCTION || number >= static_cast<uint16_t>(wire::Call::end)) return nullptr;

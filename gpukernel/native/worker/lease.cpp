@@ -33,17 +33,17 @@ void Lease::know(CUdeviceptr address, uint64_t bytes, const void* owner, const v
     blocks_.try_emplace(address, Block{bytes, 0, owner, module});
 }
 
-bool Lease::hold(const void* module, uint64_t bytes) {
+bool Lease::hold(const void* module, uint64_t bytes, const void* owner) {
     std::lock_guard lock(mutex_);
     if (!take(bytes)) return false;
-    modules_[module] = bytes;
+    modules_[module] = {bytes, owner};
     return true;
 }
 
 void Lease::let_go(const void* module) {
     std::lock_guard lock(mutex_);
     if (auto it = modules_.find(module); it != modules_.end()) {
-        give_back(it->second);
+        give_back(it->second.bytes);
         modules_.erase(it);
     }
     std::erase_if(blocks_, [&](const auto& block) { return block.second.module == module; });
@@ -148,6 +148,7 @@ std::vector<Lease::Program> Lease::programs() const {
     std::lock_guard lock(mutex_);
     std::map<const void*, uint64_t> bytes;
     for (const auto& [address, block] : blocks_) bytes[block.owner] += block.charged;
+    for (const auto& [thing, held] : modules_) bytes[held.owner] += held.bytes;
     std::vector<Program> found;
     for (const auto& [owner, program] : programs_)
         found.push_back({program.pid, program.command, bytes[owner]});

@@ -20,6 +20,9 @@ namespace gpukernel::worker {
 
 using Clock = std::chrono::steady_clock;
 
+// The driver's granularity: what one allocation costs of the cap.
+constexpr uint64_t charge(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
+
 // Memory and use of one lease.  Quantities are unsigned and checked: nothing is given back that was not
 // taken.
 class Lease {
@@ -40,8 +43,9 @@ class Lease {
     void commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner);
     // A module's variable: valid while the module lives; the module's own footprint pays for it.
     void know(CUdeviceptr address, uint64_t bytes, const void* owner, const void* module);
-    // What a loaded module takes of the device; false, and nothing is charged, where that is over the cap.
-    bool hold(const void* module, uint64_t bytes);
+    // What a loaded module, or an array of a program, takes of the device; false, and nothing is charged,
+    // where that is over the cap.
+    bool hold(const void* module, uint64_t bytes, const void* owner = nullptr);
     void let_go(const void* module);
     // Memory that a context's limit sets aside (the heap of malloc() on the device, its printf buffer).
     bool set_aside(CUlimit limit, uint64_t bytes);
@@ -90,7 +94,11 @@ class Lease {
     };
     mutable std::mutex mutex_;
     std::map<CUdeviceptr, Block> blocks_;
-    std::map<const void*, uint64_t> modules_;
+    struct Held {
+        uint64_t bytes;
+        const void* owner;  // nullptr: the device's, as modules are
+    };
+    std::map<const void*, Held> modules_;
     std::map<CUlimit, uint64_t> aside_;
     std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0};
     Clock::time_point busy_since_{};

@@ -46,6 +46,7 @@ void Session::end_everything() {
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // a fault that nobody waited for
     lease_.finished();
     std::lock_guard taking(lease_.taking);
+    views.destroy(cuda());
     for (auto& [name, entry] : handles_) {
         switch (entry.kind) {
             case Kind::module:
@@ -65,8 +66,17 @@ void Session::end_everything() {
             case Kind::link:
                 cuda().cuLinkDestroy(static_cast<CUlinkState>(entry.handle));
                 break;
+            case Kind::array:
+                if (entry.parent) break;  // a level goes with its mipmapped array
+                lease_.let_go(entry.handle);
+                cuda().cuArrayDestroy(static_cast<CUarray>(entry.handle));
+                break;
+            case Kind::mipmap:
+                lease_.let_go(entry.handle);
+                cuda().cuMipmappedArrayDestroy(static_cast<CUmipmappedArray>(entry.handle));
+                break;
             default:
-                break;  // functions go with their modules
+                break;  // functions and references go with their modules
         }
     }
     handles_.clear(), names_.clear(), linked_.clear();
@@ -110,6 +120,11 @@ uint64_t Session::name_of(const void* handle, Kind kind, const void* parent) {
 bool Session::give_name(uint64_t name, const void* handle, Kind kind) {
     return (name & wire::NAMED_BY_SHIM) &&
            handles_.try_emplace(name, Entry{const_cast<void*>(handle), kind, nullptr}).second;
+}
+
+bool Session::is_part(uint64_t name) const {
+    auto it = handles_.find(name);
+    return it != handles_.end() && it->second.parent;
 }
 
 void Session::drop(uint64_t name) {

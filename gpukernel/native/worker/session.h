@@ -9,6 +9,7 @@
 
 #include "call_numbers.h"
 #include "lease.h"
+#include "textures.h"
 #include "wire/body.h"
 #include "wire/channel.h"
 
@@ -17,7 +18,19 @@ namespace gpukernel::worker {
 using wire::Reader;
 using wire::Writer;
 
-enum class Kind : uint8_t { module, library, function, kernel, stream, event, link };
+enum class Kind : uint8_t {
+    module,
+    library,
+    function,
+    kernel,
+    stream,
+    event,
+    link,
+    array,
+    mipmap,
+    texture_reference,
+    surface_reference,
+};
 
 class Session {
   public:
@@ -46,11 +59,13 @@ class Session {
     // The shim's number for it; false: taken already, or not the shim's to choose.
     bool give_name(uint64_t name, const void* handle, Kind kind);
     void drop(uint64_t name);
-    void end_everything();  // that this program made on the device: its memory too
+    void end_everything();              // that this program made on the device: its memory too
+    bool is_part(uint64_t name) const;  // of a handle that it goes with
     // An error of an earlier call that will be told instead of this one's success: what would be made now,
     // nobody would get.
     CUresult kept_error() const { return kept_; }
     std::vector<char>& link_data(const void* link, size_t size);
+    Views views;  // what was made of arrays and memory for kernels to read
 
   private:
     struct Entry {
@@ -85,6 +100,11 @@ class Session {
 // What device code printed since the last time; the worker's own standard output is a pipe.
 std::string printed_text();
 bool capture_output();
+
+// Copies of boxes, in arrays.cpp.
+CUresult copy_box(Session& session, Reader& in, Writer& out);
+CUresult box_to_device(Session& session, Reader& in, Writer& out);
+CUresult box_to_host(Session& session, Reader& in, Writer& out);
 
 using Serve = CUresult (*)(Session&, Reader&, Writer&);
 struct Served {

@@ -333,8 +333,11 @@ constexpr Served specials[] = {
     {"usage", usage, false, true},
     {"functions", functions, false},
     {"reset", reset, false},
+    {"copy_box", copy_box, true},
+    {"box_to_device", box_to_device, true},
+    {"box_to_host", box_to_host, false},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::reset) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::box_to_host) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {

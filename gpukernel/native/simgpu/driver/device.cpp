@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cuda_driver.h"
+#include "entry_points.h"
 #include "state.h"
 
 using namespace gpukernel::simgpu;
@@ -105,6 +106,7 @@ int attribute_of(const Device& device, CUdevice_attribute attribute, bool& known
         case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
             return 1;
         default:
+            if (int value; texture_limit(attribute, value)) return value;
             known = attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX;  // everything that is lacking
             return 0;
     }
@@ -232,6 +234,16 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
     if (!pciBusId || len < 13) return CUDA_ERROR_INVALID_VALUE;
     std::snprintf(pciBusId, len, "0000:%02X:00.0", device->index + 1);
     return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
+    if (!driver()) return CUDA_ERROR_NOT_INITIALIZED;
+    gpukernel::BusPlace wanted;
+    if (!dev || !gpukernel::bus_place(pciBusId, wanted)) return CUDA_ERROR_INVALID_VALUE;
+    for (const auto& device : driver()->devices)
+        if (gpukernel::BusPlace{0, static_cast<unsigned>(device->index) + 1, 0} == wanted)
+            return *dev = device->index, CUDA_SUCCESS;
+    return CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {

@@ -74,12 +74,13 @@ CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void**
     }
     auto block = std::make_shared<std::vector<char>>();
     if (CUresult error = pack(*function->info, params, extra, *block); error != CUDA_SUCCESS) return error;
-    note(stream, device->queue.submit([device, function, shape, block] {
+    note(stream, device->queue.submit([device, function, shape, block, textures = device->textures.now()] {
         Launch launch;
         launch.grid = shape.grid, launch.block = shape.block;
         launch.dynamic_shared_bytes = shape.shared;
         launch.cooperative = shape.cooperative;
         launch.params = block->data();
+        launch.textures = textures;
         launch.print = [device](std::string_view text) {
             // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted Output",
             // "Limitations").

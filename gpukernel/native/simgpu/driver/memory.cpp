@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "state.h"
+#include "array.h"
 
 using namespace gpukernel::simgpu;
 
@@ -103,24 +103,29 @@ CUresult fill(CUstream handle, CUdeviceptr address, size_t pitch, T value, size_
 
 struct Side {
     CUmemorytype type;
+    CUarray array;
     uint64_t base;
     size_t pitch, height, x, y, z;
 };
 
-Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x,
-          size_t y, size_t z) {
+Side side(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, size_t pitch, size_t height,
+          size_t x, size_t y, size_t z) {
     uint64_t base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device;
-    return {type, base, pitch, height, x, y, z};
+    return {type, array, base, pitch, height, x, y, z};
 }
 
 CUresult copy_box(CUstream handle, Side from, Side to, size_t width, size_t height, size_t depth) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(handle, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (from.type == CU_MEMORYTYPE_ARRAY || to.type == CU_MEMORYTYPE_ARRAY)
-        return gpukernel::unsupported("a copy of a CUDA array");
     if (!width || !height || !depth) return CUDA_SUCCESS;
     for (Side* s : {&from, &to}) {
+        if (s->type == CU_MEMORYTYPE_ARRAY) {
+            CUresult error = rows_of(device, s->array, s->x, s->y, s->z, width, height, depth, s->base,
+                                     s->pitch, s->height);
+            if (error != CUDA_SUCCESS) return error;
+            continue;
+        }
         if (!s->pitch) s->pitch = s->x + width;
         if (!s->height) s->height = s->y + height;
         uint64_t first = s->base + (s->z * s->height + s->y) * s->pitch + s->x;
@@ -140,18 +145,20 @@ CUresult copy_box(CUstream handle, Side from, Side to, size_t width, size_t heig
 
 CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    return copy_box(
-        stream, side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, 0, p->srcXInBytes, p->srcY, 0),
-        side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, 0, p->dstXInBytes, p->dstY, 0),
-        p->WidthInBytes, p->Height, 1);
+    return copy_box(stream,
+                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray, p->srcPitch, 0,
+                         p->srcXInBytes, p->srcY, 0),
+                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray, p->dstPitch, 0,
+                         p->dstXInBytes, p->dstY, 0),
+                    p->WidthInBytes, p->Height, 1);
 }
 
 CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     return copy_box(stream,
-                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight,
+                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray, p->srcPitch, p->srcHeight,
                          p->srcXInBytes, p->srcY, p->srcZ),
-                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight,
+                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray, p->dstPitch, p->dstHeight,
                          p->dstXInBytes, p->dstY, p->dstZ),
                     p->WidthInBytes, p->Height, p->Depth);
 }

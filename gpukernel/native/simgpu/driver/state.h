@@ -20,6 +20,7 @@
 
 #include "../engine.h"
 #include "models.h"
+#include "texture_table.h"
 
 namespace gpukernel {
 CUresult unsupported(const char* name);  // says so once on stderr
@@ -69,6 +70,7 @@ struct Loaded {  // a module or a library: the same thing under two names
     std::unique_ptr<Module> image;
     struct Device* device = nullptr;
     std::vector<std::unique_ptr<struct Kernel>> functions;
+    std::vector<std::shared_ptr<struct Reference>> references;  // to textures and surfaces (texture.cpp)
     std::mutex mutex;
 };
 
@@ -103,6 +105,7 @@ struct Device {
     const Model* model;
     std::unique_ptr<DeviceMemory> memory;
     Queue queue;
+    TextureTable textures;
     std::mutex mutex;
     int retained = 0;     // of the primary context
     std::string printed;  // by kernels, until the next synchronisation
@@ -147,7 +150,7 @@ class Handles {
 struct Driver {
     std::vector<std::unique_ptr<Device>> devices;
     std::vector<std::unique_ptr<Context>> primaries;
-    Handles contexts, streams, events, modules, functions, links;
+    Handles contexts, streams, events, modules, functions, links, arrays, mipmaps, references;
 };
 Driver* driver();  // nullptr before cuInit
 
@@ -170,5 +173,8 @@ Here here();
 // nullptr, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are the device's own; false for a handle that is none.
 bool stream_of(CUstream handle, Stream*& stream);
 void note(Stream* stream, uint64_t ticket);
+
+void drop_references(Loaded& loaded);                          // before its module goes
+bool texture_limit(CUdevice_attribute attribute, int& value);  // the largest textures and surfaces
 
 }  // namespace gpukernel::simgpu
