@@ -25,6 +25,19 @@ extern const ErrorText error_texts[];
 // What a name without an implementation answers with; the library says so where its users look for it.
 CUresult unsupported(const char* name);
 
+// What a call with a suffix _ptsz means by a stream that is none: the calling thread's default stream.
+inline CUstream per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+struct PerThreadConfig {
+    CUlaunchConfig config;
+    bool there;
+    operator const CUlaunchConfig*() const { return there ? &config : nullptr; }
+};
+inline PerThreadConfig per_thread(const CUlaunchConfig* config) {
+    PerThreadConfig mine{config ? *config : CUlaunchConfig{}, config != nullptr};
+    mine.config.hStream = per_thread(mine.config.hStream);
+    return mine;
+}
+
 // The newest version of `symbol` that CUDA `version` knows; symbols that are not implemented are found as
 // well, as a driver too old to support a feature on some device has them, and return CUDA_ERROR_NOT_SUPPORTED
 // when called.

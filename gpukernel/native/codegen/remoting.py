@@ -44,6 +44,8 @@ ALSO_LOOKED_UP = [
     "cuDevicePrimaryCtxRetain",
     "cuCtxSetCurrent",
     "cuGetErrorName",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
     "cuMemcpyHtoD_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuModuleEnumerateFunctions",
@@ -134,6 +136,9 @@ def shim_function(call: Call) -> str:
         lines.append(
             f"    if (capturing()) if (Captured captured = captured_{name}({arguments})) return *captured;"
         )
+    for p in call.inputs():
+        if p.type == "CUstream":
+            lines.append(f"    const uint64_t of_{p.name} = stream_name(*connection, {p.name});")
     lines.append(f"    Request request(*connection, Call::{name});")
     for p in call.inputs():
         note = call.annotations.get(p.name)
@@ -149,6 +154,8 @@ def shim_function(call: Call) -> str:
             if _target(p) == "CUstream":
                 flags = next(q.name for q in call.inputs() if q.name.lower() == "flags")
                 lines.append(f"    made_stream(*connection, *{p.name}, {flags});")
+        elif p.type == "CUstream":
+            lines.append(f"    request.put(of_{p.name});")
         elif p.type in HANDLES:
             lines.append(f"    request.put(reinterpret_cast<uint64_t>({p.name}));")
         else:

@@ -30,11 +30,12 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
                    CUstream stream) {
     if (bytes && !source) return CUDA_ERROR_INVALID_VALUE;
     const char* from = static_cast<const char*>(source);
+    const uint64_t of = stream_name(connection, stream);
     for (size_t at = 0; at < bytes || at == 0;) {
         const size_t piece = std::min(bytes - at, COPY_PIECE);
         Request request(connection, Special::copy_to_device);
         request.put<uint64_t>(destination + at);
-        request.put(reinterpret_cast<uint64_t>(stream));
+        request.put(of);
         CUresult result;
         if (piece <= SMALL) {
             request.bytes(from + at, piece);
@@ -52,38 +53,41 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
 CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
                  CUstream stream) {
     if (bytes && !destination) return CUDA_ERROR_INVALID_VALUE;
-    // Ask for a few pieces ahead, so that the worker fetches the next while this one is on its way.
-    constexpr size_t AHEAD = 4;
     char* to = static_cast<char*>(destination);
-    size_t asked = 0, got = 0;
-    auto ask = [&](Request& request) {
-        const size_t piece = std::min(bytes - asked, COPY_PIECE);
-        request.put<uint64_t>(source + asked);
-        request.put(reinterpret_cast<uint64_t>(stream));
+    const uint64_t of = stream_name(connection, stream);
+    auto put = [&](Request& request, size_t from, size_t piece) {
+        request.put<uint64_t>(source + from);
+        request.put(of);
         request.put<uint64_t>(piece);
-        asked += piece;
     };
     if (bytes <= COPY_PIECE) {
         Request request(connection, Special::copy_to_host);
-        ask(request);
+        put(request, 0, bytes);
         return request.send_into(to, bytes);
     }
-    CopyToHost copy(connection);
+    // Ask for a few pieces ahead, so that the worker fetches the next while this one is on its way.
+    constexpr size_t AHEAD = 4;
+    Awaited pieces[AHEAD];
     CUresult first = CUDA_SUCCESS;
-    size_t outstanding = 0;
-    while (got < bytes && connection.alive()) {
-        while (asked < bytes && outstanding < AHEAD && first == CUDA_SUCCESS) {
-            const size_t piece = std::min(bytes - asked, COPY_PIECE);
-            copy.ask(source + asked, reinterpret_cast<uint64_t>(stream), piece);
-            asked += piece, ++outstanding;
+    size_t asked = 0, awaited = 0;  // pieces
+    for (const size_t all = (bytes + COPY_PIECE - 1) / COPY_PIECE;;) {
+        while (asked < all && asked - awaited < AHEAD && first == CUDA_SUCCESS) {
+            const size_t from = asked * COPY_PIECE, piece = std::min(bytes - from, COPY_PIECE);
+            Awaited& answer = pieces[asked % AHEAD];
+            answer = {static_cast<uint16_t>(Special::copy_to_host), to + from, piece};
+            std::unique_lock lock(connection.mutex, std::defer_lock);
+            if (asked == awaited)
+                lock.lock();
+            else if (!lock.try_lock())
+                break;
+            Request request(connection, Special::copy_to_host, std::move(lock));
+            put(request, from, piece);
+            if ((first = request.ask(answer)) == CUDA_SUCCESS) ++asked;
         }
-        if (!outstanding) break;
-        const size_t piece = std::min(bytes - got, COPY_PIECE);
-        CUresult result = copy.receive(to + got, piece);
-        --outstanding, got += piece;
+        if (awaited == asked) return first;
+        const CUresult result = connection.await(pieces[awaited++ % AHEAD]);
         if (first == CUDA_SUCCESS) first = result;
     }
-    return connection.alive() ? first : GONE;
 }
 
 bool on_device(Connection& connection, CUdeviceptr address) {
@@ -196,7 +200,7 @@ CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, s
     GPUKERNEL_CURRENT(connection);
     GPUKERNEL_CAPTURED(linear_copy(CU_MEMORYTYPE_DEVICE, dstDevice, CU_MEMORYTYPE_HOST,
                                    reinterpret_cast<uint64_t>(srcHost), ByteCount));
-    return to_device(*connection, dstDevice, srcHost, ByteCount, hStream);
+    return to_device(*connection, dstDevice, srcHost, ByteCount, hStream ? hStream : CU_STREAM_LEGACY);
 }
 CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_CURRENT(connection);
@@ -251,9 +255,10 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
             return *captured;
     }
     if (&to == &from) {
+        const uint64_t of = stream_name(to, hStream);
         Request request(to, gpukernel::wire::Call::cuMemcpyDtoDAsync_v2);
         request.put<uint64_t>(dstDevice), request.put<uint64_t>(srcDevice), request.put<uint64_t>(ByteCount);
-        request.put(reinterpret_cast<uint64_t>(hStream));
+        request.put(of);
         return request.queue();
     }
     std::vector<char> piece(std::min(ByteCount, 4 * COPY_PIECE));

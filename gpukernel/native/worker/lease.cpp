@@ -58,12 +58,29 @@ bool Lease::set_aside(CUlimit limit, uint64_t bytes) {
     return true;
 }
 
-bool Lease::release(CUdeviceptr address, const void* owner) {
+bool Lease::begin_release(CUdeviceptr address, const void* owner) {
     std::lock_guard lock(mutex_);
     auto it = blocks_.find(address);
-    if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner) return false;
+    if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner || it->second.ending)
+        return false;
+    it->second.ending = true;
+    ++ending_;
+    return true;
+}
+
+void Lease::end_release(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
     give_back(it->second.charged);
     blocks_.erase(it);
+    --ending_;
+    ended_.notify_all();
+}
+
+bool Lease::wait_for_releases() {
+    std::unique_lock lock(mutex_);
+    if (!ending_) return false;
+    ended_.wait(lock, [&] { return ending_ == 0; });
     return true;
 }
 
@@ -73,7 +90,7 @@ bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
     if (it == blocks_.begin()) return false;
     --it;
     const uint64_t offset = address - it->first;
-    return offset <= it->second.bytes && bytes <= it->second.bytes - offset;
+    return !it->second.ending && offset <= it->second.bytes && bytes <= it->second.bytes - offset;
 }
 
 void Lease::forget(const void* owner, const std::function<void(CUdeviceptr)>& free) {

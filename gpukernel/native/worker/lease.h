@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "driver.h"
 #include "footprint.h"
 #include "images.h"
+#include "stages.h"
 #include "turns.h"
 
 namespace gpukernel::worker {
@@ -36,6 +38,7 @@ class Lease {
     Turns turns;
     // Of work that somebody else waited for: told by the next answer.
     std::atomic<CUresult> stray_error{CUDA_SUCCESS};
+    Stages stages{cuda, stray_error};
 
     // Room for `bytes` or CUDA_ERROR_OUT_OF_MEMORY; what is reserved must be committed or cancelled.
     bool reserve(uint64_t bytes);
@@ -49,8 +52,12 @@ class Lease {
     void let_go(const void* module);
     // Memory that a context's limit sets aside (the heap of malloc() on the device, its printf buffer).
     bool set_aside(CUlimit limit, uint64_t bytes);
-    std::map<CUlimit, size_t> usual_limits;                 // of those that were changed; under `taking`
-    bool release(CUdeviceptr address, const void* owner);   // false: not an allocation
+    std::map<CUlimit, size_t> usual_limits;  // of those that were changed; under `taking`
+    // An allocation ends in two steps: nobody may use it any more, and the driver has it back.
+    bool begin_release(CUdeviceptr address,
+                       const void* owner);  // false: not an allocation, or ending already
+    void end_release(CUdeviceptr address);
+    bool wait_for_releases();                               // false: there was none to wait for
     bool valid(CUdeviceptr address, uint64_t bytes) const;  // wholly inside one allocation or variable
     void forget(const void* owner, const std::function<void(CUdeviceptr)>& free);
 
@@ -66,6 +73,13 @@ class Lease {
     void call(bool launch);
     void finished();  // everything launched so far is done
     std::atomic<uint64_t> calls{0}, launches{0};
+
+    // Threads that serve requests while others of the same connection wait: bounded for all connections
+    // together.
+    bool one_more_thread() { return ++threads_ <= MOST_THREADS || (--threads_, false); }
+    void one_thread_less() { --threads_; }
+    // Has the connection of that key served while it waits; the server's.
+    std::function<void(uint64_t key)> attend;
 
     // The programs: connections that made a call.  `owner` is that of their memory.
     struct Program {
@@ -91,6 +105,7 @@ class Lease {
         uint64_t bytes, charged;
         const void* owner;
         const void* module;
+        bool ending = false;
     };
     mutable std::mutex mutex_;
     std::map<CUdeviceptr, Block> blocks_;
@@ -100,12 +115,16 @@ class Lease {
     };
     std::map<const void*, Held> modules_;
     std::map<CUlimit, uint64_t> aside_;
+    int ending_ = 0;
+    std::condition_variable ended_;
     std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0};
     Clock::time_point busy_since_{};
     double busy_ = 0;
     Activity activity_;
     std::map<const void*, Program> programs_;
     bool is_busy_ = false;
+    static constexpr int MOST_THREADS = 128;
+    std::atomic<int> threads_{0};
     std::atomic<Clock::rep> last_call_{Clock::now().time_since_epoch().count()};
 };
 

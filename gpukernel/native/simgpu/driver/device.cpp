@@ -154,7 +154,7 @@ CUresult CUDAAPI cuInit(unsigned int Flags) {
         device->index = static_cast<int>(fresh->devices.size());
         device->model = model;
         device->memory = make_device_memory(model->memory_bytes);
-        auto primary = std::make_unique<Context>(Context{device.get(), true, 0});
+        auto primary = std::make_unique<Context>(device.get(), true, 0);
         fresh->contexts.add(primary.get());
         fresh->primaries.push_back(std::move(primary));
         fresh->devices.push_back(std::move(device));
@@ -303,7 +303,8 @@ CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) 
 CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
     auto* context = driver() ? driver()->contexts.get<Context>(ctx) : nullptr;
     if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    context->device->synchronize();
+    schedule().wait_all(*context->device, context->legacy.get());
+    context->device->told();
     driver()->contexts.remove(context);
     if (current_context() == context) context_stack.pop_back();
     delete context;
@@ -373,7 +374,8 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) {
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
     GPUKERNEL_HERE(device);
-    return device->synchronize();
+    schedule().wait_all(*device, current_context()->legacy.get());
+    return device->told();
 }
 
 CUresult CUDAAPI cuCtxGetLimit(size_t* pvalue, CUlimit limit) {

@@ -1,4 +1,7 @@
 // Copies between devices, whose memory this process can reach all the same, and copies by the batch.
+#include <new>
+#include <vector>
+
 #include "array.h"
 
 using namespace gpukernel::simgpu;
@@ -25,7 +28,12 @@ CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* p) {
     if (__builtin_mul_overflow(p->WidthInBytes, p->Height, &bytes) ||
         __builtin_mul_overflow(bytes, p->Depth, &bytes) || bytes > from->device->memory->capacity())
         return CUDA_ERROR_INVALID_VALUE;
-    std::vector<char> between(bytes);
+    std::vector<char> between;
+    try {
+        between.resize(bytes);
+    } catch (const std::bad_alloc&) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     CUDA_MEMCPY3D out{}, in{};
     out.WidthInBytes = in.WidthInBytes = p->WidthInBytes, out.Height = in.Height = p->Height;
     out.Depth = in.Depth = p->Depth;
@@ -40,8 +48,10 @@ CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* p) {
     CUresult error = on(from, [&] { return cuMemcpy3D(&out); });
     return error == CUDA_SUCCESS ? on(to, [&] { return cuMemcpy3D(&in); }) : error;
 }
+// In the stream's order, since what it has is done, and done when the call returns.
 CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
-    return cuMemcpy3DPeer(pCopy);
+    CUresult error = cuStreamSynchronize(hStream);
+    return error == CUDA_SUCCESS ? cuMemcpy3DPeer(pCopy) : error;
 }
 
 CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
@@ -55,7 +65,8 @@ CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdev
 }
 CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                                    CUcontext srcContext, size_t ByteCount, CUstream hStream) {
-    return cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+    CUresult error = cuStreamSynchronize(hStream);
+    return error == CUDA_SUCCESS ? cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount) : error;
 }
 
 CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
