@@ -68,6 +68,7 @@ CUresult Request::queue_with(const void* data, size_t size) {
 CUresult Request::send() {
     if (!close(0)) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = connection_.flush() ? receive(connection_, call_, nullptr, 0, answer_) : GONE;
+    lock_.unlock();  // outputs may go to managed memory, whose pages may have to be fetched first
     reader_ = wire::Reader(answer_.data(), answer_.size());
     return result;
 }

@@ -84,6 +84,22 @@ enum class Special : uint16_t {
     introduce,               // asynchronous: process id, command line as /proc/PID/cmdline has it
     usage,                   // → memory limit, used, GPU seconds, GPU share of the last second (doubles);
                              //   the number of programs; of each: process id, bytes, command line
+    virtual_memory,  // an operation as below, four u64 of which it takes what it needs → u64 or nothing
+};
+
+// cuMemCreate and what belongs to it.  Addresses and handles are the program's own; sizes are bytes.
+enum class VirtualMemory : uint32_t {
+    granularity,  // option → size
+    reserve,      // size, alignment, address wanted → address
+    free,         // address, size
+    create,       // size → handle
+    release,      // handle
+    map,          // address, size, offset, handle
+    unmap,        // address, size
+    set_access,   // address, size, CUmemAccess_flags
+    get_access,   // address → CUmemAccess_flags
+    retain,       // address → handle
+    size,         // handle → size
 };
 
 // Handles that a shim names itself (streams, events) have this bit; those that a worker names have not.

@@ -48,6 +48,13 @@ class Lease {
     bool valid(CUdeviceptr address, uint64_t bytes) const;  // wholly inside one allocation or variable
     void forget(const void* owner, const std::function<void(CUdeviceptr)>& free);
 
+    // Physical memory of cuMemCreate, which has no address of its own …
+    bool charge(const void* owner, uint64_t bytes);  // false where that is over the cap
+    void refund(const void* owner, uint64_t bytes);
+    // … and the addresses where it is mapped and accessible; no bytes: no longer.
+    void window(CUdeviceptr address, uint64_t bytes);
+    uint64_t addresses = 0, ranges = 0;  // reserved, and how many ranges and mappings; under `taking`
+
     // Held by whoever has the driver give or take memory, so that a module's footprint can be measured.
     std::mutex taking;
 
@@ -88,6 +95,8 @@ class Lease {
     };
     mutable std::mutex mutex_;
     std::map<CUdeviceptr, Block> blocks_;
+    std::map<CUdeviceptr, uint64_t> windows_;
+    std::map<const void*, uint64_t> physical_;
     std::map<const void*, uint64_t> modules_;
     std::map<CUlimit, uint64_t> aside_;
     std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0};

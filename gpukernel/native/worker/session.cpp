@@ -75,6 +75,7 @@ Session::~Session() {
             if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
         lease_.usual_limits.clear();
     }
+    virtual_memory_.end();
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
     lease_.leave(this);
 }

@@ -9,6 +9,7 @@
 
 #include "call_numbers.h"
 #include "lease.h"
+#include "virtual_memory.h"
 #include "wire/body.h"
 #include "wire/channel.h"
 
@@ -17,7 +18,7 @@ namespace gpukernel::worker {
 using wire::Reader;
 using wire::Writer;
 
-enum class Kind : uint8_t { module, library, function, kernel, stream, event, link };
+enum class Kind : uint8_t { module, library, function, kernel, stream, event, link, memory };
 
 class Session {
   public:
@@ -30,6 +31,7 @@ class Session {
     void introduce(uint32_t pid, std::string_view command) { lease_.introduce(this, pid, command); }
 
     Lease& lease() { return lease_; }
+    VirtualMemory& virtual_memory() { return virtual_memory_; }
     Driver& cuda() { return lease_.cuda; }
     CUdevice device() const { return lease_.device; }
 
@@ -74,6 +76,7 @@ class Session {
     std::unordered_map<uint64_t, Entry> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
     std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
+    VirtualMemory virtual_memory_{*this};
     uint64_t next_name_ = 0x1000;
     bool question_ = false;         // what is being answered: no call of a program
     bool is_program_ = false;       // it asked for more than `device` and `usage`
