@@ -51,7 +51,7 @@ struct Range {
 };
 struct Mapping {
     uint64_t bytes;
-    Device* device;
+    Device* device = nullptr;
 };
 std::mutex ranges_mutex;
 std::map<CUdeviceptr, Range> ranges;
@@ -149,7 +149,7 @@ void free_here(CUdeviceptr address, uint64_t bytes) { ::munmap(reinterpret_cast<
 CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop,
                                                CUmemAllocationGranularity_flags option) {
     GPUKERNEL_INITIALISED();
-    Device* device;
+    Device* device = nullptr;
     if (!granularity) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult error = check(prop, device); error != CUDA_SUCCESS) return error;
     uint64_t size = 0;
@@ -197,7 +197,7 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                              const CUmemAllocationProp* prop, unsigned long long flags) {
     GPUKERNEL_INITIALISED();
-    Device* device;
+    Device* device = nullptr;
     if (!handle || flags) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult error = check(prop, device); error != CUDA_SUCCESS) return error;
     uint64_t made = 0;

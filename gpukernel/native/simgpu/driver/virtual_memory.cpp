@@ -48,7 +48,7 @@ CUresult check(const CUmemAllocationProp* prop, Device*& device) {
 CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop,
                                                CUmemAllocationGranularity_flags option) {
     GPUKERNEL_INITIALISED();
-    Device* device;
+    Device* device = nullptr;
     if (!granularity ||
         (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
         return CUDA_ERROR_INVALID_VALUE;
@@ -79,7 +79,7 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                              const CUmemAllocationProp* prop, unsigned long long flags) {
     GPUKERNEL_INITIALISED();
-    Device* device;
+    Device* device = nullptr;
     if (!handle || flags || !granular(size)) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult error = check(prop, device); error != CUDA_SUCCESS) return error;
     auto made = device->memory->virtual_memory().create(size);
