@@ -63,6 +63,14 @@ ALSO_LOOKED_UP = [
     "cuLinkAddData_v2",
     "cuLinkComplete",
     "cuPointerGetAttribute",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
+    "cuMemGetAllocationGranularity",
     "cuOccupancyMaxPotentialBlockSizeWithFlags",
 ]
 

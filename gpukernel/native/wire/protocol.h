@@ -102,6 +102,22 @@ enum class Special : uint16_t {
     box_to_host,             // BoxCopy, the source → bytes without gaps
     attend,  // asynchronous: the key of a connection whose requests shall be served while one of
              // them waits.  That connection may wait right now, so this comes over another one
+    virtual_memory,  // an operation as below, four u64 of which it takes what it needs → u64 or nothing
+};
+
+// cuMemCreate and what belongs to it.  Addresses and handles are the program's own; sizes are bytes.
+enum class VirtualMemory : uint32_t {
+    granularity,  // option → size
+    reserve,      // size, alignment, address wanted → address
+    free,         // address, size
+    create,       // size → handle
+    release,      // handle
+    map,          // address, size, offset, handle
+    unmap,        // address, size
+    set_access,   // address, size, CUmemAccess_flags
+    get_access,   // address → CUmemAccess_flags
+    retain,       // address → handle
+    size,         // handle → size
 };
 
 // A copy of rows on the device: in memory with a pitch, or in a CUDA array (CUDA_MEMCPY3D).

@@ -84,13 +84,51 @@ bool Lease::wait_for_releases() {
     return true;
 }
 
+bool Lease::charge(const void* owner, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (!take(bytes)) return false;
+    physical_[owner] += bytes;
+    return true;
+}
+
+void Lease::refund(const void* owner, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    auto it = physical_.find(owner);
+    if (it == physical_.end() || it->second < bytes) return;
+    give_back(bytes);
+    if (!(it->second -= bytes)) physical_.erase(it);
+}
+
+void Lease::window(CUdeviceptr address, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes)
+        windows_[address] = bytes;
+    else
+        windows_.erase(address);
+}
+
 bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
     std::lock_guard lock(mutex_);
     auto it = blocks_.upper_bound(address);
-    if (it == blocks_.begin()) return false;
-    --it;
-    const uint64_t offset = address - it->first;
-    return !it->second.ending && offset <= it->second.bytes && bytes <= it->second.bytes - offset;
+    if (it != blocks_.begin()) {
+        --it;
+        const uint64_t offset = address - it->first;
+        if (offset <= it->second.bytes && bytes <= it->second.bytes - offset)
+            return !it->second.ending;
+    }
+    // Mappings that follow on each other are one memory.
+    auto window = windows_.upper_bound(address);
+    if (window == windows_.begin()) return false;
+    --window;
+    uint64_t offset = address - window->first;
+    if (offset > window->second) return false;
+    while (bytes > window->second - offset) {
+        bytes -= window->second - offset;
+        const CUdeviceptr end = window->first + window->second;
+        if (++window == windows_.end() || window->first != end) return false;
+        offset = 0;
+    }
+    return true;
 }
 
 void Lease::forget(const void* owner, const std::function<void(CUdeviceptr)>& free) {
@@ -166,6 +204,7 @@ std::vector<Lease::Program> Lease::programs() const {
     std::map<const void*, uint64_t> bytes;
     for (const auto& [address, block] : blocks_) bytes[block.owner] += block.charged;
     for (const auto& [thing, held] : modules_) bytes[held.owner] += held.bytes;
+    for (const auto& [owner, physical] : physical_) bytes[owner] += physical;
     std::vector<Program> found;
     for (const auto& [owner, program] : programs_)
         found.push_back({program.pid, program.command, bytes[owner]});

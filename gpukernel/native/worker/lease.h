@@ -61,6 +61,13 @@ class Lease {
     bool valid(CUdeviceptr address, uint64_t bytes) const;  // wholly inside one allocation or variable
     void forget(const void* owner, const std::function<void(CUdeviceptr)>& free);
 
+    // Physical memory of cuMemCreate, which has no address of its own …
+    bool charge(const void* owner, uint64_t bytes);  // false where that is over the cap
+    void refund(const void* owner, uint64_t bytes);
+    // … and the addresses where it is mapped and accessible; no bytes: no longer.
+    void window(CUdeviceptr address, uint64_t bytes);
+    uint64_t addresses = 0, ranges = 0;  // reserved, and how many ranges and mappings; under `taking`
+
     // Held by whoever has the driver give or take memory, so that a module's footprint can be measured.
     std::mutex taking;
 
@@ -114,6 +121,8 @@ class Lease {
         const void* owner;  // nullptr: the device's, as modules are
     };
     std::map<const void*, Held> modules_;
+    std::map<CUdeviceptr, uint64_t> windows_;
+    std::map<const void*, uint64_t> physical_;
     std::map<CUlimit, uint64_t> aside_;
     int ending_ = 0;
     std::condition_variable ended_;

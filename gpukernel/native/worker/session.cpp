@@ -114,6 +114,7 @@ void Session::end_everything() {
             if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
         lease_.usual_limits.clear();
     }
+    virtual_memory_.end();
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
 }
 

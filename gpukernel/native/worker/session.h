@@ -18,6 +18,7 @@
 #include "call_numbers.h"
 #include "lease.h"
 #include "textures.h"
+#include "virtual_memory.h"
 #include "wire/body.h"
 #include "wire/channel.h"
 
@@ -38,6 +39,7 @@ enum class Kind : uint8_t {
     mipmap,
     texture_reference,
     surface_reference,
+    memory,
 };
 
 class Session {
@@ -62,6 +64,7 @@ class Session {
 
     // --- what serves requests ---
     Lease& lease() { return lease_; }
+    VirtualMemory& virtual_memory() { return virtual_memory_; }
     Driver& cuda() { return lease_.cuda; }
     CUdevice device() const { return lease_.device; }
 
@@ -155,6 +158,7 @@ class Session {
     std::unordered_map<uint64_t, Entry> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
     std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
+    VirtualMemory virtual_memory_{*this};
     uint64_t next_name_ = 0x1000;
     bool is_program_ = false;  // it asked more than questions
     CUstream own_default_ =

@@ -35,15 +35,20 @@ CUresult device(Session& session, Reader&, Writer& out) {
         facts.known[i] = cuda.cuDeviceGetAttribute(&facts.attributes[i], static_cast<CUdevice_attribute>(i),
                                                    session.device()) == CUDA_SUCCESS;
     // What cannot cross a network is not there, so that frameworks do not try it.
-    for (int lacking : {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
-                        CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
-                        CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-                        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
-                        CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
-                        CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                        CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
+    for (int lacking :
+         {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+          CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+          CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+          CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+          CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
         facts.attributes[lacking] = 0;
+    facts.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] = 0;
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // the shim's, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     const Images& images = session.lease().images;
@@ -322,6 +327,10 @@ CUresult best_block_size(Session& session, Reader& in, Writer& out) {
     return result;
 }
 
+CUresult virtual_memory(Session& session, Reader& in, Writer& out) {
+    return session.virtual_memory().serve(in, out);
+}
+
 constexpr Served specials[] = {
     {"device", device, false, true},
     {"load_image", load_image, false},
@@ -344,8 +353,9 @@ constexpr Served specials[] = {
     {"box_to_device", box_to_device, true},
     {"box_to_host", box_to_host, false},
     {"attend", attend, true, true},
+    {"virtual_memory", virtual_memory, false},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::attend) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::virtual_memory) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {

@@ -164,6 +164,7 @@ class Program {
                 uint16_t call = wire::FIRST_SPECIAL + in_.u8() % SPECIAL_CALLS;
                 // From then on requests go through the ring, which the tests of tests/remoting feed.
                 if (call == static_cast<uint16_t>(wire::Special::share_memory)) ++call;
+                if (call == static_cast<uint16_t>(wire::Special::virtual_memory)) virtual_memory(out);
                 return send(call);
             }
         }
@@ -218,6 +219,25 @@ class Program {
                 return send(static_cast<uint16_t>(which[chosen]));
             }
         }
+    }
+
+    // An operation on virtual memory, with sizes that fit its granularity more often than not.
+    void virtual_memory(wire::Writer& out) {
+        body_.clear();
+        out.put<uint32_t>(in_.u8() % 12);
+        for (int n = 0; n < 4; ++n) switch (in_.u8() % 4) {
+                case 0:
+                    out.put(pick(handles_));
+                    break;
+                case 1:
+                    out.put(pick(addresses_));
+                    break;
+                case 2:
+                    out.put<uint64_t>(uint64_t{in_.u8()} % 8 << 21);
+                    break;
+                default:
+                    out.put(in_.get<uint64_t>());
+            }
     }
 
     void arguments(wire::Writer& out, int count) {

@@ -94,6 +94,8 @@ int attribute_of(const Device& device, CUdevice_attribute attribute, bool& known
         case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
+        case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
             return 1;
         case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
             return 2;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "array.h"
+#include "managed.h"
 
 using namespace gpukernel::simgpu;
 
@@ -21,8 +22,16 @@ bool pinned(Device* device, const void* pointer, size_t bytes) {
     return reinterpret_cast<uint64_t>(pointer) + bytes <= it->first + it->second;
 }
 
-bool outside(Device* device, CUdeviceptr address, size_t bytes) {
-    return bytes && !device->memory->valid(address, bytes);
+bool outside(Device* device, CUdeviceptr address, size_t bytes, bool writing = false) {
+    return bytes && !device->memory->valid(address, bytes, writing);
+}
+
+// What a pointer is a part of: an allocation, or one mapping of physical memory.
+std::optional<DeviceMemory::Block> block_of(Device* device, CUdeviceptr address) {
+    auto block = device->memory->find(address);
+    if (auto mapping = block ? device->memory->virtual_memory().mapping(address) : std::nullopt)
+        return DeviceMemory::Block{mapping->address, mapping->bytes};
+    return block;
 }
 
 constexpr size_t SMALL = 64 << 10;
@@ -31,7 +40,7 @@ std::atomic<size_t> staged{0};  // bytes that were taken from pageable memory an
 
 CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, const void* source, size_t bytes,
                    bool wait) {
-    if (outside(device, destination, bytes) || (bytes && !source)) return CUDA_ERROR_INVALID_VALUE;
+    if (outside(device, destination, bytes, true) || (bytes && !source)) return CUDA_ERROR_INVALID_VALUE;
     const bool busy = !schedule().idle(*stream), from_pinned = pinned(device, source, bytes);
     if (from_pinned && !wait && (busy || bytes > SMALL))
         return in_order(device, stream, [=] { std::memcpy(at(destination), source, bytes); });
@@ -56,7 +65,7 @@ CUresult to_host(Device* device, Stream* stream, void* destination, CUdeviceptr 
 
 CUresult on_the_device(Device* device, Stream* stream, CUdeviceptr destination, CUdeviceptr source,
                        size_t bytes) {
-    if (outside(device, destination, bytes) || outside(device, source, bytes))
+    if (outside(device, destination, bytes, true) || outside(device, source, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     return in_order(device, stream, [=] { std::memmove(at(destination), at(source), bytes); });
 }
@@ -78,7 +87,8 @@ CUresult fill(CUstream handle, CUdeviceptr address, size_t pitch, T value, size_
     if (!width || !height) return CUDA_SUCCESS;
     // Rows that overlap would take as long as their number says, whatever the memory.
     if (height > 1 && (pitch % sizeof(T) || pitch / sizeof(T) < width)) return CUDA_ERROR_INVALID_VALUE;
-    if (outside(device, address, (height - 1) * pitch + width * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
+    if (outside(device, address, (height - 1) * pitch + width * sizeof(T), true))
+        return CUDA_ERROR_INVALID_VALUE;
     return in_order(device, stream, [=] {
         for (size_t row = 0; row < height; ++row) {
             T* to = reinterpret_cast<T*>(address + row * pitch);
@@ -118,7 +128,7 @@ CUresult copy_box(CUstream handle, Side from, Side to, size_t width, size_t heig
         size_t span = ((depth - 1) * s->height + height - 1) * s->pitch + width;
         bool device_side = s->type == CU_MEMORYTYPE_DEVICE ||
                            (s->type == CU_MEMORYTYPE_UNIFIED && on_device(device, at(first)));
-        if (device_side && outside(device, first, span)) return CUDA_ERROR_INVALID_VALUE;
+        if (device_side && outside(device, first, span, s == &to)) return CUDA_ERROR_INVALID_VALUE;
         s->base = first;
     }
     return wait_and(device, stream, [=] {
@@ -171,7 +181,9 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr dptr) {
     if (!dptr) return CUDA_SUCCESS;
     CUresult error = device->synchronize();
     if (error != CUDA_SUCCESS) return error;
-    return device->memory->free(dptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!device->memory->free(dptr)) return CUDA_ERROR_INVALID_VALUE;
+    forget_managed(device, dptr);
+    return CUDA_SUCCESS;
 }
 
 // Stream-ordered allocation, without a pool of its own: memory is there at once and goes back in order.
@@ -189,6 +201,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     if (!dptr) return CUDA_SUCCESS;
     auto block = device->memory->find(dptr);
     if (!block || block->address != dptr) return CUDA_ERROR_INVALID_VALUE;
+    forget_managed(device, dptr);
     return in_order(device, stream, [=] { device->memory->free(dptr); });
 }
 
@@ -202,7 +215,7 @@ CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
 
 CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
     GPUKERNEL_HERE(device);
-    auto block = device->memory->find(dptr);
+    auto block = block_of(device, dptr);
     if (!block) return CUDA_ERROR_NOT_FOUND;
     if (pbase) *pbase = block->address;
     if (psize) *psize = block->bytes;
@@ -355,7 +368,7 @@ CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr p, size_t pitch, unsigned int va
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     GPUKERNEL_HERE(device);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
-    auto block = device->memory->find(ptr);
+    auto block = block_of(device, ptr);
     bool host = !block && pinned(device, at(ptr), 1);
     if (!block && !host) return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
@@ -370,14 +383,14 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
             *static_cast<CUdeviceptr*>(data) = ptr;
             break;
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-            if (!host) return CUDA_ERROR_INVALID_VALUE;
+            if (!host && !is_managed(device, ptr)) return CUDA_ERROR_INVALID_VALUE;
             *static_cast<void**>(data) = at(ptr);
             break;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
             *static_cast<unsigned long long*>(data) = block ? block->address : ptr;
             break;
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-            *static_cast<unsigned*>(data) = 0;
+            *static_cast<unsigned*>(data) = is_managed(device, ptr);
             break;
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
             *static_cast<int*>(data) = device->index;

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "../engine.h"
+#include "address_space.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -98,6 +98,10 @@ class ReservedMemory final : public DeviceMemory {
     }
 
     std::optional<Block> find(uint64_t address) const override {
+        if (address - base_ >= reserved_) {
+            auto run = mapped_.run(address);
+            return run ? std::optional(Block{run->address, run->bytes, run->writable}) : std::nullopt;
+        }
         std::shared_lock lock(mutex_);
         auto it = live_.upper_bound(address);
         if (it == live_.begin()) return std::nullopt;
@@ -120,10 +124,11 @@ class ReservedMemory final : public DeviceMemory {
         }
         return found;
     }
-    bool valid(uint64_t address, size_t bytes) const override {
+    bool valid(uint64_t address, size_t bytes, bool writing) const override {
         auto block = find(address);
-        return block && bytes <= block->bytes - (address - block->address);
+        return block && bytes <= block->bytes - (address - block->address) && (block->writable || !writing);
     }
+    VirtualMemory& virtual_memory() override { return mapped_; }
     size_t capacity() const override { return capacity_; }
     size_t used() const override {
         std::shared_lock lock(mutex_);
@@ -139,6 +144,19 @@ class ReservedMemory final : public DeviceMemory {
     std::mutex heap_mutex_;
     std::map<uint64_t, uint64_t> heap_;
     uint64_t heap_used_ = 0, heap_limit_ = 8 << 20;
+    AddressSpace mapped_{[this](uint64_t bytes) { return take(bytes); },
+                         [this](uint64_t bytes) { give_back(bytes); }};
+
+    bool take(uint64_t bytes) {
+        std::unique_lock lock(mutex_);
+        if (bytes > capacity_ || used_ > capacity_ - bytes) return false;
+        used_ += bytes;
+        return true;
+    }
+    void give_back(uint64_t bytes) {
+        std::unique_lock lock(mutex_);
+        used_ -= bytes;
+    }
 
     // Whole pages go back to the host, the edges are zeroed: the next owner reads nothing of the last.
     static void clear(uint64_t address, uint64_t bytes) {
