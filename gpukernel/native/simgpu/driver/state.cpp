@@ -80,9 +80,12 @@ void Queue::run_one() {  // under run_mutex_
         work_.pop_front();
     }
     if (sticky_.load() == CUDA_SUCCESS) {
+        std::atomic<uint64_t>* const busy = busy_.load(std::memory_order_relaxed);
+        const auto began = busy ? Clock::now() : Clock::time_point{};
         runner_.store(std::this_thread::get_id());
         CUresult result = work();
         runner_.store({});
+        if (busy) *busy += std::chrono::nanoseconds(Clock::now() - began).count();
         CUresult none = CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) {
             if (sticky(result)) sticky_.store(result);

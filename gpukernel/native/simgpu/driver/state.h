@@ -46,6 +46,8 @@ class Queue {
     bool done(uint64_t ticket) const { return finished_.load(std::memory_order_acquire) >= ticket; }
     uint64_t last() const { return submitted_.load(std::memory_order_acquire); }
     bool idle() const { return done(last()); }
+    // Time with work is added up there from now on.
+    void tell(std::atomic<uint64_t>& busy_nanoseconds) { busy_ = &busy_nanoseconds; }
     bool inside() const { return runner_.load() == std::this_thread::get_id(); }
 
     CUresult sticky_error() const { return sticky_.load(std::memory_order_acquire); }
@@ -63,6 +65,7 @@ class Queue {
     std::atomic<uint64_t> submitted_{0}, finished_{0};
     std::atomic<CUresult> sticky_{CUDA_SUCCESS}, pending_{CUDA_SUCCESS};
     std::atomic<std::thread::id> runner_{};
+    std::atomic<std::atomic<uint64_t>*> busy_{nullptr};
 };
 
 struct Loaded {  // a module or a library: the same thing under two names
@@ -100,6 +103,8 @@ struct Event {
 
 struct Device {
     int index;
+    int place = 0;        // among the machine's devices, of which this process may see fewer
+    bool listed = false;  // among the device's processes
     const Model* model;
     std::unique_ptr<DeviceMemory> memory;
     Queue queue;
