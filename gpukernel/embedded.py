@@ -28,6 +28,8 @@ class EmbeddedPool:
         State directory; a temporary one, removed afterwards, where None.
     tcp_host
         Workers listen on TCP at this address too.
+    direct
+        Programs on this machine may use the simulated devices themselves.
     ready_seconds
         How long to wait for the line that says that the pool is ready.
 
@@ -43,6 +45,7 @@ class EmbeddedPool:
         state: Path | None = None,
         *,
         tcp_host: str = "",
+        direct: bool = False,
         ready_seconds: float = 60,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="gpukernel-") if state is None else None
@@ -51,6 +54,7 @@ class EmbeddedPool:
         self.environment = {k: v for k, v in os.environ.items() if k != "GPUKERNEL_POOL"}
         self.environment["GPUKERNEL_STATE"] = str(self.state)
         self._tcp_host = tcp_host
+        self._direct = direct
         self._ready_seconds = ready_seconds
         self.process: subprocess.Popen[str] | None = None
 
@@ -60,6 +64,8 @@ class EmbeddedPool:
         command += ["--state", str(self.state)]
         if self._tcp_host:
             command += ["--tcp-host", self._tcp_host]
+        if self._direct:
+            command.append("--direct")
         self.process = subprocess.Popen(
             command,
             env=self.environment,

@@ -46,6 +46,7 @@ STRANGER_SECONDS = 2.0
 TERM_SECONDS = 3.0
 KILL_SECONDS = 10.0
 ORDER_SECONDS = 5.0
+SHARE_SECONDS = 2.0
 MARGIN_SHARE, MARGIN_BYTES = 0.02, 32 * 2**20
 
 
@@ -72,6 +73,14 @@ class _Slice:
     peak_bytes: int = 0
     stopping: bool = False
     ordered: asyncio.Event = field(default_factory=asyncio.Event)  # that it ends
+    looked: list[tuple[float, float]] = field(default_factory=list)  # time and seconds of compute, of late
+
+    def share_of_time(self, now: float) -> float:
+        """How much of the last `SHARE_SECONDS` the device worked for it, 0 to 1."""
+        self.looked = [look for look in self.looked if now - look[0] <= SHARE_SECONDS]
+        self.looked.append((now, sum(self.seconds.values())))
+        (began, first), (_, last) = self.looked[0], self.looked[-1]
+        return min(1.0, (last - first) / (now - began)) if now > began else 0.0
 
 
 class DirectSlices:
@@ -341,9 +350,10 @@ class DirectSlices:
                 if use is None:
                     continue
                 one.seconds[process.pid, process.start] = use.gpu_seconds
+                one.table.measured(slot, use.memory_bytes, use.gpu_seconds)
                 if use.memory_bytes is not None:
                     one.measured[process.pid] = use.memory_bytes
-                    one.table.measured(slot, use.memory_bytes)
+            one.table.busy(one.share_of_time(self._clock()))
         except TableBroken as broken:
             self._end_for(key, one, f"its programs wrote over the table of the slice: {broken}")
             return set()

@@ -42,11 +42,11 @@ _MAGIC, _VERSION, _SLOTS = 0x7463657269644B47, 1, 256
 _HEADER = struct.Struct(
     "<QIIQdQQII"
 )  # magic, version, ended, limit, weight, peak, past launches, used slots, unused
-_ENDED, _LIMIT, _WEIGHT = 12, 16, 24
+_ENDED, _LIMIT, _GPU_SHARE = 12, 16, 52
 _TURNS, _FACTS, _UUID = 56, 1016, 1016 + 256
 _FIRST_SLOT = 4096
-_SLOT = struct.Struct("<iIQQQQQq8s64s")
-_OVERHEAD = 32
+_SLOT = struct.Struct("<iIQQQQQqd64s")
+_OVERHEAD, _GPU_SECONDS = 32, 56
 _SIZE = _FIRST_SLOT + _SLOTS * _SLOT.size
 
 
@@ -139,13 +139,20 @@ class Table:
                 )
         return found
 
-    def measured(self, slot: Slot, memory_bytes: int) -> None:
-        """Tell a program what the device holds for it; unless it counted something in between."""
+    def measured(self, slot: Slot, memory_bytes: int | None, gpu_seconds: float) -> None:
+        """Tell a program what the device holds for it (unless it counted something in between) and did for it."""
         place = _FIRST_SLOT + slot.number * _SLOT.size
         now = _SLOT.unpack(self._read(place, _SLOT.size))
-        if (now[0], now[2], now[4]) == (slot.pid, slot.start, slot.counted_bytes):
+        if (now[0], now[2]) != (slot.pid, slot.start):
+            return
+        os.pwrite(self._file, struct.pack("<d", gpu_seconds), place + _GPU_SECONDS)
+        if memory_bytes is not None and now[4] == slot.counted_bytes:
             overhead = max(0, memory_bytes - slot.counted_bytes)
             os.pwrite(self._file, struct.pack("<Q", overhead), place + _OVERHEAD)
+
+    def busy(self, share: float) -> None:
+        """How much of the device's time the slice's programs had lately, 0 to 1."""
+        os.pwrite(self._file, struct.pack("<f", share), _GPU_SHARE)
 
     def clear(self, slot: Slot) -> None:
         """Its program is dead: its bytes are free."""

@@ -17,6 +17,18 @@ uint64_t figure(CUmemoryPool pool, CUmemPool_attribute attribute) {
     return bytes;
 }
 
+CUmemoryPool pool_of_current_device() {
+    CUdevice device;
+    CUmemoryPool pool = nullptr;
+    int has_pools = 0;
+    if (real.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+        real.cuDeviceGetAttribute(&has_pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) !=
+            CUDA_SUCCESS ||
+        !has_pools || real.cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS)
+        return nullptr;
+    return pool;
+}
+
 bool tells_figures(CUmemoryPool pool) {
     cuuint64_t bytes = 0;
     return real.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS;
@@ -60,10 +72,7 @@ CUresult pooled(CUmemoryPool pool, uint64_t bytes, CUdeviceptr* address, CUstrea
                 Allocate allocate, Free free) {
     Slice* const slice = Inside::depth ? nullptr : current_slice();
     if (!slice || capturing(stream, per_thread)) return allocate();
-    CUdevice device;
-    if (!pool && (real.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
-                  real.cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS))
-        pool = nullptr;
+    if (!pool) pool = pool_of_current_device();
     // A driver without pools, or one that does not tell: each allocation by itself.
     if (!pool || !tells_figures(pool)) return charge_for(memory(), bytes, address, allocate);
     Inside inside;

@@ -23,8 +23,8 @@ struct alignas(64) Slot {
     std::atomic<uint64_t> overhead;  // bytes beside it, as measured: contexts, modules
     std::atomic<uint64_t> launches;
     std::atomic<int64_t> last_launch;  // nanoseconds, CLOCK_MONOTONIC
-    char unused_too[8];
-    char command[64];  // the end is NUL
+    std::atomic<double> gpu_seconds;   // by the device's own account, from the agent
+    char command[64];                  // the end is NUL
 };
 static_assert(sizeof(Slot) == 128);
 
@@ -41,9 +41,9 @@ struct Table {
     std::atomic<uint64_t> peak;           // bytes, of the sum over the slots
     std::atomic<uint64_t> past_launches;  // of slots that were freed
     std::atomic<uint32_t> used_slots;     // those above were never taken
-    uint32_t unused;
-    char turns[960];          // the file by which the device's programs take turns
-    wire::DeviceFacts facts;  // of the whole device
+    std::atomic<float> gpu_share;         // 0 to 1, lately, from the agent
+    char turns[960];                      // the file by which the device's programs take turns
+    wire::DeviceFacts facts;              // of the whole device
     alignas(4096) Slot slots[SLOTS];
 };
 static_assert(offsetof(Table, turns) == 56 && offsetof(Table, facts) == 1016 &&
