@@ -238,8 +238,9 @@ class DirectSlices:
 
     def _programs(self, key: Key, one: _Slice) -> list[Identity]:
         """What must end with the slice: those in its table, and those on its device that were started under its lease."""
-        members, _ = self._members(one)
-        found = {process.pid: process for process, _ in members}
+        found: dict[int, Identity] = {}
+        with contextlib.suppress(TableBroken):
+            found = {process.pid: process for process, _ in self._members(one)[0]}
         for use in self._uses(key[1]):
             process = identity(use.pid)
             if process and process.pid not in found and self._lease_of(process) == key[0]:
@@ -252,14 +253,11 @@ class DirectSlices:
         return self._processes.on(index) if self._processes else []
 
     def _members(self, one: _Slice) -> tuple[list[tuple[Identity, Slot]], list[Slot]]:
-        """The living programs of a slice with their slots, and the slots of dead ones.
+        """The living programs of a slice with their slots, and the slots of dead ones; raises `TableBroken`.
 
         A program in another PID namespace is found through the device's list, where it stands with this machine's number.
         """
-        try:
-            slots = one.table.slots()
-        except TableBroken:
-            return [], []
+        slots = one.table.slots()
         own = os.stat("/proc/self/ns/pid").st_ino
         living, dead = [], []
         for slot in slots:

@@ -67,7 +67,7 @@ def identity(pid: int) -> Identity | None:
             pid_namespace=namespace,
             inner_pid=int(status["NSpid"].split()[-1]),
             user=int(status["Uid"].split()[0]),
-            command=words[:80] or status["Name"].strip(),
+            command=" ".join(words.split())[:60] or status["Name"].strip(),
         )
     except (OSError, ValueError, KeyError):
         return None

@@ -197,6 +197,29 @@ def test_nvml_beside_the_driver_tells_what_contexts_take(run: Run, stub_with_nvm
     assert "a CUDA context alone takes more than is left of this slice of 16 MiB" in small.stderr
 
 
+def test_the_agent_reads_memory_and_adds_up_compute_from_nvml(stub_with_nvml: Path) -> None:
+    code = """
+import ctypes, os
+ctypes.CDLL(os.environ['GPUKERNEL_DRIVER'])
+from gpukernel.agent.processes import Nvml
+account = Nvml()
+for _ in range(2):
+    print([(u.pid == os.getpid() or u.pid, u.memory_bytes >> 20, round(u.gpu_seconds, 3)) for u in account.on(0)])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(stub_with_nvml.parent),
+            "GPUKERNEL_DRIVER": str(stub_with_nvml),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert out(done) == ["[(1, 77, 0.75), (True, 20, 0.0)]"] * 2
+
+
 @pytest.mark.parametrize(
     ("driver", "sentence"),
     [
