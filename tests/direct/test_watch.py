@@ -18,7 +18,7 @@ from gpukernel.remoting.direct import Table, TableBroken, direct_directories
 from tests.conftest import Pool, eventually
 from tests.direct.conftest import MIB, DirectPool, says, tell
 
-HOLD = "begin(); p = ok(d.cuMemAlloc(10 << 20)); print(os.getpid(), flush=True); sys.stdin.readline()\n"
+HOLD = "begin(); p = ok(d.cuMemAlloc(10 << 20)); os.write(1, b'%d\\n' % os.getpid()); sys.stdin.readline()\n"
 
 
 def only_lease(pool: Pool) -> Lease:
