@@ -12,8 +12,6 @@
 
 namespace gpukernel::direct {
 
-thread_local int Inside::depth = 0;
-
 namespace {
 struct Joined {
     std::vector<std::unique_ptr<Slice>> slices;  // as the lease has them

@@ -189,24 +189,31 @@ bool Slice::capturing(CUstream stream, bool per_thread) {
                                   : result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
-void Slice::before_launch(CUstream stream, bool per_thread) {
-    mine_->launches.fetch_add(1, std::memory_order_relaxed);
-    mine_->last_launch.store(now_ns(), std::memory_order_relaxed);
-    std::call_once(turns_opened_, [&] {
-        if (!table_->turns[0] || real.cuCtxGetCurrent(&context_) != CUDA_SUCCESS || !context_) return;
+void Slice::open_turns() {
+    std::lock_guard lock(mutex_);
+    if (turns_opened_) return;
+    if (table_->turns[0] && real.cuCtxGetCurrent(&context_) == CUDA_SUCCESS && context_) {
         turns_.weigh(table_->weight);
         has_turns_ = turns_.open(
             table_->turns, [this] { return wait_for_launched(); }, [this] { real.cuCtxSetCurrent(context_); },
             stray_error_);
-        // Registered after the driver's own, so it runs before them.
+        // Registered after the driver's own, so it runs before them.  A forked child has no turn to give.
         static std::vector<Slice*> with_turns;
-        if (!has_turns_) return;
+        static const pid_t self = ::getpid();
         if (with_turns.empty())
             std::atexit([] {
-                for (Slice* slice : with_turns) slice->turns_.end();
+                if (::getpid() == self)
+                    for (Slice* slice : with_turns) slice->turns_.end();
             });
-        with_turns.push_back(this);
-    });
+        if (has_turns_) with_turns.push_back(this);
+    }
+    turns_opened_ = true;
+}
+
+void Slice::before_launch(CUstream stream, bool per_thread) {
+    mine_->launches.fetch_add(1, std::memory_order_relaxed);
+    mine_->last_launch.store(now_ns(), std::memory_order_relaxed);
+    if (!turns_opened_.load(std::memory_order_acquire)) open_turns();
     if (!has_turns_ || !turns_.contended() || capturing(stream, per_thread)) return;
     Inside inside;
     turns_.before_launch();

@@ -60,7 +60,8 @@ class Slice {
     std::string path_;
 
     // Turns, opened with the first launch.
-    std::once_flag turns_opened_;
+    void open_turns();
+    std::atomic<bool> turns_opened_{false};
     bool has_turns_ = false;
     worker::Turns turns_;
     CUcontext context_ = nullptr;
@@ -89,7 +90,7 @@ class Inside {
   public:
     Inside() { ++depth; }
     ~Inside() { --depth; }
-    static thread_local int depth;
+    static constinit inline thread_local int depth = 0;
 };
 
 }  // namespace gpukernel::direct
