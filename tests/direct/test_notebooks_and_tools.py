@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -100,6 +101,9 @@ print(json.dumps([nvmlDeviceGetCount(), nvmlDeviceGetName(gpu), memory.total >> 
 
 
 def test_smi_in_a_slice_shows_it(direct_pool: DirectPool) -> None:
-    done = direct_pool.gpukernel("run", "--direct", "-m", "48", "--", "gpukernel", "smi", "--json")
+    done = direct_pool.gpukernel(
+        "run", "--direct", "-m", "48", "--", sys.executable, "-m", "gpukernel.cli", "smi", "--json"
+    )
+    assert done.returncode == 0, done.stderr
     (shown,) = json.loads(done.stdout)
     assert (shown["memory_bytes"] >> 20, shown["memory_used_bytes"], shown["programs"]) == (48, 0, [])
