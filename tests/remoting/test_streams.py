@@ -6,6 +6,7 @@ time."""
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 from pathlib import Path
@@ -229,11 +230,16 @@ print("on", flush=True); print([x.end() for x in threads])
     asyncio.run(story())
 
 
-ATTEND, INTRODUCE = 31, 29
-
-
 def threads_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def special_number(name: str) -> int:
+    protocol = (Path(__file__).parents[2] / "gpukernel/native/wire/protocol.h").read_text()
+    names = re.findall(
+        r"^    (\w+)[ ,]", protocol.split("enum class Special : uint16_t {")[1].split("};")[0], re.M
+    )
+    return 16 + names.index(name)
 
 
 def call_number(name: str) -> int:
@@ -256,11 +262,12 @@ def test_a_client_cannot_make_a_worker_start_threads_without_end() -> None:
             assert await asyncio.to_thread(busy.stdout.readline) == "on\n"
             before = threads_of(one.handle.pid)
             number = call_number("cuCtxSynchronize")
+            introduce, attend = special_number("introduce"), special_number("attend")
 
             def ask(sock: socket.socket, key: int, waits: int) -> None:
                 introduction = struct.pack("<II", 1, 1) + b"x" + struct.pack("<Q", key)
-                sock.sendall(struct.pack("<IHH", len(introduction), INTRODUCE, 0) + introduction)
-                sock.sendall(struct.pack("<IHHQ", 8, ATTEND, 0, key) * 3)
+                sock.sendall(struct.pack("<IHH", len(introduction), introduce, 0) + introduction)
+                sock.sendall(struct.pack("<IHHQ", 8, attend, 0, key) * 3)
                 sock.sendall(b"".join(struct.pack("<IHH", 0, number, i) for i in range(waits)))
 
             def answers(sock: socket.socket, waits: int) -> set[int]:

@@ -32,11 +32,14 @@ begin(); f = load(SPIN, b"spin"); spin(f, 10); ok(d.cuCtxSynchronize())
 BUSY = (
     SPIN
     + """
+# Always with work ahead: who has none for a moment passes its turn on.
+events = [ok(d.cuEventCreate(0)) for _ in range(3)]
 print("ready", flush=True); sys.stdin.readline(); done = 0; end = time.monotonic() + SECONDS
 while time.monotonic() < end:
-    for _ in range(5): spin(f, 20000)
-    ok(d.cuCtxSynchronize()); done += 5
-print(done)
+    for _ in range(10): spin(f, 20000)
+    ok(d.cuEventRecord(events[done // 10 % 3], 0)); done += 10
+    if done > 20: ok(d.cuEventSynchronize(events[done // 10 % 3]))
+ok(d.cuCtxSynchronize()); print(done)
 """
 )
 
