@@ -167,7 +167,7 @@ CUresult CUDAAPI cuInit(unsigned int Flags) {
             "'; known are v100, v100-16gb, t4, a100, a100-80gb, h100, h200, each as MODEL or MODEL:COUNT");
         return CUDA_ERROR_NO_DEVICE;
     }
-    const std::vector<Place> places = visible(models);
+    const std::vector<MachineDevice> places = visible(models);
     if (places.empty()) return CUDA_ERROR_NO_DEVICE;
     auto* fresh = new Driver;  // lives as long as the process: threads may still be inside at exit
     for (const auto& [place, model] : places) {

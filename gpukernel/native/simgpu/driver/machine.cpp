@@ -57,20 +57,20 @@ CUuuid uuid_of(int index) {
     return uuid;
 }
 
-std::vector<Place> visible(const std::vector<const Model*>& models) {
-    std::vector<Place> all, chosen;
+std::vector<MachineDevice> visible(const std::vector<const Model*>& models) {
+    std::vector<MachineDevice> all, chosen;
     for (const Model* model : models) all.push_back({int(all.size()), model});
     const char* wanted = std::getenv("CUDA_VISIBLE_DEVICES");
     if (!wanted) return all;
     for (std::string_view rest = wanted; !rest.empty();) {
         const std::string one(rest.substr(0, rest.find(',')));
         rest.remove_prefix(std::min(one.size() + 1, rest.size()));
-        const Place* found = nullptr;
+        const MachineDevice* found = nullptr;
         char* end = nullptr;
         const unsigned long number = std::strtoul(one.c_str(), &end, 10);
         if (end != one.c_str() && !*end && number < all.size()) found = &all[number];
         if (one.size() > 4 && one.starts_with("GPU-"))
-            for (const Place& place : all)
+            for (const MachineDevice& place : all)
                 if (uuid_text(place.index).starts_with(one)) found = &place;
         if (!found) break;
         chosen.push_back(*found);

@@ -11,7 +11,7 @@
 
 namespace gpukernel::simgpu {
 
-struct Place {  // a device of the machine
+struct MachineDevice {  // a device of the machine
     int index;
     const Model* model;
 };
@@ -20,7 +20,7 @@ CUuuid uuid_of(int index);
 
 // The devices that CUDA_VISIBLE_DEVICES leaves, in its order, by the rules of the CUDA programming guide
 // ("CUDA Environment Variables"): indices or the beginnings of UUIDs, up to the first that is neither.
-std::vector<Place> visible(const std::vector<const Model*>& models);
+std::vector<MachineDevice> visible(const std::vector<const Model*>& models);
 
 // A line of the machine's list of processes, as NVIDIA's kernel module keeps one: in the directory that
 // GPUKERNEL_SIMGPU_PROCESSES names, a file for each process, with these for each device of the machine.
