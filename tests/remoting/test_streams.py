@@ -6,7 +6,6 @@ time."""
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import struct
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.native.simgpu_driver.test_streams import SPIN
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import call_number, special_number, worker
 from tests.remoting.test_door import WELCOME, enter, read
 
 # A thread that is in a call, once it waits for the worker's answer.
@@ -232,20 +231,6 @@ print("on", flush=True); print([x.end() for x in threads])
 
 def threads_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
-
-
-def special_number(name: str) -> int:
-    protocol = (Path(__file__).parents[2] / "gpukernel/native/wire/protocol.h").read_text()
-    names = re.findall(
-        r"^    (\w+)[ ,]", protocol.split("enum class Special : uint16_t {")[1].split("};")[0], re.M
-    )
-    return 16 + names.index(name)
-
-
-def call_number(name: str) -> int:
-    table = Path(__file__).parents[2] / "gpukernel/native/codegen/calls.txt"
-    names = [line.split()[1] for line in table.read_text().splitlines() if line.strip() and line[0] != "#"]
-    return 64 + names.index(name)
 
 
 def test_a_client_cannot_make_a_worker_start_threads_without_end() -> None:

@@ -113,8 +113,7 @@ bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
     if (it != blocks_.begin()) {
         --it;
         const uint64_t offset = address - it->first;
-        if (offset <= it->second.bytes && bytes <= it->second.bytes - offset)
-            return !it->second.ending;
+        if (offset <= it->second.bytes && bytes <= it->second.bytes - offset) return !it->second.ending;
     }
     // Mappings that follow on each other are one memory.
     auto window = windows_.upper_bound(address);

@@ -16,8 +16,8 @@
 
 #include "../engine.h"
 #include "models.h"
-#include "texture_table.h"
 #include "schedule.h"
+#include "texture_table.h"
 
 namespace gpukernel {
 CUresult unsupported(const char* name);  // says so once on stderr
@@ -62,7 +62,8 @@ struct Device {
     const Model* model;
     std::unique_ptr<DeviceMemory> memory;
     TextureTable textures;
-    // The schedule's: pieces of work of each Engine, and time with any, which is added up where somebody asks.
+    // The schedule's: pieces of work of each Engine, and time with any, which is added up where somebody
+    // asks.
     int running[3] = {}, working = 0;
     Clock::time_point busy_since{};
     std::atomic<uint64_t>* busy_nanoseconds = nullptr;  // before the first work
