@@ -74,6 +74,8 @@ class Call:
     needs_context: bool
     by_hand: bool
     captured: bool
+    uses_memory: bool
+    may_be_managed: bool
     annotations: dict[str, str]
 
     def inputs(self) -> list[Parameter]:
@@ -93,14 +95,14 @@ def read_table(headers: Headers) -> list[Call]:
         kind, name, *notes = words
         prototype = headers.prototypes.get(name)
         annotations = dict(note.split(":") for note in notes)
-        if kind.rstrip("!?") not in ("sync", "async", "global") or prototype is None:
+        if kind.rstrip("!?~&") not in ("sync", "async", "global") or prototype is None:
             raise SystemExit(f"calls.txt:{number}: no such class or function: {line}")
         if unknown := annotations.keys() - {p.name for p in prototype.parameters}:
             raise SystemExit(f"calls.txt:{number}: {name} has no parameter {', '.join(unknown)}")
         for parameter in prototype.parameters:
             if "*" in parameter.type and parameter.name not in annotations:
                 raise SystemExit(f"calls.txt:{number}: {name}: {parameter.name} points at what?")
-        kind_name = kind.rstrip("!?")
+        kind_name = kind.rstrip("!?~&")
         calls.append(
             Call(
                 prototype,
@@ -108,6 +110,8 @@ def read_table(headers: Headers) -> list[Call]:
                 needs_context=kind_name != "global",
                 by_hand="!" in kind,
                 captured="?" in kind,
+                uses_memory="~" in kind,
+                may_be_managed="&" in kind,
                 annotations=annotations,
             )
         )
@@ -129,11 +133,15 @@ def shim_function(call: Call) -> str:
     for p in call.prototype.parameters:
         if call.annotations.get(p.name) in ("text", "new"):
             lines.append(f"    if (!{p.name}) return CUDA_ERROR_INVALID_VALUE;")
+    arguments = ", ".join(["*connection", *(p.name for p in call.prototype.parameters)])
     if call.captured:
-        arguments = ", ".join(["*connection", *(p.name for p in call.prototype.parameters)])
         lines.append(
             f"    if (capturing()) if (Captured captured = captured_{name}({arguments})) return *captured;"
         )
+    if call.uses_memory:
+        lines.append(f"    const DeviceWork work = managed_{name}({arguments});")
+    if call.may_be_managed:
+        lines.append(f"    if (has_managed()) if (auto done = managed_{name}({arguments})) return *done;")
     lines.append(f"    Request request(*connection, Call::{name});")
     for p in call.inputs():
         note = call.annotations.get(p.name)
@@ -211,12 +219,19 @@ def main() -> None:
         )
         + "    end\n};\n}  // namespace gpukernel::wire\n",
         "shim_calls.cpp": generated
-        + '#define __CUDA_API_VERSION_INTERNAL\n#include "capture.h"\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
+        + '#define __CUDA_API_VERSION_INTERNAL\n#include "capture.h"\n#include "managed.h"\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
         + "namespace gpukernel::shim {  // in capture.cpp\n"
         + "".join(
             f"Captured captured_{call.prototype.name}(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
             for call in calls
             if call.captured
+        )
+        + "}\n\nnamespace gpukernel::shim {  // in managed.cpp\n"
+        + "".join(
+            f"{'DeviceWork' if call.uses_memory else 'std::optional<CUresult>'} managed_{call.prototype.name}"
+            f"(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
+            for call in calls
+            if call.uses_memory or call.may_be_managed
         )
         + "}\n\n"
         + 'extern "C" {\n'

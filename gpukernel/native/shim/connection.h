@@ -37,6 +37,8 @@ class Connection {
     void abandon();  // in a forked child: the connection is the parent's, and ends with it
     void goodbye(const std::string& reason);
     void queued();  // a request is complete and needs no answer
+    // An error that came when nobody asked, in a fault of the program: the next call's answer.
+    CUresult owed = CUDA_SUCCESS;
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
 
   private:

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "capture.h"
+#include "managed.h"
 #include "request.h"
 
 using namespace gpukernel::shim;
@@ -26,8 +27,12 @@ bool is_host(uint64_t address) {
     return it != host_memory.begin() && address < std::prev(it)->first + std::prev(it)->second;
 }
 
-CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
-                   CUstream stream) {
+}  // namespace
+
+namespace gpukernel::shim {
+
+CUresult write_to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
+                         CUstream stream) {
     if (bytes && !source) return CUDA_ERROR_INVALID_VALUE;
     const char* from = static_cast<const char*>(source);
     for (size_t at = 0; at < bytes || at == 0;) {
@@ -49,8 +54,8 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
     return CUDA_SUCCESS;
 }
 
-CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
-                 CUstream stream) {
+CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                          CUstream stream) {
     if (bytes && !destination) return CUDA_ERROR_INVALID_VALUE;
     // Ask for a few pieces ahead, so that the worker fetches the next while this one is on its way.
     constexpr size_t AHEAD = 4;
@@ -86,8 +91,27 @@ CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, 
     return connection.alive() ? first : GONE;
 }
 
+}  // namespace gpukernel::shim
+
+namespace {
+CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
+                   CUstream stream) {
+    if (auto done =
+            managed_copy(connection, destination, reinterpret_cast<uint64_t>(source), bytes, true, stream))
+        return *done;
+    return write_to_device(connection, destination, source, bytes, stream);
+}
+CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                 CUstream stream) {
+    if (auto done =
+            managed_copy(connection, reinterpret_cast<uint64_t>(destination), source, bytes, false, stream))
+        return *done;
+    return read_from_device(connection, destination, source, bytes, stream);
+}
+
 bool on_device(Connection& connection, CUdeviceptr address) {
     if (is_host(address)) return false;
+    if (is_managed(address)) return true;
     Request request(connection, Special::pointer_attribute);
     request.put<int32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
     request.put<uint64_t>(address);
@@ -295,6 +319,7 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
             return *captured;
     }
     if (&to == &from) {
+        const DeviceWork work(to, hStream, {{dstDevice, ByteCount, true}, {srcDevice, ByteCount, false}});
         Request request(to, gpukernel::wire::Call::cuMemcpyDtoDAsync_v2);
         request.put<uint64_t>(dstDevice), request.put<uint64_t>(srcDevice), request.put<uint64_t>(ByteCount);
         request.put(reinterpret_cast<uint64_t>(hStream));
@@ -364,6 +389,7 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     GPUKERNEL_CURRENT(connection);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
+    if (auto done = managed_attribute(data, attribute, ptr)) return *done;
     uint64_t value = 0;
     if (is_host(ptr)) {
         switch (attribute) {

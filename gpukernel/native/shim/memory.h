@@ -11,4 +11,10 @@ CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& copy);
 // Says of unified addresses whose they are; CUDA_ERROR_NOT_SUPPORTED where a side is a CUDA array.
 CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy);
 
+// Plain copies, between device memory and memory of this process that is not managed.
+CUresult write_to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
+                         CUstream stream);
+CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                          CUstream stream);
+
 }  // namespace gpukernel::shim

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 
+#include "managed.h"
 #include "request.h"
 #include "wire/image.h"
 
@@ -40,6 +41,7 @@ CUresult load(Connection& connection, Special call, const void* image, const Log
     std::string_view bytes;
     if (!image) return CUDA_ERROR_INVALID_VALUE;
     if (!gpukernel::wire::extent_of(image, bytes)) return CUDA_ERROR_INVALID_IMAGE;
+    bring_here(bytes.data(), bytes.size());
     Request request(connection, call);
     request.bytes(bytes.data(), bytes.size());
     CUresult result = request.send();
@@ -174,6 +176,7 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
                                void** optionValues) {
     GPUKERNEL_CURRENT(connection);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
+    bring_here(data, size);
     Request request(*connection, Special::link_add);
     request.put(reinterpret_cast<uint64_t>(state));
     request.put<int32_t>(type);
