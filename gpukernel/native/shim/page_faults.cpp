@@ -17,7 +17,9 @@ std::mutex installing;
 // predecessor may be us.
 struct sigaction first_handler{}, latest_handler{};
 bool installed = false, replaced = false;
-thread_local const siginfo_t* passing = nullptr;
+// The frame in which this thread calls another's handler.  One that leaves by siglongjmp never comes back to
+// clear it: then the next fault is told from one inside it by where its frame lies.
+thread_local const void* passing = nullptr;
 
 std::optional<bool> writes(const void* context) {
 #ifdef __x86_64__
@@ -37,7 +39,8 @@ void default_action(const siginfo_t* info) {
 }
 
 void pass_on(int signal, siginfo_t* info, void* context) {
-    const bool coming_back = replaced && passing == info;
+    const void* const frame = __builtin_frame_address(0);
+    const bool coming_back = replaced && passing && frame < passing;
     const struct sigaction next = coming_back ? first_handler : latest_handler;
     const bool plain = !(next.sa_flags & SA_SIGINFO);
     if (plain && next.sa_handler == SIG_IGN && info->si_code <= 0) return;
@@ -53,8 +56,8 @@ void pass_on(int signal, siginfo_t* info, void* context) {
         ::sigaddset(&mask, SIGSEGV);
         ::pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
     }
-    const siginfo_t* const outer = passing;
-    passing = info;
+    const void* const outer = passing;
+    passing = frame;
     if (plain)
         next.sa_handler(signal);
     else
