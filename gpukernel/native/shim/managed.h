@@ -65,14 +65,23 @@ class DeviceWork {
     ManagedLock lock_;
 };
 
+// A wait for a stream, or for all: when it is over, what is here may be up to date again.
+class DeviceWait {
+  public:
+    DeviceWait(Connection& connection, std::optional<CUstream> stream);
+    CUresult over(CUresult result) const;
+
+  private:
+    Connection* connection_ = nullptr;  // where the wait is for everything that is under way
+    uint64_t submitted_ = 0;
+};
+
 bool is_managed(uint64_t address);
 
 // A copy between the host and the device where either side is managed memory; nothing where none is.
 std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUdeviceptr from, uint64_t bytes,
                                      bool to_device, CUstream stream);
 std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address);
-// Before the shim itself reads memory of the program while it holds a connection.
-void bring_here(const void* data, size_t bytes);
 
 // A fault of the program at `address`; false: not of managed memory.
 bool serve_fault(uint64_t address, std::optional<bool> writing);

@@ -41,7 +41,8 @@ CUresult load(Connection& connection, Special call, const void* image, const Log
     std::string_view bytes;
     if (!image) return CUDA_ERROR_INVALID_VALUE;
     if (!gpukernel::wire::extent_of(image, bytes)) return CUDA_ERROR_INVALID_IMAGE;
-    bring_here(bytes.data(), bytes.size());
+    std::string copy;  // of managed memory, which is not touched in the middle of a request
+    if (is_managed(reinterpret_cast<uint64_t>(image))) bytes = copy = bytes;
     Request request(connection, call);
     request.bytes(bytes.data(), bytes.size());
     CUresult result = request.send();
@@ -176,12 +177,15 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
                                void** optionValues) {
     GPUKERNEL_CURRENT(connection);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
-    bring_here(data, size);
+    std::string_view bytes(static_cast<const char*>(data), size);
+    const std::string label = name ? name : "";
+    std::string copy;
+    if (is_managed(reinterpret_cast<uint64_t>(data))) bytes = copy = bytes;
     Request request(*connection, Special::link_add);
     request.put(reinterpret_cast<uint64_t>(state));
     request.put<int32_t>(type);
-    request.text(name ? name : "");
-    request.bytes(data, size);
+    request.text(label);
+    request.bytes(bytes.data(), bytes.size());
     CUresult result = request.send();
     std::string_view log = request.get_text();
     std::lock_guard lock(links.mutex);

@@ -38,6 +38,7 @@ Request::Request(Connection& connection, uint16_t call)
       lock_(connection.mutex),
       start_(connection.buffer().size()),
       writer_(connection.buffer()) {
+    open_ = true;
     put(wire::FrameHeader{0, call, 0});
 }
 
@@ -65,10 +66,7 @@ CUresult Request::queue() {
 
 CUresult Request::queue_with(const void* data, size_t size) {
     if (!close(size)) return CUDA_ERROR_INVALID_VALUE;
-    reading_ = true;
-    const bool sent = connection_.flush_with(data, size);
-    reading_ = false;
-    return sent ? CUDA_SUCCESS : GONE;
+    return connection_.flush_with(data, size) ? CUDA_SUCCESS : GONE;
 }
 
 CUresult Request::send() {
@@ -80,6 +78,7 @@ CUresult Request::send() {
     }
     CUresult result = connection_.flush() ? receive(connection_, call_, nullptr, 0, answer_) : GONE;
     lock_.unlock();  // outputs may go to managed memory, whose pages may have to be fetched first
+    open_ = false;
     reader_ = wire::Reader(answer_.data(), answer_.size());
     return result;
 }

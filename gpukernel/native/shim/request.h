@@ -19,23 +19,20 @@ class Request {
     void put(const T& value) {
         writer_.put(value);
     }
-    // Memory of the program: a fault there must not ask the worker for pages, in the middle of a request.
-    void text(std::string_view text) {
-        reading_ = true;
-        writer_.text(text);
-        reading_ = false;
-    }
-    void bytes(const void* data, size_t size) {
-        reading_ = true;
-        writer_.bytes(data, size);
-        reading_ = false;
-    }
-    static bool reading_memory() { return reading_; }
+    void text(std::string_view text) { writer_.text(text); }
+    void bytes(const void* data, size_t size) { writer_.bytes(data, size); }
+    // This thread is in the middle of a request and cannot make another.
+    static bool is_open() { return open_; }
     uint64_t name_handle() {
         uint64_t name = connection_.next_name();
         put(name);
         return name;
     }
+
+    ~Request() {
+        if (lock_.owns_lock()) open_ = false;
+    }
+    Request(const Request&) = delete;
 
     // What no frame can carry is CUDA_ERROR_INVALID_VALUE and is not sent.
     CUresult queue();                                    // done: nobody waits for it
@@ -59,7 +56,7 @@ class Request {
     static CUresult receive(Connection& connection, uint16_t call, void* data, size_t size,
                             std::vector<char>& answer);
 
-    static inline constinit thread_local bool reading_ = false;
+    static inline constinit thread_local bool open_ = false;
     Connection& connection_;
     const uint16_t call_;
     std::unique_lock<std::mutex> lock_;

@@ -66,7 +66,7 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
                                   "no device memory for variable '" + v.name + "'"};
             owned_.push_back(*address);
             placed_.emplace_back(&v, *address);
-            globals_.push_back({v.name, *address, v.bytes()});
+            globals_.push_back({v.name, *address, v.bytes(), v.managed});
             symbols[v.name] = {Symbol::global, *address};
         }
 }
