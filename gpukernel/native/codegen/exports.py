@@ -12,15 +12,17 @@ The file is only rewritten when it changes, so that nothing is compiled again in
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from cuda_h import Headers, Prototype
 
 _DEFINED = re.compile(r"^CUresult CUDAAPI (cu\w+)\(", re.MULTILINE)
 _EXACT = re.compile(r'^extern "C" CUresult (cu\w+)\(', re.MULTILINE)
-_ERROR = re.compile(r"^\s*(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*\d+", re.MULTILINE)
+_ERROR = re.compile(r"^\s*(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*(\d+)", re.MULTILINE)
 _RENAME = re.compile(r"^\s*#define\s+(cu\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(cu\w+)\)?\s*$", re.MULTILINE)
 
 
@@ -40,6 +42,28 @@ def forward_target(missing: Prototype, defined: dict[str, Prototype]) -> Prototy
         ]:
             return candidate
     return None
+
+
+def sentences(include: Path) -> Callable[[str, int], str]:
+    """What people read for an error: the sentence that CUDA's own runtime library beside `include` has, so that
+    programs which show it, or look for it, find what they expect; made from the name where there is no library."""
+    library = next(iter(sorted((include.parent / "lib").glob("libcudart.so.*"))), None)
+    try:
+        describe = ctypes.CDLL(str(library)).cudaGetErrorString if library else None
+    except OSError:
+        describe = None
+
+    def sentence(name: str, code: int) -> str:
+        own = name.removeprefix("CUDA_").removeprefix("ERROR_").lower().replace("_", " ")
+        if code == 0:
+            return "no error"
+        if describe is None:
+            return own
+        describe.restype = ctypes.c_char_p
+        text = describe(code).decode()
+        return own if text == "unrecognized error code" else text
+
+    return sentence
 
 
 def complete(include: Path, sources: list[Path]) -> str:
@@ -80,13 +104,9 @@ def complete(include: Path, sources: list[Path]) -> str:
             f"reinterpret_cast<void*>(&{entry.symbol}), {str(bool(implemented)).lower()}}},"
         )
     out += ["    {nullptr, 0, false, nullptr, false},", "};", "", "const ErrorText error_texts[] = {"]
-    for name in dict.fromkeys(_ERROR.findall((include / "cuda.h").read_text())):
-        sentence = (
-            "no error"
-            if name == "CUDA_SUCCESS"
-            else name.removeprefix("CUDA_ERROR_").lower().replace("_", " ")
-        )
-        out.append(f'    {{{name}, "{name}", "{sentence}"}},')
+    sentence = sentences(include)
+    for name, code in dict.fromkeys(_ERROR.findall((include / "cuda.h").read_text())):
+        out.append(f'    {{{name}, "{name}", "{sentence(name, int(code))}"}},')
     out += ["    {CUDA_SUCCESS, nullptr, nullptr},", "};", "}  // namespace gpukernel", ""]
     return "\n".join(out)
 

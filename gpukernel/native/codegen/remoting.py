@@ -42,6 +42,8 @@ ALSO_LOOKED_UP = [
     "cuGetErrorName",
     "cuMemcpyHtoD_v2",
     "cuMemcpyHtoDAsync_v2",
+    "cuModuleEnumerateFunctions",
+    "cuLibraryEnumerateKernels",
     "cuFuncGetName",
     "cuMemcpyDtoH_v2",
     "cuMemcpyDtoHAsync_v2",

@@ -138,6 +138,14 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
     return CUDA_SUCCESS;
 }
 
+// Everything that this program has on the device ends; its pinned memory, which is its own, does not.
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
+    GPUKERNEL_DEVICE(device, dev);
+    Request request(device->connection, gpukernel::wire::Special::reset);
+    device->retained = 0;
+    return request.send();
+}
+
 CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
     GPUKERNEL_DEVICE(device, dev);
     device->primary->flags = flags;
@@ -248,6 +256,10 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPr
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuProfilerInitialize(const char* configFile, const char* outputFile,
+                                      CUoutput_mode outputMode) {
+    return CUDA_ERROR_NOT_SUPPORTED;  // as of CUDA 12
+}
 CUresult CUDAAPI cuProfilerStart(void) { return process() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 CUresult CUDAAPI cuProfilerStop(void) { return process() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {

@@ -365,17 +365,23 @@ CUresult CUDAAPI cuMemFreeHost(void* p) {
 CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
     GPUKERNEL_CURRENT(connection);
     if (!p || !bytesize) return CUDA_ERROR_INVALID_VALUE;
+    const auto start = reinterpret_cast<uint64_t>(p);
     std::lock_guard lock(host_mutex);
-    return host_memory.emplace(reinterpret_cast<uint64_t>(p), bytesize).second
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    auto next = host_memory.lower_bound(start);
+    if ((next != host_memory.end() && next->first - start < bytesize) ||
+        (next != host_memory.begin() && start - std::prev(next)->first < std::prev(next)->second))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;  // a part of it is enough
+    host_memory.emplace(start, bytesize);
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemHostUnregister(void* p) {
     GPUKERNEL_CURRENT(connection);
-    std::lock_guard lock(host_mutex);
-    return host_memory.erase(reinterpret_cast<uint64_t>(p)) ? CUDA_SUCCESS
-                                                            : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (is_host(reinterpret_cast<uint64_t>(p))) {
+        std::lock_guard lock(host_mutex);
+        return host_memory.erase(reinterpret_cast<uint64_t>(p)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {

@@ -3,11 +3,13 @@
 
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 
 #include "managed.h"
 #include "request.h"
+#include "wire/hmac.h"
 #include "wire/image.h"
 
 using namespace gpukernel::shim;
@@ -37,18 +39,39 @@ struct Logs {  // where a program wants the compiler's log
     }
 };
 
+// Makes `call` with `image` at its end: first by its name, where the worker's server may have it.  `begin`
+// writes what stands before the image, `end` reads the answer.
+CUresult send_image(Connection& connection, Special call, std::string_view image,
+                    const std::function<void(Request&)>& begin,
+                    const std::function<CUresult(Request&, CUresult)>& end) {
+    if (connection.keeps_images() && image.size() >= gpukernel::wire::NAMED_IMAGE) {
+        const auto name = gpukernel::wire::hmac_sha256(connection.image_salt(), {image});
+        Request request(connection, call);
+        begin(request);
+        request.put(gpukernel::wire::named_image);
+        request.bytes(name.data(), name.size());
+        const CUresult result = request.send();
+        if (result != CUDA_ERROR_FILE_NOT_FOUND) return end(request, result);
+    }
+    Request request(connection, call);
+    begin(request);
+    request.put(gpukernel::wire::whole_image);
+    return end(request, request.send_with(image.data(), image.size()));
+}
+
 CUresult load(Connection& connection, Special call, const void* image, const Logs& logs, uint64_t& handle) {
     std::string_view bytes;
     if (!image) return CUDA_ERROR_INVALID_VALUE;
     if (!gpukernel::wire::extent_of(image, bytes)) return CUDA_ERROR_INVALID_IMAGE;
     std::string copy;  // of managed memory, which is not touched in the middle of a request
     if (is_managed(reinterpret_cast<uint64_t>(image))) bytes = copy = bytes;
-    Request request(connection, call);
-    request.bytes(bytes.data(), bytes.size());
-    CUresult result = request.send();
-    logs.write(request.get_text());
-    if (result == CUDA_SUCCESS) handle = request.get<uint64_t>();
-    return result;
+    return send_image(
+        connection, call, bytes, [](Request&) {},
+        [&](Request& request, CUresult result) {
+            logs.write(request.get_text());
+            if (result == CUDA_SUCCESS) handle = request.get<uint64_t>();
+            return result;
+        });
 }
 
 bool read_file(const char* path, std::string& bytes) {
@@ -147,6 +170,31 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName,
                              libraryOptions, libraryOptionValues, numLibraryOptions);
 }
 
+namespace {
+template <class Handle>
+CUresult list(Connection& connection, bool of_library, const void* owner, Handle* handles, unsigned room) {
+    if (!handles && room) return CUDA_ERROR_INVALID_VALUE;
+    Request request(connection, Special::functions);
+    request.put<uint32_t>(of_library);
+    request.put(reinterpret_cast<uint64_t>(owner));
+    request.put<uint32_t>(room);
+    CUresult result = request.send();
+    if (result != CUDA_SUCCESS) return result;
+    const unsigned count = std::min(request.get<uint32_t>(), room);
+    for (unsigned i = 0; i < count; ++i) handles[i] = reinterpret_cast<Handle>(request.get<uint64_t>());
+    return request.failed() ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+}  // namespace
+
+CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) {
+    GPUKERNEL_CURRENT(connection);
+    return list(*connection, false, mod, functions, numFunctions);
+}
+CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib) {
+    GPUKERNEL_DEFAULT_DEVICE(connection);
+    return list(*connection, true, lib, kernels, numKernels);
+}
+
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
     GPUKERNEL_CURRENT(connection);
     if (!name) return CUDA_ERROR_INVALID_VALUE;
@@ -181,16 +229,19 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
     const std::string label = name ? name : "";
     std::string copy;
     if (is_managed(reinterpret_cast<uint64_t>(data))) bytes = copy = bytes;
-    Request request(*connection, Special::link_add);
-    request.put(reinterpret_cast<uint64_t>(state));
-    request.put<int32_t>(type);
-    request.text(label);
-    request.bytes(bytes.data(), bytes.size());
-    CUresult result = request.send();
-    std::string_view log = request.get_text();
-    std::lock_guard lock(links.mutex);
-    if (result != CUDA_SUCCESS) links.logs[{connection, state}].write(log);
-    return result;
+    return send_image(
+        *connection, Special::link_add, bytes,
+        [&](Request& request) {
+            request.put(reinterpret_cast<uint64_t>(state));
+            request.put<int32_t>(type);
+            request.text(label);
+        },
+        [&](Request& request, CUresult result) {
+            std::string_view log = request.get_text();
+            std::lock_guard lock(links.mutex);
+            if (result != CUDA_SUCCESS) links.logs[{connection, state}].write(log);
+            return result;
+        });
 }
 CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
                                unsigned int numOptions, CUjit_option* options, void** optionValues) {

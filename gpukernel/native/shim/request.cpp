@@ -69,14 +69,17 @@ CUresult Request::queue_with(const void* data, size_t size) {
     return connection_.flush_with(data, size) ? CUDA_SUCCESS : GONE;
 }
 
-CUresult Request::send() {
-    if (!close(0)) return CUDA_ERROR_INVALID_VALUE;
+CUresult Request::send() { return send_with(nullptr, 0); }
+
+CUresult Request::send_with(const void* data, size_t size) {
+    if (!close(size)) return CUDA_ERROR_INVALID_VALUE;
     if (connection_.owed != CUDA_SUCCESS &&
         !holds_managed()) {  // and nothing is made that nobody would hear of
         connection_.buffer().resize(start_);
         return std::exchange(connection_.owed, CUDA_SUCCESS);
     }
-    CUresult result = connection_.flush() ? receive(connection_, call_, nullptr, 0, answer_) : GONE;
+    CUresult result =
+        connection_.flush_with(data, size) ? receive(connection_, call_, nullptr, 0, answer_) : GONE;
     lock_.unlock();  // outputs may go to managed memory, whose pages may have to be fetched first
     open_ = false;
     reader_ = wire::Reader(answer_.data(), answer_.size());

@@ -101,9 +101,10 @@ struct KernelInfo {
     std::vector<Param> params;
     uint32_t param_bytes;  // size of the parameter block, offsets as the PTX ABI lays it out
     uint32_t static_shared_bytes;
-    uint32_t local_bytes;  // per thread
-    uint32_t registers;    // per thread, 32-bit equivalents, an estimate
-    uint32_t max_threads;  // per block: .maxntid or 1024
+    uint32_t constant_bytes;  // of the module's constant variables: all its kernels share one bank
+    uint32_t local_bytes;     // per thread
+    uint32_t registers;       // per thread, 32-bit equivalents, an estimate
+    uint32_t max_threads;     // per block: .maxntid or 1024
 };
 struct GlobalInfo {
     std::string name;

@@ -42,8 +42,7 @@ bool poisons(CUresult code) {
            code == CUDA_ERROR_ECC_UNCORRECTABLE;
 }
 
-Session::~Session() {
-    if (!is_program_) return;
+void Session::end_everything() {
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // a fault that nobody waited for
     lease_.finished();
     std::lock_guard taking(lease_.taking);
@@ -70,6 +69,7 @@ Session::~Session() {
                 break;  // functions go with their modules
         }
     }
+    handles_.clear(), names_.clear(), linked_.clear();
     if (lease_.connections == 1) {  // the context is nobody's now: the next program finds it as it was
         for (auto [limit, value] : lease_.usual_limits)
             if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
@@ -77,6 +77,11 @@ Session::~Session() {
     }
     virtual_memory_.end();
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
+}
+
+Session::~Session() {
+    if (!is_program_) return;
+    end_everything();
     lease_.leave(this);
 }
 
@@ -153,9 +158,10 @@ bool Session::serve_one(const FrameHeader& header) {
         if (!channel_.read(body_.data() + got, piece)) return false;
         got += piece;
     }
+    body_.push_back(0);  // so that an image's text ends
     question_ = call->question;
     if (!question_) called(special == Special::launch);
-    Reader in(body_.data(), body_.size());
+    Reader in(body_.data(), header.length);
     out_.assign(sizeof(FrameHeader) + 8, 0);
     Writer out(out_);
     CUresult result = call->serve(*this, in, out);

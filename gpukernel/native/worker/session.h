@@ -48,6 +48,7 @@ class Session {
     // The shim's number for it; false: taken already, or not the shim's to choose.
     bool give_name(uint64_t name, const void* handle, Kind kind);
     void drop(uint64_t name);
+    void end_everything();  // that this program made on the device: its memory too
     // An error of an earlier call that will be told instead of this one's success: what would be made now,
     // nobody would get.
     CUresult kept_error() const { return kept_; }

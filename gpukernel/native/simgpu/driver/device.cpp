@@ -396,5 +396,9 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPr
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuProfilerInitialize(const char* configFile, const char* outputFile,
+                                      CUoutput_mode outputMode) {
+    return CUDA_ERROR_NOT_SUPPORTED;  // as of CUDA 12
+}
 CUresult CUDAAPI cuProfilerStart(void) { return here().error; }
 CUresult CUDAAPI cuProfilerStop(void) { return here().error; }

@@ -151,7 +151,7 @@ CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* ha
             *value = f->info->static_shared_bytes;
             break;
         case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
-            *value = 0;
+            *value = f->info->constant_bytes;
             break;
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
             *value = f->info->local_bytes;

@@ -44,6 +44,8 @@ class Image final : public Module {
     std::vector<uint64_t> owned_;
     std::vector<std::pair<const Variable*, uint64_t>> placed_;  // only while it is linked
 
+    uint32_t constant_bytes_ = 0;
+
     const Function* find(std::string_view name) const {
         for (const auto& f : program_.functions)
             if (f->kernel && f->name == name) return f.get();
@@ -67,6 +69,7 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
             owned_.push_back(*address);
             placed_.emplace_back(&v, *address);
             globals_.push_back({v.name, *address, v.bytes(), v.managed});
+            if (v.where == Where::constant) constant_bytes_ += v.bytes();
             symbols[v.name] = {Symbol::global, *address};
         }
 }
@@ -121,6 +124,7 @@ void Image::stacks() {
         kernel->info.local_bytes = kernel->local_bytes;
         kernel->info.registers = std::clamp(kernel->register_bytes / 128, 8u, 255u);
         kernel->info.static_shared_bytes = kernel->shared_bytes;
+        kernel->info.constant_bytes = constant_bytes_;
     }
 }
 
