@@ -2,13 +2,13 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 
+#include "threads.h"
 #include "wire/handshake.h"
 
 namespace gpukernel::shim {
@@ -37,12 +37,9 @@ bool Connection::open(const std::vector<std::string>& endpoints, const std::stri
         }
         channel_.socket().timeout(0);
         alive_ = true;
-        sigset_t all, before;  // signals belong to the program's own threads
-        ::sigfillset(&all);
-        ::pthread_sigmask(SIG_SETMASK, &all, &before);
-        std::thread(&Connection::flush_in_time, this).detach();
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        return true;
+        if (start_thread([this] { flush_in_time(); })) return true;
+        alive_ = false;
+        error = "the system gives this program no more threads";
     }
     if (endpoints.empty()) error = "the lease names no worker";
     return false;

@@ -16,9 +16,7 @@ using wire::Call;
 namespace {
 constexpr size_t WIDEST = (4 << 20) / BLOCK;  // blocks fetched at one touch
 
-thread_local bool holding = false;
-// All that was ever managed lies between these, so that other faults are told without a lock.
-std::atomic<uint64_t> lowest{UINT64_MAX}, highest{0};
+GPUKERNEL_HANDLER_LOCAL bool holding = false;
 }  // namespace
 
 Managed& managed() {
@@ -59,11 +57,6 @@ void DeviceWork::some(Connection& connection, CUstream stream, std::initializer_
     before_others(connection, stream, sent);
 }
 
-void widen_managed(uint64_t begin, uint64_t end) {
-    lowest = std::min<uint64_t>(lowest, begin);
-    highest = std::max<uint64_t>(highest, end);
-}
-
 DeviceWait::DeviceWait(Connection& connection, std::optional<CUstream> stream) {
     if (!has_managed()) return;
     ManagedLock lock(managed().mutex);
@@ -78,6 +71,7 @@ DeviceWait::DeviceWait(Connection& connection, std::optional<CUstream> stream) {
 
 CUresult DeviceWait::over(CUresult result) const {
     if (!connection_ || result != CUDA_SUCCESS) return result;
+    watch_faults();
     ManagedLock lock(managed().mutex);
     Progress& progress = managed().progress[connection_];
     progress.finished = std::max(progress.finished, submitted_);
@@ -93,15 +87,14 @@ bool is_managed(uint64_t address) {
     return managed().find(address) != nullptr;
 }
 
+CUresult end_managed(Connection& connection, const std::function<CUresult()>& end) {
+    ManagedLock lock(managed().mutex);
+    const CUresult result = end();
+    if (result == CUDA_SUCCESS) forget(connection);
+    return result;
+}
+
 bool serve_fault(uint64_t address, std::optional<bool> writing) {
-    if (address < lowest.load(std::memory_order_relaxed) ||
-        address >= highest.load(std::memory_order_relaxed))
-        return false;
-    if (holding || !process()) return false;
-    if (Request::is_open()) {
-        complain("managed memory was touched in the middle of a CUDA call, where it cannot be fetched.");
-        return false;
-    }
     ManagedLock lock(managed().mutex);
     Allocation* found = managed().find(address);
     if (!found) return false;
@@ -116,9 +109,9 @@ bool serve_fault(uint64_t address, std::optional<bool> writing) {
         a.next = end;
         if (!writing || known_read) return true;
     }
-    // Another thread was first, or the page was readable and is written now.
-    if (a.blocks[block] == State::clean && !known_read && !set(a, block, block + 1, State::dirty))
-        lose(a, CUDA_ERROR_OPERATING_SYSTEM);
+    // The page was readable and is written now; or another thread was first, and it is as it should be.
+    const bool first_write = a.blocks[block] == State::clean && !known_read;
+    if (!set(a, block, block + 1, first_write ? State::dirty : a.blocks[block])) take_over(a);
     return true;
 }
 

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <initializer_list>
 #include <mutex>
 #include <optional>
@@ -77,13 +78,15 @@ class DeviceWait {
 };
 
 bool is_managed(uint64_t address);
+// Everything that the device has ends; `end` has the worker do so.
+CUresult end_managed(Connection& connection, const std::function<CUresult()>& end);
 
 // A copy between the host and the device where either side is managed memory; nothing where none is.
 std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUdeviceptr from, uint64_t bytes,
                                      bool to_device, CUstream stream);
 std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address);
 
-// A fault of the program at `address`; false: not of managed memory.
+// A fault at `address`, in the thread that serves them; false: not of managed memory.
 bool serve_fault(uint64_t address, std::optional<bool> writing);
 
 }  // namespace gpukernel::shim

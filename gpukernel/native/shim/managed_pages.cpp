@@ -100,7 +100,10 @@ bool settle(Allocation& a, size_t first, size_t end, bool device_writes) {
     const std::vector<State> before = a.blocks;
     std::vector<Part> parts;
     // No longer writable before it is read: another thread may be writing.
-    if (device_writes) set(a, first, end, State::stale);
+    if (device_writes && !set(a, first, end, State::stale)) {
+        first = 0, end = a.blocks.size();  // the whole needs no mapping more
+        if (!set(a, first, end, State::stale)) return lose(a, CUDA_ERROR_OPERATING_SYSTEM), false;
+    }
     for (size_t i = first, next; i < end; i = next) {
         next = i + 1;
         const State was = before[i];
@@ -179,7 +182,10 @@ void lose(Allocation& a, CUresult why) {
         "before the last kernels; the next CUDA call says why.");
 }
 
-bool fetch(Allocation& a, size_t first, size_t end) {
+namespace {
+// Reads what is stale of [first, end), and hands each run of blocks that came to `come`.
+template <class Function>
+bool read_stale(Allocation& a, size_t first, size_t end, Function come) {
     CUresult error = catch_up(a.connection());
     for (size_t i = first; i < end && error == CUDA_SUCCESS; ++i) {
         if (a.blocks[i] != State::stale) continue;
@@ -189,11 +195,26 @@ bool fetch(Allocation& a, size_t first, size_t end) {
         error = despite_earlier_errors(a.connection(), [&] {
             return read_from_device(a.connection(), a.view + from, a.address + from, to - from, nullptr);
         });
-        if (error == CUDA_SUCCESS && !set(a, i, last, State::clean)) error = CUDA_ERROR_OPERATING_SYSTEM;
+        if (error == CUDA_SUCCESS) come(i, last);
         i = last;
     }
     if (error != CUDA_SUCCESS) lose(a, error);
     return error == CUDA_SUCCESS;
+}
+}  // namespace
+
+bool fetch(Allocation& a, size_t first, size_t end) {
+    bool room = true;
+    if (!read_stale(a, first, end,
+                    [&](size_t from, size_t to) { room = room && set(a, from, to, State::clean); }))
+        return false;
+    if (!room) take_over(a);
+    return !a.lost;
+}
+
+void take_over(Allocation& a) {
+    if (!read_stale(a, 0, a.blocks.size(), [](size_t, size_t) {})) return;
+    if (!set(a, 0, a.blocks.size(), State::dirty)) lose(a, CUDA_ERROR_OPERATING_SYSTEM);
 }
 
 // After a wait: what is small comes at once, so that system calls find it too, and what was asked for.

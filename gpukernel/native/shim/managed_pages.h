@@ -90,19 +90,18 @@ bool settle(Allocation& a, size_t first, size_t end, bool device_writes);
 // Stale blocks of [first, end) become clean; the others stay as they are.  False: what is here is all there
 // is.
 bool fetch(Allocation& a, size_t first, size_t end);
+// Everything becomes dirty, in one piece: where the kernel has no more mappings for pieces of their own.
+void take_over(Allocation& a);
 void lose(Allocation& a, CUresult why);
 void submitted(Connection& connection, CUstream stream);
 void before_others(Connection& connection, CUstream stream, bool sent);
 CUresult catch_up(Connection& connection);
 void fetch_expected(Connection& connection);
 
-// --- managed.cpp ---
-
-void widen_managed(uint64_t begin, uint64_t end);  // where faults may be of managed memory
-
 // --- managed_ranges.cpp ---
 
 CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address);
 CUresult release(Allocation& a);
+void forget(Connection& connection);  // its worker has given all back
 
 }  // namespace gpukernel::shim

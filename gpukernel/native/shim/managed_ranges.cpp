@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "managed_pages.h"
+#include "page_faults.h"
 #include "virtual_memory.h"
 
 namespace gpukernel::shim {
@@ -126,7 +127,7 @@ void unmap_pages(const Allocation& a) {
 CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address) {
     Managed& m = managed();
     Connection& connection = device.connection;
-    if (bytes > device.facts.memory_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes > device.facts.memory_bytes || !serve_faults()) return CUDA_ERROR_OUT_OF_MEMORY;
     const uint64_t room = round_up(bytes, PAGE);
     Range* range = nullptr;
     CUdeviceptr place = 0;
@@ -153,16 +154,19 @@ CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (place < range->used_up_to) {  // somebody's before; the host's pages are zero
-        Request request(connection, Call::cuMemsetD8_v2);
-        request.put<CUdeviceptr>(place), request.put<unsigned char>(0), request.put<size_t>(room);
-        request.queue();
+        {
+            Request request(connection, Call::cuMemsetD8_v2);
+            request.put<CUdeviceptr>(place), request.put<unsigned char>(0), request.put<size_t>(room);
+            request.queue();
+        }
+        before_others(connection, CU_STREAM_PER_THREAD, true);
     }
     range->used_up_to = std::max(range->used_up_to, place + room);
     fresh->blocks.assign((room + BLOCK - 1) / BLOCK, State::fresh);
     m.progress[&connection].here.insert(fresh.get());
     m.allocations[place] = std::move(fresh);
     ++managed_allocations;
-    widen_managed(place, place + room);
+    widen_faults(place, place + room);
     address = place;
     return CUDA_SUCCESS;
 }
@@ -178,6 +182,21 @@ CUresult release(Allocation& a) {
     --managed_allocations;
     drop_if_unused(range);
     return result;
+}
+
+void forget(Connection& connection) {
+    Managed& m = managed();
+    managed_allocations -= static_cast<int>(std::erase_if(m.allocations, [&](const auto& entry) {
+        const bool its = &entry.second->connection() == &connection;
+        if (its) unmap_pages(*entry.second);
+        return its;
+    }));
+    std::erase_if(m.ranges, [&](const auto& range) {
+        const bool its = range->connection == &connection;
+        if (its) free_here(range->address, range->bytes);
+        return its;
+    });
+    m.progress.erase(&connection);
 }
 
 }  // namespace gpukernel::shim

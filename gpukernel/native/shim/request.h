@@ -5,6 +5,7 @@
 
 #include "call_numbers.h"
 #include "connection.h"
+#include "page_faults.h"
 #include "process.h"
 #include "wire/body.h"
 
@@ -57,7 +58,7 @@ class Request {
     static CUresult receive(Connection& connection, uint16_t call, void* data, size_t size,
                             std::vector<char>& answer);
 
-    static inline constinit thread_local bool open_ = false;
+    static inline GPUKERNEL_HANDLER_LOCAL bool open_ = false;
     Connection& connection_;
     const uint16_t call_;
     std::unique_lock<std::mutex> lock_;
