@@ -2,7 +2,8 @@
 
 ``exports.py INCLUDE OUTPUT SOURCE…`` reads which functions the sources define and writes one C++ file with
 
-* forwards: a per-thread-stream or older symbol with the same parameters as a defined one calls that one;
+* forwards: an older symbol with the same parameters as a defined one calls that one; so does a per-thread-stream one,
+  with the thread's default stream for none;
 * refusals: every other name answers ``CUDA_ERROR_NOT_SUPPORTED`` after ``gpukernel::unsupported("name")``;
 * ``gpukernel::proc_address``, the table behind ``cuGetProcAddress``: newest version first;
 * ``gpukernel::error_texts``, the names of the error codes.
@@ -66,6 +67,14 @@ def sentences(include: Path) -> Callable[[str, int], str]:
     return sentence
 
 
+def forwarded(missing: Prototype, target: Prototype) -> str:
+    """The call of `target` that `missing` is; one that ends in ``_ptsz`` takes the thread's own default stream."""
+    if not missing.name.endswith("_ptsz"):
+        return f"{target.name}({target.arguments})"
+    per_thread = ("CUstream", "const CUlaunchConfig*")
+    return f"{target.name}({', '.join(f'gpukernel::per_thread({p.name})' if p.type in per_thread else p.name for p in target.parameters)})"
+
+
 def complete(include: Path, sources: list[Path]) -> str:
     """The C++ text described above."""
     headers = Headers(include)
@@ -84,9 +93,7 @@ def complete(include: Path, sources: list[Path]) -> str:
         if prototype.name in defined:
             continue
         target = forward_target(prototype, defined)
-        body = (
-            f"{target.name}({target.arguments})" if target else f'gpukernel::unsupported("{prototype.name}")'
-        )
+        body = forwarded(prototype, target) if target else f'gpukernel::unsupported("{prototype.name}")'
         declaration = (
             ", ".join(f"{p.type} {p.name}" for p in target.parameters) if target else prototype.declaration
         )

@@ -98,6 +98,16 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    gpukernel::BusPlace wanted, place;
+    if (!dev || !gpukernel::bus_place(pciBusId, wanted)) return CUDA_ERROR_INVALID_VALUE;
+    for (const auto& device : process()->devices)
+        if (gpukernel::bus_place(device->facts.bus_id, place) && place == wanted)
+            return *dev = device->index, CUDA_SUCCESS;
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!canAccessPeer || !device_at(peerDev)) return CUDA_ERROR_INVALID_VALUE;

@@ -39,7 +39,7 @@ void DeviceWork::everything(Connection& connection, CUstream stream) {
     bool sent = false;
     for (Allocation* a : std::vector<Allocation*>(progress.here.begin(), progress.here.end()))
         sent |= settle(*a, 0, a->blocks.size(), true);
-    before_others(connection, stream, sent);
+    if (sent) before(connection, stream);
 }
 
 void DeviceWork::some(Connection& connection, CUstream stream, std::initializer_list<Use> uses) {
@@ -54,14 +54,14 @@ void DeviceWork::some(Connection& connection, CUstream stream, std::initializer_
         if (use.writes) submitted(connection, stream);
         sent |= settle(*a, a->block(use.address), a->block(use.address + last) + 1, use.writes);
     }
-    before_others(connection, stream, sent);
+    if (sent) before(connection, stream);
 }
 
 DeviceWait::DeviceWait(Connection& connection, std::optional<CUstream> stream) {
     if (!has_managed()) return;
     ManagedLock lock(managed().mutex);
     const Progress& progress = managed().progress[&connection];
-    const auto name = reinterpret_cast<uint64_t>(stream && *stream != CU_STREAM_LEGACY ? *stream : nullptr);
+    const uint64_t name = stream ? number_of(connection, *stream) : 0;
     // A stream's end is the end of all work where no other has any.
     for (uint64_t other : progress.streams)
         if (stream && other != name) return;
@@ -81,10 +81,11 @@ CUresult DeviceWait::over(CUresult result) const {
     return result;
 }
 
-bool is_managed(uint64_t address) {
-    if (!has_managed() || holding) return false;
+Connection* managed_at(uint64_t address) {
+    if (!has_managed() || holding) return nullptr;
     ManagedLock lock(managed().mutex);
-    return managed().find(address) != nullptr;
+    const Allocation* found = managed().find(address);
+    return found ? &found->connection() : nullptr;
 }
 
 CUresult end_managed(Connection& connection, const std::function<CUresult()>& end) {
@@ -141,9 +142,10 @@ std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUd
     if (!target && !source) return std::nullopt;
     const DeviceWork work(connection, stream, {{to, bytes, true}, {from, bytes, false}});
     if (to_device ? source : target) {  // both sides are the device's
+        const uint64_t of = stream_name(connection, stream);
         Request request(connection, Call::cuMemcpyDtoDAsync_v2);
         request.put<uint64_t>(to), request.put<uint64_t>(from), request.put<uint64_t>(bytes);
-        request.put(reinterpret_cast<uint64_t>(stream));
+        request.put(of);
         return request.queue();
     }
     return to_device ? write_to_device(connection, to, at(from), bytes, stream)

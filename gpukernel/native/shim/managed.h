@@ -77,7 +77,8 @@ class DeviceWait {
     uint64_t submitted_ = 0;
 };
 
-bool is_managed(uint64_t address);
+Connection* managed_at(uint64_t address);  // whose memory it is; nullptr: it is not managed
+inline bool is_managed(uint64_t address) { return managed_at(address) != nullptr; }
 // Everything that the device has ends; `end` has the worker do so.
 CUresult end_managed(Connection& connection, const std::function<CUresult()>& end);
 

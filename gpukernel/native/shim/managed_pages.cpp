@@ -128,15 +128,21 @@ bool settle(Allocation& a, size_t first, size_t end, bool device_writes) {
     return !parts.empty();
 }
 
+uint64_t number_of(Connection& connection, CUstream stream) {
+    return stream == CU_STREAM_LEGACY ? 0 : stream_name(connection, stream);
+}
+
 void submitted(Connection& connection, CUstream stream) {
     Progress& progress = managed().progress[&connection];
     ++progress.submitted;
-    progress.streams.insert(reinterpret_cast<uint64_t>(stream == CU_STREAM_LEGACY ? nullptr : stream));
+    progress.streams.insert(number_of(connection, stream));
 }
 
-// Host data went by the legacy stream, for which a stream of its own may not wait.
-void before_others(Connection& connection, CUstream stream, bool sent) {
-    if (!sent || !stream || stream == CU_STREAM_LEGACY) return;
+void before(Connection& connection, CUstream stream) {
+    if (stream && stream != CU_STREAM_LEGACY) before_any(connection);
+}
+
+void before_any(Connection& connection) {
     Request request(connection, Call::cuStreamSynchronize);
     request.put<uint64_t>(0);
     owe(connection, request.send());

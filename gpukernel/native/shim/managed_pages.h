@@ -93,8 +93,11 @@ bool fetch(Allocation& a, size_t first, size_t end);
 // Everything becomes dirty, in one piece: where the kernel has no more mappings for pieces of their own.
 void take_over(Allocation& a);
 void lose(Allocation& a, CUresult why);
+uint64_t number_of(Connection& connection, CUstream stream);  // 0: the legacy stream
 void submitted(Connection& connection, CUstream stream);
-void before_others(Connection& connection, CUstream stream, bool sent);
+// Host data went by the legacy stream, for which a stream of its own may not wait.
+void before(Connection& connection, CUstream stream);
+void before_any(Connection& connection);
 CUresult catch_up(Connection& connection);
 void fetch_expected(Connection& connection);
 

@@ -159,7 +159,7 @@ CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address) {
             request.put<CUdeviceptr>(place), request.put<unsigned char>(0), request.put<size_t>(room);
             request.queue();
         }
-        before_others(connection, CU_STREAM_PER_THREAD, true);
+        before_any(connection);
     }
     range->used_up_to = std::max(range->used_up_to, place + room);
     fresh->blocks.assign((room + BLOCK - 1) / BLOCK, State::fresh);

@@ -1,7 +1,5 @@
 // What programs set and ask about contexts, streams and pointers that this process can answer: hints that
 // change nothing on a slice are kept, and told again.
-#include <cstdio>
-#include <cstring>
 #include <map>
 
 #include "capture.h"
@@ -10,25 +8,6 @@
 using namespace gpukernel::shim;
 
 // --- devices ---
-
-// Domain, bus, device and function in hexadecimal; the domain and the function may be missing.
-CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
-    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!dev || !pciBusId) return CUDA_ERROR_INVALID_VALUE;
-    auto parse = [](const char* text, unsigned (&part)[4]) {
-        part[0] = part[3] = 0;
-        return std::sscanf(text, "%x:%x:%x.%x", &part[0], &part[1], &part[2], &part[3]) >= 3 ||
-               (part[0] = 0, std::sscanf(text, "%x:%x.%x", &part[1], &part[2], &part[3]) >= 2);
-    };
-    unsigned wanted[4], have[4];
-    if (!parse(pciBusId, wanted)) return CUDA_ERROR_INVALID_VALUE;
-    for (const auto& device : process()->devices)
-        if (parse(device->facts.bus_id, have) && std::memcmp(wanted, have, sizeof have) == 0) {
-            *dev = device->index;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_INVALID_DEVICE;
-}
 
 CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType type, CUdevice dev) {
     if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -68,6 +47,13 @@ CUresult CUDAAPI cuCtxSetFlags(unsigned int flags) {
     return CUDA_SUCCESS;
 }
 
+namespace {
+bool bank_width(CUsharedconfig config) {
+    return config >= CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE &&
+           config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE;
+}
+}  // namespace
+
 // Banks of shared memory have had one width since compute capability 5.0; to ask for another is no error.
 CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) {
     GPUKERNEL_CURRENT(connection);
@@ -77,13 +63,12 @@ CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) {
 }
 CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config) {
     GPUKERNEL_CURRENT(connection);
-    return config >= CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE &&
-                   config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
+    return bank_width(config) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult CUDAAPI cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
-    return hfunc ? cuCtxSetSharedMemConfig(config) : CUDA_ERROR_INVALID_HANDLE;
+    GPUKERNEL_CURRENT(connection);
+    if (!hfunc) return CUDA_ERROR_INVALID_HANDLE;
+    return bank_width(config) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuCtxResetPersistingL2Cache(void) {
@@ -182,26 +167,4 @@ CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute at
     CUresult error = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr);
     if (error != CUDA_SUCCESS) return error;
     return type == CU_MEMORYTYPE_DEVICE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-// --- copies in batches ---
-
-// In the order in which they are named: one that CUDA allows, since it promises none.
-CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
-                                    CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs,
-                                    size_t* failIdx, CUstream hStream) {
-    GPUKERNEL_CURRENT(connection);
-    if (failIdx) *failIdx = SIZE_MAX;
-    // Which attributes are whose is checked as CUDA checks it; all of them are hints.
-    if (!dsts || !srcs || !sizes || !count || !attrs || !attrsIdxs || !numAttrs || numAttrs > count ||
-        attrsIdxs[0] != 0 || !hStream || hStream == CU_STREAM_LEGACY)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 1; i < numAttrs; ++i)
-        if (attrsIdxs[i] <= attrsIdxs[i - 1] || attrsIdxs[i] >= count) return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; ++i)
-        if (CUresult error = cuMemcpyAsync(dsts[i], srcs[i], sizes[i], hStream); error != CUDA_SUCCESS) {
-            if (failIdx) *failIdx = i;
-            return error;
-        }
-    return CUDA_SUCCESS;
 }

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "texture.h"
+
 namespace gpukernel::simgpu {
 
 // Physical memory apart from the addresses that it is mapped at (driver API chapter "Virtual Memory
@@ -123,6 +125,7 @@ struct Launch {
         nullptr;               // KernelInfo::param_bytes bytes, copied before run() returns control to others
     bool cooperative = false;  // every block resident: grid barriers work
     const volatile bool* cancel = nullptr;        // polled at back edges; set: stop with Status::trap
+    std::shared_ptr<const Textures> textures;     // as they were when the launch was submitted; or none
     std::function<void(std::string_view)> print;  // device printf's text, called from any thread
 };
 
@@ -133,6 +136,10 @@ class Module {
     virtual const std::vector<std::string>& kernels() const = 0;
     virtual const KernelInfo* kernel(std::string_view name) const = 0;
     virtual const std::vector<GlobalInfo>& globals() const = 0;  // .global and .const, module scope
+    // Texture and surface references of module scope: the address is what their instructions ask `textures`
+    // for.
+    virtual const std::vector<GlobalInfo>& texture_references() const = 0;
+    virtual const std::vector<GlobalInfo>& surface_references() const = 0;
     // Runs to completion on the calling thread and the engine's pool.  Thread-safe; launches of different
     // streams may overlap.
     virtual Result run(std::string_view kernel, const Launch& launch) = 0;

@@ -33,17 +33,17 @@ void Lease::know(CUdeviceptr address, uint64_t bytes, const void* owner, const v
     blocks_.try_emplace(address, Block{bytes, 0, owner, module});
 }
 
-bool Lease::hold(const void* module, uint64_t bytes) {
+bool Lease::hold(const void* module, uint64_t bytes, const void* owner) {
     std::lock_guard lock(mutex_);
     if (!take(bytes)) return false;
-    modules_[module] = bytes;
+    modules_[module] = {bytes, owner};
     return true;
 }
 
 void Lease::let_go(const void* module) {
     std::lock_guard lock(mutex_);
     if (auto it = modules_.find(module); it != modules_.end()) {
-        give_back(it->second);
+        give_back(it->second.bytes);
         modules_.erase(it);
     }
     std::erase_if(blocks_, [&](const auto& block) { return block.second.module == module; });
@@ -58,12 +58,29 @@ bool Lease::set_aside(CUlimit limit, uint64_t bytes) {
     return true;
 }
 
-bool Lease::release(CUdeviceptr address, const void* owner) {
+bool Lease::begin_release(CUdeviceptr address, const void* owner) {
     std::lock_guard lock(mutex_);
     auto it = blocks_.find(address);
-    if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner) return false;
+    if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner || it->second.ending)
+        return false;
+    it->second.ending = true;
+    ++ending_;
+    return true;
+}
+
+void Lease::end_release(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
     give_back(it->second.charged);
     blocks_.erase(it);
+    --ending_;
+    ended_.notify_all();
+}
+
+bool Lease::wait_for_releases() {
+    std::unique_lock lock(mutex_);
+    if (!ending_) return false;
+    ended_.wait(lock, [&] { return ending_ == 0; });
     return true;
 }
 
@@ -96,7 +113,7 @@ bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
     if (it != blocks_.begin()) {
         --it;
         const uint64_t offset = address - it->first;
-        if (offset <= it->second.bytes && bytes <= it->second.bytes - offset) return true;
+        if (offset <= it->second.bytes && bytes <= it->second.bytes - offset) return !it->second.ending;
     }
     // Mappings that follow on each other are one memory.
     auto window = windows_.upper_bound(address);
@@ -186,6 +203,7 @@ std::vector<Lease::Program> Lease::programs() const {
     std::map<const void*, uint64_t> bytes;
     for (const auto& [address, block] : blocks_) bytes[block.owner] += block.charged;
     for (const auto& [owner, physical] : physical_) bytes[owner] += physical;
+    for (const auto& [thing, held] : modules_) bytes[held.owner] += held.bytes;
     std::vector<Program> found;
     for (const auto& [owner, program] : programs_)
         found.push_back({program.pid, program.command, bytes[owner]});

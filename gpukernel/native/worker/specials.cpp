@@ -269,7 +269,14 @@ CUresult introduce(Session& session, Reader& in, Writer&) {
     const auto pid = in.get<uint32_t>();
     const auto command = in.text().substr(0, wire::MAX_COMMAND);
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
-    session.introduce(pid, command);
+    session.introduce(pid, command, in.get<uint64_t>());
+    return CUDA_SUCCESS;
+}
+
+CUresult attend(Session& session, Reader& in, Writer&) {
+    const auto key = in.get<uint64_t>();
+    if (in.failed() || !key) return CUDA_ERROR_INVALID_VALUE;
+    if (session.lease().attend) session.lease().attend(key);
     return CUDA_SUCCESS;
 }
 
@@ -344,9 +351,13 @@ constexpr Served specials[] = {
     {"usage", usage, false, true},
     {"functions", functions, false},
     {"reset", reset, false},
+    {"copy_box", copy_box, true},
+    {"box_to_device", box_to_device, true},
+    {"box_to_host", box_to_host, false},
     {"virtual_memory", virtual_memory, false},
+    {"attend", attend, true, true},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::virtual_memory) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::attend) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {

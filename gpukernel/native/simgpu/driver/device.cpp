@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cuda_driver.h"
+#include "entry_points.h"
 #include "state.h"
 
 using namespace gpukernel::simgpu;
@@ -107,6 +108,7 @@ int attribute_of(const Device& device, CUdevice_attribute attribute, bool& known
         case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
             return 1;
         default:
+            if (int value; texture_limit(attribute, value)) return value;
             known = attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX;  // everything that is lacking
             return 0;
     }
@@ -154,7 +156,7 @@ CUresult CUDAAPI cuInit(unsigned int Flags) {
         device->index = static_cast<int>(fresh->devices.size());
         device->model = model;
         device->memory = make_device_memory(model->memory_bytes);
-        auto primary = std::make_unique<Context>(Context{device.get(), true, 0});
+        auto primary = std::make_unique<Context>(device.get(), true, 0);
         fresh->contexts.add(primary.get());
         fresh->primaries.push_back(std::move(primary));
         fresh->devices.push_back(std::move(device));
@@ -236,6 +238,16 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
+    if (!driver()) return CUDA_ERROR_NOT_INITIALIZED;
+    gpukernel::BusPlace wanted;
+    if (!dev || !gpukernel::bus_place(pciBusId, wanted)) return CUDA_ERROR_INVALID_VALUE;
+    for (const auto& device : driver()->devices)
+        if (gpukernel::BusPlace{0, static_cast<unsigned>(device->index) + 1, 0} == wanted)
+            return *dev = device->index, CUDA_SUCCESS;
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!canAccessPeer || !device_at(peerDev)) return CUDA_ERROR_INVALID_VALUE;
@@ -293,7 +305,8 @@ CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) 
 CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
     auto* context = driver() ? driver()->contexts.get<Context>(ctx) : nullptr;
     if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    context->device->synchronize();
+    schedule().wait_all(*context->device, context->legacy.get());
+    context->device->told();
     driver()->contexts.remove(context);
     if (current_context() == context) context_stack.pop_back();
     delete context;
@@ -363,7 +376,8 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) {
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
     GPUKERNEL_HERE(device);
-    return device->synchronize();
+    schedule().wait_all(*device, current_context()->legacy.get());
+    return device->told();
 }
 
 CUresult CUDAAPI cuCtxGetLimit(size_t* pvalue, CUlimit limit) {

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "array.h"
 #include "managed.h"
 
 using namespace gpukernel::simgpu;
@@ -33,47 +34,33 @@ std::optional<DeviceMemory::Block> block_of(Device* device, CUdeviceptr address)
     return block;
 }
 
-// Runs now where nothing is queued, else in its place in the queue.
-CUresult in_order(Device* device, Stream* stream, std::function<void()> work) {
-    note(stream, device->queue.submit([work = std::move(work)] {
-        work();
-        return CUDA_SUCCESS;
-    }));
-    return CUDA_SUCCESS;
-}
+constexpr size_t SMALL = 64 << 10;
+constexpr size_t MOST_STAGED = 64 << 20;
+std::atomic<size_t> staged{0};  // bytes that were taken from pageable memory and are not copied yet
 
-CUresult wait_and(Device* device, const std::function<void()>& work) {
-    CUresult error = device->synchronize();
-    if (error == CUDA_SUCCESS) work();
-    return error;
-}
-
-CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, const void* source,
-                   size_t bytes) {
+CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, const void* source, size_t bytes,
+                   bool wait) {
     if (outside(device, destination, bytes, true) || (bytes && !source)) return CUDA_ERROR_INVALID_VALUE;
-    if (device->queue.idle()) {
-        std::memcpy(at(destination), source, bytes);
-        return CUDA_SUCCESS;
-    }
-    if (pinned(device, source, bytes))
+    const bool busy = !schedule().idle(*stream), from_pinned = pinned(device, source, bytes);
+    if (from_pinned && !wait && (busy || bytes > SMALL))
         return in_order(device, stream, [=] { std::memcpy(at(destination), source, bytes); });
     // Pageable memory may change as soon as the call returns: take the bytes now, as CUDA does, and like it
     // ("API synchronization behavior") wait with more than 64 KiB, so that a queue of copies stays small.
-    if (bytes > 64 << 10) {
-        device->queue.wait_all();
-        std::memcpy(at(destination), source, bytes);
-        return CUDA_SUCCESS;
+    if (busy && !from_pinned && bytes <= SMALL && staged < MOST_STAGED) {
+        staged += bytes;
+        std::shared_ptr<char> taken(new char[bytes], [bytes](char* p) { delete[] p, staged -= bytes; });
+        std::memcpy(taken.get(), source, bytes);
+        return in_order(device, stream, [=] { std::memcpy(at(destination), taken.get(), bytes); });
     }
-    auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(source),
-                                                      static_cast<const char*>(source) + bytes);
-    return in_order(device, stream, [=] { std::memcpy(at(destination), staged->data(), bytes); });
+    schedule().perform(*stream, [=] { std::memcpy(at(destination), source, bytes); });
+    return device->sticky_error();
 }
 
 CUresult to_host(Device* device, Stream* stream, void* destination, CUdeviceptr source, size_t bytes) {
     if (outside(device, source, bytes) || (bytes && !destination)) return CUDA_ERROR_INVALID_VALUE;
     if (pinned(device, destination, bytes))
         return in_order(device, stream, [=] { std::memcpy(destination, at(source), bytes); });
-    return wait_and(device, [=] { std::memcpy(destination, at(source), bytes); });
+    return wait_and(device, stream, [=] { std::memcpy(destination, at(source), bytes); });
 }
 
 CUresult on_the_device(Device* device, Stream* stream, CUdeviceptr destination, CUdeviceptr source,
@@ -86,7 +73,7 @@ CUresult on_the_device(Device* device, Stream* stream, CUdeviceptr destination, 
 CUresult anywhere(Device* device, Stream* stream, CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
     bool to = on_device(device, at(destination)), from = on_device(device, at(source));
     if (to && from) return on_the_device(device, stream, destination, source, bytes);
-    if (to) return to_device(device, stream, destination, at(source), bytes);
+    if (to) return to_device(device, stream, destination, at(source), bytes, false);
     if (from) return to_host(device, stream, at(destination), source, bytes);
     return in_order(device, stream, [=] { std::memmove(at(destination), at(source), bytes); });
 }
@@ -112,24 +99,29 @@ CUresult fill(CUstream handle, CUdeviceptr address, size_t pitch, T value, size_
 
 struct Side {
     CUmemorytype type;
+    CUarray array;
     uint64_t base;
     size_t pitch, height, x, y, z;
 };
 
-Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x,
-          size_t y, size_t z) {
+Side side(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, size_t pitch, size_t height,
+          size_t x, size_t y, size_t z) {
     uint64_t base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device;
-    return {type, base, pitch, height, x, y, z};
+    return {type, array, base, pitch, height, x, y, z};
 }
 
 CUresult copy_box(CUstream handle, Side from, Side to, size_t width, size_t height, size_t depth) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(handle, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (from.type == CU_MEMORYTYPE_ARRAY || to.type == CU_MEMORYTYPE_ARRAY)
-        return gpukernel::unsupported("a copy of a CUDA array");
     if (!width || !height || !depth) return CUDA_SUCCESS;
     for (Side* s : {&from, &to}) {
+        if (s->type == CU_MEMORYTYPE_ARRAY) {
+            CUresult error = rows_of(device, s->array, s->x, s->y, s->z, width, height, depth, s->base,
+                                     s->pitch, s->height);
+            if (error != CUDA_SUCCESS) return error;
+            continue;
+        }
         if (!s->pitch) s->pitch = s->x + width;
         if (!s->height) s->height = s->y + height;
         uint64_t first = s->base + (s->z * s->height + s->y) * s->pitch + s->x;
@@ -139,7 +131,7 @@ CUresult copy_box(CUstream handle, Side from, Side to, size_t width, size_t heig
         if (device_side && outside(device, first, span, s == &to)) return CUDA_ERROR_INVALID_VALUE;
         s->base = first;
     }
-    return wait_and(device, [=] {
+    return wait_and(device, stream, [=] {
         for (size_t z = 0; z < depth; ++z)
             for (size_t y = 0; y < height; ++y)
                 std::memmove(at(to.base + (z * to.height + y) * to.pitch),
@@ -149,18 +141,20 @@ CUresult copy_box(CUstream handle, Side from, Side to, size_t width, size_t heig
 
 CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    return copy_box(
-        stream, side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, 0, p->srcXInBytes, p->srcY, 0),
-        side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, 0, p->dstXInBytes, p->dstY, 0),
-        p->WidthInBytes, p->Height, 1);
+    return copy_box(stream,
+                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray, p->srcPitch, 0,
+                         p->srcXInBytes, p->srcY, 0),
+                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray, p->dstPitch, 0,
+                         p->dstXInBytes, p->dstY, 0),
+                    p->WidthInBytes, p->Height, 1);
 }
 
 CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     return copy_box(stream,
-                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight,
+                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray, p->srcPitch, p->srcHeight,
                          p->srcXInBytes, p->srcY, p->srcZ),
-                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight,
+                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray, p->dstPitch, p->dstHeight,
                          p->dstXInBytes, p->dstY, p->dstZ),
                     p->WidthInBytes, p->Height, p->Depth);
 }
@@ -194,8 +188,8 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr dptr) {
 
 // Stream-ordered allocation, without a pool of its own: memory is there at once and goes back in order.
 CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
+    GPUKERNEL_HERE(device);
     Stream* stream;
-    if (!driver()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     return cuMemAlloc(dptr, bytesize);
 }
@@ -275,12 +269,12 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
 
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
     GPUKERNEL_HERE(device);
-    return to_device(device, nullptr, dstDevice, srcHost, ByteCount);
+    return to_device(device, current_context()->legacy.get(), dstDevice, srcHost, ByteCount, true);
 }
 CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_HERE(device);
     if (outside(device, srcDevice, ByteCount) || (ByteCount && !dstHost)) return CUDA_ERROR_INVALID_VALUE;
-    return wait_and(device, [=] { std::memcpy(dstHost, at(srcDevice), ByteCount); });
+    return wait_and(device, nullptr, [=] { std::memcpy(dstHost, at(srcDevice), ByteCount); });
 }
 CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_HERE(device);
@@ -288,8 +282,10 @@ CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 }
 CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
     GPUKERNEL_HERE(device);
-    CUresult error = anywhere(device, nullptr, dst, src, ByteCount);
-    return error == CUDA_SUCCESS ? device->synchronize() : error;
+    Stream* const stream = current_context()->legacy.get();
+    if (CUresult error = anywhere(device, stream, dst, src, ByteCount); error != CUDA_SUCCESS) return error;
+    schedule().wait(*stream);
+    return device->told();
 }
 
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
@@ -297,7 +293,7 @@ CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, s
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    return to_device(device, stream, dstDevice, srcHost, ByteCount);
+    return to_device(device, stream, dstDevice, srcHost, ByteCount, false);
 }
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
     GPUKERNEL_HERE(device);

@@ -87,6 +87,7 @@ CUresult unload(void* handle) {
     if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
     CUresult error = loaded->device->synchronize();
     driver()->modules.remove(loaded);
+    drop_references(*loaded);
     for (auto& function : loaded->functions) driver()->functions.remove(function.get());
     for (const GlobalInfo& global : loaded->image->globals())
         if (global.managed) forget_managed(loaded->device, global.address);

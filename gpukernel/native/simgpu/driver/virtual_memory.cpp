@@ -1,6 +1,7 @@
 // Physical memory and addresses apart (driver API chapter "Virtual Memory Management").
 #include <bit>
 
+#include "schedule.h"
 #include "state.h"
 
 using namespace gpukernel::simgpu;
@@ -72,7 +73,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t align
 CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
     GPUKERNEL_INITIALISED();
     Device* device = here_or_first();
-    device->queue.wait_all();  // a kernel may still reach for it
+    schedule().wait_all(*device);  // a kernel may still reach for it
     return device->memory->virtual_memory().free(ptr, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -112,7 +113,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGene
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
     GPUKERNEL_INITIALISED();
     Device* device = here_or_first();
-    device->queue.wait_all();
+    schedule().wait_all(*device);
     return device->memory->virtual_memory().unmap(ptr, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -129,7 +130,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
             flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
             return CUDA_ERROR_INVALID_VALUE;
         // What runs now began with more.
-        if (flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) device->queue.wait_all();
+        if (flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) schedule().wait_all(*device);
         const Access access = flags == CU_MEM_ACCESS_FLAGS_PROT_NONE   ? Access::none
                               : flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? Access::read
                                                                        : Access::write;
