@@ -187,9 +187,7 @@ def shim_function(call: Call) -> str:
         lines.append("    return request.queue();")
     else:
         lines.append("    CUresult result = request.send();")
-        lines.append(
-            f'    if (result == CUDA_ERROR_NOT_SUPPORTED) return gpukernel::unsupported("{name}");'
-        )
+        lines.append(f'    if (result == CUDA_ERROR_NOT_SUPPORTED) return gpukernel::unsupported("{name}");')
         for p in call.outputs():
             if _target(p) in HANDLES:
                 read = f"reinterpret_cast<{_target(p)}>(request.get<uint64_t>())"

@@ -50,7 +50,8 @@ void serve() {
         for (Slot& slot : slots) {
             const uint32_t state = slot.state.load();
             if (state % phases != asked) continue;
-            slot.state.store(state - asked + (serve_fault(slot.address, slot.writing) ? served : not_managed));
+            slot.state.store(state - asked +
+                             (serve_fault(slot.address, slot.writing) ? served : not_managed));
             wake(slot.state);
         }
         wait_while(doorbell, rung);

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <optional>
 
-// A thread's variable that the handler reads: there from the start, where a library's others may be allocated at
-// their first use.
+// A thread's variable that the handler reads: there from the start, where a library's others may be allocated
+// at their first use.
 #define GPUKERNEL_HANDLER_LOCAL constinit thread_local __attribute__((tls_model("initial-exec")))
 
 namespace gpukernel::shim {

@@ -100,9 +100,9 @@ enum class Special : uint16_t {
     copy_box,                // asynchronous: BoxCopy, the source, the destination
     box_to_device,           // asynchronous: BoxCopy, the destination, bytes without gaps
     box_to_host,             // BoxCopy, the source → bytes without gaps
-    virtual_memory,          // an operation as below, four u64 of which it takes what it needs → u64 or nothing
-    attend,  // asynchronous: the key of a connection whose requests shall be served while one of
-             // them waits.  That connection may wait right now, so this comes over another one
+    virtual_memory,  // an operation as below, four u64 of which it takes what it needs → u64 or nothing
+    attend,          // asynchronous: the key of a connection whose requests shall be served while one of
+                     // them waits.  That connection may wait right now, so this comes over another one
 };
 
 // A copy of rows on the device: in memory with a pitch, or in a CUDA array (CUDA_MEMCPY3D).
