@@ -59,6 +59,13 @@ Watchdog = Annotated[
         help="End work on a slice that does not end within this time; 0: never.",
     ),
 ]
+Direct = Annotated[
+    bool,
+    typer.Option(
+        "--direct",
+        help="Let programs on this machine use its GPUs themselves (docs/direct-mode.md says whom that trusts).",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")]
 
 
@@ -84,6 +91,7 @@ def up(
     tcp_host: TcpHost = "",
     name: Name = "",
     watchdog: Watchdog = 0,
+    direct: Direct = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a pool and this machine's agent in one process, in the foreground.
@@ -95,7 +103,7 @@ def up(
     """
     from gpukernel.cli import services
 
-    services.up(simulate, state, tcp_host, name, watchdog, verbose)
+    services.up(simulate, state, tcp_host, name, watchdog, direct, verbose)
 
 
 @app.command()
@@ -126,6 +134,7 @@ def agent(
     tcp_host: TcpHost = "",
     name: Name = "",
     watchdog: Watchdog = 0,
+    direct: Direct = False,
     verbose: Verbose = False,
 ) -> None:
     """Offer this machine's GPUs to a pool.
@@ -136,7 +145,7 @@ def agent(
     """
     from gpukernel.cli import services
 
-    services.agent(pool, token_file, simulate, state, tcp_host, name, watchdog, verbose)
+    services.agent(pool, token_file, simulate, state, tcp_host, name, watchdog, direct, verbose)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -160,6 +169,10 @@ def run(
             metavar="SECONDS", help="Longest wait in the queue; 0 fails at once, -1 waits for ever."
         ),
     ] = -1,
+    direct: Annotated[
+        bool,
+        typer.Option("--direct", help="On a GPU server itself: use the GPU there, at native speed."),
+    ] = False,
     pool: Pool = None,
     state: State = None,
 ) -> None:
@@ -172,10 +185,11 @@ def run(
       gpukernel run -p 0.05 -- python train.py
       gpukernel run -m 2048 --model V100 -- ./a.out --size 100
       gpukernel run -n 2 -p 0.5 -- python two_devices.py
+      gpukernel run --direct -p 0.1 -- python train.py
     """
     from gpukernel.cli import running
 
-    running.run(command, devices, share, memory, model, wait, pool, state)
+    running.run(command, devices, share, memory, model, wait, direct, pool, state)
 
 
 @app.command("list-gpus")

@@ -13,17 +13,21 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from gpukernel.cli.output import Problem, complain
 from gpukernel.pool.address import resolve_address
 from gpukernel.pool.client import PoolClient
 from gpukernel.pool.errors import PoolError
+from gpukernel.pool.machine import machine_identity
 from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
-from gpukernel.remoting.environment import shim_environment, write_lease_file
+from gpukernel.remoting.direct import DriverNotFound
+from gpukernel.remoting.environment import program_environment
 
 __all__ = ["run"]
 
+OVER = "the program ended"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -35,6 +39,7 @@ def run(
     memory_mib: int | None,
     model: str,
     wait: float,
+    direct: bool,
     pool: str | None,
     state: Path | None,
 ) -> None:
@@ -48,7 +53,9 @@ def run(
     memory_bytes = None if memory_mib is None else memory_mib * 2**20
     if share == 0:
         raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", 2)
-    request = SliceRequest(share=share, memory_bytes=memory_bytes, devices=devices, model=model)
+    request = SliceRequest(share, memory_bytes, devices, model)
+    if direct:
+        request = replace(request, mode="direct", machine=machine_identity(), user=os.getuid())
     holder = Holder(getpass.getuser(), platform.node(), "", shlex.join(command)[:80])
     try:
         status = asyncio.run(_run(command, request, holder, wait, resolve_address(pool, state)))
@@ -64,17 +71,18 @@ async def _run(command: list[str], request: SliceRequest, holder: Holder, wait: 
         lease = await _acquire(client, request, holder, wait)
         try:
             with tempfile.TemporaryDirectory(prefix="gpukernel-run-") as folder:
-                path = Path(folder, "lease")
-                write_lease_file(path, lease)
+                try:
+                    environment = program_environment(Path(folder, "lease"), lease, os.environ)
+                except (DriverNotFound, OSError) as error:
+                    raise Problem(str(error)) from None
                 async with client.keep_alive(lease):
-                    return await _program(
-                        command,
-                        shim_environment(path, os.environ),
-                        lambda: client.interrupt(lease.id),
-                    )
+                    return await _program(command, environment, lambda: client.interrupt(lease.id))
         finally:
             try:
-                await client.release(lease.id, "the program ended")
+                over = await client.release(lease.id, OVER)
+                if lease.mode == "direct" and over.end_reason != OVER:
+                    # The program was ended with its slice, and could not say why itself.
+                    complain(f"the slice was taken back: {over.end_reason}.")
             except PoolError as error:
                 complain(f"{error} The slice goes back by itself when its time is over.")
 

@@ -20,9 +20,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpukernel.pool.direct import check_mode, choose, possible
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Usage, Waiting
-from gpukernel.pool.placement import MIB, check_request, matching, place, slice_bytes
+from gpukernel.pool.placement import MIB, check_request, matching, slice_bytes
 from gpukernel.pool.store import Conflict, Store
 
 __all__ = ["Agent", "Broker"]
@@ -38,6 +39,9 @@ class Agent(Protocol):
     """The pool's end of one attached agent."""
 
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None: ...
+    def start_direct(
+        self, lease: Lease, device_index: int, memory_bytes: int, weight: float, user: int
+    ) -> None: ...
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None: ...
     def interrupt_worker(self, lease_id: str, device_index: int) -> None: ...
 
@@ -62,6 +66,7 @@ class Broker:
         self._clock = clock
         self._agents: dict[str, Agent] = {}
         self._absent: dict[str, float] = {}
+        self._machines: dict[str, str] = {}  # of the servers that allow direct mode
         self._queue: list[_Waiter] = []
         self._starting: dict[str, _Waiter] = {}
         now = clock()
@@ -77,7 +82,8 @@ class Broker:
     ) -> AsyncIterator[Queued | Lease]:
         """The places in the queue, then the lease, as `gpukernel.pool.client.PoolClient.acquire` tells them."""
         texts = (key, holder.person, holder.server, holder.course, holder.description)
-        check_request(request, texts)
+        check_request(request, (*texts, request.machine))
+        check_mode(request)
         if not key or not holder.person:
             raise Refused("invalid", "A request needs a key and a person.")
         if not 0 <= ttl <= LONGEST_TTL:
@@ -86,7 +92,7 @@ class Broker:
             )
         if wait_seconds != wait_seconds:
             raise Refused("invalid", "The time to wait is not a number.")
-        matching(request, self.devices())
+        matching(request, possible(request, self.devices(), self._machines))
         for other in self._queue:
             if other.key == key:  # the same use asks again: it keeps its place
                 other.replaced = True
@@ -149,7 +155,7 @@ class Broker:
 
     def _place(self, waiter: _Waiter) -> Queued:
         position = self._queue.index(waiter) + 1
-        candidates = matching(waiter.request, self.devices())
+        candidates = matching(waiter.request, possible(waiter.request, self.devices(), self._machines))
         free = max(d.memory_bytes - d.promised_bytes for d in candidates)
         asked = slice_bytes(waiter.request, candidates[0])
         count = f"{waiter.request.devices} devices with " if waiter.request.devices > 1 else ""
@@ -176,10 +182,10 @@ class Broker:
                     granted = True
                 continue  # its old lease is ending: wait for that
             try:
-                candidates = matching(waiter.request, devices)
+                candidates = matching(waiter.request, possible(waiter.request, devices, self._machines))
             except Refused:
                 continue  # its server is away for now
-            placed = place(waiter.request, candidates, blocked)
+            placed, direct = choose(waiter.request, candidates, blocked, self._machines)
             if placed is None:
                 blocked |= {device.id for device in candidates}
                 continue
@@ -192,9 +198,12 @@ class Broker:
             self._granted(waiter, lease)
             granted = True
             for piece in lease.slices:
-                self._agents[piece.server].start_worker(
-                    lease, piece.device_index, piece.memory_bytes, piece.weight
-                )
+                agent = self._agents[piece.server]
+                what = (lease, piece.device_index, piece.memory_bytes, piece.weight)
+                if direct:
+                    agent.start_direct(*what, waiter.request.user)
+                else:
+                    agent.start_worker(*what)
             devices = self.devices()
         if granted:
             self._tell_all()
@@ -257,13 +266,17 @@ class Broker:
         agent: Agent,
         devices: list[Device],
         workers: dict[tuple[str, int], tuple[str, ...]],
+        direct_machine: str = "",
     ) -> None:
         """An agent (again) speaks for `server`; `workers` are those that live there, with their endpoints.
+
+        `direct_machine` is the identity of its machine where it allows direct mode.
 
         What the pool expects and what lives are brought together: leases whose workers are gone end, workers whose
         leases are over or unknown are stopped.
         """
         self._agents[server] = agent
+        self._machines[server] = direct_machine
         self._absent.pop(server, None)
         self._store.register(server, devices)
         expected = {
@@ -305,6 +318,12 @@ class Broker:
         self._worker_died(lease_id, f"{server}/{index}", reason)
         self.pump()
         self._tell_all()
+
+    def end_for(self, server: str, lease_id: str, reason: str) -> None:
+        """The agent of `server` found that a lease with a slice there must end."""
+        lease = self._store.lease(lease_id)
+        if lease is not None and any(piece.server == server for piece in lease.slices):
+            self.end(lease_id, reason)
 
     def _worker_died(self, lease_id: str, device_id: str, reason: str) -> None:
         self._store.worker_gone(lease_id, device_id)

@@ -62,6 +62,9 @@ def request_from(message: Any) -> model.SliceRequest:
         memory_bytes=message.memory_bytes or None,
         devices=message.devices or 1,
         model=message.model,
+        mode=message.mode or "remote",
+        machine=message.machine,
+        user=message.user,
     )
 
 
@@ -71,6 +74,9 @@ def request_to(request: model.SliceRequest) -> Any:
         memory_bytes=request.memory_bytes or 0,
         devices=request.devices,
         model=request.model,
+        mode=request.mode,
+        machine=request.machine,
+        user=request.user,
     )
 
 

@@ -9,12 +9,19 @@ __all__ = ["Device", "Holder", "Lease", "Queued", "Slice", "SliceRequest", "Usag
 
 @dataclass(frozen=True)
 class SliceRequest:
-    """What is asked for: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`."""
+    """What is asked for: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`.
+
+    `mode` is ``remote``, ``direct`` or ``auto``; for the latter two `machine` is the identity of the machine that the
+    program runs on (`gpukernel.pool.machine`) and `user` the number of the user who runs it there.
+    """
 
     share: float | None = None
     memory_bytes: int | None = None
     devices: int = 1
     model: str = ""
+    mode: str = "remote"
+    machine: str = ""
+    user: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,12 @@ class Lease:
     secret: str = field(default="", repr=False)
     end_reason: str = ""
     ended: float = 0.0
+
+    @property
+    def mode(self) -> str:
+        """``direct`` where the program uses the devices itself, else ``remote``."""
+        ways = [endpoint for piece in self.slices for endpoint in piece.endpoints]
+        return "direct" if any(way.startswith("direct:") for way in ways) else "remote"
 
 
 @dataclass(frozen=True)

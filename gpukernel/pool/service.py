@@ -99,6 +99,19 @@ class _Stream:
         )
         self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
 
+    def start_direct(
+        self, lease: Lease, device_index: int, memory_bytes: int, weight: float, user: int
+    ) -> None:
+        message = pb.StartWorker(
+            lease_id=lease.id,
+            device_index=device_index,
+            memory_bytes=memory_bytes,
+            weight=weight,
+            direct=True,
+            user=user,
+        )
+        self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
+
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
         message = pb.StopWorker(lease_id=lease_id, device_index=device_index, reason=reason)
         self.outgoing.put_nowait(pb.PoolMessage(stop_worker=message))
@@ -131,6 +144,7 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
                 stream,
                 [messages.device_from(device) for device in register.devices],
                 {(w.lease_id, w.device_index): tuple(w.endpoints) for w in register.workers},
+                register.direct_machine,
             )
             log.info("server %s attached with %d devices", server, len(register.devices))
             self.attached.set()
@@ -156,6 +170,8 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
                 elif kind == "worker_ended":
                     ended = request.worker_ended
                     self._broker.worker_ended(server, ended.lease_id, ended.device_index, ended.reason)
+                elif kind == "end_lease":
+                    self._broker.end_for(server, request.end_lease.lease_id, request.end_lease.reason[:512])
         stream.outgoing.put_nowait(None)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.native.simgpu_driver.test_streams import SPIN
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import call_number, special_number, worker
 from tests.remoting.test_door import WELCOME, enter, read
 
 # A thread that is in a call, once it waits for the worker's answer.
@@ -229,17 +229,8 @@ print("on", flush=True); print([x.end() for x in threads])
     asyncio.run(story())
 
 
-ATTEND, INTRODUCE = 31, 29
-
-
 def threads_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
-
-
-def call_number(name: str) -> int:
-    table = Path(__file__).parents[2] / "gpukernel/native/codegen/calls.txt"
-    names = [line.split()[1] for line in table.read_text().splitlines() if line.strip() and line[0] != "#"]
-    return 64 + names.index(name)
 
 
 def test_a_client_cannot_make_a_worker_start_threads_without_end() -> None:
@@ -256,11 +247,12 @@ def test_a_client_cannot_make_a_worker_start_threads_without_end() -> None:
             assert await asyncio.to_thread(busy.stdout.readline) == "on\n"
             before = threads_of(one.handle.pid)
             number = call_number("cuCtxSynchronize")
+            introduce, attend = special_number("introduce"), special_number("attend")
 
             def ask(sock: socket.socket, key: int, waits: int) -> None:
                 introduction = struct.pack("<II", 1, 1) + b"x" + struct.pack("<Q", key)
-                sock.sendall(struct.pack("<IHH", len(introduction), INTRODUCE, 0) + introduction)
-                sock.sendall(struct.pack("<IHHQ", 8, ATTEND, 0, key) * 3)
+                sock.sendall(struct.pack("<IHH", len(introduction), introduce, 0) + introduction)
+                sock.sendall(struct.pack("<IHHQ", 8, attend, 0, key) * 3)
                 sock.sendall(b"".join(struct.pack("<IHH", 0, number, i) for i in range(waits)))
 
             def answers(sock: socket.socket, waits: int) -> set[int]:

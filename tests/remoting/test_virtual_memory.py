@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
-from tests.remoting.conftest import MIB, Worker, worker
+from tests.remoting.conftest import MIB, Worker, special_number, worker
 from tests.remoting.test_door import INVALID_VALUE, OUT_OF_MEMORY, WELCOME, enter, read
 from tests.remoting.virtual_memory import FAULT, FAULTS, MEMORY, PROGRAMS
 
-VIRTUAL_MEMORY = 36
+VIRTUAL_MEMORY = special_number("virtual_memory")
 GRANULARITY, RESERVE, FREE, CREATE, RELEASE, MAP, UNMAP, SET_ACCESS, GET_ACCESS, RETAIN, SIZE = range(11)
 UNIT = 2 * MIB
 

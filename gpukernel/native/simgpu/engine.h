@@ -2,6 +2,7 @@
 // header, `ptx/` and `exec/` (decode PTX, execute it) stand below it.  Neither knows more of the other.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -72,6 +73,7 @@ class DeviceMemory {
     virtual void limit_heap(size_t bytes) = 0;
     virtual size_t capacity() const = 0;
     virtual size_t used() const = 0;
+    virtual void tell(std::atomic<uint64_t>& used) = 0;  // keeps the figure up to date there
 };
 std::unique_ptr<DeviceMemory> make_device_memory(size_t capacity_bytes);
 

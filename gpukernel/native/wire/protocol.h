@@ -100,22 +100,10 @@ enum class Special : uint16_t {
     copy_box,                // asynchronous: BoxCopy, the source, the destination
     box_to_device,           // asynchronous: BoxCopy, the destination, bytes without gaps
     box_to_host,             // BoxCopy, the source → bytes without gaps
-    virtual_memory,  // an operation as below, four u64 of which it takes what it needs → u64 or nothing
     attend,          // asynchronous: the key of a connection whose requests shall be served while one of
                      // them waits.  That connection may wait right now, so this comes over another one
+    virtual_memory,  // an operation as below, four u64 of which it takes what it needs → u64 or nothing
 };
-
-// A copy of rows on the device: in memory with a pitch, or in a CUDA array (CUDA_MEMCPY3D).
-struct BoxCopy {
-    uint64_t stream, width, height, depth;  // bytes, rows, slices
-};
-struct BoxPlace {
-    uint64_t array;        // its number; 0: memory
-    uint64_t address;      // of the box's first byte, where it is memory
-    uint64_t pitch, rows;  // bytes from one row, and rows from one slice, to the next, where it is memory
-    uint64_t x, y, z;      // in bytes, rows and slices of an array
-};
-constexpr size_t MAX_BOX = sizeof(BoxCopy) + sizeof(BoxPlace) + (1 << 20);
 
 // cuMemCreate and what belongs to it.  Addresses and handles are the program's own; sizes are bytes.
 enum class VirtualMemory : uint32_t {
@@ -131,6 +119,18 @@ enum class VirtualMemory : uint32_t {
     retain,       // address → handle
     size,         // handle → size
 };
+
+// A copy of rows on the device: in memory with a pitch, or in a CUDA array (CUDA_MEMCPY3D).
+struct BoxCopy {
+    uint64_t stream, width, height, depth;  // bytes, rows, slices
+};
+struct BoxPlace {
+    uint64_t array;        // its number; 0: memory
+    uint64_t address;      // of the box's first byte, where it is memory
+    uint64_t pitch, rows;  // bytes from one row, and rows from one slice, to the next, where it is memory
+    uint64_t x, y, z;      // in bytes, rows and slices of an array
+};
+constexpr size_t MAX_BOX = sizeof(BoxCopy) + sizeof(BoxPlace) + (1 << 20);
 
 // An image travels as `named_image` and its name, 32 bytes: HMAC-SHA256 of it under the salt that `device`
 // told; where the server has none of that name the answer is CUDA_ERROR_FILE_NOT_FOUND.  Or as `whole_image`

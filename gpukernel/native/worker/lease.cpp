@@ -202,8 +202,8 @@ std::vector<Lease::Program> Lease::programs() const {
     std::lock_guard lock(mutex_);
     std::map<const void*, uint64_t> bytes;
     for (const auto& [address, block] : blocks_) bytes[block.owner] += block.charged;
-    for (const auto& [owner, physical] : physical_) bytes[owner] += physical;
     for (const auto& [thing, held] : modules_) bytes[held.owner] += held.bytes;
+    for (const auto& [owner, physical] : physical_) bytes[owner] += physical;
     std::vector<Program> found;
     for (const auto& [owner, program] : programs_)
         found.push_back({program.pid, program.command, bytes[owner]});

@@ -116,13 +116,13 @@ class Lease {
     };
     mutable std::mutex mutex_;
     std::map<CUdeviceptr, Block> blocks_;
-    std::map<CUdeviceptr, uint64_t> windows_;
-    std::map<const void*, uint64_t> physical_;
     struct Held {
         uint64_t bytes;
         const void* owner;  // nullptr: the device's, as modules are
     };
     std::map<const void*, Held> modules_;
+    std::map<CUdeviceptr, uint64_t> windows_;
+    std::map<const void*, uint64_t> physical_;
     std::map<CUlimit, uint64_t> aside_;
     int ending_ = 0;
     std::condition_variable ended_;

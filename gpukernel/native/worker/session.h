@@ -35,11 +35,11 @@ enum class Kind : uint8_t {
     stream,
     event,
     link,
-    memory,
     array,
     mipmap,
     texture_reference,
     surface_reference,
+    memory,
 };
 
 class Session {

@@ -1,10 +1,10 @@
 // The calls whose shape no table describes: device facts, images, launches, copies, linking.
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 
+#include "facts.h"
 #include "session.h"
 #include "wire/device_facts.h"
 #include "wire/image.h"
@@ -14,26 +14,12 @@ namespace gpukernel::worker {
 namespace {
 using wire::Special;
 
-// The version of the driver below: the kernel module's, or that of the simulated GPU, which is ours.
-std::string driver_name(std::string_view device) {
-    std::string name;
-    if (device.ends_with("(simulated)")) return GPUKERNEL_VERSION;
-    std::ifstream("/sys/module/nvidia/version") >> name;
-    return name;
-}
-
 CUresult device(Session& session, Reader&, Writer& out) {
     Driver& cuda = session.cuda();
     wire::DeviceFacts facts{};
-    CUresult result = cuda.cuDeviceGetName(facts.name, sizeof facts.name, session.device());
+    CUresult result = facts_of(cuda, session.device(), facts);
     if (result != CUDA_SUCCESS) return result;
-    cuda.cuDeviceGetUuid_v2(&facts.uuid, session.device());
     facts.memory_bytes = session.lease().memory_limit();
-    cuda.cuDriverGetVersion(&facts.driver_version);
-    cuda.cuDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, session.device());
-    for (int i = 1; i < CU_DEVICE_ATTRIBUTE_MAX && i < 256; ++i)
-        facts.known[i] = cuda.cuDeviceGetAttribute(&facts.attributes[i], static_cast<CUdevice_attribute>(i),
-                                                   session.device()) == CUDA_SUCCESS;
     // What cannot cross a network is not there, so that frameworks do not try it.
     for (int lacking :
          {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
@@ -56,8 +42,6 @@ CUresult device(Session& session, Reader&, Writer& out) {
     const Images& images = session.lease().images;
     facts.keeps_images = images.kept();
     std::memcpy(facts.image_salt, images.salt().data(), sizeof facts.image_salt);
-    const std::string driver = driver_name(facts.name);
-    std::memcpy(facts.driver_name, driver.data(), std::min(driver.size(), sizeof facts.driver_name - 1));
     out.put(facts);
     return CUDA_SUCCESS;
 }
@@ -354,10 +338,10 @@ constexpr Served specials[] = {
     {"copy_box", copy_box, true},
     {"box_to_device", box_to_device, true},
     {"box_to_host", box_to_host, false},
-    {"virtual_memory", virtual_memory, false},
     {"attend", attend, true, true},
+    {"virtual_memory", virtual_memory, false},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::attend) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::virtual_memory) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {

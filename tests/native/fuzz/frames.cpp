@@ -20,7 +20,7 @@ using namespace gpukernel;
 namespace {
 constexpr size_t LEASE_BYTES = 8 << 20, MOST_REQUESTS = 48;
 constexpr uint16_t SPECIAL_CALLS =
-    static_cast<uint16_t>(wire::Special::virtual_memory) - wire::FIRST_SPECIAL + 1;
+    static_cast<uint16_t>(wire::Special::box_to_host) - wire::FIRST_SPECIAL + 1;
 constexpr uint16_t REGULAR_CALLS = static_cast<uint16_t>(wire::Call::end) - wire::FIRST_FUNCTION;
 
 constexpr const char* IMAGES[] = {
@@ -170,25 +170,6 @@ class Program {
         }
     }
 
-    // An operation on virtual memory, with sizes that fit its granularity more often than not.
-    void virtual_memory(wire::Writer& out) {
-        body_.clear();
-        out.put<uint32_t>(in_.u8() % 12);
-        for (int n = 0; n < 4; ++n) switch (in_.u8() % 4) {
-                case 0:
-                    out.put(pick(handles_));
-                    break;
-                case 1:
-                    out.put(pick(addresses_));
-                    break;
-                case 2:
-                    out.put<uint64_t>(uint64_t{in_.u8()} % 8 << 21);
-                    break;
-                default:
-                    out.put(in_.get<uint64_t>());
-            }
-    }
-
     // Arrays, what is seen through them, and boxes of them: sizes are small, or whatever comes.
     uint64_t size() {
         const uint8_t n = in_.u8();
@@ -238,6 +219,25 @@ class Program {
                 return send(static_cast<uint16_t>(which[chosen]));
             }
         }
+    }
+
+    // An operation on virtual memory, with sizes that fit its granularity more often than not.
+    void virtual_memory(wire::Writer& out) {
+        body_.clear();
+        out.put<uint32_t>(in_.u8() % 12);
+        for (int n = 0; n < 4; ++n) switch (in_.u8() % 4) {
+                case 0:
+                    out.put(pick(handles_));
+                    break;
+                case 1:
+                    out.put(pick(addresses_));
+                    break;
+                case 2:
+                    out.put<uint64_t>(uint64_t{in_.u8()} % 8 << 21);
+                    break;
+                default:
+                    out.put(in_.get<uint64_t>());
+            }
     }
 
     void arguments(wire::Writer& out, int count) {

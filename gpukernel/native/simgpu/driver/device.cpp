@@ -1,5 +1,6 @@
 // Initialisation, devices, contexts (driver API chapters "Initialization", "Device Management", "Context
 // Management").
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -7,6 +8,7 @@
 
 #include "cuda_driver.h"
 #include "entry_points.h"
+#include "machine.h"
 #include "state.h"
 
 using namespace gpukernel::simgpu;
@@ -100,7 +102,7 @@ int attribute_of(const Device& device, CUdevice_attribute attribute, bool& known
         case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
             return 2;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-            return device.index + 1;
+            return device.place + 1;
         case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
             return m.minor == 5 ? 32 : 2;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
@@ -114,11 +116,23 @@ int attribute_of(const Device& device, CUdevice_attribute attribute, bool& known
     }
 }
 
-uint64_t mix(uint64_t x) {  // splitmix64
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+std::atomic<bool> forked{false};
+
+// As on a GPU: contexts do not pass to a child, and a process that has them cannot begin anew.
+void in_forked_child() {
+    if (instance.exchange(nullptr)) forked = true;
+}
+
+// From its first context on a process is one of the device's.
+void be_listed(Device* device) {
+    std::lock_guard lock(device->mutex);
+    if (device->listed) return;
+    device->listed = true;
+    if (Use* use = list_this_process(device->place)) {
+        use->has_context = 1;
+        device->memory->tell(use->bytes);
+        device->busy_nanoseconds = &use->busy_nanoseconds;
+    }
 }
 }  // namespace
 
@@ -137,9 +151,12 @@ Driver* driver() { return instance.load(std::memory_order_acquire); }
 
 CUresult CUDAAPI cuInit(unsigned int Flags) {
     if (Flags) return CUDA_ERROR_INVALID_VALUE;
+    if (forked) return CUDA_ERROR_NOT_INITIALIZED;
     if (driver()) return CUDA_SUCCESS;
     std::lock_guard lock(init_mutex);
     if (driver()) return CUDA_SUCCESS;
+    static const int registered = pthread_atfork(nullptr, nullptr, in_forked_child);
+    (void)registered;
     const char* specification = std::getenv("GPUKERNEL_SIMGPU");
     std::string unknown;
     std::vector<const Model*> models =
@@ -150,9 +167,12 @@ CUresult CUDAAPI cuInit(unsigned int Flags) {
             "'; known are v100, v100-16gb, t4, a100, a100-80gb, h100, h200, each as MODEL or MODEL:COUNT");
         return CUDA_ERROR_NO_DEVICE;
     }
+    const std::vector<MachineDevice> places = visible(models);
+    if (places.empty()) return CUDA_ERROR_NO_DEVICE;
     auto* fresh = new Driver;  // lives as long as the process: threads may still be inside at exit
-    for (const Model* model : models) {
+    for (const auto& [place, model] : places) {
         auto device = std::make_unique<Device>();
+        device->place = place;
         device->index = static_cast<int>(fresh->devices.size());
         device->model = model;
         device->memory = make_device_memory(model->memory_bytes);
@@ -197,12 +217,7 @@ CUresult CUDAAPI cuDeviceGetName(char* name, int len, CUdevice dev) {
 CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!uuid) return CUDA_ERROR_INVALID_VALUE;
-    char host[256] = {};
-    gethostname(host, sizeof host - 1);
-    uint64_t seed = device->index;
-    for (const char* c = host; *c; ++c) seed = mix(seed ^ static_cast<unsigned char>(*c));
-    uint64_t halves[2] = {mix(seed), mix(seed + 1)};
-    std::memcpy(uuid->bytes, halves, 16);
+    *uuid = uuid_of(device->place);
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) { return cuDeviceGetUuid_v2(uuid, dev); }
@@ -234,7 +249,7 @@ CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice dev)
 CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!pciBusId || len < 13) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(pciBusId, len, "0000:%02X:00.0", device->index + 1);
+    std::snprintf(pciBusId, len, "0000:%02X:00.0", device->place + 1);
     return CUDA_SUCCESS;
 }
 
@@ -260,6 +275,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevic
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+    be_listed(device);
     std::lock_guard lock(device->mutex);
     ++device->retained;
     *pctx = reinterpret_cast<CUcontext>(driver()->primaries[dev].get());
@@ -296,6 +312,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, i
 CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+    be_listed(device);
     auto* context = driver()->contexts.add(new Context{device, false, flags});
     context_stack.push_back(context);
     *pctx = reinterpret_cast<CUcontext>(context);

@@ -66,7 +66,8 @@ CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdev
 CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                                    CUcontext srcContext, size_t ByteCount, CUstream hStream) {
     CUresult error = cuStreamSynchronize(hStream);
-    return error == CUDA_SUCCESS ? cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount) : error;
+    return error == CUDA_SUCCESS ? cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount)
+                                 : error;
 }
 
 CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,

@@ -54,6 +54,14 @@ void Schedule::begin(Stream& stream) {
     if (!stream.at_work) stream.at_work = stream.shared_from_this(), busy_.insert(&stream);
 }
 
+void Schedule::works(Device& device) {
+    if (device.busy_nanoseconds && device.working++ == 0) device.busy_since = Clock::now();
+}
+void Schedule::rests(Device& device) {
+    if (device.busy_nanoseconds && --device.working == 0)
+        *device.busy_nanoseconds += std::chrono::nanoseconds(Clock::now() - device.busy_since).count();
+}
+
 // One more piece is done: whoever waited for it goes on.
 void Schedule::finish(Stream& stream) {
     const uint64_t now = stream.finished.load(std::memory_order_relaxed) + 1;
@@ -137,9 +145,11 @@ void Schedule::perform(Stream& stream, const std::function<void()>& work) {
         const std::shared_ptr<Stream> kept = stream.shared_from_this();
         begin(stream);
         stream.running = true;
+        works(*stream.device);
         lock.unlock();
         if (stream.device->sticky_error() == CUDA_SUCCESS) work();
         lock.lock();
+        rests(*stream.device);
         stream.running = false;
         finish(stream);
         advance(stream);
@@ -220,12 +230,14 @@ void Schedule::run(Stream& stream, Lock& lock) {
     Device& device = *stream.device;
     int& running = device.running[static_cast<int>(piece.engine)];
     ++running;
+    works(device);
     lock.unlock();
     if (device.sticky_error() == CUDA_SUCCESS)
         if (const CUresult error = piece.work(); error != CUDA_SUCCESS) device.failed(error);
     piece = {};
     lock.lock();
     --running;
+    rests(device);
     stream.running = false;
     finish(stream);
     advance(stream);

@@ -100,6 +100,8 @@ class Schedule {
     std::vector<Place> needs(const Stream& stream) const;
     void begin(Stream& stream);
     void finish(Stream& stream);
+    void works(Device& device);
+    void rests(Device& device);
     void advance(Stream& stream);
     void take(Stream& stream);
     void run(Stream& stream, Lock& lock);

@@ -16,8 +16,8 @@
 
 #include "../engine.h"
 #include "models.h"
-#include "texture_table.h"
 #include "schedule.h"
+#include "texture_table.h"
 
 namespace gpukernel {
 CUresult unsupported(const char* name);  // says so once on stderr
@@ -57,10 +57,16 @@ struct Event {
 
 struct Device {
     int index;
+    int place = 0;        // among the machine's devices, of which this process may see fewer
+    bool listed = false;  // among the device's processes
     const Model* model;
     std::unique_ptr<DeviceMemory> memory;
     TextureTable textures;
-    int running[3] = {};  // pieces of work of each Engine; the schedule's
+    // The schedule's: pieces of work of each Engine, and time with any, which is added up where somebody
+    // asks.
+    int running[3] = {}, working = 0;
+    Clock::time_point busy_since{};
+    std::atomic<uint64_t>* busy_nanoseconds = nullptr;  // before the first work
     std::mutex mutex;
     int retained = 0;     // of the primary context
     std::string printed;  // by kernels, until the next synchronisation

@@ -1,4 +1,6 @@
 // Streams, events, host functions (driver API chapters "Stream Management" and "Event Management").
+#include <utility>
+
 #include "state.h"
 
 using namespace gpukernel::simgpu;
@@ -109,6 +111,14 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned in
     return CUDA_SUCCESS;
 }
 
+// Nothing is captured here, so the mode is only kept.
+CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    static thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (!mode || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    std::swap(*mode, current);
+    return CUDA_SUCCESS;
+}
 CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
     GPUKERNEL_HERE(device);
     if (!captureStatus) return CUDA_ERROR_INVALID_VALUE;

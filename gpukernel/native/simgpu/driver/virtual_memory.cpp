@@ -1,7 +1,6 @@
 // Physical memory and addresses apart (driver API chapter "Virtual Memory Management").
 #include <bit>
 
-#include "schedule.h"
 #include "state.h"
 
 using namespace gpukernel::simgpu;

@@ -47,6 +47,7 @@ class ReservedMemory final : public DeviceMemory {
             if (left) gaps_[address + room] = left;
             live_[address] = bytes;
             used_ += room;
+            if (told_) *told_ = used_;
             return address;
         }
         return std::nullopt;
@@ -59,6 +60,7 @@ class ReservedMemory final : public DeviceMemory {
         uint64_t room = round_up(it->second, kGrain);
         live_.erase(it);
         used_ -= room;
+        if (told_) *told_ = used_;
         clear(address, room);
         auto next = gaps_.lower_bound(address);
         if (next != gaps_.end() && next->first == address + room) {
@@ -135,7 +137,14 @@ class ReservedMemory final : public DeviceMemory {
         return used_;
     }
 
+    void tell(std::atomic<uint64_t>& used) override {
+        std::unique_lock lock(mutex_);
+        told_ = &used;
+        *told_ = used_;
+    }
+
   private:
+    std::atomic<uint64_t>* told_ = nullptr;
     size_t capacity_;
     uint64_t base_ = 0, reserved_ = 0;
     uint64_t used_ = 0;
