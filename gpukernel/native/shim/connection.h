@@ -55,6 +55,8 @@ class Connection {
     bool flush();
     bool flush_with(const void* data, size_t size);  // the queue, then user memory, in one system call
     void queued();                                   // a request is complete and needs no answer
+    // An error that came when nobody asked, in a fault of the program: the next call's answer.
+    CUresult owed = CUDA_SUCCESS;
     bool expect(Awaited& answer);  // gives it the number of its request; false: too many wait
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
     bool has_several_threads() const { return attentive_; }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "capture.h"
+#include "managed.h"
 #include "request.h"
 
 using namespace gpukernel::shim;
@@ -31,6 +32,7 @@ CUresult fill(const Layout& layout, char* block, void** params, void** extra) {
 
 CUresult queue(Connection& connection, const void* function, const unsigned (&shape)[6], unsigned shared,
                bool cooperative, CUstream stream, const char* block, size_t bytes) {
+    const DeviceWork work(connection, stream);
     const uint64_t of = stream_name(connection, stream);
     Request request(connection, Special::launch);
     struct {

@@ -34,7 +34,9 @@ CUresult device(Session& session, Reader&, Writer& out) {
           CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
         facts.attributes[lacking] = 0;
-    facts.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] = 0;
+    // The shim makes managed memory of mapped memory, whatever kind of it the device would have.
+    facts.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] =
+        facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED];
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // the shim's, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     const Images& images = session.lease().images;
