@@ -24,10 +24,10 @@ print(failed, flush=True); os._exit(0)
 """
 
 
-def test_a_process_that_speaks_with_the_pool_may_fork_terminals(pool: Pool) -> None:
-    environment = {k: v for k, v in pool.environment.items() if k != "GRPC_ENABLE_FORK_SUPPORT"}
+def test_a_process_that_speaks_with_the_pool_may_fork_terminals(shared_pool: Pool) -> None:
+    environment = {k: v for k, v in shared_pool.environment.items() if k != "GRPC_ENABLE_FORK_SUPPORT"}
     done = subprocess.run(
-        [sys.executable, "-c", FORKS, pool.address],
+        [sys.executable, "-c", FORKS, shared_pool.address],
         env=environment,
         capture_output=True,
         text=True,
