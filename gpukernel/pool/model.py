@@ -60,7 +60,8 @@ class Lease:
     """Who holds which slices until when; times in seconds since the epoch.
 
     `secret` is empty except in the answer to the holder's own request.  `state` is ``starting``, ``live``,
-    ``ending`` or ``ended``; `epoch` grows with every grant of the pool.
+    ``ending`` or ``ended``; `epoch` grows with every grant of the pool.  It ends at `until` at the latest (0: whenever its
+    holder likes); `notice` is a sentence for its holder, for example that it is about to be released.
     """
 
     id: str
@@ -75,6 +76,9 @@ class Lease:
     secret: str = field(default="", repr=False)
     end_reason: str = ""
     ended: float = 0.0
+    until: float = 0.0
+    notice: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,3 +115,5 @@ class Waiting:
     slice: SliceRequest
     position: int
     since: float
+    estimate_seconds: float = -1.0
+    reason: str = ""
