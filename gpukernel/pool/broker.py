@@ -71,7 +71,7 @@ class Broker:
         self._clock = clock or steady_clock(store.engine)
         self._id = secrets.token_hex(8)
         self._agents: dict[str, Agent] = {}
-        self._ordered: set[tuple[str, int]] = set()  # workers that an attached agent was told to start
+        self._ordered: set[tuple[str, str]] = set()  # workers that an attached agent was told to start
         self._waiters: dict[str, _Waiter] = {}
         self._starting: dict[str, _Waiter] = {}
         self._free: int | None = None
@@ -220,8 +220,8 @@ class Broker:
     def _start_workers(self, lease: Lease, pieces: Iterable[Slice]) -> None:
         for piece in pieces:
             agent = self._agents.get(piece.server)
-            if agent is not None and (lease.id, piece.device_index) not in self._ordered:
-                self._ordered.add((lease.id, piece.device_index))
+            if agent is not None and (lease.id, piece.device_id) not in self._ordered:
+                self._ordered.add((lease.id, piece.device_id))
                 agent.start_worker(lease, piece.device_index, piece.memory_bytes, piece.weight)
 
     def renew(self, lease_id: str) -> Lease | None:
@@ -253,7 +253,7 @@ class Broker:
 
     def _stop_workers(self, lease: Lease, reason: str) -> None:
         for piece in lease.slices:
-            self._ordered.discard((lease.id, piece.device_index))
+            self._ordered.discard((lease.id, piece.device_id))
             if agent := self._agents.get(piece.server):
                 agent.stop_worker(lease.id, piece.device_index, reason)
 
@@ -293,7 +293,7 @@ class Broker:
         expected = {
             (lease.id, piece.device_index): (lease, piece) for lease, piece in self._store.on_server(server)
         }
-        self._ordered -= {key for key in self._ordered if key in expected}
+        self._ordered -= {(lease.id, piece.device_id) for lease, piece in expected.values()}
         for (lease_id, index), endpoints in workers.items():
             lease, piece = expected.pop((lease_id, index), (None, None))
             if lease is None or piece is None:
@@ -395,7 +395,7 @@ class Broker:
                 for lease, piece in self._store.on_server(server):
                     if lease.state == "starting" and not piece.endpoints:
                         self._start_workers(lease, [piece])
-                    elif lease.state == "ending" and (lease.id, piece.device_index) in self._ordered:
+                    elif lease.state == "ending" and (lease.id, piece.device_id) in self._ordered:
                         self._stop_workers(lease, lease.end_reason)
             self._tell_all()
 

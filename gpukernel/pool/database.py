@@ -10,6 +10,7 @@ from typing import Any
 
 import alembic.command
 import alembic.config
+import alembic.util
 import sqlalchemy as sa
 
 from gpukernel.pool.errors import PoolError
@@ -62,7 +63,7 @@ def open_database(url: str) -> sa.Engine:
     except sa.exc.OperationalError as error:
         engine.dispose()
         raise PoolError(f"The database cannot be used: {' '.join(str(error.orig).split())}.") from None
-    except alembic.command.util.CommandError:
+    except alembic.util.CommandError:
         engine.dispose()
         raise PoolError(
             "The database was changed by a newer gpukernel; install that one again, or restore a copy."
