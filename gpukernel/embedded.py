@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -18,16 +19,18 @@ class PoolDidNotStart(RuntimeError):
 
 
 class EmbeddedPool:
-    """Context manager around ``gpukernel up --simulate SIMULATE --state STATE``.
+    """Context manager around ``gpukernel up --simulate SIMULATE --state STATE OPTIONS``.
 
     Parameters
     ----------
     simulate
-        Simulated devices, for example ``"v100:2"``.
+        Simulated devices, for example ``"v100:2"``; empty: this machine's GPUs.
     state
         State directory; a temporary one, removed afterwards, where None.
     tcp_host
         Workers listen on TCP at this address too.
+    options
+        More words for the command line, for example ``("--watchdog", "60")``.
     ready_seconds
         How long to wait for the line that says that the pool is ready.
 
@@ -43,6 +46,7 @@ class EmbeddedPool:
         state: Path | None = None,
         *,
         tcp_host: str = "",
+        options: Sequence[str] = (),
         ready_seconds: float = 60,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="gpukernel-") if state is None else None
@@ -51,13 +55,15 @@ class EmbeddedPool:
         self.environment = {k: v for k, v in os.environ.items() if k != "GPUKERNEL_POOL"}
         self.environment["GPUKERNEL_STATE"] = str(self.state)
         self._tcp_host = tcp_host
+        self._options = tuple(options)
         self._ready_seconds = ready_seconds
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start the pool and return when it is ready; also used to start it again after it died."""
-        command = [sys.executable, "-m", "gpukernel.cli", "up", "--simulate", self.simulate]
-        command += ["--state", str(self.state)]
+        command = [sys.executable, "-m", "gpukernel.cli", "up", "--state", str(self.state), *self._options]
+        if self.simulate:
+            command += ["--simulate", self.simulate]
         if self._tcp_host:
             command += ["--tcp-host", self._tcp_host]
         self.process = subprocess.Popen(

@@ -35,7 +35,8 @@ class Workers:
     ----------
     state
         ``workers`` below it holds one directory for each worker, ``LEASE-INDEX``, where the part before the last dash
-        is the lease; ``turns`` holds one file for each device, by which its workers take turns.
+        is the lease; ``turns`` holds one file for each device, by which its workers take turns; ``images``
+        the module images that programs sent, so that none is sent twice.
     tcp_host
         Address at which workers listen on TCP too; empty for unix sockets only.
     watchdog_seconds
@@ -52,6 +53,7 @@ class Workers:
     ) -> None:
         self._directory = state / "workers"
         self._turns = state / "turns"
+        self._images = state / "images"
         self._watchdog_seconds = watchdog_seconds
         self._inventory = inventory
         self._tcp_host = tcp_host
@@ -64,6 +66,7 @@ class Workers:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._directory.chmod(0o711)
         self._turns.mkdir(mode=0o700, exist_ok=True)
+        self._images.mkdir(mode=0o700, exist_ok=True)
 
     def endpoints(self) -> dict[Key, tuple[str, ...]]:
         """The living workers and where they listen."""
@@ -111,6 +114,7 @@ class Workers:
                 tcp_host=self._tcp_host or None,
                 env=self._inventory.worker_environment(index),
                 turns=self._turns / str(index),
+                images=self._images,
                 watchdog_seconds=self._watchdog_seconds,
             )
         except (WorkerStartFailed, OSError) as error:

@@ -21,6 +21,7 @@ from traitlets import Float, Int, Unicode
 
 from gpukernel.jupyter.keeper import SliceUnavailable, keeper
 from gpukernel.jupyter.plainly import show_plainly
+from gpukernel.jupyter.ports import ReservedPorts
 
 if TYPE_CHECKING:
     from gpukernel.pool.model import Lease
@@ -57,6 +58,10 @@ class GPUSliceProvisioner(LocalProvisioner):
     _address = ""
     _lease_file: Path | None = None
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._ports = ReservedPorts()
+
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Acquire the slice (a restart gets the one it had) and put the shim into the kernel's environment.
 
@@ -71,6 +76,8 @@ class GPUSliceProvisioner(LocalProvisioner):
             show_plainly(self.log)
             raise
         try:
+            if self.parent is not None and self._ports.assign(self.parent):
+                self.ports_cached = True  # so that the base class leaves them alone
             kwargs = await super().pre_launch(**kwargs)
             kwargs["env"] = self._environment(kwargs["env"])
         except BaseException:
@@ -146,6 +153,7 @@ class GPUSliceProvisioner(LocalProvisioner):
         return shim_environment(self._lease_file, base) | {"PYTHONWARNINGS": ",".join(filter(None, warnings))}
 
     async def _release(self, reason: str) -> None:
+        self._ports.close()
         lease, self._lease = self._lease, None
         if self._lease_file is not None:
             self._lease_file.unlink(missing_ok=True)

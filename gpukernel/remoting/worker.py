@@ -221,6 +221,7 @@ async def start_worker(
     env: Mapping[str, str] | None = None,
     orphan_seconds: float = 120.0,
     turns: Path | None = None,
+    images: Path | None = None,
     watchdog_seconds: float = 0.0,
 ) -> WorkerHandle:
     """Start a worker and return once it listens.
@@ -245,6 +246,8 @@ async def start_worker(
         It ends by itself after this time without an agent and without programs.
     turns
         The file by which the workers of one device take turns; None: it takes none.
+    images
+        The directory (mode 0700) in which the workers of one server keep module images; None: they keep none.
     watchdog_seconds
         Work that does not end within this time is ended; 0: never.
 
@@ -258,6 +261,8 @@ async def start_worker(
     command += ["--directory", str(directory), "--orphan-seconds", str(orphan_seconds)]
     if turns is not None:
         command += ["--turns", str(turns)]
+    if images is not None:
+        command += ["--images", str(images)]
     if watchdog_seconds:
         command += ["--watchdog-seconds", str(watchdog_seconds)]
     if tcp_host is not None:

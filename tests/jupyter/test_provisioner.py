@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from jupyter_client.manager import KernelManager
 from gpukernel.embedded import EmbeddedPool
 from gpukernel.jupyter import kernelspecs
 from gpukernel.jupyter.keeper import SliceUnavailable
+from gpukernel.jupyter.ports import PORTS
 from gpukernel.pool.client import PoolClient
 from gpukernel.pool.model import Lease
 
@@ -193,3 +195,34 @@ def test_restarting_a_kernel_ends_gpu_work_that_never_ends(start: Callable[..., 
     shown = list(outputs_of(client, "from cuda.bindings import driver as d; " + WORKS))
     assert shown == [("stdout", "CUDA_SUCCESS\n")]
     client.stop_channels()
+
+
+def test_nobody_else_gets_a_kernels_ports_before_it_listens_nor_between_two_starts(
+    start: Callable[..., KernelManager],
+) -> None:
+    manager = start()
+
+    def assert_taken() -> None:
+        for name in PORTS:
+            with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+                stranger.bind((manager.ip, getattr(manager, name)))
+
+    assert_taken()
+    assert manager.provisioner is not None
+    before = [getattr(manager, name) for name in PORTS]
+    manager.provisioner.process.kill()
+    manager.provisioner.process.wait()
+    assert_taken()
+    manager.restart_kernel(now=True)
+    assert [getattr(manager, name) for name in PORTS] == before
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=100)
+    finally:
+        client.stop_channels()
+    manager.shutdown_kernel(now=True)
+    for name in PORTS:
+        with socket.socket() as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of closed connections
+            stranger.bind((manager.ip, getattr(manager, name)))

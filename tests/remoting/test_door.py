@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.conftest import eventually
 from tests.remoting.conftest import Worker, worker
 
-MAGIC, VERSION = 0x4B555047, 1
+MAGIC, VERSION = 0x4B555047, 2
 WELCOME, WRONG_SECRET, WRONG_VERSION = 0, 1, 3
 LOAD_IMAGE, LOAD_LIBRARY, COPY_TO_DEVICE, LINK_ADD = 17, 18, 21, 24
 FIRST_FUNCTION = 64  # cuMemAlloc; the others follow as in codegen/calls.txt
@@ -73,7 +73,7 @@ def test_the_handshake_is_as_specified() -> None:
             assert enter(one, one.secret)[0] == WELCOME
             assert enter(one, "0" * 64)[0] == WRONG_SECRET
             assert enter(one, "")[0] == WRONG_SECRET
-            assert enter(one, one.secret, version=2)[0] == WRONG_VERSION
+            assert enter(one, one.secret, version=VERSION + 1)[0] == WRONG_VERSION
 
     asyncio.run(story())
 

@@ -26,6 +26,11 @@ class Connection {
     bool open(const std::vector<std::string>& endpoints, const std::string& secret, std::string& error);
     bool alive() const { return alive_.load(std::memory_order_acquire); }
 
+    // Whether the worker's server may have an image already, and how it is named.
+    void name_images(std::string_view salt) { image_salt_ = salt; }
+    bool keeps_images() const { return !image_salt_.empty(); }
+    std::string_view image_salt() const { return image_salt_; }
+
     std::mutex mutex;  // held from the first byte of a request to the last byte of its answer
 
     // Under `mutex`:
@@ -44,6 +49,7 @@ class Connection {
     bool share_memory();
     void flush_in_time();
     wire::Channel channel_;
+    std::string image_salt_;
     std::vector<char> buffer_;
     std::atomic<bool> alive_{false}, parked_{true};
     std::condition_variable wake_;

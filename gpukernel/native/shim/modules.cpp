@@ -3,10 +3,12 @@
 
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 
 #include "request.h"
+#include "wire/hmac.h"
 #include "wire/image.h"
 
 using namespace gpukernel::shim;
@@ -36,16 +38,37 @@ struct Logs {  // where a program wants the compiler's log
     }
 };
 
+// Makes `call` with `image` at its end: first by its name, where the worker's server may have it.  `begin`
+// writes what stands before the image, `end` reads the answer.
+CUresult send_image(Connection& connection, Special call, std::string_view image,
+                    const std::function<void(Request&)>& begin,
+                    const std::function<CUresult(Request&, CUresult)>& end) {
+    if (connection.keeps_images() && image.size() >= gpukernel::wire::NAMED_IMAGE) {
+        const auto name = gpukernel::wire::hmac_sha256(connection.image_salt(), {image});
+        Request request(connection, call);
+        begin(request);
+        request.put(gpukernel::wire::named_image);
+        request.bytes(name.data(), name.size());
+        const CUresult result = request.send();
+        if (result != CUDA_ERROR_FILE_NOT_FOUND) return end(request, result);
+    }
+    Request request(connection, call);
+    begin(request);
+    request.put(gpukernel::wire::whole_image);
+    return end(request, request.send_with(image.data(), image.size()));
+}
+
 CUresult load(Connection& connection, Special call, const void* image, const Logs& logs, uint64_t& handle) {
     std::string_view bytes;
     if (!image) return CUDA_ERROR_INVALID_VALUE;
     if (!gpukernel::wire::extent_of(image, bytes)) return CUDA_ERROR_INVALID_IMAGE;
-    Request request(connection, call);
-    request.bytes(bytes.data(), bytes.size());
-    CUresult result = request.send();
-    logs.write(request.get_text());
-    if (result == CUDA_SUCCESS) handle = request.get<uint64_t>();
-    return result;
+    return send_image(
+        connection, call, bytes, [](Request&) {},
+        [&](Request& request, CUresult result) {
+            logs.write(request.get_text());
+            if (result == CUDA_SUCCESS) handle = request.get<uint64_t>();
+            return result;
+        });
 }
 
 bool read_file(const char* path, std::string& bytes) {
@@ -174,16 +197,18 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
                                void** optionValues) {
     GPUKERNEL_CURRENT(connection);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
-    Request request(*connection, Special::link_add);
-    request.put(reinterpret_cast<uint64_t>(state));
-    request.put<int32_t>(type);
-    request.text(name ? name : "");
-    request.bytes(data, size);
-    CUresult result = request.send();
-    std::string_view log = request.get_text();
-    std::lock_guard lock(links.mutex);
-    if (result != CUDA_SUCCESS) links.logs[{connection, state}].write(log);
-    return result;
+    return send_image(
+        *connection, Special::link_add, {static_cast<const char*>(data), size},
+        [&](Request& request) {
+            request.put(reinterpret_cast<uint64_t>(state));
+            request.put<int32_t>(type);
+            request.text(name ? name : "");
+        },
+        [&](Request& request, CUresult result) {
+            std::lock_guard lock(links.mutex);
+            if (result != CUDA_SUCCESS) links.logs[{connection, state}].write(request.get_text());
+            return result;
+        });
 }
 CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
                                unsigned int numOptions, CUjit_option* options, void** optionValues) {

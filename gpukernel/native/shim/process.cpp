@@ -53,6 +53,8 @@ bool learn(Device& device) {
     if (request.send_into(&device.facts, sizeof device.facts) != CUDA_SUCCESS) return false;
     device.facts.name[sizeof device.facts.name - 1] = 0;
     device.facts.bus_id[sizeof device.facts.bus_id - 1] = 0;
+    if (device.facts.keeps_images)
+        device.connection.name_images({reinterpret_cast<const char*>(device.facts.image_salt), 32});
     return true;
 }
 

@@ -65,9 +65,12 @@ CUresult Request::queue_with(const void* data, size_t size) {
     return connection_.flush_with(data, size) ? CUDA_SUCCESS : GONE;
 }
 
-CUresult Request::send() {
-    if (!close(0)) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = connection_.flush() ? receive(connection_, call_, nullptr, 0, answer_) : GONE;
+CUresult Request::send() { return send_with(nullptr, 0); }
+
+CUresult Request::send_with(const void* data, size_t size) {
+    if (!close(size)) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result =
+        connection_.flush_with(data, size) ? receive(connection_, call_, nullptr, 0, answer_) : GONE;
     reader_ = wire::Reader(answer_.data(), answer_.size());
     return result;
 }

@@ -30,6 +30,7 @@ class Request {
     // What no frame can carry is CUDA_ERROR_INVALID_VALUE and is not sent.
     CUresult queue();                                    // done: nobody waits for it
     CUresult queue_with(const void* data, size_t size);  // user memory goes at the end of the body
+    CUresult send_with(const void* data, size_t size);   // the same, and waits for the answer
     CUresult send();                                     // waits for the answer, whose outputs `get` reads
     // The answer's outputs go straight to `data`; for a copy of exactly `size` bytes.
     CUresult send_into(void* data, size_t size);

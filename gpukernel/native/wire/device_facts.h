@@ -15,7 +15,8 @@ struct DeviceFacts {
     char bus_id[32];
     int32_t attributes[256];
     uint8_t known[256];
-    char driver_name[64];  // NVIDIA's driver version, "575.57.08"; empty where it is not told
+    uint8_t keeps_images, image_salt[32];  // how images are named (protocol.h)
+    char driver_name[64];                  // NVIDIA's driver version, "575.57.08"; empty where it is not told
 };
 
 }  // namespace gpukernel::wire

@@ -1,4 +1,4 @@
-// The remoting protocol, version 1: what a shim and a worker say to each other over a unix socket or TCP.
+// The remoting protocol, version 2: what a shim and a worker say to each other over a unix socket or TCP.
 //
 // All integers are little-endian.  A connection begins with a handshake in which both ends prove that they
 // know the lease's secret and nothing else is read:
@@ -36,7 +36,7 @@
 namespace gpukernel::wire {
 
 constexpr uint32_t MAGIC = 0x4b555047;  // "GPUK"
-constexpr uint32_t VERSION = 1;
+constexpr uint32_t VERSION = 2;
 constexpr size_t NONCE = 32, MAC = 32;
 
 struct Challenge {
@@ -68,7 +68,7 @@ constexpr uint16_t GOODBYE = 1;
 constexpr uint16_t FIRST_SPECIAL = 16, FIRST_FUNCTION = 64;
 enum class Special : uint16_t {
     device = FIRST_SPECIAL,  // → name, uuid, memory, driver version, attributes
-    load_image,              // bytes of an image → module handle
+    load_image,              // image → module handle
     load_library,            // the same as a library
     kernel_layout,           // function or kernel → offset and size of each parameter, its name, threads a
                              // block, registers
@@ -76,7 +76,7 @@ enum class Special : uint16_t {
     copy_to_device,          // asynchronous: address, stream, bytes
     copy_to_host,            // address, stream, count → bytes
     link_create,             // → handle
-    link_add,                // handle, type, bytes, name → log
+    link_add,                // handle, type, name, image → log
     link_complete,           // handle → image, log
     pointer_attribute,       // attribute, address → u64
     best_block_size,         // function, shared bytes, limit → grid, block
@@ -85,6 +85,12 @@ enum class Special : uint16_t {
     usage,                   // → memory limit, used, GPU seconds, GPU share of the last second (doubles);
                              //   the number of programs; of each: process id, bytes, command line
 };
+
+// An image travels as `named_image` and its name, 32 bytes: HMAC-SHA256 of it under the salt that `device`
+// told; where the server has none of that name the answer is CUDA_ERROR_FILE_NOT_FOUND.  Or as `whole_image`
+// and its bytes; one of NAMED_IMAGE bytes and more the server keeps for the next time.
+constexpr uint8_t whole_image = 0, named_image = 1;
+constexpr size_t NAMED_IMAGE = 16 << 10;
 
 // Handles that a shim names itself (streams, events) have this bit; those that a worker names have not.
 constexpr uint64_t NAMED_BY_SHIM = uint64_t{1} << 40;

@@ -13,6 +13,7 @@
 #include "activity.h"
 #include "driver.h"
 #include "footprint.h"
+#include "images.h"
 #include "turns.h"
 
 namespace gpukernel::worker {
@@ -28,6 +29,7 @@ class Lease {
     Driver cuda;
     CUcontext context = nullptr;
     Footprint footprint;
+    Images images;
     Turns turns;
     // Of work that somebody else waited for: told by the next answer.
     std::atomic<CUresult> stray_error{CUDA_SUCCESS};

@@ -22,11 +22,12 @@ constexpr char USAGE[] =
     "gpukernel-worker --list-devices --library PATH\n"
     "gpukernel-worker --library PATH --device INDEX --memory BYTES --weight W --lease ID --directory DIR\n"
     "                 [--tcp HOST:PORT] [--orphan-seconds N] [--watchdog-seconds N] [--turns FILE]\n"
+    "                 [--images DIR]\n"
     "Executes one lease's CUDA calls on one device. The lease's secret comes as one line on standard input.\n"
     "Agents start it; there is no need to do so by hand.\n";
 
 struct Options {
-    std::string library, lease, directory, tcp, turns;
+    std::string library, lease, directory, tcp, turns, images;
     int device = 0, resume = -1;
     uint64_t memory = 0;
     double weight = 1, orphan_seconds = 120, watchdog_seconds = 0;
@@ -54,6 +55,7 @@ bool parse(int argc, char** argv, Options& options) {
                                    {"orphan-seconds", required_argument, nullptr, 'o'},
                                    {"watchdog-seconds", required_argument, nullptr, 'g'},
                                    {"turns", required_argument, nullptr, 'T'},
+                                   {"images", required_argument, nullptr, 'I'},
                                    {"resume", required_argument, nullptr, 'r'},
                                    {nullptr, 0, nullptr, 0}};
     for (int c; (c = ::getopt_long(argc, argv, "", known, nullptr)) != -1;) {
@@ -90,6 +92,9 @@ bool parse(int argc, char** argv, Options& options) {
                 break;
             case 'T':
                 options.turns = optarg;
+                break;
+            case 'I':
+                options.images = optarg;
                 break;
             case 'r':
                 options.resume = std::atoi(optarg);
@@ -191,6 +196,8 @@ bool read_secret(std::string& secret) {
                                    std::to_string(options.watchdog_seconds),
                                    "--turns",
                                    options.turns,
+                                   "--images",
+                                   options.images,
                                    "--resume",
                                    std::to_string(memory)};
     std::vector<char*> arguments;
@@ -262,6 +269,7 @@ int main(int argc, char** argv) {
             return refuse("the lease's secret must be one line of 64 hexadecimal digits on standard input");
         if (!open_doors(options, doors, error)) return refuse(error);
     }
+    if (!options.images.empty()) lease->images.open(options.images);
     if (!lease->cuda.load(options.library, error)) return refuse(error);
     CUresult code = lease->cuda.cuDevicePrimaryCtxRetain(&lease->context, options.device);
     if (code == CUDA_SUCCESS) code = lease->cuda.cuCtxSetCurrent(lease->context);

@@ -152,9 +152,10 @@ bool Session::serve_one(const FrameHeader& header) {
         if (!channel_.read(body_.data() + got, piece)) return false;
         got += piece;
     }
+    body_.push_back(0);  // so that an image's text ends
     question_ = call->question;
     if (!question_) called(special == Special::launch);
-    Reader in(body_.data(), body_.size());
+    Reader in(body_.data(), header.length);
     out_.assign(sizeof(FrameHeader) + 8, 0);
     Writer out(out_);
     CUresult result = call->serve(*this, in, out);

@@ -46,6 +46,9 @@ CUresult device(Session& session, Reader&, Writer& out) {
         facts.attributes[lacking] = 0;
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // the shim's, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
+    const Images& images = session.lease().images;
+    facts.keeps_images = images.kept();
+    std::memcpy(facts.image_salt, images.salt().data(), sizeof facts.image_salt);
     const std::string driver = driver_name(facts.name);
     std::memcpy(facts.driver_name, driver.data(), std::min(driver.size(), sizeof facts.driver_name - 1));
     out.put(facts);
@@ -63,17 +66,43 @@ struct Log {
     std::string_view view() const { return {text, strnlen(text, LOG_BYTES)}; }
 };
 
+// The image at the end of a body, in it or by its name; a NUL stands behind it.
+class Image {
+  public:
+    Image(const Images& images, Reader& in) {
+        const auto form = in.get<uint8_t>();
+        if (form == wire::whole_image) {
+            bytes_ = in.rest();
+            complete_ = !in.failed() && wire::whole(bytes_);
+            if (complete_) images.keep(bytes_);
+        } else if (form == wire::named_image) {
+            held_.emplace(images.find(in.get<wire::Digest>()));
+            named_ = true;
+            if ((complete_ = static_cast<bool>(*held_))) bytes_ = held_->view();
+        }
+    }
+    CUresult error() const {
+        return complete_ ? CUDA_SUCCESS : named_ ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_IMAGE;
+    }
+    std::string_view bytes() const { return bytes_; }
+
+  private:
+    std::optional<Images::Held> held_;
+    std::string_view bytes_;
+    bool named_ = false, complete_ = false;
+};
+
 template <class Handle, class Function>
 CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function function) {
-    const std::string image(in.rest());  // one NUL after it, so that text ends
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
-    if (!wire::whole(image)) return CUDA_ERROR_INVALID_IMAGE;
+    Lease& lease = session.lease();
+    const Image image(lease.images, in);
+    if (image.error() != CUDA_SUCCESS) return image.error();
     auto log = std::make_unique<Log>();
     Handle handle;
-    Lease& lease = session.lease();
     std::lock_guard taking(lease.taking);
     const std::optional<uint64_t> before = lease.footprint.bytes();
-    CUresult result = function(&handle, image.c_str(), *log);
+    CUresult result = function(&handle, image.bytes().data(), *log);
     const std::optional<uint64_t> after = lease.footprint.bytes();
     if (result == CUDA_SUCCESS && before && after && *after > *before &&
         !lease.hold(handle, *after - *before)) {
@@ -169,8 +198,9 @@ CUresult link_add(Session& session, Reader& in, Writer& out) {
     const std::string label(in.text());
     CUlinkState link;
     if (in.failed() || !session.handle(name, Kind::link, link)) return CUDA_ERROR_INVALID_HANDLE;
-    std::string_view bytes = in.rest();
-    if (!wire::whole(bytes)) return CUDA_ERROR_INVALID_IMAGE;
+    const Image image(session.lease().images, in);
+    if (image.error() != CUDA_SUCCESS) return image.error();
+    const std::string_view bytes = image.bytes();
     std::vector<char>& kept = session.link_data(link, bytes.size() + 1);
     std::memcpy(kept.data(), bytes.data(), bytes.size());
     auto log = std::make_unique<Log>();

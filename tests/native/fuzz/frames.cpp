@@ -119,6 +119,11 @@ class Program {
                     out.put<int32_t>(in_.u8() % 8);
                     out.text("a");
                 }
+                if (const uint8_t form = in_.u8() % 16; form) {
+                    out.put<uint8_t>(wire::whole_image);
+                } else {
+                    out.put<uint8_t>(wire::named_image);
+                }
                 if (const uint8_t image = in_.u8(); image < 128) {
                     const std::string_view text = IMAGES[image % std::size(IMAGES)];
                     out.bytes(text.data(), text.size());

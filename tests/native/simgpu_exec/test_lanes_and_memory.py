@@ -191,6 +191,7 @@ def test_sixteen_bytes_are_compared_and_exchanged_at_once(device: Any) -> None:
         ("{ .reg .b16 %q<4>; ld.volatile.global.v2.u16 {%q0, %q1}, [%y0]; mov.b32 %d, {%q1, %q0}; }", "u2", lambda v: v[1] | v[0] << 16),
         ("{ .reg .b128 %w; .reg .b64 %q<2>; ld.global.b128 %w, [%y0]; mov.b128 {%q0, %q1}, %w; cvt.u32.u64 %d, %q1; }", "u4", lambda v: v[2]),
         ("ld.acquire.gpu.global.b32 %d, [%y0+4];", "u4", lambda v: v[1]),
+        ("ld.global.b32 { %d }, [%y0+8];", "u4", lambda v: v[2]),
         ("ld.relaxed.sys.global.s8 %d, [%y0+3];", "i1", lambda v: v[3]),
         ("{ .reg .b64 %q; ld.global.s16 %q, [%y0+6]; shr.s64 %q, %q, 4; cvt.u32.u64 %d, %q; }", "i2", lambda v: v[3] >> 4),
     ],

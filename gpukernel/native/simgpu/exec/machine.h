@@ -70,6 +70,7 @@ struct Op {
     // once.
     uint8_t pattern = 0;        // Warp::patterns, from 1 on; 0: none
     bool same_pattern = false;  // as an operation before has left it
+    bool fleeting = false;  // only the next operation, of the same handler, reads the result, as `a` or `c`
 };
 
 // A video instruction, kept in Function::lists: `elements` sides of the registers, each of them from its own

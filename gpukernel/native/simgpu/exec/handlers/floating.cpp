@@ -1,5 +1,7 @@
 // Floating-point arithmetic (PTX ISA 9.7.3 to 9.7.5).  The rounding mode and flushing of subnormals are the
 // processor's: the decoder puts "mode" operations around what asks for another one.
+#include <immintrin.h>
+
 #include "lanes.h"
 #include "tables.h"
 
@@ -40,15 +42,85 @@ inline f32 root(f32 a) { return __builtin_sqrtf(a); }
 inline f64 root(f64 a) { return __builtin_sqrt(a); }
 inline u32 flush(u32 a) { return a & 0x7f800000 ? a : a & 0x80000000; }
 
+// Multiply-adds stand in rows, and in a row the same factor comes again, or the last result: what is in the
+// processor's registers already is not loaded once more.  Loads and stores are what such rows wait for.
+#if defined __AVX512F__
+using Vector = __m512;
+inline Vector load(const f32* from) { return _mm512_load_ps(from); }
+inline Vector all(f32 value) { return _mm512_set1_ps(value); }
+inline Vector fuse(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+inline void store(f32* to, Vector v) { _mm512_store_ps(to, v); }
+#elif defined __FMA__
+using Vector = __m256;
+inline Vector load(const f32* from) { return _mm256_load_ps(from); }
+inline Vector all(f32 value) { return _mm256_set1_ps(value); }
+inline Vector fuse(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+inline void store(f32* to, Vector v) { _mm256_store_ps(to, v); }
+#endif
+#if defined __FMA__
+constexpr int kEach = sizeof(Vector) / sizeof(f32), kVectors = kLanes / kEach;
+#define VECTORS _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+
+template <bool OneB, bool OneC>
+void fuse_row(Warp& w, const Op& first) {
+    if (w.exec != kFull) [[unlikely]]
+        return tri_some<f32, f32, f32, f32, [](f32 a, f32 b, f32 c) { return fuse(a, b, c); }>(w, first);
+    constexpr u32 none = ~u32{0};
+    char* const registers = w.registers;
+    const char* const constants = w.base[1];
+    Vector last[kVectors], b[kVectors], c[kVectors];
+    VECTORS last[v] = b[v] = c[v] = all(0);
+    u32 in_last = none, in_b = none, in_c = none;  // whose values they are
+    EACH_OF(first) {
+        if (op.b != in_b) {
+            in_b = op.b;
+            if constexpr (OneB)
+                VECTORS b[v] = all(one<f32>(constants, op.b));
+            else
+                VECTORS b[v] = load(at<f32>(registers, op.b) + v * kEach);
+        }
+        const bool adds_last = !OneC && op.c == in_last && op.a != in_last;
+        if (!adds_last && op.c != in_c) {
+            in_c = op.c;
+            if constexpr (OneC)
+                VECTORS c[v] = all(one<f32>(constants, op.c));
+            else
+                VECTORS c[v] = load(at<f32>(registers, op.c) + v * kEach);
+        }
+        const f32* const a = at<f32>(registers, op.a);
+        if (op.a == in_last)
+            VECTORS last[v] = fuse(last[v], b[v], c[v]);
+        else if (adds_last)
+            VECTORS last[v] = fuse(load(a + v * kEach), b[v], last[v]);
+        else
+            VECTORS last[v] = fuse(load(a + v * kEach), b[v], c[v]);
+        if (!op.fleeting || p + 1 == stop) {
+            f32* const d = at<f32>(registers, op.dst);
+            VECTORS store(d + v * kEach, last[v]);
+        }
+        in_last = op.dst;
+        if (op.dst == in_b) in_b = none;
+        if (op.dst == in_c) in_c = none;
+    }
+}
+#define FUSE_ROWS(k, T)                                                                         \
+    {"fma." k "@b", fuse_row<true, false>, true}, {"fma." k "@c", fuse_row<false, true>, true}, \
+        {"fma." k "@bc", fuse_row<true, true>, true}, {                                         \
+        "fma." k "@", fuse_row<false, false>, true                                              \
+    }
+#else
+#define FUSE_ROWS(k, T) FUSE_WITH(k, T)
+#endif
+
 #define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>, true}
 #define EACH(name, D, A, expr) {name, each<D, A, [](A a) -> D { return (expr); }>}
 #define BIN(name, T, expr) {name, bin<T, T, T, [](T a, T b) -> T { return (expr); }>, true}
 #define TRI(name, T, expr) {name, tri<T, T, T, T, [](T a, T b, T c) -> T { return (expr); }>, true}
 // After the @: which operands are constants; the others are registers.
 #define WITH(name, T, expr) {name "@b", bin_with_b<T, [](T a, T b) -> T { return (expr); }>, true}
-#define WITH_ALL(k, T)                                                                                       \
-    WITH("add." k, T, a + b), WITH("sub." k, T, a - b), WITH("mul." k, T, a* b),                             \
-        {"fma." k "@b", tri_with<T, [](T a, T b, T c) -> T { return fuse(a, b, c); }, true, false>, true},   \
+#define WITH_ALL(k, T) WITH("add." k, T, a + b), WITH("sub." k, T, a - b), WITH("mul." k, T, a* b)
+#define FUSE_WITH(k, T)                                                                                      \
+    {"fma." k "@b", tri_with<T, [](T a, T b, T c) -> T { return fuse(a, b, c); }, true, false>, true},       \
         {"fma." k "@c", tri_with<T, [](T a, T b, T c) -> T { return fuse(a, b, c); }, false, true>, true},   \
         {"fma." k "@bc", tri_with<T, [](T a, T b, T c) -> T { return fuse(a, b, c); }, true, true>, true}, { \
         "fma." k "@", tri_with<T, [](T a, T b, T c) -> T { return fuse(a, b, c); }, false, false>, true      \
@@ -67,6 +139,8 @@ const HandlerEntry entries[] = {
     BOTH("f64", f64, u64),
     WITH_ALL("f32", f32),
     WITH_ALL("f64", f64),
+    FUSE_ROWS("f32", f32),
+    FUSE_WITH("f64", f64),
     BIN("min.NaN.f32", f32, least_nan(a, b)),
     BIN("max.NaN.f32", f32, most_nan(a, b)),
     EACH("rsqrt.f32", f32, f32, static_cast<f32>(1.0 / sqrt(static_cast<f64>(a)))),

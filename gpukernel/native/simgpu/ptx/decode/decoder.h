@@ -33,6 +33,7 @@ class Decoder {
     uint32_t& shared_at_;
     std::vector<uint64_t> slot_;
     std::vector<bool> placed_;
+    std::map<uint32_t, uint32_t> mentions_;  // of a register in the text, by its slot
     std::set<int> is_param_;
     uint32_t registers_ = 0, carry_ = 0;
     std::map<std::pair<uint32_t, uint64_t>, uint32_t> constants_;

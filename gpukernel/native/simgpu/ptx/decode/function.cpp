@@ -67,8 +67,11 @@ void Decoder::stretches() {
         const bool plain = op.control == Control::none && op.guard == kNoGuard;
         straight = !plain ? 0 : straight == UINT16_MAX ? 1 : straight + 1;
         op.straight = straight;
-        if (straight > 1 && op.fn == out_.code[n + 1].fn && does_several(op.fn))
-            op.width = static_cast<uint16_t>(std::min(out_.code[n + 1].width + 1, 255));
+        if (straight > 1 && op.fn == out_.code[n + 1].fn && does_several(op.fn)) {
+            const Op& next = out_.code[n + 1];
+            op.width = static_cast<uint16_t>(std::min(next.width + 1, 255));
+            op.fleeting = mentions_[op.dst] == 2 && (next.a == op.dst || next.c == op.dst);
+        }
     }
     // Op::pattern is the size of a shared access until here, and the number of its pattern from here on.
     struct Seen {

@@ -45,7 +45,9 @@ static const char* name_of(Space s) {
 void Decoder::load_store(bool load) {
     Type t = type();
     if (has("volatile") || has("acquire") || has("relaxed") || has("release")) emit("touch", fresh(false));
-    const Operand &address = operand(load ? 0 + 1 : 0), &value = operand(load ? 0 : 1);
+    const Operand &address = operand(load ? 1 : 0), &given = operand(load ? 0 : 1);
+    // Triton writes braces around one register, too.
+    const Operand& value = given.kind == Operand::vector && given.parts.size() == 1 ? given.parts[0] : given;
     if (address.kind != Operand::address) wrong("expected an address in brackets");
     Op op = fresh();
     Space space = space_of(op, address);

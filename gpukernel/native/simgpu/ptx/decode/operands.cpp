@@ -105,6 +105,7 @@ uint32_t Decoder::register_slot(int var) {
         slot_[v] = decl.type == Type::pred ? reserve(4) : reserve(std::max(2u, size_of(decl.type)) * kLanes);
         placed_[v] = true;
     }
+    ++mentions_[static_cast<uint32_t>(slot_[v])];
     return static_cast<uint32_t>(slot_[v]);
 }
 

@@ -1,0 +1,44 @@
+"""A pool of this machine's own NVIDIA GPUs; without one every test here is skipped and says so.
+
+``GPUKERNEL_TEST_GPU=simulated`` runs what can be run of these tests on a simulated GPU, to try the tests themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from gpukernel.agent.inventory import Inventory, NoDevices, real, simulated
+from tests.conftest import Pool
+
+SIMULATED = "v100:1" if os.environ.get("GPUKERNEL_TEST_GPU") == "simulated" else ""
+
+
+@pytest.fixture(scope="session")
+def inventory() -> Inventory:
+    try:
+        return simulated(SIMULATED) if SIMULATED else real()
+    except NoDevices as error:
+        pytest.skip(f"needs an NVIDIA GPU: {error}")
+
+
+@pytest.fixture(scope="session")
+def gpu_pool(inventory: Inventory) -> Iterator[Pool]:
+    with Pool(SIMULATED, tcp_host="127.0.0.1", options=("--direct",)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def needs(inventory: Inventory) -> object:
+    """A function that skips the test where a framework is missing."""
+
+    def check(package: str) -> None:
+        if find_spec(package) is None:
+            pytest.skip(f"needs {package}: pip install {package}")
+        if SIMULATED and package in ("torch", "jax"):
+            pytest.skip(f"{package} needs machine code, which a simulated GPU does not run")
+
+    return check
