@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from gpukernel.cli.output import Problem, complain
+from gpukernel.cli.output import Problem, complain, estimate, seconds
 from gpukernel.pool.address import resolve_address
 from gpukernel.pool.client import PoolClient
 from gpukernel.pool.errors import PoolError
@@ -34,7 +34,9 @@ def run(
     share: float | None,
     memory_mib: int | None,
     model: str,
-    wait: float,
+    course: str,
+    wait: str,
+    at_most: str,
     pool: str | None,
     state: Path | None,
 ) -> None:
@@ -49,9 +51,10 @@ def run(
     if share == 0:
         raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", 2)
     request = SliceRequest(share=share, memory_bytes=memory_bytes, devices=devices, model=model)
-    holder = Holder(getpass.getuser(), platform.node(), "", shlex.join(command)[:80])
+    patience, longest = seconds(wait), seconds(at_most)
+    holder = Holder(getpass.getuser(), platform.node(), course, shlex.join(command)[:80])
     try:
-        status = asyncio.run(_run(command, request, holder, wait, resolve_address(pool, state)))
+        status = asyncio.run(_run(command, request, holder, patience, longest, resolve_address(pool, state)))
     except PoolError as error:
         raise Problem(str(error)) from None
     except KeyboardInterrupt:
@@ -59,9 +62,11 @@ def run(
     sys.exit(status)
 
 
-async def _run(command: list[str], request: SliceRequest, holder: Holder, wait: float, address: str) -> int:
+async def _run(
+    command: list[str], request: SliceRequest, holder: Holder, wait: float, longest: float, address: str
+) -> int:
     async with PoolClient(address) as client:
-        lease = await _acquire(client, request, holder, wait)
+        lease = await _acquire(client, request, holder, wait, longest)
         try:
             with tempfile.TemporaryDirectory(prefix="gpukernel-run-") as folder:
                 path = Path(folder, "lease")
@@ -79,13 +84,16 @@ async def _run(command: list[str], request: SliceRequest, holder: Holder, wait: 
                 complain(f"{error} The slice goes back by itself when its time is over.")
 
 
-async def _acquire(client: PoolClient, request: SliceRequest, holder: Holder, wait: float) -> Lease:
+async def _acquire(
+    client: PoolClient, request: SliceRequest, holder: Holder, wait: float, longest: float
+) -> Lease:
     shown = False
     terminal = sys.stderr.isatty()
-    async for event in client.acquire(f"run-{uuid.uuid4()}", request, holder, wait_seconds=wait):
+    key = f"run-{uuid.uuid4()}"
+    async for event in client.acquire(key, request, holder, wait, longest_seconds=longest):
         if isinstance(event, Queued):
             shown = True
-            line = f"gpukernel: waiting: {event.reason}"
+            line = f"gpukernel: waiting: {event.reason}{estimate(event.estimate_seconds)}"
             print(
                 f"\r\x1b[K{line}" if terminal else line,
                 end="" if terminal else "\n",

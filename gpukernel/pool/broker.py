@@ -16,7 +16,6 @@ Guarantees
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -29,6 +28,7 @@ from gpukernel.pool.errors import Refused
 from gpukernel.pool.line import Entry, Line, reason_for_no_room
 from gpukernel.pool.model import Device, Holder, Lease, Queued, Slice, SliceRequest, Usage, Waiting
 from gpukernel.pool.placement import check_request, matching
+from gpukernel.pool.rules import Rules
 from gpukernel.pool.store import Conflict, Store
 
 __all__ = ["Agent", "Broker"]
@@ -69,13 +69,13 @@ class Broker:
     def __init__(self, store: Store, clock: Callable[[], float] | None = None) -> None:
         self._store = store
         self._clock = clock or steady_clock(store.engine)
-        self._id = secrets.token_hex(8)
+        self.id = secrets.token_hex(8)
         self._agents: dict[str, Agent] = {}
         self._ordered: set[tuple[str, str]] = set()  # workers that an attached agent was told to start
         self._waiters: dict[str, _Waiter] = {}
         self._starting: dict[str, _Waiter] = {}
         self._free: int | None = None
-        self._line = Line(store, self._id)
+        self._line = Line(store, self.id)
         self.on_change: Callable[[], None] = lambda: None  # tells the other pools on this database
         now = self._clock()
         # A restart is no reason to lose a lease: everyone gets their time again.
@@ -101,7 +101,7 @@ class Broker:
             other.changed.set()
         waiter = self._waiters[key] = _Waiter(key)
         now = self._clock()
-        entry = Entry(key, request, holder, "", ttl or DEFAULT_TTL, longest, now, self._id, now)
+        entry = Entry(key, request, holder, "", ttl or DEFAULT_TTL, longest, now, self.id, now)
         deadline = None if wait_seconds < 0 else asyncio.get_running_loop().time() + wait_seconds
         delivered = False
         told: Queued | None = None
@@ -195,7 +195,13 @@ class Broker:
         """Grant what can be granted, in the order of the queue."""
         if newcomer is None and not self._line.known(self._store.shared):
             return
-        granted = self._line.decide(self._clock(), self._waiters, newcomer)
+        try:
+            granted = self._line.decide(self._clock(), self._waiters, newcomer)
+        except Conflict as conflict:  # a fault of this program: the database knew better
+            log.error("the database refused a grant: %s", conflict)
+            if newcomer is not None:
+                raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
+            return
         for grant in granted:
             if grant.fresh is not None:
                 log.info("lease %s: %s for %s", grant.lease_id, grant.key, grant.fresh.holder.person)
@@ -257,6 +263,29 @@ class Broker:
             if agent := self._agents.get(piece.server):
                 agent.stop_worker(lease.id, piece.device_index, reason)
 
+    def now(self) -> float:
+        """The pool's time, in seconds since the epoch."""
+        return self._clock()
+
+    def rules(self) -> Rules:
+        """The courses and quotas."""
+        return self._store.rules()
+
+    def rules_changed(self) -> None:
+        """Those who wait may have room now, and their sentences may name other figures."""
+        self.pump()
+        self._tell_all()
+        self.on_change()
+
+    def held_by(self, key: str) -> str | None:
+        """The person who waits or holds a lease with this key."""
+        if entry := self._line.get(key):
+            return entry.holder.person
+        if found := self._store.living([key]).get(key):
+            lease = self._store.lease(found[0])
+            return lease.holder.person if lease else None
+        return None
+
     def lease(self, lease_id: str) -> Lease | None:
         """The lease with its secret."""
         return self._store.lease(lease_id)
@@ -289,7 +318,7 @@ class Broker:
         """
         self._agents[server] = agent
         now = self._clock()
-        self._store.register(server, devices, self._id, now)
+        self._store.register(server, devices, self.id, now)
         expected = {
             (lease.id, piece.device_index): (lease, piece) for lease, piece in self._store.on_server(server)
         }
@@ -314,7 +343,7 @@ class Broker:
         """The agent's stream broke; its workers may well live on."""
         if self._agents.get(server) is agent:
             del self._agents[server]
-            self._store.server_away(server, self._id, self._clock())
+            self._store.server_away(server, self.id, self._clock())
             log.warning("server %s is away", server)
 
     def worker_ready(self, server: str, lease_id: str, index: int, endpoints: tuple[str, ...]) -> None:
@@ -350,7 +379,7 @@ class Broker:
         """What only the clock brings: expiry, the longest time, idleness, and servers that stay away."""
         now = self._clock()
         if self._agents:
-            self._store.servers_seen(self._id, now)
+            self._store.servers_seen(self.id, now)
         if self._store.shared:
             self._store.servers_away(now - POOL_GRACE, now)
         for lease_id in self._store.expired(now):
@@ -403,8 +432,10 @@ class Broker:
         """Tick until cancelled."""
         while True:
             await asyncio.sleep(every)
-            with contextlib.suppress(Conflict):
+            try:
                 self.tick()
+            except Exception:  # a database that is away comes back; the clock must go on until then
+                log.exception("the clock's work was not done")
 
 
 def _time(when: float) -> str:
