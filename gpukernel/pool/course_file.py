@@ -9,7 +9,7 @@ import datetime
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pydantic
 import yaml
@@ -60,6 +60,10 @@ def _mebibytes(value: Any) -> Any:
     return value
 
 
+def _everybody(value: Any) -> Any:
+    return [EVERYBODY] if value == EVERYBODY else value
+
+
 def _name(value: str) -> str:
     if not value or len(value) > 256 or not value.isprintable() or value != value.strip():
         raise ValueError("a name has 1 to 256 printable characters")
@@ -108,7 +112,7 @@ class CourseEntry(_Strict):
     title: str = pydantic.Field("", max_length=256)
     weight: float = pydantic.Field(1.0, gt=0, le=1e6, allow_inf_nan=False)
     instructors: list[_Person] = []
-    students: list[_Person] | Literal["*"] = []
+    students: Annotated[list[_Person], pydantic.BeforeValidator(_everybody)] = []
     quota: Limits | None = None
     each_student: Limits | None = None
     each_instructor: Limits | None = None
@@ -141,7 +145,10 @@ class _Loader(yaml.SafeLoader):
 
 def _load(text: str) -> tuple[Any, dict[tuple[Any, ...], int], list[str]]:
     """The content, the line of every key and item, and what is wrong."""
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)  # it reads at once
+    except yaml.YAMLError as error:
+        return None, {}, [_no_yaml(error)]
     try:
         node = loader.get_single_node()
         lines: dict[tuple[Any, ...], int] = {}
@@ -153,9 +160,19 @@ def _load(text: str) -> tuple[Any, dict[tuple[Any, ...], int], list[str]]:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         return None, {}, [f"line {line}: {error.problem}"]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return None, {}, [f"this is no YAML: {' '.join(str(error).split())[:200]}"]
+        return None, {}, [_no_yaml(error)]
     finally:
         loader.dispose()
+
+
+def _no_yaml(error: Exception) -> str:
+    return f"this is no YAML: {' '.join(str(error).split())[:200]}"
+
+
+def _shown(part: Any) -> str:
+    """A key as sentences name it: somebody may have pasted a whole file there."""
+    text = str(part)
+    return text if len(text) <= 64 else f"{text[:60]}…"
 
 
 def _note_lines(
@@ -167,7 +184,7 @@ def _note_lines(
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else "?"
             if name in seen:
-                problems.append(f"line {key.start_mark.line + 1}: {name} stands here a second time")
+                problems.append(f"line {key.start_mark.line + 1}: {_shown(name)} stands here a second time")
             seen.add(name)
             lines[(*at, name)] = key.start_mark.line + 1
             _note_lines(value, (*at, name), lines, problems, loader)
@@ -201,12 +218,12 @@ def read_courses(text: str) -> Rules:
 
 
 def _problem(entry: Mapping[str, Any], lines: Mapping[tuple[Any, ...], int]) -> str:
-    # Pydantic's location names branches of unions too: the longest beginning that is in the file is where it is.
-    where: tuple[Any, ...] = tuple(part for part in entry["loc"] if part != "[key]")
-    at = where
-    while at and at not in lines:
-        at = at[:-1]
-    name = ".".join(str(part) for part in at) or "the file"
+    # Pydantic's location has parts that are not in the file, such as "[key]".
+    at: tuple[Any, ...] = ()
+    for part in entry["loc"]:
+        if (*at, part) in lines:
+            at = (*at, part)
+    name = ".".join(_shown(part) for part in at) or "the file"
     words = {
         "extra_forbidden": "is not known here",
         "model_type": "has entries of its own, each on a line",
@@ -222,7 +239,7 @@ def _twice(file: CoursesFile, lines: Mapping[tuple[Any, ...], int]) -> list[str]
     problems = []
     for name, course in file.courses.items():
         seen = set(course.instructors)
-        for index, person in enumerate(course.students if course.students != EVERYBODY else []):
+        for index, person in enumerate(course.students):
             if person in seen:
                 line = lines.get(("courses", name, "students", index), 1)
                 problems.append(f"line {line}: {person} is in course {name} already")
@@ -242,8 +259,7 @@ def _rules(file: CoursesFile) -> Rules:
         add(Subject("person", person=person), limits)
     courses = {}
     for name, entry in file.courses.items():
-        students = [EVERYBODY] if entry.students == EVERYBODY else entry.students
-        members = dict.fromkeys(students, "student") | dict.fromkeys(entry.instructors, "instructor")
+        members = dict.fromkeys(entry.students, "student") | dict.fromkeys(entry.instructors, "instructor")
         courses[name] = Course(name, entry.title, entry.weight, members)
         add(Subject("course", course=name), entry.quota)
         add(Subject("student", course=name), entry.each_student)

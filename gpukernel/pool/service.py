@@ -69,6 +69,8 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         try:
             async for event in places:
                 if isinstance(event, Lease):
+                    if not caller.may_use(event):  # it was given to another in between, by another pool
+                        raise Refused("invalid", "This key is in use by somebody else.")
                     yield pb.AcquireEvent(granted=messages.lease_to(event, with_secret=True))
                 else:
                     yield pb.AcquireEvent(

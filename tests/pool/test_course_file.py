@@ -70,7 +70,10 @@ def test_a_file_says_courses_members_and_all_four_levels() -> None:
         ("pool: 7\n", "line 1: pool: has entries of its own"),
         ("courses:\n  a:\n    weight: 0\n", "line 3: courses.a.weight"),
         ("courses:\n  a b: {}\n", "line 2: courses.a b: a course's name has 1 to 64"),
-        (f"courses:\n  {'x' * 65536}: {{}}\n", "no YAML"),
+        (f"courses:\n  {'x' * 65536}: {{}}\n", "line 2: mapping values are not allowed here"),
+        (f"courses:\n  ? {'x' * 65536}\n  : {{}}\n", "line 2: courses.xxx"),
+        (f"? {'x' * 65536}\n: 1\n? {'x' * 65536}\n: 1\n", "line 3: xxx"),
+        ("courses:\n  a:\n    students: anna\n", "line 3: courses.a.students: input should be a valid list"),
         ("courses:\n  a:\n    students: [anna, 7]\n", "line 3: courses.a.students.1"),
         (
             "courses:\n  a:\n    instructors: [p]\n    students:\n    - p\n",

@@ -125,10 +125,13 @@ def test_over_the_unix_socket_a_person_is_who_the_kernel_says(state: Path) -> No
 @root_only
 def test_other_accounts_stay_outside_unless_everybody_may_ask(state: Path) -> None:
     async def work() -> None:
-        async with pool(state), connecting_as(NOBODY.pw_uid, state) as address:
-            async with PoolClient(address) as client:
-                with pytest.raises(PoolError, match="No pool answers"):
-                    await client.devices()
+        async with (
+            pool(state),
+            connecting_as(NOBODY.pw_uid, state) as address,
+            PoolClient(address) as client,
+        ):
+            with pytest.raises(PoolError, match="No pool answers"):
+                await client.devices()
 
     run(work)
 
@@ -165,7 +168,7 @@ def test_tokens_say_who_and_what_for_until_they_end(state: Path) -> None:
             async with AdminClient(address, service) as client:
                 with pytest.raises(PoolError, match="Only the pool's administrator"):
                     await client.tokens()
-            for wrong in (agent, gone, secret[:-1], secret + "x", f"{anna.id}.", "", "gpk\0", "x" * 9999):
+            for wrong in (agent, gone, secret[:-1], secret + "x", f"{anna.id}.", "", "x" * 9999):
                 async with PoolClient(address, wrong) as client:
                     with pytest.raises(PoolError, match="does not know this token"):
                         await client.devices()
@@ -229,7 +232,7 @@ def test_an_instructor_sees_ends_and_shares_out_within_the_course(state: Path) -
                 lease = await anna.acquire_now("a", HALF, Holder("anna", course="ml101"))
                 assert lease.role == "student"
                 assert lease.until == pytest.approx(lease.created + 7200)
-                with pytest.raises(Refused, match="anna, as a student of ml101, holds 0.50 of their 0.50"):
+                with pytest.raises(Refused, match=r"anna, as a student of ml101, holds 0\.50 of their 0\.50"):
                     await anna.acquire_now("a2", HALF, Holder("anna", course="ml101"), wait_seconds=0)
                 private = await ben.acquire_now("b", HALF, Holder("ben"))
                 assert [one.id for one in (await prof.leases())[0]] == [lease.id]
