@@ -202,6 +202,33 @@ def run(
     running.run(command, devices, share, memory, model, course, wait, at_most, pool, state)
 
 
+@app.command()
+def resize(
+    lease: Annotated[
+        str,
+        typer.Argument(metavar="[LEASE]", help="The lease or its beginning; inside a slice it is that one."),
+    ] = "",
+    share: Annotated[
+        float | None, typer.Option("-p", metavar="SHARE", help="New share of each device's memory.")
+    ] = None,
+    memory: Annotated[
+        int | None, typer.Option("-m", metavar="MIB", help="New memory on each device, instead of a share.")
+    ] = None,
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Make a slice larger or smaller while its programs run.
+
+    \b
+    Examples:
+      gpukernel resize 3f2a -p 0.1
+      gpukernel run -p 0.05 -- sh -c "gpukernel resize -m 4096; python train.py"
+    """
+    from gpukernel.cli import holding
+
+    holding.resize(lease, share, memory, pool, state)
+
+
 @app.command("list-gpus")
 def list_gpus(pool: Pool = None, state: State = None, json: Json = False) -> None:
     """Show the pool's devices and how much of each is promised.

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from gpukernel.cli.holding import wanted_slice
 from gpukernel.cli.output import Problem, complain, estimate, seconds
 from gpukernel.pool.address import resolve_address
 from gpukernel.pool.client import PoolClient
@@ -41,16 +42,7 @@ def run(
     state: Path | None,
 ) -> None:
     """Acquire, run, release; ends this process with the program's status."""
-    if share is None and memory_mib is None:
-        raise Problem("Say how large the slice is: -p SHARE (0.05 is 5 % of a device) or -m MIB.", 2)
-    if memory_mib is not None and not 0 < memory_mib < 2**40:
-        raise Problem(f"A slice of {memory_mib} MiB is not possible; it has at least 1 MiB.", 2)
-    if devices < 1:
-        raise Problem(f"{devices} devices are not possible; ask for at least 1.", 2)
-    memory_bytes = None if memory_mib is None else memory_mib * 2**20
-    if share == 0:
-        raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", 2)
-    request = SliceRequest(share=share, memory_bytes=memory_bytes, devices=devices, model=model)
+    request = wanted_slice(share, memory_mib, devices, model)
     patience, longest = seconds(wait), seconds(at_most)
     holder = Holder(getpass.getuser(), platform.node(), course, shlex.join(command)[:80])
     try:

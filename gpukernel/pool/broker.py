@@ -20,14 +20,15 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from gpukernel.pool import resizing
 from gpukernel.pool.database import steady_clock
 from gpukernel.pool.errors import Refused
-from gpukernel.pool.line import Entry, Line, reason_for_no_room
+from gpukernel.pool.line import Entry, Granted, Line, reason_for_no_room
 from gpukernel.pool.model import Device, Holder, Lease, Queued, Slice, SliceRequest, Usage, Waiting
-from gpukernel.pool.placement import check_request, matching
+from gpukernel.pool.placement import MIB, check_request, matching
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.store import Conflict, Store
 
@@ -39,6 +40,7 @@ DEFAULT_TTL = 20.0
 LONGEST_TTL = 3600.0
 SERVER_GRACE = 30.0
 POOL_GRACE = 15.0
+RESIZE_SECONDS = 8.0
 NOTICE = 300.0
 """How long before its end a holder is told that a lease will be ended, in seconds; at most a fifth of the whole time."""
 
@@ -51,6 +53,7 @@ class Agent(Protocol):
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None: ...
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None: ...
     def interrupt_worker(self, lease_id: str, device_index: int) -> None: ...
+    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None: ...
 
 
 @dataclass(eq=False)
@@ -74,6 +77,8 @@ class Broker:
         self._ordered: set[tuple[str, str]] = set()  # workers that an attached agent was told to start
         self._waiters: dict[str, _Waiter] = {}
         self._starting: dict[str, _Waiter] = {}
+        self._resizing: dict[str, set[asyncio.Event]] = {}
+        self._capping: set[tuple[str, str, int]] = set()  # caps that an attached agent was told to set
         self._free: int | None = None
         self._line = Line(store, self.id)
         self.on_change: Callable[[], None] = lambda: None  # tells the other pools on this database
@@ -202,6 +207,12 @@ class Broker:
             if newcomer is not None:
                 raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
             return
+        self._hand_out(granted)
+        if granted or newcomer is not None:
+            self._tell_all()
+            self.on_change()
+
+    def _hand_out(self, granted: Iterable[Granted]) -> None:
         for grant in granted:
             if grant.fresh is not None:
                 log.info("lease %s: %s for %s", grant.lease_id, grant.key, grant.fresh.holder.person)
@@ -209,9 +220,6 @@ class Broker:
         for grant in granted:
             if grant.fresh is not None:
                 self._start_workers(grant.fresh, grant.fresh.slices)
-        if granted or newcomer is not None:
-            self._tell_all()
-            self.on_change()
 
     def _serve(self, key: str, lease_id: str) -> None:
         """The call that waits for `key` here gets this lease."""
@@ -244,6 +252,82 @@ class Broker:
                     agent.interrupt_worker(lease_id, piece.device_index)
         return lease
 
+    async def resize(self, lease_id: str, request: SliceRequest) -> Lease | None:
+        """Make the slices of a live lease larger or smaller; returns when its workers have their new caps.
+
+        Raises
+        ------
+        Refused
+            With the figures; the lease keeps its size then.
+        """
+        check_request(replace(request, devices=1, model=""))
+        self.pump()
+        now = self._clock()
+        try:
+            granted = self._line.decide(
+                now,
+                self._waiters,
+                then=lambda db, rules, queue: resizing.begin(db, rules, queue, lease_id, request, now),
+            )
+        except Conflict as conflict:
+            log.error("the database refused a grant: %s", conflict)
+            raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
+        self._hand_out(granted)
+        self._tell_all()
+        self._order_caps()
+        self.on_change()
+        waiter = asyncio.Event()
+        self._resizing.setdefault(lease_id, set()).add(waiter)
+        try:
+            async with asyncio.timeout(RESIZE_SECONDS):
+                while resizing.outcome(self._store, lease_id)[0]:
+                    waiter.clear()
+                    await waiter.wait()
+        except TimeoutError:
+            resizing.give_up(
+                self._store, lease_id, "its GPU server did not answer in time; the slice keeps what it has."
+            )
+            self._order_caps()
+        finally:
+            self._resizing[lease_id].discard(waiter)
+            if not self._resizing[lease_id]:
+                del self._resizing[lease_id]
+        if sentence := resizing.outcome(self._store, lease_id)[1]:
+            raise Refused("allocated", sentence[:1].upper() + sentence[1:])
+        return self._store.lease(lease_id)
+
+    def _order_caps(self) -> None:
+        """Tell the agents that are attached here which caps are not what they should be, each once."""
+        for cap in resizing.wrong_caps(self._store, self._agents):
+            order = (cap.lease_id, cap.device_id, cap.memory_bytes)
+            if order not in self._capping:
+                self._capping.add(order)
+                agent = self._agents[cap.server]
+                agent.limit_worker(cap.lease_id, cap.device_index, cap.memory_bytes, cap.weight)
+
+    def worker_limited(
+        self, server: str, lease_id: str, index: int, memory_bytes: int, done: bool, allocated: int
+    ) -> None:
+        """A worker's cap is `memory_bytes`, or could not be lowered to that because `allocated` bytes are in use."""
+        device_id = f"{server}/{index}"
+        self._capping.discard((lease_id, device_id, memory_bytes))
+        if done:
+            resizing.capped(self._store, lease_id, device_id, memory_bytes, self._clock())
+        else:
+            used = -(-allocated // MIB)
+            resizing.give_up(
+                self._store,
+                lease_id,
+                f"{used} MiB are allocated on {device_id}; the slice cannot shrink to {memory_bytes // MIB} MiB. "
+                "Free memory first, or ask for at least that much.",
+            )
+        self._order_caps()
+        for waiter in self._resizing.get(lease_id, ()):
+            waiter.set()
+        self.pump()
+        self._tell_all()
+        self.on_change()
+
     def end(self, lease_id: str, reason: str) -> Lease | None:
         """End a lease: stop its workers, and free its memory when they are dead."""
         lease = self._store.lease(lease_id)
@@ -254,6 +338,8 @@ class Broker:
             self._stop_workers(lease, reason)
             if waiter := self._starting.get(lease_id):
                 waiter.changed.set()
+            for resizer in self._resizing.get(lease_id, ()):
+                resizer.set()
             self.on_change()
         return self._store.lease(lease_id)
 
@@ -323,6 +409,8 @@ class Broker:
             (lease.id, piece.device_index): (lease, piece) for lease, piece in self._store.on_server(server)
         }
         self._ordered -= {(lease.id, piece.device_id) for lease, piece in expected.values()}
+        self._capping = {order for order in self._capping if not order[1].startswith(f"{server}/")}
+        self._store.forget_caps(server)
         for (lease_id, index), endpoints in workers.items():
             lease, piece = expected.pop((lease_id, index), (None, None))
             if lease is None or piece is None:
@@ -336,6 +424,7 @@ class Broker:
             self._worker_died(
                 lease_id, piece.device_id, "its worker ended while the pool or its server was away"
             )
+        self._order_caps()
         self.pump()
         self._tell_all()
 
@@ -426,6 +515,10 @@ class Broker:
                         self._start_workers(lease, [piece])
                     elif lease.state == "ending" and (lease.id, piece.device_id) in self._ordered:
                         self._stop_workers(lease, lease.end_reason)
+            self._order_caps()
+            for resizers in self._resizing.values():
+                for resizer in resizers:
+                    resizer.set()
             self._tell_all()
 
     async def run(self, every: float = 1.0) -> None:

@@ -166,6 +166,23 @@ class PoolClient:
         """End the lease's GPU work where it does not end by itself within a second; the lease stays."""
         await self._call("Interrupt", pb.InterruptRequest(lease_id=lease_id))
 
+    async def resize(self, lease_id: str, slice: SliceRequest) -> Lease:
+        """Make the slices of a live lease as large as `slice` says, each, while its programs run.
+
+        Raises
+        ------
+        Refused
+            With the pool's sentence and its figures; the lease keeps its size.
+        """
+        request = pb.ResizeRequest(lease_id=lease_id, slice=messages.request_to(slice))
+        reply = await self._call("Resize", request)
+        if reply.WhichOneof("result") == "refused":
+            raise Refused(reply.refused.code, reply.refused.sentence)
+        lease = messages.lease_from(reply.lease)
+        if lease.state != "live":
+            raise LeaseEnded(lease.end_reason)
+        return lease
+
     async def devices(self) -> list[Device]:
         """Every device that the pool knows."""
         reply = await self._call("ListDevices", pb.ListDevicesRequest())

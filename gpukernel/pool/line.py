@@ -12,7 +12,7 @@ totals, and only the `DEVICES_FOR_A_PROMISE` emptiest devices of a kind are look
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpukernel.pool.fairness import Profile, fair_order, promise
 from gpukernel.pool.model import Device, Holder, Lease, SliceRequest, Waiting
 from gpukernel.pool.placement import MIB, DeviceClass, Placement, best_fit, matching, slice_bytes
 from gpukernel.pool.quota import Account, Claim, Standing, millionths, never, refusal
+from gpukernel.pool.resizing import Queue
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.schema import ledger, requests
 from gpukernel.pool.store import Store
@@ -74,6 +75,17 @@ class _Walk:
     closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise
     profiles: dict[str, Profile] = field(default_factory=dict)  # devices on which something is promised
     promises: int = 0
+
+    def room(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
+        """Whether `size` bytes of a device, for `length` seconds, delay nobody who waits."""
+        if kind in self.closed:
+            return False
+        profile = self.profiles.get(device_id)
+        return profile is None or profile.earliest(size, length, self.now) <= self.now
+
+    def waited_for(self, whose: Iterable[Account]) -> str:
+        """The sentence of somebody who waits for one of these quotas; empty where nobody does."""
+        return next((self.full[account] for account in whose if account in self.full), "")
 
     def add(self, entry: Entry, claim: Claim) -> None:
         """What `entry` takes or is promised counts for those behind it."""
@@ -213,13 +225,21 @@ class Line:
 
     # --- deciding ---
 
-    def decide(self, now: float, here: Iterable[str], newcomer: Entry | None = None) -> list[Granted]:
+    def decide(
+        self,
+        now: float,
+        here: Iterable[str],
+        newcomer: Entry | None = None,
+        then: Callable[[sa.Connection, Rules, Queue], None] | None = None,
+    ) -> list[Granted]:
         """Grant everything that can be granted at `now`, in one transaction; `newcomer` waits if it gets nothing.
 
         Parameters
         ----------
         here
             Keys for which this process holds a call.
+        then
+            Done in the same transaction for somebody who does not wait, with what those who wait leave; may raise `Refused`.
 
         Raises
         ------
@@ -238,7 +258,10 @@ class Line:
                 if newcomer is not None:
                     self._doubtful.add(newcomer.key)
                     newcomer = self._admit(rules, kinds, newcomer, row.ticket + 1)
-                granted = self._serve(db, rules, kinds, now, set(here), newcomer)
+                walk = _Walk(now)
+                granted = self._serve(db, rules, kinds, walk, set(here), newcomer)
+                if then is not None:
+                    then(db, rules, walk)
                 if newcomer is not None and newcomer.key not in {g.key for g in granted}:
                     self._put(db, newcomer, newcomer.ticket)
                 self._drop(db, [g.key for g in granted])
@@ -276,7 +299,7 @@ class Line:
         db: sa.Connection,
         rules: Rules,
         kinds: list[DeviceClass],
-        now: float,
+        walk: _Walk,
         here: set[str],
         newcomer: Entry | None,
     ) -> list[Granted]:
@@ -287,7 +310,6 @@ class Line:
         self._starts, self._reasons = {}, {}
         order = self._sorted(db, rules, entries)
         living = self._store.living(self._doubtful & set(entries), db) if self._doubtful else {}
-        walk = _Walk(now)
         granted = []
         for number, entry in enumerate(order[:DEPTH]):
             if entry.key in living:
@@ -295,7 +317,7 @@ class Line:
                 if state in ("starting", "live"):
                     granted.append(Granted(entry.key, lease_id))
                 continue  # its old lease is ending: wait for that
-            if entry.key not in here and entry.seen < now - ABSENT:
+            if entry.key not in here and entry.seen < walk.now - ABSENT:
                 continue  # nobody would take it
             if walk.closed.issuperset(kinds):
                 continue  # only those with a lease of their own can get anything now

@@ -83,7 +83,10 @@ class Lease:
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of the pool; `promised_bytes` of its memory belong to leases."""
+    """One GPU of the pool; `promised_bytes` of its memory belong to leases.
+
+    `trouble` says in words why it is not `available`.
+    """
 
     id: str
     server: str
@@ -93,6 +96,7 @@ class Device:
     promised_bytes: int = 0
     leases: int = 0
     available: bool = True
+    trouble: str = ""
     compute_capability: str = ""
     multiprocessors: int = 0
 

@@ -34,6 +34,7 @@ __all__ = [
     "requests",
     "servers",
     "slices",
+    "spans",
     "tokens",
 ]
 
@@ -68,6 +69,8 @@ servers = Table(
     Column("pool", String, nullable=False, server_default=""),  # the process that its agent speaks with
     Column("seen", Float, nullable=False, server_default="0"),
     Column("away_since", Float, nullable=True),
+    Column("draining", Boolean, nullable=False, server_default=text("false")),  # it gets no new leases
+    Column("drain_until", Float, nullable=True),  # those that it has end then at the latest
 )
 
 devices = Table(
@@ -81,7 +84,9 @@ devices = Table(
     Column("promised_bytes", BigInteger, nullable=False, default=0),
     Column("compute_capability", String, nullable=False, default=""),
     Column("multiprocessors", Integer, nullable=False, default=0),
+    # May be promised: its agent is attached, nobody drains its server, and it works.
     Column("available", Boolean, nullable=False, server_default=text("false")),
+    Column("fault", String, nullable=False, server_default=""),  # what its agent says is wrong with it
     CheckConstraint("promised_bytes >= 0 AND promised_bytes <= memory_bytes", name="never_promised_twice"),
     # Best fit is one step in this index, however many devices there are.
     Index("devices_by_room", "name", "memory_bytes", "available", "promised_bytes", "id"),
@@ -110,6 +115,7 @@ leases = Table(
     Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
     Column("ended", Float, nullable=False, default=0.0),
     Column("end_reason", String, nullable=False, default=""),
+    Column("resize_refusal", String, nullable=False, server_default=""),  # of the last resize
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
     # One key, one living lease: asking twice cannot give two.
     _living("one_living_lease_a_key", "key", condition="state <> 'ended'", unique=True),
@@ -124,7 +130,9 @@ slices = Table(
     Column("lease_id", ForeignKey("leases.id"), primary_key=True),
     Column("ordinal", Integer, primary_key=True),
     Column("device_id", ForeignKey("devices.id"), nullable=False, index=True),
-    Column("memory_bytes", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),  # promised
+    Column("wanted_bytes", BigInteger, nullable=True),  # it is being resized to this
+    Column("limit_bytes", BigInteger, nullable=False, server_default="0"),  # the cap that its worker has
     Column("weight", Float, nullable=False),
     Column("worker", String, nullable=False),  # starting, ready, gone
     Column("endpoints", String, nullable=False, default=""),  # separated by spaces
@@ -137,6 +145,18 @@ slices = Table(
     Column("idle_seconds", Float, nullable=False, default=0.0),
     CheckConstraint("worker IN ('starting', 'ready', 'gone')", name="known_worker"),
     _living("slices_in_use", "device_id", "lease_id", condition="worker <> 'gone'"),
+)
+
+# What a lease held from when until when: a row for every size that it had.
+spans = Table(
+    "spans",
+    metadata,
+    Column("lease_id", ForeignKey("leases.id"), primary_key=True),
+    Column("begins", Float, primary_key=True),
+    Column("ends", Float, nullable=True),
+    Column("share", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Index("spans_by_end", "ends"),
 )
 
 # --- who may hold what ---

@@ -110,6 +110,14 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         await self._lease(request.lease_id, context)
         return pb.InterruptReply(lease=self._message(self._broker.interrupt(request.lease_id)))
 
+    async def Resize(self, request: Any, context: Any) -> Any:
+        await self._lease(request.lease_id, context)
+        try:
+            lease = await self._broker.resize(request.lease_id, messages.request_from(request.slice))
+        except Refused as refusal:
+            return pb.ResizeReply(refused=pb.Refused(code=refusal.code, sentence=str(refusal)))
+        return pb.ResizeReply(lease=self._message(lease))
+
     @staticmethod
     def _message(lease: Lease | None) -> Any:
         return messages.lease_to(lease) if lease is not None else None
@@ -156,6 +164,12 @@ class _Stream:
     def interrupt_worker(self, lease_id: str, device_index: int) -> None:
         message = pb.InterruptWorker(lease_id=lease_id, device_index=device_index)
         self.outgoing.put_nowait(pb.PoolMessage(interrupt_worker=message))
+
+    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
+        message = pb.LimitWorker(
+            lease_id=lease_id, device_index=device_index, memory_bytes=memory_bytes, weight=weight
+        )
+        self.outgoing.put_nowait(pb.PoolMessage(limit_worker=message))
 
 
 class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
@@ -210,4 +224,14 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
                 elif kind == "worker_ended":
                     ended = request.worker_ended
                     self._broker.worker_ended(server, ended.lease_id, ended.device_index, ended.reason)
+                elif kind == "worker_limited":
+                    cap = request.worker_limited
+                    self._broker.worker_limited(
+                        server,
+                        cap.lease_id,
+                        cap.device_index,
+                        cap.memory_bytes,
+                        cap.done,
+                        cap.allocated_bytes,
+                    )
         stream.outgoing.put_nowait(None)

@@ -23,6 +23,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gpukernel.pool import accounts
 from gpukernel.pool.database import database_url, open_database
+from gpukernel.pool.history import close_span, open_span
 from gpukernel.pool.model import Device, Holder, Lease, Slice, Usage
 from gpukernel.pool.placement import DeviceClass, Placement
 from gpukernel.pool.quota import millionths
@@ -294,6 +295,7 @@ class Store:
                     "ordinal": ordinal,
                     "device_id": piece.device.id,
                     "memory_bytes": piece.memory_bytes,
+                    "limit_bytes": piece.memory_bytes,
                     "weight": piece.memory_bytes / piece.device.memory_bytes,
                     "worker": "starting",
                     "endpoints": "",
@@ -301,6 +303,7 @@ class Store:
                 for ordinal, piece in enumerate(placed)
             ]
             db.execute(slices.insert(), rows)
+            open_span(db, lease_id, share, memory, now)
         except IntegrityError as error:
             raise Conflict(str(error.orig)) from None
         return Lease(
@@ -347,6 +350,16 @@ class Store:
             )
             return next(iter(self._leases(leases.c.id == lease_id, db)), None)
 
+    def forget_caps(self, server: str) -> None:
+        """The agent of a server attaches: what caps its workers have is not known."""
+        here = sa.select(devices.c.id).where(devices.c.server == server)
+        with self.engine.begin() as db:
+            db.execute(
+                slices.update()
+                .where(slices.c.device_id.in_(here), slices.c.worker != "gone")
+                .values(limit_bytes=0)
+            )
+
     def end(self, lease_id: str, reason: str, now: float) -> bool:
         """Begin to end a lease: its workers must be stopped now.  False where it was ending already."""
         with self.deciding() as (db, _):
@@ -384,6 +397,7 @@ class Store:
         row = db.execute(sa.select(leases).where(leases.c.id == lease_id)).one()
         whose = accounts.accounts_of(row.person, row.course)
         accounts.refund(db, self.rules(db), whose, row.role, row.share, row.memory_bytes, now)
+        close_span(db, lease_id, now)
 
     def renew(self, lease_ids: Iterable[str], now: float) -> None:
         """Signs of life of these leases; those that are ending stay so."""

@@ -26,13 +26,17 @@ class Agent:
         self.alive: set[tuple[str, int]] = set()
         self.to_start: list[tuple[str, int]] = []
         self.to_stop: list[tuple[str, int]] = []
+        self.to_limit: list[tuple[str, int, int]] = []
+        self.caps: dict[tuple[str, int], int] = {}  # of living workers
+        self.used: dict[tuple[str, int], int] = {}  # what their programs have allocated
 
     def attach(self) -> None:
-        self.to_start, self.to_stop = [], []
+        self.to_start, self.to_stop, self.to_limit = [], [], []
         self.broker.attach(self.name, self, self.devices, dict.fromkeys(self.alive, ("unix:/x",)))
 
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
         self.to_start.append((lease.id, device_index))
+        self.caps[lease.id, device_index] = memory_bytes
         if self.prompt:
             self.start()
 
@@ -40,6 +44,21 @@ class Agent:
         self.to_stop.append((lease_id, device_index))
         if self.prompt:
             self.stop()
+
+    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
+        self.to_limit.append((lease_id, device_index, memory_bytes))
+        if self.prompt:
+            self.limit()
+
+    def limit(self) -> None:
+        while self.to_limit:
+            lease_id, index, size = self.to_limit.pop(0)
+            if (lease_id, index) not in self.alive:
+                continue
+            used = self.used.get((lease_id, index), 0)
+            if done := used <= size:
+                self.caps[lease_id, index] = size
+            self.broker.worker_limited(self.name, lease_id, index, size, done, used)
 
     def start(self) -> None:
         while self.to_start:
