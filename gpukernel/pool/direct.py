@@ -51,7 +51,7 @@ def matching_in_mode(
     Raises
     ------
     Refused
-        ``no_direct`` where the program's machine allows none; else as `matching`.
+        ``no_direct`` where the program's machine does not allow it, or its server is away; else as `matching`.
     """
     if request.mode != "direct":
         return matching(request, known)
@@ -60,5 +60,10 @@ def matching_in_mode(
         raise Refused(
             "no_direct",
             "No GPU server on this machine allows direct mode; its agent must run here with --direct, or use remote mode.",
+        )
+    if not machine.kinds:
+        raise Refused(
+            "no_direct",
+            "The GPU server on this machine offers no device now; try again later, or use remote mode.",
         )
     return matching(request, machine.kinds, "this machine")

@@ -50,7 +50,7 @@ def test_what_this_machine_cannot_give_is_said_of_this_machine() -> None:
             SliceRequest(0.5, model="A100", mode="direct", machine="m1"),
             "This machine has no A100; it has V100",
         ),
-        (request("direct", "m2"), "This machine has no device: no GPU server is attached"),
+        (request("direct", "m2"), "The GPU server on this machine offers no device now"),
     ):
         with pytest.raises(Refused, match=sentence):
             matching_in_mode(wish, [A100, V100], MACHINES)
@@ -216,7 +216,7 @@ def test_a_server_that_is_away_is_no_place_and_one_that_comes_back_is(tmp_path: 
             await get(world, f"h{number}", request("direct", share=1.0))
         asked, _ = await waits(world, "k", request("direct", share=0.5))
         world.broker.detach("here", here)
-        with pytest.raises(Refused, match="This machine has no device"):
+        with pytest.raises(Refused, match="offers no device now"):
             await get(world, "j", request("direct", share=0.5))
         here.direct_machine = ""  # its agent was started again without --direct
         here.attach()
