@@ -164,6 +164,10 @@ class Agent:
             work = self._start(message.start_worker)
         elif kind == "stop_worker":
             work = self._stop(message.stop_worker)
+        elif kind == "limit_worker":
+            work = self._limit(message.limit_worker)
+        elif kind != "interrupt_worker":
+            return  # a newer pool's word
         else:
             order = message.interrupt_worker
             work = self._workers.interrupt((order.lease_id, order.device_index))
@@ -193,6 +197,21 @@ class Agent:
             return
         self._tell(_heartbeat(await self._workers.statuses([key])))  # its last figures
         await self._workers.stop(key, stop.reason)
+
+    async def _limit(self, order: Any) -> None:
+        key = (order.lease_id, order.device_index)
+        slices = self._direct if key in self._direct else self._workers
+        allocated = await slices.limit(key, order.memory_bytes, order.weight)
+        if allocated is None:
+            return  # it is dead, which is told anyway
+        answer = pb.WorkerLimited(
+            lease_id=key[0],
+            device_index=key[1],
+            memory_bytes=order.memory_bytes,
+            done=not allocated,
+            allocated_bytes=allocated,
+        )
+        self._tell(pb.AgentMessage(worker_limited=answer))
 
     def _worker_ended(self, key: Key, reason: str) -> None:
         ended = pb.WorkerEnded(lease_id=key[0], device_index=key[1], reason=reason)

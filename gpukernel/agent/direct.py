@@ -75,6 +75,14 @@ class _Slice:
     ordered: asyncio.Event = field(default_factory=asyncio.Event)  # that it ends
     looked: list[tuple[float, float]] = field(default_factory=list)  # time and seconds of compute, of late
 
+    def record(self) -> None:
+        """Note for a later agent what the user must not change."""
+        kept = {"memory_bytes": self.memory_bytes, "weight": self.weight, "user": self.user}
+        path = self.directory.with_suffix(".json")
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(kept))
+        new.replace(path)
+
     def share_of_time(self, now: float) -> float:
         """How much of the last `SHARE_SECONDS` the device worked for it, 0 to 1."""
         self.looked = [look for look in self.looked if now - look[0] <= SHARE_SECONDS]
@@ -142,6 +150,8 @@ class DirectSlices:
 
     def adopt(self) -> None:
         """Take up the slices that an earlier agent made; clear away what is no slice."""
+        for half in self._state.glob("*.new"):
+            half.unlink()
         for record in self._state.glob("*.json"):
             directory = record.with_suffix("")
             lease_id, _, index = directory.name.rpartition("-")
@@ -211,9 +221,32 @@ class DirectSlices:
         if user != os.getuid():
             for path in (*directory.iterdir(), directory):
                 os.chown(path, user, -1)
-        record = {"memory_bytes": memory_bytes, "weight": weight, "user": user}
-        directory.with_suffix(".json").write_text(json.dumps(record))
-        return _Slice(directory, memory_bytes, weight, user, table)
+        one = _Slice(directory, memory_bytes, weight, user, table)
+        one.record()
+        return one
+
+    async def limit(self, key: Key, memory_bytes: int, weight: float) -> int | None:
+        """Change a slice's cap and weight; returns 0, or the bytes that its programs hold where those are more; None: there is none."""
+        async with self._orders[key]:
+            one = self._slices.get(key)
+            if one is None:
+                self._orders.pop(key, None)
+                return None
+            self._judge(key, one, {use.pid: use for use in self._uses(key[1])})  # what they hold now
+            before, smaller = one.memory_bytes, memory_bytes < one.memory_bytes
+            try:
+                if smaller and (used := _used(one, self._members(one)[0])) > memory_bytes:
+                    return used
+                one.table.limit(memory_bytes, weight)
+                # A program that took the last of the old cap meanwhile keeps it.
+                if smaller and (used := _used(one, self._members(one)[0])) > memory_bytes:
+                    one.table.limit(before, one.weight)
+                    return used
+                one.memory_bytes, one.weight = memory_bytes, weight
+                one.record()
+            except TableBroken:
+                return None  # the watch ends it
+            return 0
 
     async def stop(self, key: Key, reason: str = "stopped") -> None:
         """End the slice's programs, then the slice; `ended` follows, also where there was none."""
@@ -288,10 +321,9 @@ class DirectSlices:
                 continue
             with contextlib.suppress(TableBroken):
                 members, _ = self._members(one)
-                said = sum(slot.counted_bytes + slot.overhead_bytes for _, slot in members)
                 peak, launches = one.table.figures
                 launches += sum(slot.launches for _, slot in members)
-                used = max(said, sum(one.measured.values()))
+                used = _used(one, members)
                 one.peak_bytes = max(one.peak_bytes, min(peak, one.memory_bytes), used)
                 last = max((slot.last_launch for _, slot in members), default=0.0)
                 found[key] = Usage(
@@ -423,6 +455,12 @@ class DirectSlices:
                     if any(key[0] == lease_id for key in self._slices):
                         return lease_id
         return ""
+
+
+def _used(one: _Slice, members: Iterable[tuple[Identity, Slot]]) -> int:
+    """Bytes that the slice's programs hold, by the larger of their own account and the device's."""
+    said = sum(slot.counted_bytes + slot.overhead_bytes for _, slot in members)
+    return max(said, sum(one.measured.values()))
 
 
 async def _end(processes: Iterable[Identity]) -> None:

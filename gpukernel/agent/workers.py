@@ -155,6 +155,23 @@ class Workers:
                 await handle.wait()
         handle.kill()
 
+    async def limit(self, key: Key, memory_bytes: int, weight: float) -> int | None:
+        """Change a worker's cap and weight; returns 0, or the bytes that are allocated where those are more; None: it is dead."""
+        async with self._orders[key]:  # two caps must not overtake each other, nor a start
+            if (handle := self._handles.get(key)) is None:
+                self._orders.pop(key, None)
+                return None
+            try:
+                await handle.limit(memory_bytes, weight)
+            except ValueError:
+                try:
+                    return max((await handle.status()).memory_used_bytes, memory_bytes + 1)
+                except WorkerGone:
+                    return None
+            except WorkerGone:
+                return None
+            return 0
+
     async def interrupt(self, key: Key) -> None:
         """Have a worker end the work that does not end by itself."""
         if handle := self._handles.get(key):

@@ -10,6 +10,8 @@ import typer
 from gpukernel import __version__
 from gpukernel.cli.demo import demo
 from gpukernel.cli.kernelspec import app as kernelspec_app
+from gpukernel.cli.quota import app as quota_app
+from gpukernel.cli.token import app as token_app
 
 __all__ = ["app"]
 
@@ -22,6 +24,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(kernelspec_app, name="kernelspec")
+app.add_typer(quota_app, name="quota")
+app.add_typer(token_app, name="token")
 app.command()(demo)
 
 Pool = Annotated[
@@ -109,18 +113,29 @@ def up(
 @app.command()
 def pool(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Also listen on TCP, with tokens.")] = "",
+    everybody: Annotated[
+        bool,
+        typer.Option(
+            "--everybody",
+            help="Every account of this machine may ask over the unix socket, each for itself.",
+        ),
+    ] = False,
     state: State = None,
     verbose: Verbose = False,
 ) -> None:
     """Run the pool alone; GPU servers join it with “gpukernel agent”.
 
+    Its state is an SQLite file in the state directory, or the PostgreSQL database that GPUKERNEL_DATABASE names; several pools may
+    share one.
+
     \b
-    Example:
+    Examples:
       gpukernel pool --listen 0.0.0.0:7437 --state /var/lib/gpukernel
+      GPUKERNEL_DATABASE=postgresql://pool@db.example.edu/pool gpukernel pool --listen 0.0.0.0:7437
     """
     from gpukernel.cli import services
 
-    services.pool(listen, state, verbose)
+    services.pool(listen, everybody, state, verbose)
 
 
 @app.command()
@@ -164,11 +179,19 @@ def run(
         str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")
     ] = "",
     wait: Annotated[
-        float,
+        str,
         typer.Option(
-            metavar="SECONDS", help="Longest wait in the queue; 0 fails at once, -1 waits for ever."
+            metavar="TIME", help="Longest wait in the queue, such as 10m; 0 fails at once, -1 waits for ever."
         ),
-    ] = -1,
+    ] = "-1",
+    at_most: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Give the slice back after this time in any case; such a program may start before others whom it cannot delay.",
+        ),
+    ] = "0",
+    course: Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")] = "",
     direct: Annotated[
         bool,
         typer.Option("--direct", help="On a GPU server itself: use the GPU there, at native speed."),
@@ -185,11 +208,39 @@ def run(
       gpukernel run -p 0.05 -- python train.py
       gpukernel run -m 2048 --model V100 -- ./a.out --size 100
       gpukernel run -n 2 -p 0.5 -- python two_devices.py
+      gpukernel run -p 0.5 --course ml101 --wait 10m --at-most 30m -- python train.py
       gpukernel run --direct -p 0.1 -- python train.py
     """
     from gpukernel.cli import running
 
-    running.run(command, devices, share, memory, model, wait, direct, pool, state)
+    running.run(command, devices, share, memory, model, course, wait, at_most, direct, pool, state)
+
+
+@app.command()
+def resize(
+    lease: Annotated[
+        str,
+        typer.Argument(metavar="[LEASE]", help="The lease or its beginning; inside a slice it is that one."),
+    ] = "",
+    share: Annotated[
+        float | None, typer.Option("-p", metavar="SHARE", help="New share of each device's memory.")
+    ] = None,
+    memory: Annotated[
+        int | None, typer.Option("-m", metavar="MIB", help="New memory on each device, instead of a share.")
+    ] = None,
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Make a slice larger or smaller while its programs run.
+
+    \b
+    Examples:
+      gpukernel resize 3f2a -p 0.1
+      gpukernel run -p 0.05 -- sh -c "gpukernel resize -m 4096; python train.py"
+    """
+    from gpukernel.cli import holding
+
+    holding.resize(lease, share, memory, pool, state)
 
 
 @app.command("list-gpus")

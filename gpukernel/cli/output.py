@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Problem", "age", "bar", "complain", "print_json", "size"]
+__all__ = ["Problem", "age", "bar", "complain", "estimate", "print_json", "seconds", "size"]
 
 
 class Problem(Exception):
@@ -47,6 +48,35 @@ def age(since: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def estimate(seconds: float) -> str:
+    """What the pool promises to somebody who waits, as the end of a sentence; nothing where it can promise nothing."""
+    if seconds < 0:
+        return ""
+    return (
+        f" It starts within {seconds:.0f} s."
+        if seconds < 100
+        else f" It starts within {seconds / 60:.0f} min."
+    )
+
+
+_TIME = re.compile(r"(-1|\d+(?:\.\d+)?) ?(s|m|min|h|d)?")
+_SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str) -> float:
+    """A time on the command line: ``90``, ``90s``, ``10m``, ``2h``, ``1d``; ``-1`` stays what it is.
+
+    Raises
+    ------
+    Problem
+        When it is none.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise Problem(f"“{text[:40]}” is no time; write seconds, or 90s, 10m, 2h.", 2)
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def bar(part: int, whole: int, width: int = 10) -> str:

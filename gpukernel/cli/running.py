@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpukernel.cli.output import Problem, complain
+from gpukernel.cli.holding import wanted_slice
+from gpukernel.cli.output import Problem, complain, estimate, seconds
 from gpukernel.pool.address import resolve_address
 from gpukernel.pool.client import PoolClient
 from gpukernel.pool.errors import PoolError
@@ -38,27 +39,21 @@ def run(
     share: float | None,
     memory_mib: int | None,
     model: str,
-    wait: float,
+    course: str,
+    wait: str,
+    at_most: str,
     direct: bool,
     pool: str | None,
     state: Path | None,
 ) -> None:
     """Acquire, run, release; ends this process with the program's status."""
-    if share is None and memory_mib is None:
-        raise Problem("Say how large the slice is: -p SHARE (0.05 is 5 % of a device) or -m MIB.", 2)
-    if memory_mib is not None and not 0 < memory_mib < 2**40:
-        raise Problem(f"A slice of {memory_mib} MiB is not possible; it has at least 1 MiB.", 2)
-    if devices < 1:
-        raise Problem(f"{devices} devices are not possible; ask for at least 1.", 2)
-    memory_bytes = None if memory_mib is None else memory_mib * 2**20
-    if share == 0:
-        raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", 2)
-    request = SliceRequest(share, memory_bytes, devices, model)
+    request = wanted_slice(share, memory_mib, devices, model)
     if direct:
         request = replace(request, mode="direct", machine=machine_identity(), user=os.getuid())
-    holder = Holder(getpass.getuser(), platform.node(), "", shlex.join(command)[:80])
+    patience, longest = seconds(wait), seconds(at_most)
+    holder = Holder(getpass.getuser(), platform.node(), course, shlex.join(command)[:80])
     try:
-        status = asyncio.run(_run(command, request, holder, wait, resolve_address(pool, state)))
+        status = asyncio.run(_run(command, request, holder, patience, longest, resolve_address(pool, state)))
     except PoolError as error:
         raise Problem(str(error)) from None
     except KeyboardInterrupt:
@@ -66,9 +61,11 @@ def run(
     sys.exit(status)
 
 
-async def _run(command: list[str], request: SliceRequest, holder: Holder, wait: float, address: str) -> int:
+async def _run(
+    command: list[str], request: SliceRequest, holder: Holder, wait: float, longest: float, address: str
+) -> int:
     async with PoolClient(address) as client:
-        lease = await _acquire(client, request, holder, wait)
+        lease = await _acquire(client, request, holder, wait, longest)
         try:
             with tempfile.TemporaryDirectory(prefix="gpukernel-run-") as folder:
                 try:
@@ -87,13 +84,16 @@ async def _run(command: list[str], request: SliceRequest, holder: Holder, wait: 
                 complain(f"{error} The slice goes back by itself when its time is over.")
 
 
-async def _acquire(client: PoolClient, request: SliceRequest, holder: Holder, wait: float) -> Lease:
+async def _acquire(
+    client: PoolClient, request: SliceRequest, holder: Holder, wait: float, longest: float
+) -> Lease:
     shown = False
     terminal = sys.stderr.isatty()
-    async for event in client.acquire(f"run-{uuid.uuid4()}", request, holder, wait_seconds=wait):
+    key = f"run-{uuid.uuid4()}"
+    async for event in client.acquire(key, request, holder, wait, longest_seconds=longest):
         if isinstance(event, Queued):
             shown = True
-            line = f"gpukernel: waiting: {event.reason}"
+            line = f"gpukernel: waiting: {event.reason}{estimate(event.estimate_seconds)}"
             print(
                 f"\r\x1b[K{line}" if terminal else line,
                 end="" if terminal else "\n",

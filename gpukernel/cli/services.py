@@ -106,15 +106,16 @@ def up(
     _run(work())
 
 
-def pool(listen: str, state: Path | None, verbose: bool) -> None:
+def pool(listen: str, everybody: bool, state: Path | None, verbose: bool) -> None:
     """The pool alone."""
     _log(verbose)
     directory = resolve_state(state)
 
     async def work() -> None:
-        async with serve(directory, listen) as running:
+        async with serve(directory, listen, everybody=everybody) as running:
             tokens = (
-                f" Tokens: {directory}/pool.token for people, {directory}/agent.token for GPU servers."
+                f" Tokens: {directory}/pool.token for JupyterHub, {directory}/agent.token for GPU servers; "
+                "for people: gpukernel token create."
                 if listen
                 else ""
             )

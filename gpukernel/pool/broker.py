@@ -2,28 +2,35 @@
 
 Guarantees
 ----------
-* First come, first served: nobody is passed by a later request for a device that they could use.
-* One living lease a key, so asking again is harmless.
-* A lease ends by release, by expiry, by the death of a worker, or with its server; its memory is promised again only
-  when its workers are dead.
+* Fair between courses, first come first served within one, and nobody is delayed by who passes them (`gpukernel.pool.fairness`).
+* Nothing is granted above a quota of the pool, the course, the person's role in it, or the person (`gpukernel.pool.quota`).
+* One living lease a key, so asking again is harmless; a request that is made again keeps its place.
+* A lease ends by release, by expiry, after its longest time, by idleness, by the death of a worker, or with its server; its
+  memory is promised again only when its workers are dead.
 * Signs of life are the holder's `renew` and, reported by the agent, a program that is connected to the worker.  A kernel ends with its
   server, its connection with the kernel, and nobody renews then: the slice is free after the lease's time to live.
+* Several pools may share a database: each speaks for the agents that are attached to it, and looks every second (at once, where
+  the database can call) for what the others have decided.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import secrets
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from gpukernel.pool.direct import check_mode, choose, possible
+from gpukernel.pool import resizing
+from gpukernel.pool.database import steady_clock
+from gpukernel.pool.direct import check_mode, matching_in_mode
 from gpukernel.pool.errors import Refused
-from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Usage, Waiting
-from gpukernel.pool.placement import MIB, check_request, matching, slice_bytes
+from gpukernel.pool.line import Entry, Granted, Line, reason_for_no_room
+from gpukernel.pool.model import Device, Holder, Lease, Queued, Slice, SliceRequest, Usage, Waiting
+from gpukernel.pool.placement import MIB, DeviceClass, check_request
+from gpukernel.pool.rules import Rules
 from gpukernel.pool.store import Conflict, Store
 
 __all__ = ["Agent", "Broker"]
@@ -33,82 +40,80 @@ log = logging.getLogger(__name__)
 DEFAULT_TTL = 20.0
 LONGEST_TTL = 3600.0
 SERVER_GRACE = 30.0
+POOL_GRACE = 15.0
+RESIZE_SECONDS = 8.0
+NOTICE = 300.0
+"""How long before its end a holder is told that a lease will be ended, in seconds; at most a fifth of the whole time."""
+
+IDLE = "This slice is idle"
 
 
 class Agent(Protocol):
     """The pool's end of one attached agent."""
 
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None: ...
-    def start_direct(
-        self, lease: Lease, device_index: int, memory_bytes: int, weight: float, user: int
-    ) -> None: ...
+    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None: ...
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None: ...
     def interrupt_worker(self, lease_id: str, device_index: int) -> None: ...
+    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None: ...
 
 
 @dataclass(eq=False)
 class _Waiter:
+    """A call that waits here."""
+
     key: str
-    request: SliceRequest
-    holder: Holder
-    ttl: float
-    since: float
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: str = ""
     replaced: bool = False
 
 
 class Broker:
-    """The pool's one decision maker, in one event loop; the store keeps what must not be lost."""
+    """One pool process' decision maker, in one event loop; the store keeps what must not be lost."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] | None = None) -> None:
         self._store = store
-        self._clock = clock
+        self._clock = clock or steady_clock(store.engine)
+        self.id = secrets.token_hex(8)
         self._agents: dict[str, Agent] = {}
-        self._absent: dict[str, float] = {}
-        self._machines: dict[str, str] = {}  # of the servers that allow direct mode
-        self._queue: list[_Waiter] = []
+        self._ordered: set[tuple[str, str]] = set()  # workers that an attached agent was told to start
+        self._waiters: dict[str, _Waiter] = {}
         self._starting: dict[str, _Waiter] = {}
-        now = clock()
-        for lease in store.leases():  # a restart is no reason to lose a lease: everyone gets their time again
-            store.renew([lease.id], now)
-            for piece in lease.slices:
-                self._absent.setdefault(piece.server, now)
+        self._resizing: dict[str, set[asyncio.Event]] = {}
+        self._capping: set[tuple[str, str, int]] = set()  # caps that an attached agent was told to set
+        self._free: dict[tuple[str, tuple[DeviceClass, ...]], int] = {}  # by machine and kinds
+        self._line = Line(store, self.id)
+        self.on_change: Callable[[], None] = lambda: None  # tells the other pools on this database
+        now = self._clock()
+        # A restart is no reason to lose a lease: everyone gets their time again.
+        if not store.shared:
+            store.renew_all(now)
+        store.servers_away(now - POOL_GRACE if store.shared else float("inf"), now)
 
     # --- holders ---
 
     async def acquire(
-        self, key: str, request: SliceRequest, holder: Holder, wait_seconds: float, ttl: float
+        self,
+        key: str,
+        request: SliceRequest,
+        holder: Holder,
+        wait_seconds: float,
+        ttl: float,
+        longest: float = 0.0,
     ) -> AsyncIterator[Queued | Lease]:
         """The places in the queue, then the lease, as `gpukernel.pool.client.PoolClient.acquire` tells them."""
-        texts = (key, holder.person, holder.server, holder.course, holder.description)
-        check_request(request, (*texts, request.machine))
-        check_mode(request)
-        if not key or not holder.person:
-            raise Refused("invalid", "A request needs a key and a person.")
-        if not 0 <= ttl <= LONGEST_TTL:
-            raise Refused(
-                "invalid", f"A time to live of {ttl!r} s is not possible; it is at most {LONGEST_TTL:.0f} s."
-            )
-        if wait_seconds != wait_seconds:
-            raise Refused("invalid", "The time to wait is not a number.")
-        matching(request, possible(request, self.devices(), self._machines))
-        for other in self._queue:
-            if other.key == key:  # the same use asks again: it keeps its place
-                other.replaced = True
-                other.changed.set()
-        place_of = next((i for i, w in enumerate(self._queue) if w.key == key), len(self._queue))
-        waiter = _Waiter(key, request, holder, ttl or DEFAULT_TTL, self._clock())
-        if place_of < len(self._queue):
-            waiter.since = self._queue[place_of].since
-            self._queue[place_of] = waiter
-        else:
-            self._queue.append(waiter)
+        self._check(key, request, holder, wait_seconds, ttl, longest)
+        if (other := self._waiters.get(key)) is not None:  # the same use asks again: it keeps its place
+            other.replaced = True
+            other.changed.set()
+        waiter = self._waiters[key] = _Waiter(key)
+        now = self._clock()
+        entry = Entry(key, request, holder, "", ttl or DEFAULT_TTL, longest, now, self.id, now)
         deadline = None if wait_seconds < 0 else asyncio.get_running_loop().time() + wait_seconds
         delivered = False
         told: Queued | None = None
         try:
-            self.pump()
+            self.pump(entry)
             while True:
                 waiter.changed.clear()
                 if waiter.replaced:
@@ -122,14 +127,13 @@ class Broker:
                             f"No slice could be started: {lease.end_reason if lease else 'it vanished'}.",
                         )
                     if lease.state == "live":
-                        self._store.renew([lease.id], self._clock())
                         delivered = True
-                        yield self._store.lease(lease.id) or lease
+                        yield lease
                         return
                 else:
-                    queued = self._place(waiter)
+                    queued = self._place(key, request)
                     if wait_seconds == 0:
-                        raise Refused("full", queued.reason)
+                        raise Refused(self._code(key), queued.reason)
                     if queued != told:
                         told = queued
                         yield queued
@@ -141,78 +145,107 @@ class Broker:
                 except TimeoutError:
                     if not waiter.lease_id:
                         raise Refused(
-                            "full", f"{self._place(waiter).reason} It waited {wait_seconds:.0f} s."
+                            self._code(key),
+                            f"{self._place(key, request).reason} It waited {wait_seconds:.0f} s.",
                         ) from None
         finally:
-            if waiter in self._queue:
-                self._queue.remove(waiter)
-                self._tell_all()
+            if self._waiters.get(key) is waiter:
+                del self._waiters[key]
+                if self._line.get(key) is not None:
+                    self._line.leave(key)
+                    self._tell_all()
+                    self.pump()
             if waiter.lease_id:
-                self._starting.pop(waiter.lease_id, None)
+                if self._starting.get(waiter.lease_id) is waiter:
+                    del self._starting[waiter.lease_id]
                 if not delivered and not waiter.replaced:
                     self.end(waiter.lease_id, "the request was given up")
-            self.pump()
+                    self.pump()
 
-    def _place(self, waiter: _Waiter) -> Queued:
-        position = self._queue.index(waiter) + 1
-        candidates = matching(waiter.request, possible(waiter.request, self.devices(), self._machines))
-        free = max(d.memory_bytes - d.promised_bytes for d in candidates)
-        asked = slice_bytes(waiter.request, candidates[0])
-        count = f"{waiter.request.devices} devices with " if waiter.request.devices > 1 else ""
-        reason = (
-            f"The pool has no room for {count}{asked // MIB} MiB of {waiter.request.model or 'a device'} now "
-            f"(most free on one device: {free // MIB} MiB); position {position} in the queue."
-        )
-        return Queued(position, -1.0, reason)
+    def _check(
+        self, key: str, request: SliceRequest, holder: Holder, wait: float, ttl: float, longest: float
+    ) -> None:
+        texts = (key, holder.person, holder.server, holder.course, holder.description, request.machine)
+        check_request(request, texts)
+        check_mode(request)
+        if not key or not holder.person:
+            raise Refused("invalid", "A request needs a key and a person.")
+        if not 0 <= ttl <= LONGEST_TTL:
+            raise Refused(
+                "invalid", f"A time to live of {ttl!r} s is not possible; it is at most {LONGEST_TTL:.0f} s."
+            )
+        if not (longest == 0 or 1 <= longest < 1e9):
+            raise Refused("invalid", f"A longest time of {longest!r} s is not possible; it is at least 1 s.")
+        if wait != wait:
+            raise Refused("invalid", "The time to wait is not a number.")
+
+    def _code(self, key: str) -> str:
+        return "quota" if self._line.reason(key) else "full"
+
+    def _place(self, key: str, request: SliceRequest) -> Queued:
+        position = self._line.place(key)
+        reason = self._line.reason(key)
+        if reason:
+            reason = f"{reason} Waiting: {len(self._line)}; position {position} in the queue."
+        else:
+            machines = self._store.machines()
+            kinds = matching_in_mode(request, self._store.classes(), machines)
+            where = request.machine if request.mode == "direct" else ""
+            what = where, tuple(kinds)
+            if what not in self._free:
+                self._free[what] = self._store.most_free(kinds, machines.get(where))
+            reason = (
+                f"{reason_for_no_room(request, kinds, self._free[what])}; position {position} in the queue."
+            )
+        return Queued(position, self._line.estimate(key, self._clock()), reason)
 
     def _tell_all(self) -> None:
-        for waiter in self._queue:
+        self._free = {}
+        for waiter in self._waiters.values():
             waiter.changed.set()
 
-    def pump(self) -> None:
+    def pump(self, newcomer: Entry | None = None) -> None:
         """Grant what can be granted, in the order of the queue."""
-        devices = self.devices()
-        blocked: set[str] = set()
-        granted = False
-        for waiter in list(self._queue):
-            living = self._store.living(waiter.key)
-            if living is not None:
-                if living.state in ("starting", "live"):
-                    self._granted(waiter, living)
-                    granted = True
-                continue  # its old lease is ending: wait for that
-            try:
-                candidates = matching(waiter.request, possible(waiter.request, devices, self._machines))
-            except Refused:
-                continue  # its server is away for now
-            placed, direct = choose(waiter.request, candidates, blocked, self._machines)
-            if placed is None:
-                blocked |= {device.id for device in candidates}
-                continue
-            try:
-                lease = self._store.grant(waiter.key, waiter.holder, placed, waiter.ttl, self._clock())
-            except Conflict:
-                blocked |= {device.id for device in candidates}
-                continue
-            log.info("lease %s: %s for %s", lease.id, waiter.key, waiter.holder.person)
-            self._granted(waiter, lease)
-            granted = True
-            for piece in lease.slices:
-                agent = self._agents[piece.server]
-                what = (lease, piece.device_index, piece.memory_bytes, piece.weight)
-                if direct:
-                    agent.start_direct(*what, waiter.request.user)
-                else:
-                    agent.start_worker(*what)
-            devices = self.devices()
-        if granted:
+        if newcomer is None and not self._line.known(self._store.shared):
+            return
+        try:
+            granted = self._line.decide(self._clock(), self._waiters, newcomer)
+        except Conflict as conflict:  # a fault of this program: the database knew better
+            log.error("the database refused a grant: %s", conflict)
+            if newcomer is not None:
+                raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
+            return
+        self._hand_out(granted)
+        if granted or newcomer is not None:
             self._tell_all()
+            self.on_change()
 
-    def _granted(self, waiter: _Waiter, lease: Lease) -> None:
-        self._queue.remove(waiter)
-        waiter.lease_id = lease.id
-        self._starting[lease.id] = waiter
-        waiter.changed.set()
+    def _hand_out(self, granted: Iterable[Granted]) -> None:
+        for grant in granted:
+            if grant.fresh is not None:
+                log.info("lease %s: %s for %s", grant.lease_id, grant.key, grant.fresh.holder.person)
+            self._serve(grant.key, grant.lease_id)
+        for grant in granted:
+            if grant.fresh is not None:
+                self._start_workers(grant.fresh, grant.fresh.slices)
+
+    def _serve(self, key: str, lease_id: str) -> None:
+        """The call that waits for `key` here gets this lease."""
+        if (waiter := self._waiters.pop(key, None)) is not None:
+            if (older := self._starting.get(lease_id)) is not None:
+                older.replaced = True
+                older.changed.set()
+            waiter.lease_id = lease_id
+            self._starting[lease_id] = waiter
+            waiter.changed.set()
+
+    def _start_workers(self, lease: Lease, pieces: Iterable[Slice]) -> None:
+        for piece in pieces:
+            agent = self._agents.get(piece.server)
+            if agent is not None and (lease.id, piece.device_id) not in self._ordered:
+                self._ordered.add((lease.id, piece.device_id))
+                start = agent.start_direct if lease.mode == "direct" else agent.start_worker
+                start(lease, piece.device_index, piece.memory_bytes, piece.weight)
 
     def renew(self, lease_id: str) -> Lease | None:
         """A sign of life of the holder."""
@@ -228,6 +261,82 @@ class Broker:
                     agent.interrupt_worker(lease_id, piece.device_index)
         return lease
 
+    async def resize(self, lease_id: str, request: SliceRequest) -> Lease | None:
+        """Make the slices of a live lease larger or smaller; returns when its workers have their new caps.
+
+        Raises
+        ------
+        Refused
+            With the figures; the lease keeps its size then.
+        """
+        check_request(replace(request, devices=1, model=""))
+        self.pump()
+        now = self._clock()
+        try:
+            granted = self._line.decide(
+                now,
+                self._waiters,
+                then=lambda db, rules, queue: resizing.begin(db, rules, queue, lease_id, request, now),
+            )
+        except Conflict as conflict:
+            log.error("the database refused a grant: %s", conflict)
+            raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
+        self._hand_out(granted)
+        self._tell_all()
+        self._order_caps()
+        self.on_change()
+        waiter = asyncio.Event()
+        self._resizing.setdefault(lease_id, set()).add(waiter)
+        try:
+            async with asyncio.timeout(RESIZE_SECONDS):
+                while resizing.outcome(self._store, lease_id)[0]:
+                    waiter.clear()
+                    await waiter.wait()
+        except TimeoutError:
+            resizing.give_up(
+                self._store, lease_id, "its GPU server did not answer in time; the slice keeps what it has."
+            )
+            self._order_caps()
+        finally:
+            self._resizing[lease_id].discard(waiter)
+            if not self._resizing[lease_id]:
+                del self._resizing[lease_id]
+        if sentence := resizing.outcome(self._store, lease_id)[1]:
+            raise Refused("allocated", sentence[:1].upper() + sentence[1:])
+        return self._store.lease(lease_id)
+
+    def _order_caps(self) -> None:
+        """Tell the agents that are attached here which caps are not what they should be, each once."""
+        for cap in resizing.wrong_caps(self._store, self._agents):
+            order = (cap.lease_id, cap.device_id, cap.memory_bytes)
+            if order not in self._capping:
+                self._capping.add(order)
+                agent = self._agents[cap.server]
+                agent.limit_worker(cap.lease_id, cap.device_index, cap.memory_bytes, cap.weight)
+
+    def worker_limited(
+        self, server: str, lease_id: str, index: int, memory_bytes: int, done: bool, allocated: int
+    ) -> None:
+        """A worker's cap is `memory_bytes`, or could not be lowered to that because `allocated` bytes are in use."""
+        device_id = f"{server}/{index}"
+        self._capping.discard((lease_id, device_id, memory_bytes))
+        if done:
+            resizing.capped(self._store, lease_id, device_id, memory_bytes, self._clock())
+        else:
+            used = -(-allocated // MIB)
+            resizing.give_up(
+                self._store,
+                lease_id,
+                f"{used} MiB are allocated on {device_id}; the slice cannot shrink to {memory_bytes // MIB} MiB. "
+                "Free memory first, or ask for at least that much.",
+            )
+        self._order_caps()
+        for waiter in self._resizing.get(lease_id, ()):
+            waiter.set()
+        self.pump()
+        self._tell_all()
+        self.on_change()
+
     def end(self, lease_id: str, reason: str) -> Lease | None:
         """End a lease: stop its workers, and free its memory when they are dead."""
         lease = self._store.lease(lease_id)
@@ -235,12 +344,42 @@ class Broker:
             return None
         if self._store.end(lease_id, reason, self._clock()):
             log.info("lease %s ends: %s", lease_id, reason)
-            for piece in lease.slices:
-                if agent := self._agents.get(piece.server):
-                    agent.stop_worker(lease_id, piece.device_index, reason)
+            self._stop_workers(lease, reason)
             if waiter := self._starting.get(lease_id):
                 waiter.changed.set()
+            for resizer in self._resizing.get(lease_id, ()):
+                resizer.set()
+            self.on_change()
         return self._store.lease(lease_id)
+
+    def _stop_workers(self, lease: Lease, reason: str) -> None:
+        for piece in lease.slices:
+            self._ordered.discard((lease.id, piece.device_id))
+            if agent := self._agents.get(piece.server):
+                agent.stop_worker(lease.id, piece.device_index, reason)
+
+    def now(self) -> float:
+        """The pool's time, in seconds since the epoch."""
+        return self._clock()
+
+    def rules(self) -> Rules:
+        """The courses and quotas."""
+        return self._store.rules()
+
+    def rules_changed(self) -> None:
+        """Those who wait may have room now, and their sentences may name other figures."""
+        self.pump()
+        self._tell_all()
+        self.on_change()
+
+    def held_by(self, key: str) -> str | None:
+        """The person who waits or holds a lease with this key."""
+        if entry := self._line.get(key):
+            return entry.holder.person
+        if found := self._store.living([key]).get(key):
+            lease = self._store.lease(found[0])
+            return lease.holder.person if lease else None
+        return None
 
     def lease(self, lease_id: str) -> Lease | None:
         """The lease with its secret."""
@@ -252,11 +391,11 @@ class Broker:
 
     def devices(self) -> list[Device]:
         """Every device; those without an attached agent are not available."""
-        return self._store.devices(self._agents)
+        return self._store.devices()
 
     def waiting(self) -> list[Waiting]:
         """The queue in its order."""
-        return [Waiting(w.key, w.holder, w.request, i + 1, w.since) for i, w in enumerate(self._queue)]
+        return self._line.waiting(self._clock())
 
     # --- agents ---
 
@@ -276,12 +415,14 @@ class Broker:
         leases are over or unknown are stopped.
         """
         self._agents[server] = agent
-        self._machines[server] = direct_machine
-        self._absent.pop(server, None)
-        self._store.register(server, devices)
+        now = self._clock()
+        self._store.register(server, devices, self.id, now, direct_machine)
         expected = {
             (lease.id, piece.device_index): (lease, piece) for lease, piece in self._store.on_server(server)
         }
+        self._ordered -= {(lease.id, piece.device_id) for lease, piece in expected.values()}
+        self._capping = {order for order in self._capping if not order[1].startswith(f"{server}/")}
+        self._store.forget_caps(server)
         for (lease_id, index), endpoints in workers.items():
             lease, piece = expected.pop((lease_id, index), (None, None))
             if lease is None or piece is None:
@@ -290,11 +431,12 @@ class Broker:
                 agent.stop_worker(lease_id, index, lease.end_reason)
             else:
                 self._store.worker_ready(lease_id, piece.device_id, endpoints)
-                self._store.renew([lease_id], self._clock())
+                self._store.renew([lease_id], now)
         for (lease_id, _), (_, piece) in expected.items():
             self._worker_died(
                 lease_id, piece.device_id, "its worker ended while the pool or its server was away"
             )
+        self._order_caps()
         self.pump()
         self._tell_all()
 
@@ -302,7 +444,7 @@ class Broker:
         """The agent's stream broke; its workers may well live on."""
         if self._agents.get(server) is agent:
             del self._agents[server]
-            self._absent[server] = self._clock()
+            self._store.server_away(server, self.id, self._clock())
             log.warning("server %s is away", server)
 
     def worker_ready(self, server: str, lease_id: str, index: int, endpoints: tuple[str, ...]) -> None:
@@ -312,12 +454,14 @@ class Broker:
             agent.stop_worker(lease_id, index, lease.end_reason if lease else "the lease is not known")
         if waiter := self._starting.get(lease_id):
             waiter.changed.set()
+        self.on_change()
 
     def worker_ended(self, server: str, lease_id: str, index: int, reason: str) -> None:
         """A worker is dead."""
         self._worker_died(lease_id, f"{server}/{index}", reason)
         self.pump()
         self._tell_all()
+        self.on_change()
 
     def end_for(self, server: str, lease_id: str, reason: str) -> None:
         """The agent of `server` found that a lease with a slice there must end."""
@@ -326,7 +470,7 @@ class Broker:
             self.end(lease_id, reason)
 
     def _worker_died(self, lease_id: str, device_id: str, reason: str) -> None:
-        self._store.worker_gone(lease_id, device_id)
+        self._store.worker_gone(lease_id, device_id, self._clock())
         self.end(lease_id, reason)
 
     def heartbeat(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
@@ -336,22 +480,78 @@ class Broker:
         if connected:
             self._store.renew(connected, self._clock())
 
-    # --- time ---
+    # --- time and the other pools ---
 
     def tick(self) -> None:
-        """What only the clock brings: expiry, and servers that stay away."""
+        """What only the clock brings: expiry, the longest time, idleness, and servers that stay away."""
         now = self._clock()
+        if self._agents:
+            self._store.servers_seen(self.id, now)
+        if self._store.shared:
+            self._store.servers_away(now - POOL_GRACE, now)
         for lease_id in self._store.expired(now):
             self.end(lease_id, "its holder gave no sign of life")
-        for server, since in list(self._absent.items()):
-            if now - since > SERVER_GRACE:
-                for lease, _ in self._store.on_server(server):
-                    self.end(lease.id, f"its GPU server {server} was lost")
+        self._watch_the_time(now)
+        for server in self._store.away(now - SERVER_GRACE):
+            for lease, _ in self._store.on_server(server):
+                self.end(lease.id, f"its GPU server {server} was lost")
+        if self._line.known(self._store.shared):
+            self._line.still_here(self._waiters, now)
+        self.look()
         self.pump()
+
+    def _watch_the_time(self, now: float) -> None:
+        for lease_id, end, span in self._store.ending_soon(now, NOTICE):
+            if end <= now:
+                self.end(lease_id, f"it was held for its longest time of {_minutes(span)}")
+            elif end - now <= min(NOTICE, span / 5):
+                self._store.notify(
+                    lease_id, f"This slice ends at {_time(end)}: its longest time is over then."
+                )
+        for lease_id, idle, limit in self._store.idle():
+            left = limit - idle
+            if left <= 0:
+                self.end(lease_id, f"it was idle for {_minutes(limit)}")
+            elif left <= min(NOTICE, limit / 5):
+                self._store.notify(
+                    lease_id, f"{IDLE} and will be released at {_time(now + left)}; any CUDA call keeps it."
+                )
+            else:
+                self._store.notify(lease_id, "", only_over=IDLE)
+
+    def look(self) -> None:
+        """See what other pools on the database decided: grants for calls that wait here, orders for agents attached here."""
+        if self._store.shared:
+            for key, (lease_id, state) in self._store.living(self._waiters).items():
+                if state in ("starting", "live"):
+                    self._serve(key, lease_id)
+            for waiter in self._starting.values():
+                waiter.changed.set()
+            for server in list(self._agents):
+                for lease, piece in self._store.on_server(server):
+                    if lease.state == "starting" and not piece.endpoints:
+                        self._start_workers(lease, [piece])
+                    elif lease.state == "ending" and (lease.id, piece.device_id) in self._ordered:
+                        self._stop_workers(lease, lease.end_reason)
+            self._order_caps()
+            for resizers in self._resizing.values():
+                for resizer in resizers:
+                    resizer.set()
+            self._tell_all()
 
     async def run(self, every: float = 1.0) -> None:
         """Tick until cancelled."""
         while True:
             await asyncio.sleep(every)
-            with contextlib.suppress(Conflict):
+            try:
                 self.tick()
+            except Exception:  # a database that is away comes back; the clock must go on until then
+                log.exception("the clock's work was not done")
+
+
+def _time(when: float) -> str:
+    return time.strftime("%H:%M", time.localtime(when))
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(seconds, 0):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

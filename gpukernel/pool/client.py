@@ -70,13 +70,16 @@ class PoolClient:
             return PoolError(
                 f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
             )
+        if code is grpc.StatusCode.PERMISSION_DENIED:
+            return PoolError(error.details() or "The pool does not allow you that.")
         if code is grpc.StatusCode.NOT_FOUND:
             return LeaseEnded(error.details() or "the lease is over")
         return PoolError(error.details() or f"The pool at {self.address} failed ({code.name}).")
 
-    async def _call(self, method: str, request: Any) -> Any:
+    async def _call(self, method: str, request: Any, service: Any = None) -> Any:
         try:
-            return await getattr(self._pool, method)(request, timeout=CALL_SECONDS, metadata=self._metadata)
+            ask = getattr(service or self._pool, method)
+            return await ask(request, timeout=CALL_SECONDS, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise self._translate(error) from None
 
@@ -87,6 +90,7 @@ class PoolClient:
         holder: Holder,
         wait_seconds: float = -1,
         ttl_seconds: float = 0,
+        longest_seconds: float = 0,
     ) -> AsyncIterator[Queued | Lease]:
         """Ask for a slice; yields the place in the queue whenever it changes, then the lease, and ends.
 
@@ -100,6 +104,8 @@ class PoolClient:
             How long to stay in the queue; 0 refuses at once where nothing is free, negative waits for ever.
         ttl_seconds
             The lease ends this long after the last renewal; 0 takes the pool's default.
+        longest_seconds
+            The lease ends after this time in any case: a promise by which it may pass those whom it cannot delay; 0 for none.
 
         Raises
         ------
@@ -115,6 +121,7 @@ class PoolClient:
                 holder=messages.holder_to(holder),
                 wait_seconds=wait_seconds,
                 ttl_seconds=ttl_seconds,
+                longest_seconds=longest_seconds,
             ),
             metadata=self._metadata,
         )
@@ -158,6 +165,23 @@ class PoolClient:
     async def interrupt(self, lease_id: str) -> None:
         """End the lease's GPU work where it does not end by itself within a second; the lease stays."""
         await self._call("Interrupt", pb.InterruptRequest(lease_id=lease_id))
+
+    async def resize(self, lease_id: str, slice: SliceRequest) -> Lease:
+        """Make the slices of a live lease as large as `slice` says, each, while its programs run.
+
+        Raises
+        ------
+        Refused
+            With the pool's sentence and its figures; the lease keeps its size.
+        """
+        request = pb.ResizeRequest(lease_id=lease_id, slice=messages.request_to(slice))
+        reply = await self._call("Resize", request)
+        if reply.WhichOneof("result") == "refused":
+            raise Refused(reply.refused.code, reply.refused.sentence)
+        lease = messages.lease_from(reply.lease)
+        if lease.state != "live":
+            raise LeaseEnded(lease.end_reason)
+        return lease
 
     async def devices(self) -> list[Device]:
         """Every device that the pool knows."""

@@ -108,6 +108,10 @@ def lease_from(message: Any) -> model.Lease:
         secret=message.secret,
         end_reason=message.end_reason,
         ended=message.ended,
+        until=message.until,
+        notice=message.notice,
+        role=message.role,
+        mode=message.mode or "remote",
     )
 
 
@@ -140,6 +144,10 @@ def lease_to(lease: model.Lease, *, with_secret: bool = False) -> Any:
         end_reason=lease.end_reason,
         ended=lease.ended,
         ttl_seconds=lease.ttl_seconds,
+        until=lease.until,
+        notice=lease.notice,
+        role=lease.role,
+        mode=lease.mode,
     )
 
 
@@ -150,6 +158,8 @@ def waiting_from(message: Any) -> model.Waiting:
         slice=request_from(message.slice),
         position=message.position,
         since=message.since,
+        estimate_seconds=message.estimate_seconds,
+        reason=message.reason,
     )
 
 
@@ -160,4 +170,6 @@ def waiting_to(waiting: model.Waiting) -> Any:
         slice=request_to(waiting.slice),
         position=waiting.position,
         since=waiting.since,
+        estimate_seconds=waiting.estimate_seconds,
+        reason=waiting.reason,
     )

@@ -67,7 +67,9 @@ class Lease:
     """Who holds which slices until when; times in seconds since the epoch.
 
     `secret` is empty except in the answer to the holder's own request.  `state` is ``starting``, ``live``,
-    ``ending`` or ``ended``; `epoch` grows with every grant of the pool.
+    ``ending`` or ``ended``; `epoch` grows with every grant of the pool.  It ends at `until` at the latest (0: whenever its
+    holder likes); `notice` is a sentence for its holder, for example that it is about to be released.  In `mode` ``direct`` the
+    programs of `user` use the devices themselves, in ``remote`` a worker does it for them.
     """
 
     id: str
@@ -82,17 +84,19 @@ class Lease:
     secret: str = field(default="", repr=False)
     end_reason: str = ""
     ended: float = 0.0
-
-    @property
-    def mode(self) -> str:
-        """``direct`` where the program uses the devices itself, else ``remote``."""
-        ways = [endpoint for piece in self.slices for endpoint in piece.endpoints]
-        return "direct" if any(way.startswith("direct:") for way in ways) else "remote"
+    until: float = 0.0
+    notice: str = ""
+    role: str = ""
+    mode: str = "remote"
+    user: int = 0
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of the pool; `promised_bytes` of its memory belong to leases."""
+    """One GPU of the pool; `promised_bytes` of its memory belong to leases.
+
+    `trouble` says in words why it is not `available`.
+    """
 
     id: str
     server: str
@@ -102,6 +106,7 @@ class Device:
     promised_bytes: int = 0
     leases: int = 0
     available: bool = True
+    trouble: str = ""
     compute_capability: str = ""
     multiprocessors: int = 0
 
@@ -124,3 +129,5 @@ class Waiting:
     slice: SliceRequest
     position: int
     since: float
+    estimate_seconds: float = -1.0
+    reason: str = ""

@@ -6,17 +6,36 @@ Best fit by memory: of the devices that have room, the one with the least to spa
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Device, SliceRequest
 
-__all__ = ["MIB", "Placement", "check_request", "matching", "place", "slice_bytes"]
+__all__ = [
+    "MIB",
+    "DeviceClass",
+    "Placement",
+    "best_fit",
+    "check_request",
+    "classes",
+    "matching",
+    "slice_bytes",
+]
 
 MIB = 2**20
 MOST_DEVICES = 64
 LONGEST_TEXT = 256
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """The available devices of one model and size; how many they are is not part of which kind it is."""
+
+    name: str
+    memory_bytes: int
+    count: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True)
@@ -45,9 +64,11 @@ def check_request(request: SliceRequest, texts: Iterable[str] = ()) -> None:
     for text in (request.model, *texts):
         if len(text) > LONGEST_TEXT:
             refuse(f"“{text[:20]}…” has {len(text)} characters; names have at most {LONGEST_TEXT}.")
+        if "\0" in text:
+            refuse("A name must not contain a zero byte.")
 
 
-def slice_bytes(request: SliceRequest, device: Device) -> int:
+def slice_bytes(request: SliceRequest, device: Device | DeviceClass) -> int:
     """Bytes of a slice on `device`: a share is rounded down to a whole MiB, but is at least one."""
     if request.memory_bytes is not None:
         return request.memory_bytes
@@ -55,47 +76,49 @@ def slice_bytes(request: SliceRequest, device: Device) -> int:
     return max(MIB, int(request.share * device.memory_bytes) // MIB * MIB)
 
 
-def matching(request: SliceRequest, devices: Iterable[Device]) -> list[Device]:
-    """The devices whose model fits and that are large enough when empty.
+def classes(devices: Iterable[Device]) -> list[DeviceClass]:
+    """The kinds of devices among those that are available."""
+    counts = Counter((device.name, device.memory_bytes) for device in devices if device.available)
+    return [DeviceClass(name, memory, count) for (name, memory), count in sorted(counts.items())]
+
+
+def matching(
+    request: SliceRequest, known: Iterable[DeviceClass], where: str = "the pool"
+) -> list[DeviceClass]:
+    """The kinds of devices whose model fits and that are large enough when empty; `where` they are, for the sentence.
 
     Raises
     ------
     Refused
         ``no_such_model`` or ``too_large`` where that leaves too few, whoever holds what.
     """
-    known = [device for device in devices if device.available]
-    named = [device for device in known if request.model.lower() in device.name.lower()]
+    known = list(known)
+    named = [kind for kind in known if request.model.lower() in kind.name.lower()]
     if not named:
-        models = ", ".join(sorted({device.name for device in known}))
-        sentence = f"The pool has no {request.model or 'device'}"
+        models = ", ".join(sorted({kind.name for kind in known}))
+        sentence = f"{where[:1].upper()}{where[1:]} has no {request.model or 'device'}"
         raise Refused(
             "no_such_model",
             f"{sentence}; it has {models}." if models else f"{sentence}: no GPU server is attached.",
         )
-    large = [device for device in named if slice_bytes(request, device) <= device.memory_bytes]
+    large = [kind for kind in named if slice_bytes(request, kind) <= kind.memory_bytes]
     if not large:
-        asked, most = request.memory_bytes or 0, max(device.memory_bytes for device in named)
+        asked, most = request.memory_bytes or 0, max(kind.memory_bytes for kind in named)
         raise Refused("too_large", f"{asked // MIB} MiB fit on no device; the largest has {most // MIB} MiB.")
-    if len(large) < request.devices:
-        raise Refused(
-            "too_large", f"{request.devices} devices are asked for; the pool has {len(large)} that fit."
-        )
+    count = sum(kind.count for kind in large)
+    if count < request.devices:
+        raise Refused("too_large", f"{request.devices} devices are asked for; {where} has {count} that fit.")
     return large
 
 
-def place(
-    request: SliceRequest, candidates: Iterable[Device], blocked: Collection[str] = ()
-) -> list[Placement] | None:
-    """Distinct devices with room for `request` now, or None; devices in `blocked` are kept for those who wait longer."""
-    fitting = [
+def best_fit(request: SliceRequest, fitting: Iterable[Device]) -> list[Placement] | None:
+    """The `request.devices` of `fitting` with the least to spare, or None where there are fewer with room."""
+    placed = [
         Placement(device, slice_bytes(request, device))
-        for device in candidates
-        if device.id not in blocked
-        and device.memory_bytes - device.promised_bytes >= slice_bytes(request, device)
+        for device in fitting
+        if device.memory_bytes - device.promised_bytes >= slice_bytes(request, device)
     ]
-    if len(fitting) < request.devices:
+    if len(placed) < request.devices:
         return None
-    fitting.sort(
-        key=lambda p: (p.device.memory_bytes - p.device.promised_bytes - p.memory_bytes, p.device.id)
-    )
-    return fitting[: request.devices]
+    placed.sort(key=lambda p: (p.device.memory_bytes - p.device.promised_bytes - p.memory_bytes, p.device.id))
+    return placed[: request.devices]

@@ -9,14 +9,20 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 
+import gpukernel.pool.proto.admin_pb2_grpc as admin_rpc
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool.address import socket_path
+from gpukernel.pool.administration import AdministrationService
+from gpukernel.pool.beside import listen_to_others
 from gpukernel.pool.broker import Broker
+from gpukernel.pool.door import open_door
 from gpukernel.pool.errors import PoolError
-from gpukernel.pool.service import AgentsService, PoolService, TokenCheck
+from gpukernel.pool.identity import Identity
+from gpukernel.pool.service import AgentsService, PoolService
 from gpukernel.pool.store import Store
 
 __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]
@@ -72,48 +78,66 @@ def _only_one(state: Path) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def serve(state: Path, listen: str = "") -> AsyncIterator[RunningPool]:
+async def serve(state: Path, listen: str = "", *, everybody: bool = False) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
+
+    Parameters
+    ----------
+    everybody
+        Every account of this machine may ask over the unix socket, not only the pool's own and root.
 
     Raises
     ------
     PoolError
-        When another pool runs on `state`, or an address cannot be listened on.
+        When another pool runs on `state`, an address cannot be listened on, or the database cannot be used.
     """
     prepare_state(state)
     with _only_one(state):
         store = Store.in_directory(state)
+        tokens = {}
+        if listen:
+            tokens = {
+                "service": write_token(state / "pool.token"),
+                "agent": write_token(state / "agent.token"),
+            }
+        identity = Identity(store, tokens)
         broker = Broker(store)
-        agents = AgentsService(broker)
-        path = socket_path(state)
-        path.unlink(missing_ok=True)
+        agents = AgentsService(broker, identity)
+        services = (PoolService(broker, identity), agents, AdministrationService(broker, store, identity))
+        path, behind = socket_path(state), socket_path(state).with_name("inner.sock")
+        behind.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:
-            servers = [_server(broker, agents, f"unix:{path}")]
+            servers = [_server(services, f"unix:{behind}")]
         finally:
             os.umask(before)
-        address = f"unix:{path}"
         if listen:
-            tokens = {"Pool": write_token(state / "pool.token"), "Agents": write_token(state / "agent.token")}
-            servers.append(_server(broker, agents, listen, TokenCheck(tokens)))
-            address = listen
+            servers.append(_server(services, listen))
         for server in servers:
             await server.start()
-        path.chmod(0o600)
+        behind.chmod(0o600)
         clock = asyncio.create_task(broker.run())
+        calls = asyncio.create_task(listen_to_others(store, broker))
         try:
-            yield RunningPool(broker, agents, address)
+            async with open_door(path, behind, identity, everybody=everybody):
+                try:
+                    yield RunningPool(broker, agents, listen or f"unix:{path}")
+                finally:
+                    for server in servers:
+                        await server.stop(0.5)
         finally:
-            clock.cancel()
-            for server in servers:
-                await server.stop(0.5)
+            for task in (clock, calls):
+                task.cancel()
+            await asyncio.gather(clock, calls, return_exceptions=True)
             store.close()
 
 
-def _server(broker: Broker, agents: AgentsService, address: str, *checks: TokenCheck) -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=checks, options=_OPTIONS)
-    rpc.add_PoolServicer_to_server(PoolService(broker), server)  # type: ignore[no-untyped-call]
+def _server(services: tuple[Any, Any, Any], address: str) -> grpc.aio.Server:
+    server = grpc.aio.server(options=_OPTIONS)
+    pool, agents, administration = services
+    rpc.add_PoolServicer_to_server(pool, server)  # type: ignore[no-untyped-call]
     rpc.add_AgentsServicer_to_server(agents, server)  # type: ignore[no-untyped-call]
+    admin_rpc.add_AdministrationServicer_to_server(administration, server)  # type: ignore[no-untyped-call]
     try:
         port = server.add_insecure_port(address)
     except RuntimeError:

@@ -1,12 +1,12 @@
-"""The pool over gRPC: translates messages, holds the agents' streams, checks tokens."""
+"""The pool over gRPC: translates messages, holds the agents' streams, and asks who is calling before anything else."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -17,30 +17,60 @@ import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused
+from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.model import Lease
 
-__all__ = ["AgentsService", "PoolService", "TokenCheck"]
+__all__ = ["AgentsService", "PoolService", "known_caller"]
 
 log = logging.getLogger(__name__)
+
+
+async def known_caller(identity: Identity, context: Any) -> Caller:
+    """Who is asking; a stranger's call ends here."""
+    metadata = dict(context.invocation_metadata() or ())
+    header = metadata.get("authorization", "")
+    caller = identity.caller(context.peer(), header if isinstance(header, str) else "", time.time())
+    if caller is None:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
+    assert caller is not None
+    return caller
 
 
 class PoolService(rpc.PoolServicer):  # type: ignore[misc]
     """What holders ask."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, identity: Identity) -> None:
         self._broker = broker
+        self._identity = identity
+
+    async def _caller(self, context: Any) -> Caller:
+        caller = await known_caller(self._identity, context)
+        if not caller.asks:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "This token is for GPU servers.")
+        return caller
 
     async def Acquire(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        caller = await self._caller(context)
+        holder = caller.holder(messages.holder_from(request.holder))
+        # Keys are a person's own: asking with another's gives nothing of theirs.
+        other = None if caller.speaks_for_others else self._broker.held_by(request.key)
+        if other is not None and other != holder.person:
+            sentence = "This key is in use by somebody else."
+            yield pb.AcquireEvent(refused=pb.Refused(code="invalid", sentence=sentence))
+            return
         places = self._broker.acquire(
             request.key,
-            messages.request_from(request.slice),
-            messages.holder_from(request.holder),
+            caller.request(messages.request_from(request.slice)),
+            holder,
             request.wait_seconds,
             request.ttl_seconds,
+            request.longest_seconds,
         )
         try:
             async for event in places:
                 if isinstance(event, Lease):
+                    if not caller.may_use(event):  # it was given to another in between, by another pool
+                        raise Refused("invalid", "This key is in use by somebody else.")
                     yield pb.AcquireEvent(granted=messages.lease_to(event, with_secret=True))
                 else:
                     yield pb.AcquireEvent(
@@ -55,32 +85,60 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         finally:
             await places.aclose()  # type: ignore[attr-defined]
 
-    async def _known(self, lease: Lease | None, lease_id: str, context: Any) -> Any:
-        if lease is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"The pool knows no lease {lease_id[:40]}.")
-        assert lease is not None
-        return messages.lease_to(lease)
+    async def _lease(
+        self, lease_id: str, context: Any, allowed: Callable[[Caller, Lease], bool] = Caller.may_use
+    ) -> None:
+        """Nobody learns of a lease that is not theirs."""
+        caller = await self._caller(context)
+        lease = self._broker.lease(lease_id)
+        if lease is None or not allowed(caller, lease):
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"The pool knows no lease {lease_id[:40]} of yours."
+            )
 
     async def Renew(self, request: Any, context: Any) -> Any:
-        lease = self._broker.renew(request.lease_id)
-        return pb.RenewReply(lease=await self._known(lease, request.lease_id, context))
+        await self._lease(request.lease_id, context)
+        return pb.RenewReply(lease=self._message(self._broker.renew(request.lease_id)))
 
     async def Release(self, request: Any, context: Any) -> Any:
+        rules = self._broker.rules()
+        await self._lease(request.lease_id, context, lambda caller, lease: caller.may_end(lease, rules))
         lease = self._broker.end(request.lease_id, request.reason[:256] or "released by its holder")
-        return pb.ReleaseReply(lease=await self._known(lease, request.lease_id, context))
+        return pb.ReleaseReply(lease=self._message(lease))
 
     async def Interrupt(self, request: Any, context: Any) -> Any:
-        lease = self._broker.interrupt(request.lease_id)
-        return pb.InterruptReply(lease=await self._known(lease, request.lease_id, context))
+        await self._lease(request.lease_id, context)
+        return pb.InterruptReply(lease=self._message(self._broker.interrupt(request.lease_id)))
+
+    async def Resize(self, request: Any, context: Any) -> Any:
+        await self._lease(request.lease_id, context)
+        try:
+            lease = await self._broker.resize(request.lease_id, messages.request_from(request.slice))
+        except Refused as refusal:
+            return pb.ResizeReply(refused=pb.Refused(code=refusal.code, sentence=str(refusal)))
+        return pb.ResizeReply(lease=self._message(lease))
+
+    @staticmethod
+    def _message(lease: Lease | None) -> Any:
+        return messages.lease_to(lease) if lease is not None else None
 
     async def ListDevices(self, request: Any, context: Any) -> Any:
+        await self._caller(context)
         return pb.ListDevicesReply(devices=[messages.device_to(d) for d in self._broker.devices()])
 
     async def ListLeases(self, request: Any, context: Any) -> Any:
-        return pb.ListLeasesReply(
-            leases=[messages.lease_to(lease) for lease in self._broker.leases(request.include_ended)],
-            waiting=[messages.waiting_to(waiting) for waiting in self._broker.waiting()],
-        )
+        caller, rules = await self._caller(context), self._broker.rules()
+        leases = [
+            messages.lease_to(lease)
+            for lease in self._broker.leases(request.include_ended)
+            if caller.may_see(lease.holder, rules)
+        ]
+        waiting = [
+            messages.waiting_to(waiting)
+            for waiting in self._broker.waiting()
+            if caller.may_see(waiting.holder, rules)
+        ]
+        return pb.ListLeasesReply(leases=leases, waiting=waiting)
 
 
 class _Stream:
@@ -99,16 +157,14 @@ class _Stream:
         )
         self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
 
-    def start_direct(
-        self, lease: Lease, device_index: int, memory_bytes: int, weight: float, user: int
-    ) -> None:
+    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
         message = pb.StartWorker(
             lease_id=lease.id,
             device_index=device_index,
             memory_bytes=memory_bytes,
             weight=weight,
             direct=True,
-            user=user,
+            user=lease.user,
         )
         self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
 
@@ -120,15 +176,25 @@ class _Stream:
         message = pb.InterruptWorker(lease_id=lease_id, device_index=device_index)
         self.outgoing.put_nowait(pb.PoolMessage(interrupt_worker=message))
 
+    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
+        message = pb.LimitWorker(
+            lease_id=lease_id, device_index=device_index, memory_bytes=memory_bytes, weight=weight
+        )
+        self.outgoing.put_nowait(pb.PoolMessage(limit_worker=message))
+
 
 class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
     """What agents say and hear."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, identity: Identity) -> None:
         self._broker = broker
+        self._identity = identity
         self.attached = asyncio.Event()
 
     async def Attach(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        caller = await known_caller(self._identity, context)
+        if not caller.offers_devices:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{caller.name} may not offer devices.")
         first = await anext(requests, None)
         if first is None or first.WhichOneof("message") != "register" or not first.register.server:
             await context.abort(
@@ -172,30 +238,14 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
                     self._broker.worker_ended(server, ended.lease_id, ended.device_index, ended.reason)
                 elif kind == "end_lease":
                     self._broker.end_for(server, request.end_lease.lease_id, request.end_lease.reason[:512])
+                elif kind == "worker_limited":
+                    cap = request.worker_limited
+                    self._broker.worker_limited(
+                        server,
+                        cap.lease_id,
+                        cap.device_index,
+                        cap.memory_bytes,
+                        cap.done,
+                        cap.allocated_bytes,
+                    )
         stream.outgoing.put_nowait(None)
-
-
-class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Lets a call over TCP through only with the token of its scope: agents' for `Agents`, people's for `Pool`."""
-
-    def __init__(self, tokens: dict[str, str]) -> None:
-        self._tokens = tokens
-        self._refuse = grpc.unary_unary_rpc_method_handler(self._refusal)
-        self._refuse_stream = grpc.unary_stream_rpc_method_handler(self._stream_refusal)
-
-    @staticmethod
-    async def _refusal(request: Any, context: Any) -> None:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
-
-    @staticmethod
-    async def _stream_refusal(request: Any, context: Any) -> AsyncIterator[Any]:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
-        yield
-
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        scope = details.method.split("/")[1].rsplit(".", 1)[-1]
-        given = dict(details.invocation_metadata).get("authorization", "")
-        wanted = self._tokens.get(scope)
-        if wanted and hmac.compare_digest(given.encode(), f"Bearer {wanted}".encode()):
-            return await continuation(details)
-        return self._refuse_stream if details.method.endswith(("/Acquire", "/Attach")) else self._refuse

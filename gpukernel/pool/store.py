@@ -1,61 +1,104 @@
-"""The pool's state in its database; every method is one transaction.
+"""The pool's state in its database: devices, leases and their slices.
 
 Guarantees
 ----------
 * A lease's memory is promised before its worker is started and free only after its worker is known to be dead.
-* The sum of promises on a device stays within its memory, whatever this code does: the database checks it.
+* The sum of promises on a device stays within its memory, and what is held under a quota within that, whatever this code
+  does: the database checks it.
 * A crash between two transactions leaves a state that the next start can continue from: a lease that is
   ``starting`` or ``ending`` names the workers that have to be started or stopped.
+* Whoever changes what is promised holds the ledger's one row locked: pools that share a database decide one after the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
+from gpukernel.pool import accounts
+from gpukernel.pool.database import database_url, open_database
+from gpukernel.pool.direct import Machine
+from gpukernel.pool.history import close_span, open_span
 from gpukernel.pool.model import Device, Holder, Lease, Slice, Usage
-from gpukernel.pool.placement import Placement
-from gpukernel.pool.schema import devices, leases, metadata, slices
+from gpukernel.pool.placement import DeviceClass, Placement, classes
+from gpukernel.pool.quota import millionths
+from gpukernel.pool.rules import Rules, load_rules
+from gpukernel.pool.schema import devices, leases, ledger, servers, slices
 
 __all__ = ["Conflict", "Store"]
 
 _USAGE = tuple(Usage.__dataclass_fields__)
+_LIVING = leases.c.state.in_(["starting", "live"])
+_LEDGER = sa.select(ledger).with_for_update()
+_NEXT_EPOCH = ledger.update().values(epoch=ledger.c.epoch + 1).returning(ledger.c.epoch)
+_PROMISE = (
+    devices.update()
+    .where(devices.c.id == sa.bindparam("device"))
+    .values(promised_bytes=devices.c.promised_bytes + sa.bindparam("size"))
+)
+_USED = (
+    slices.update()
+    .where(slices.c.lease_id == sa.bindparam("lease"), slices.c.device_id == sa.bindparam("device"))
+    .values({name: sa.bindparam(f"new_{name}") for name in _USAGE})
+)
 
 
 class Conflict(Exception):
-    """The database refused a grant: the memory or the key was taken in between."""
+    """The database refused a grant: the memory, the quota or the key was taken in between."""
 
 
 class Store:
-    """The database at `url`, for example ``sqlite:////var/lib/gpukernel/pool.db``."""
+    """The database at `url`, for example ``sqlite:////var/lib/gpukernel/pool.db``; see `gpukernel.pool.database`."""
 
     def __init__(self, url: str) -> None:
-        self.engine = sa.create_engine(url)
-        if self.engine.dialect.name == "sqlite":
-            sa.event.listen(self.engine, "connect", _sqlite_settings)
-        metadata.create_all(self.engine)
+        self.engine = open_database(url)
+        self.reader = self.engine.execution_options(reads_only=True)
+        self.shared = self.engine.dialect.name != "sqlite"
+        self._rules: tuple[int, Rules] = (-1, Rules())
+        self._classes: tuple[int, list[DeviceClass]] = (-1, [])
+        self._machines: tuple[int, dict[str, Machine]] = (-1, {})
 
     @classmethod
     def in_directory(cls, state: Path) -> Store:
-        """The SQLite database of a state directory, readable by its owner only."""
-        path = state / "pool.db"
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        return cls(f"sqlite:///{path}")
+        """The database of a state directory."""
+        return cls(database_url(state))
 
     def close(self) -> None:
         self.engine.dispose()
 
+    @contextlib.contextmanager
+    def deciding(self) -> Iterator[tuple[sa.Connection, Any]]:
+        """A transaction that holds the ledger, and the ledger's row."""
+        with self.engine.begin() as db:
+            yield db, db.execute(_LEDGER).one()
+
+    def rules(self, db: sa.Connection | None = None, version: int | None = None) -> Rules:
+        """Courses and quotas; read again only where they have changed."""
+        if db is None:
+            with self.reader.connect() as db:
+                return self.rules(db)
+        if version is None:
+            version = db.execute(sa.select(ledger.c.rules_version)).scalar_one()
+        if self._rules[0] != version:
+            self._rules = (version, load_rules(db))
+        return self._rules[1]
+
     # --- devices ---
 
-    def register(self, server: str, found: Iterable[Device]) -> None:
-        """Note the devices of a server; those that it no longer has go, unless leases still hold parts of them."""
-        with self.engine.begin() as db:
+    def register(
+        self, server: str, found: Iterable[Device], pool: str, now: float, direct_machine: str = ""
+    ) -> None:
+        """Note the devices of a server whose agent speaks with `pool`, and its machine where it allows direct mode.
+
+        Those that it no longer has go, unless leases still hold parts of them.
+        """
+        with self.deciding() as (db, _):
             known = {row.id: row for row in db.execute(sa.select(devices).where(devices.c.server == server))}
             for device in found:
                 values = {
@@ -65,18 +108,50 @@ class Store:
                     "memory_bytes": device.memory_bytes,
                     "compute_capability": device.compute_capability,
                     "multiprocessors": device.multiprocessors,
+                    "available": True,
                 }
                 if known.pop(device.id, None) is None:
                     db.execute(devices.insert().values(id=device.id, promised_bytes=0, **values))
                 else:
                     db.execute(devices.update().where(devices.c.id == device.id).values(**values))
             for row in known.values():
-                if not db.execute(sa.select(slices.c.lease_id).where(slices.c.device_id == row.id)).first():
+                if db.execute(sa.select(slices.c.lease_id).where(slices.c.device_id == row.id)).first():
+                    db.execute(devices.update().where(devices.c.id == row.id).values(available=False))
+                else:
                     db.execute(devices.delete().where(devices.c.id == row.id))
+            values = {"pool": pool, "seen": now, "away_since": None, "direct_machine": direct_machine}
+            if not db.execute(servers.update().where(servers.c.name == server).values(**values)).rowcount:
+                db.execute(servers.insert().values(name=server, **values))
+            _devices_changed(db)
 
-    def devices(self, attached: Iterable[str]) -> list[Device]:
-        """Every device; those of servers in `attached` are available."""
-        present = set(attached)
+    def servers_seen(self, pool: str, now: float) -> None:
+        """The agents of these servers still speak with `pool`."""
+        with self.engine.begin() as db:
+            db.execute(servers.update().where(servers.c.pool == pool).values(seen=now))
+
+    def server_away(self, server: str, pool: str, now: float) -> None:
+        """The agent no longer speaks with `pool`; nothing where it speaks with another one by now."""
+        self._away(sa.and_(servers.c.name == server, servers.c.pool == pool), now)
+
+    def servers_away(self, unseen_since: float, now: float) -> None:
+        """The same for all servers whose pool has not spoken for them since a time: it is dead."""
+        self._away(servers.c.seen < unseen_since, now)
+
+    def _away(self, condition: Any, now: float) -> None:
+        with self.deciding() as (db, _):
+            query = sa.select(servers.c.name).where(condition, servers.c.away_since.is_(None))
+            if gone := list(db.execute(query).scalars()):
+                db.execute(servers.update().where(servers.c.name.in_(gone)).values(pool="", away_since=now))
+                db.execute(devices.update().where(devices.c.server.in_(gone)).values(available=False))
+                _devices_changed(db)
+
+    def away(self, since: float) -> list[str]:
+        """Servers that have been away since before a time."""
+        with self.reader.connect() as db:
+            return list(db.execute(sa.select(servers.c.name).where(servers.c.away_since < since)).scalars())
+
+    def devices(self) -> list[Device]:
+        """Every device; those of servers whose agent is attached are available."""
         counted = (
             sa.select(slices.c.device_id, sa.func.count().label("leases"))
             .where(slices.c.worker != "gone")
@@ -88,79 +163,227 @@ class Store:
             .outerjoin(counted, counted.c.device_id == devices.c.id)
             .order_by(devices.c.server, devices.c.index)
         )
-        with self.engine.connect() as db:
-            return [
-                Device(
-                    id=row.id,
-                    server=row.server,
-                    index=row._mapping["index"],
-                    name=row.name,
-                    memory_bytes=row.memory_bytes,
-                    promised_bytes=row.promised_bytes,
-                    leases=row.leases,
-                    available=row.server in present,
-                    compute_capability=row.compute_capability,
-                    multiprocessors=row.multiprocessors,
-                )
-                for row in db.execute(query)
+        with self.reader.connect() as db:
+            return [_device(row, row.leases) for row in db.execute(query)]
+
+    def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
+        """The kinds of available devices; read again only where devices came or went."""
+        if db is None:
+            with self.reader.connect() as db:
+                return self.classes(db)
+        if version is None:
+            version = db.execute(sa.select(ledger.c.devices_version)).scalar_one()
+        if self._classes[0] != version:
+            query = (
+                sa.select(devices.c.name, devices.c.memory_bytes, sa.func.count().label("count"))
+                .where(devices.c.available)
+                .group_by(devices.c.name, devices.c.memory_bytes)
+                .order_by(devices.c.name, devices.c.memory_bytes)
+            )
+            found = [
+                DeviceClass(row.name, row.memory_bytes, row._mapping["count"]) for row in db.execute(query)
             ]
+            self._classes = (version, found)
+        return self._classes[1]
+
+    def machines(self, db: sa.Connection | None = None, version: int | None = None) -> Mapping[str, Machine]:
+        """The machines that allow direct mode, by identity; read again only where devices or servers came or went."""
+        if db is None:
+            with self.reader.connect() as db:
+                return self.machines(db)
+        if version is None:
+            version = db.execute(sa.select(ledger.c.devices_version)).scalar_one()
+        if self._machines[0] != version:
+            query = (
+                sa.select(servers.c.direct_machine, servers.c.name.label("speaks_for"), devices)
+                .outerjoin(devices, sa.and_(devices.c.server == servers.c.name, devices.c.available))
+                .where(servers.c.direct_machine != "")
+                .order_by(servers.c.name)
+            )
+            names: dict[str, dict[str, None]] = {}
+            offered: dict[str, list[Device]] = {}
+            for row in db.execute(query):
+                names.setdefault(row.direct_machine, {})[row.speaks_for] = None
+                if row.id is not None:
+                    offered.setdefault(row.direct_machine, []).append(_device(row))
+            found = {
+                identity: Machine(tuple(here), tuple(classes(offered.get(identity, ()))))
+                for identity, here in names.items()
+            }
+            self._machines = (version, found)
+        return self._machines[1]
+
+    @staticmethod
+    def on_machine(db: sa.Connection, machine: Machine, kinds: Iterable[DeviceClass]) -> list[Device]:
+        """The available devices of these kinds on one machine, the fullest first."""
+        # Only the servers stand in the condition, so that their index is taken and not the one over all devices.
+        query = sa.select(devices).where(devices.c.server.in_(machine.servers))
+        wanted = set(kinds)
+        found = [_device(row) for row in db.execute(query) if row.available]
+        return sorted(
+            (d for d in found if DeviceClass(d.name, d.memory_bytes) in wanted),
+            key=lambda d: (d.promised_bytes - d.memory_bytes, d.id),
+            reverse=True,
+        )
+
+    def most_free(self, kinds: Iterable[DeviceClass], machine: Machine | None = None) -> int:
+        """Bytes that are free on the emptiest device of these kinds, of one machine or of the pool."""
+        with self.reader.connect() as db:
+            if machine is not None:
+                found = self.on_machine(db, machine, kinds)
+            else:
+                found = [d for kind in kinds for d in self.emptiest(db, kind, 1)]
+        return max((d.memory_bytes - d.promised_bytes for d in found), default=0)
+
+    @staticmethod
+    def fullest(db: sa.Connection, kind: DeviceClass, size: int, count: int) -> list[Device]:
+        """The `count` fullest devices of a kind that still have room for `size` bytes: one step in an index."""
+        query = (
+            sa.select(devices)
+            .where(
+                devices.c.name == kind.name,
+                devices.c.memory_bytes == kind.memory_bytes,
+                devices.c.available,
+                devices.c.promised_bytes <= kind.memory_bytes - size,
+            )
+            .order_by(devices.c.promised_bytes.desc(), devices.c.id.desc())
+            .limit(count)
+        )
+        return [_device(row) for row in db.execute(query)]
+
+    @staticmethod
+    def emptiest(db: sa.Connection, kind: DeviceClass, count: int) -> list[Device]:
+        """The `count` devices of a kind with most room."""
+        query = (
+            sa.select(devices)
+            .where(
+                devices.c.name == kind.name,
+                devices.c.memory_bytes == kind.memory_bytes,
+                devices.c.available,
+            )
+            .order_by(devices.c.promised_bytes, devices.c.id)
+            .limit(count)
+        )
+        return [_device(row) for row in db.execute(query)]
+
+    @staticmethod
+    def ends(db: sa.Connection, device_ids: Sequence[str], most: int) -> dict[str, list[tuple[float, int]]]:
+        """When leases on these devices end at the latest, and the bytes that frees; the `most` earliest ones."""
+        query = (
+            sa.select(slices.c.device_id, leases.c.until, slices.c.memory_bytes)
+            .join(leases, leases.c.id == slices.c.lease_id)
+            .where(slices.c.device_id.in_(device_ids), slices.c.worker != "gone", leases.c.until.is_not(None))
+            .order_by(leases.c.until)
+            .limit(most)
+        )
+        found: dict[str, list[tuple[float, int]]] = {}
+        for row in db.execute(query):
+            found.setdefault(row.device_id, []).append((row.until, row.memory_bytes))
+        return found
 
     # --- leases ---
 
-    def grant(self, key: str, holder: Holder, placed: Sequence[Placement], ttl: float, now: float) -> Lease:
-        """Promise the memory and write the lease down, in state ``starting``.
+    def grant(
+        self,
+        db: sa.Connection,
+        rules: Rules,
+        key: str,
+        holder: Holder,
+        role: str,
+        placed: Sequence[Placement],
+        ttl: float,
+        longest: float,
+        now: float,
+        mode: str = "remote",
+        user: int = 0,
+    ) -> Lease:
+        """Promise the memory, charge the quotas and write the lease down, in state ``starting``.
+
+        To be called in a `deciding` transaction.
 
         Raises
         ------
         Conflict
-            Where a device has no room any more or `key` has a living lease; nothing has changed then.
+            Where a device or a quota has no room any more or `key` has a living lease; the transaction must be given up then.
         """
-        lease_id = secrets.token_hex(8)
+        lease_id, secret = secrets.token_hex(8), secrets.token_hex(32)
+        whose = accounts.accounts_of(holder.person, holder.course)
+        span = rules.longest(whose, role, longest)
+        share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
+        memory = sum(p.memory_bytes for p in placed)
         try:
-            with self.engine.begin() as db:
-                for piece in placed:
-                    db.execute(
-                        devices.update()
-                        .where(devices.c.id == piece.device.id)
-                        .values(promised_bytes=devices.c.promised_bytes + piece.memory_bytes)
-                    )
-                epoch = (
-                    db.execute(sa.select(sa.func.coalesce(sa.func.max(leases.c.epoch), 0))).scalar_one() + 1
-                )
-                db.execute(
-                    leases.insert().values(
-                        id=lease_id,
-                        key=key,
-                        person=holder.person,
-                        server=holder.server,
-                        course=holder.course,
-                        description=holder.description,
-                        secret=secrets.token_hex(32),
-                        state="starting",
-                        epoch=epoch,
-                        created=now,
-                        expires=now + ttl,
-                        ttl_seconds=ttl,
-                        ended=0.0,
-                        end_reason="",
-                    )
-                )
-                for ordinal, piece in enumerate(placed):
-                    db.execute(
-                        slices.insert().values(
-                            lease_id=lease_id,
-                            ordinal=ordinal,
-                            device_id=piece.device.id,
-                            memory_bytes=piece.memory_bytes,
-                            weight=piece.memory_bytes / piece.device.memory_bytes,
-                            worker="starting",
-                        )
-                    )
+            db.execute(_PROMISE, [{"device": p.device.id, "size": p.memory_bytes} for p in placed])
+            accounts.charge(db, rules, whose, role, share, memory, now)
+            epoch = db.execute(_NEXT_EPOCH).scalar_one()
+            values = {
+                "id": lease_id,
+                "key": key,
+                "person": holder.person,
+                "server": holder.server,
+                "course": holder.course,
+                "role": role,
+                "description": holder.description,
+                "secret": secret,
+                "state": "starting",
+                "epoch": epoch,
+                "created": now,
+                "expires": now + ttl,
+                "ttl_seconds": ttl,
+                "until": None if span is None else now + span,
+                "idle_limit": rules.idle(whose, role),
+                "notice": "",
+                "share": share,
+                "memory_bytes": memory,
+                "ended": 0.0,
+                "end_reason": "",
+                "mode": mode,
+                "uid": user,
+            }
+            db.execute(leases.insert(), values)
+            rows = [
+                {
+                    "lease_id": lease_id,
+                    "ordinal": ordinal,
+                    "device_id": piece.device.id,
+                    "memory_bytes": piece.memory_bytes,
+                    "limit_bytes": piece.memory_bytes,
+                    "weight": piece.memory_bytes / piece.device.memory_bytes,
+                    "worker": "starting",
+                    "endpoints": "",
+                }
+                for ordinal, piece in enumerate(placed)
+            ]
+            db.execute(slices.insert(), rows)
+            open_span(db, lease_id, share, memory, now)
         except IntegrityError as error:
             raise Conflict(str(error.orig)) from None
-        lease = self.lease(lease_id)
-        assert lease is not None
-        return lease
+        return Lease(
+            id=lease_id,
+            key=key,
+            holder=holder,
+            slices=tuple(
+                Slice(
+                    p.device.id,
+                    p.device.server,
+                    p.device.index,
+                    p.device.name,
+                    p.device.memory_bytes,
+                    p.memory_bytes,
+                    p.memory_bytes / p.device.memory_bytes,
+                )
+                for p in placed
+            ),
+            state="starting",
+            created=now,
+            expires=now + ttl,
+            ttl_seconds=ttl,
+            epoch=epoch,
+            secret=secret,
+            until=values["until"] or 0.0,
+            role=role,
+            mode=mode,
+            user=user,
+        )
 
     def worker_ready(self, lease_id: str, device_id: str, endpoints: Iterable[str]) -> Lease | None:
         """A worker listens; when all of a lease's do, it is ``live``.  None where there is no such slice."""
@@ -178,83 +401,133 @@ class Store:
                 .where(leases.c.id == lease_id, leases.c.state == "starting", ~waiting)
                 .values(state="live")
             )
-        return self.lease(lease_id)
+            return next(iter(self._leases(leases.c.id == lease_id, db)), None)
+
+    def forget_caps(self, server: str) -> None:
+        """The agent of a server attaches: what caps its workers have is not known."""
+        here = sa.select(devices.c.id).where(devices.c.server == server)
+        with self.engine.begin() as db:
+            db.execute(
+                slices.update()
+                .where(slices.c.device_id.in_(here), slices.c.worker != "gone")
+                .values(limit_bytes=0)
+            )
 
     def end(self, lease_id: str, reason: str, now: float) -> bool:
         """Begin to end a lease: its workers must be stopped now.  False where it was ending already."""
-        with self.engine.begin() as db:
+        with self.deciding() as (db, _):
             changed = db.execute(
                 leases.update()
-                .where(leases.c.id == lease_id, leases.c.state.in_(["starting", "live"]))
+                .where(leases.c.id == lease_id, _LIVING)
                 .values(state="ending", end_reason=reason, ended=now)
             )
-            self._finish(db, lease_id)
+            self._finish(db, lease_id, now)
             return changed.rowcount == 1
 
-    def worker_gone(self, lease_id: str, device_id: str) -> None:
+    def worker_gone(self, lease_id: str, device_id: str, now: float) -> None:
         """A worker is known to be dead: its memory is free, and the last one's end completes the lease's."""
-        with self.engine.begin() as db:
+        this = (slices.c.lease_id == lease_id, slices.c.device_id == device_id)
+        with self.deciding() as (db, _):
             piece = db.execute(
-                sa.select(slices.c.memory_bytes).where(
-                    slices.c.lease_id == lease_id, slices.c.device_id == device_id, slices.c.worker != "gone"
-                )
+                sa.select(slices.c.memory_bytes).where(*this, slices.c.worker != "gone")
             ).first()
             if piece is None:
                 return
-            db.execute(
-                slices.update()
-                .where(slices.c.lease_id == lease_id, slices.c.device_id == device_id)
-                .values(worker="gone", connections=0, memory_used_bytes=0)
-            )
-            db.execute(
-                devices.update()
-                .where(devices.c.id == device_id)
-                .values(promised_bytes=devices.c.promised_bytes - piece.memory_bytes)
-            )
-            self._finish(db, lease_id)
+            db.execute(slices.update().where(*this).values(worker="gone", connections=0, memory_used_bytes=0))
+            db.execute(_PROMISE, {"device": device_id, "size": -piece.memory_bytes})
+            self._finish(db, lease_id, now)
 
-    @staticmethod
-    def _finish(db: sa.Connection, lease_id: str) -> None:
+    def _finish(self, db: sa.Connection, lease_id: str, now: float) -> None:
+        """A lease that is ending and has no worker left is over; what it held is free for its quotas."""
         alive = sa.exists().where(slices.c.lease_id == lease_id, slices.c.worker != "gone")
-        db.execute(
+        over = db.execute(
             leases.update()
             .where(leases.c.id == lease_id, leases.c.state == "ending", ~alive)
             .values(state="ended")
         )
+        if over.rowcount != 1:
+            return
+        row = db.execute(sa.select(leases).where(leases.c.id == lease_id)).one()
+        whose = accounts.accounts_of(row.person, row.course)
+        accounts.refund(db, self.rules(db), whose, row.role, row.share, row.memory_bytes, now)
+        close_span(db, lease_id, now)
 
     def renew(self, lease_ids: Iterable[str], now: float) -> None:
         """Signs of life of these leases; those that are ending stay so."""
         with self.engine.begin() as db:
             db.execute(
                 leases.update()
-                .where(leases.c.id.in_(list(lease_ids)), leases.c.state.in_(["starting", "live"]))
+                .where(leases.c.id.in_(list(lease_ids)), _LIVING)
                 .values(expires=now + leases.c.ttl_seconds)
             )
 
+    def renew_all(self, now: float) -> None:
+        """The same for every lease, when a pool starts."""
+        with self.engine.begin() as db:
+            db.execute(leases.update().where(_LIVING).values(expires=now + leases.c.ttl_seconds))
+
+    def notify(self, lease_id: str, notice: str, only_over: str = "") -> None:
+        """What the holder is to know, with the next renewal; `only_over` leaves notices that begin differently."""
+        this = (leases.c.id == lease_id, leases.c.notice != notice, leases.c.notice.startswith(only_over))
+        with self.engine.begin() as db:
+            db.execute(leases.update().where(*this).values(notice=notice))
+
+    def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float]]:
+        """Leases whose longest time is over by then: id, end, and the whole time."""
+        query = sa.select(leases.c.id, leases.c.until, leases.c.created).where(
+            leases.c.state != "ended", leases.c.until.is_not(None), leases.c.until < now + within, _LIVING
+        )
+        with self.reader.connect() as db:
+            return [(row.id, row.until, row.until - row.created) for row in db.execute(query)]
+
+    def idle(self) -> list[tuple[str, float, float]]:
+        """Leases that have been idle for half their limit, or have a notice: id, idle time and limit in seconds."""
+        idle = sa.func.min(slices.c.idle_seconds)
+        query = (
+            sa.select(leases.c.id, idle.label("idle"), leases.c.idle_limit)
+            .join(slices, slices.c.lease_id == leases.c.id)
+            .where(leases.c.state == "live", leases.c.idle_limit > 0)
+            .group_by(leases.c.id, leases.c.idle_limit, leases.c.notice)
+            .having(sa.or_(idle >= leases.c.idle_limit / 2, leases.c.notice != ""))
+        )
+        with self.reader.connect() as db:
+            return [(row.id, row.idle, row.idle_limit) for row in db.execute(query)]
+
     def expired(self, now: float) -> list[str]:
-        """Leases whose time is over."""
-        query = sa.select(leases.c.id).where(leases.c.state.in_(["starting", "live"]), leases.c.expires < now)
-        with self.engine.connect() as db:
+        """Leases whose holder has given no sign of life for their time to live."""
+        query = sa.select(leases.c.id).where(leases.c.state != "ended", _LIVING, leases.c.expires < now)
+        with self.reader.connect() as db:
             return list(db.execute(query).scalars())
 
     def used(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """What the workers of `server` counted, by lease and device index."""
+        if not usage:
+            return
         with self.engine.begin() as db:
-            for (lease_id, index), figures in usage.items():
-                device = sa.select(devices.c.id).where(devices.c.server == server, devices.c.index == index)
-                db.execute(
-                    slices.update()
-                    .where(slices.c.lease_id == lease_id, slices.c.device_id == device.scalar_subquery())
-                    .values({name: getattr(figures, name) for name in _USAGE})
-                )
+            query = sa.select(devices.c.index, devices.c.id).where(devices.c.server == server)
+            ids = {row._mapping["index"]: row.id for row in db.execute(query)}
+            rows = [
+                {"lease": lease_id, "device": ids[index]}
+                | {f"new_{name}": getattr(figures, name) for name in _USAGE}
+                for (lease_id, index), figures in usage.items()
+                if index in ids
+            ]
+            if rows:
+                db.execute(_USED, rows)
 
     def lease(self, lease_id: str) -> Lease | None:
         """The lease, with its secret."""
         return next(iter(self._leases(leases.c.id == lease_id)), None)
 
-    def living(self, key: str) -> Lease | None:
-        """The lease of `key` that has not ended."""
-        return next(iter(self._leases(sa.and_(leases.c.key == key, leases.c.state != "ended"))), None)
+    def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str]]:
+        """Id and state of the leases of `keys` that have not ended."""
+        query = sa.select(leases.c.key, leases.c.id, leases.c.state).where(
+            leases.c.key.in_(list(keys)), leases.c.state != "ended"
+        )
+        if db is None:
+            with self.reader.connect() as db:
+                return self.living(keys, db)
+        return {row.key: (row.id, row.state) for row in db.execute(query)}
 
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
@@ -271,78 +544,98 @@ class Store:
 
     def on_server(self, server: str) -> list[tuple[Lease, Slice]]:
         """Every slice on `server` whose worker is not known to be dead, with its lease."""
-        here = (
-            sa.select(slices.c.lease_id)
+        query = (
+            sa.select(slices.c.lease_id, slices.c.device_id)
             .join(devices, devices.c.id == slices.c.device_id)
             .where(devices.c.server == server, slices.c.worker != "gone")
         )
-        with self.engine.connect() as db:
-            alive = {
-                (row.lease_id, row.device_id)
-                for row in db.execute(
-                    sa.select(slices.c.lease_id, slices.c.device_id).where(slices.c.worker != "gone")
-                )
-            }
-        return [
-            (lease, piece)
-            for lease in self._leases(leases.c.id.in_(here))
-            for piece in lease.slices
-            if piece.server == server and (lease.id, piece.device_id) in alive
-        ]
+        with self.reader.connect() as db:
+            alive = {(row.lease_id, row.device_id) for row in db.execute(query)}
+            here = query.with_only_columns(slices.c.lease_id)
+            return [
+                (lease, piece)
+                for lease in self._leases(leases.c.id.in_(here), db)
+                for piece in lease.slices
+                if (lease.id, piece.device_id) in alive
+            ]
 
-    def _leases(self, condition: Any) -> list[Lease]:
-        query = sa.select(leases).where(condition).order_by(leases.c.epoch)
-        with self.engine.connect() as db:
-            rows = list(db.execute(query))
-            pieces: dict[str, list[Slice]] = {row.id: [] for row in rows}
-            parts = (
-                sa.select(
-                    slices,
-                    devices.c.server,
-                    devices.c.index,
-                    devices.c.name,
-                    devices.c.memory_bytes.label("whole"),
-                )
-                .join(devices, devices.c.id == slices.c.device_id)
-                .where(slices.c.lease_id.in_(sa.select(leases.c.id).where(condition)))
-                .order_by(slices.c.lease_id, slices.c.ordinal)
+    def _leases(self, condition: Any, db: sa.Connection | None = None) -> list[Lease]:
+        if db is None:
+            with self.reader.connect() as db:
+                return self._leases(condition, db)
+        rows = list(db.execute(sa.select(leases).where(condition).order_by(leases.c.epoch)))
+        pieces: dict[str, list[Slice]] = {row.id: [] for row in rows}
+        which = slices.c.lease_id.in_(sa.select(leases.c.id).where(condition))
+        if len(rows) == 1:
+            which = slices.c.lease_id == rows[0].id
+        parts = (
+            sa.select(
+                slices,
+                devices.c.server,
+                devices.c.index,
+                devices.c.name,
+                devices.c.memory_bytes.label("whole"),
             )
-            for part in db.execute(parts):
-                if part.lease_id in pieces:
-                    pieces[part.lease_id].append(
-                        Slice(
-                            device_id=part.device_id,
-                            server=part.server,
-                            device_index=part._mapping["index"],
-                            device_name=part.name,
-                            device_memory_bytes=part.whole,
-                            memory_bytes=part.memory_bytes,
-                            weight=part.weight,
-                            endpoints=tuple(part.endpoints.split()),
-                            usage=Usage(**{name: getattr(part, name) for name in _USAGE}),
-                        )
-                    )
-        return [
-            Lease(
-                id=row.id,
-                key=row.key,
-                holder=Holder(row.person, row.server, row.course, row.description),
-                slices=tuple(pieces[row.id]),
-                state=row.state,
-                created=row.created,
-                expires=row.expires,
-                ttl_seconds=row.ttl_seconds,
-                epoch=row.epoch,
-                secret=row.secret,
-                end_reason=row.end_reason,
-                ended=row.ended,
-            )
-            for row in rows
-        ]
+            .join(devices, devices.c.id == slices.c.device_id)
+            .where(which)
+            .order_by(slices.c.lease_id, slices.c.ordinal)
+        )
+        for part in db.execute(parts) if rows else ():
+            if part.lease_id in pieces:
+                pieces[part.lease_id].append(_slice(part))
+        return [_lease(row, pieces[row.id]) for row in rows]
 
 
-def _sqlite_settings(connection: Any, _: object) -> None:
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+def _devices_changed(db: sa.Connection) -> None:
+    db.execute(ledger.update().values(devices_version=ledger.c.devices_version + 1))
+
+
+def _device(row: Any, count: int = 0) -> Device:
+    return Device(
+        id=row.id,
+        server=row.server,
+        index=row._mapping["index"],
+        name=row.name,
+        memory_bytes=row.memory_bytes,
+        promised_bytes=row.promised_bytes,
+        leases=count,
+        available=row.available,
+        compute_capability=row.compute_capability,
+        multiprocessors=row.multiprocessors,
+    )
+
+
+def _slice(part: Any) -> Slice:
+    return Slice(
+        device_id=part.device_id,
+        server=part.server,
+        device_index=part._mapping["index"],
+        device_name=part.name,
+        device_memory_bytes=part.whole,
+        memory_bytes=part.memory_bytes,
+        weight=part.weight,
+        endpoints=tuple(part.endpoints.split()),
+        usage=Usage(**{name: getattr(part, name) for name in _USAGE}),
+    )
+
+
+def _lease(row: Any, pieces: Sequence[Slice]) -> Lease:
+    return Lease(
+        id=row.id,
+        key=row.key,
+        holder=Holder(row.person, row.server, row.course, row.description),
+        slices=tuple(pieces),
+        state=row.state,
+        created=row.created,
+        expires=row.expires,
+        ttl_seconds=row.ttl_seconds,
+        epoch=row.epoch,
+        secret=row.secret,
+        end_reason=row.end_reason,
+        ended=row.ended,
+        until=row.until or 0.0,
+        notice=row.notice,
+        role=row.role,
+        mode=row.mode,
+        user=row.uid,
+    )

@@ -110,9 +110,14 @@ class Table:
         """Grant nothing any more."""
         os.pwrite(self._file, struct.pack("<I", 1), _ENDED)
 
-    def limit(self, memory_bytes: int) -> None:
-        """Change the cap; programs may have more by now, and then get nothing until they have less."""
-        os.pwrite(self._file, struct.pack("<Q", memory_bytes), _LIMIT)
+    def limit(self, memory_bytes: int, weight: float) -> None:
+        """Change the cap and the weight; programs may have more by now, and then get nothing until they have less."""
+        os.pwrite(self._file, struct.pack("<Qd", memory_bytes, weight), _LIMIT)
+
+    @property
+    def weight(self) -> float:
+        """The slice's weight in turns."""
+        return float(_HEADER.unpack(self._read(0, _HEADER.size))[4])
 
     @property
     def figures(self) -> tuple[int, int]:

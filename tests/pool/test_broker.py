@@ -4,94 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy.exc import IntegrityError
 
 from gpukernel.pool.broker import DEFAULT_TTL, SERVER_GRACE, Broker
 from gpukernel.pool.errors import Refused
-from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Usage
+from gpukernel.pool.model import Holder, Lease, SliceRequest, Usage
 from gpukernel.pool.schema import devices as devices_table
 from gpukernel.pool.store import Store
-
-GIB = 2**30
-ANNA = Holder("anna")
-
-
-class Agent:
-    """A server whose workers start and stop when the test says so (or at once, where `prompt`)."""
-
-    def __init__(self, broker: Broker, name: str = "s", devices: int = 1, prompt: bool = True) -> None:
-        self.broker, self.name, self.prompt = broker, name, prompt
-        self.devices = [Device(f"{name}/{i}", name, i, "Tesla V100", 32 * GIB) for i in range(devices)]
-        self.alive: set[tuple[str, int]] = set()
-        self.to_start: list[tuple[str, int]] = []
-        self.to_stop: list[tuple[str, int]] = []
-
-    def attach(self) -> None:
-        self.to_start, self.to_stop = [], []
-        self.broker.attach(self.name, self, self.devices, dict.fromkeys(self.alive, ("unix:/x",)))
-
-    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
-        self.to_start.append((lease.id, device_index))
-        if self.prompt:
-            self.start()
-
-    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
-        self.to_stop.append((lease_id, device_index))
-        if self.prompt:
-            self.stop()
-
-    def start(self) -> None:
-        while self.to_start:
-            key = self.to_start.pop(0)
-            self.alive.add(key)
-            self.broker.worker_ready(self.name, *key, ("unix:/x",))
-
-    def stop(self) -> None:
-        while self.to_stop:
-            key = self.to_stop.pop(0)
-            if key in self.to_start:  # orders are obeyed in their order
-                self.to_start.remove(key)
-            self.alive.discard(key)
-            self.broker.worker_ended(self.name, *key, "stopped")
-
-
-class World:
-    def __init__(self, folder: Path, devices: int = 1, prompt: bool = True) -> None:
-        self.now = 1000.0
-        self.store = Store.in_directory(folder)
-        self.broker = Broker(self.store, lambda: self.now)
-        self.agent = Agent(self.broker, devices=devices, prompt=prompt)
-        self.agent.attach()
-
-    def ask(self, key: str, share: float = 0.5, wait: float = -1) -> AsyncIterator[Queued | Lease]:
-        return self.broker.acquire(key, SliceRequest(share=share), ANNA, wait, 0)
-
-    async def get(self, key: str, share: float = 0.5, wait: float = -1) -> Lease:
-        async for event in self.ask(key, share, wait):
-            if isinstance(event, Lease):
-                return event
-        raise AssertionError
-
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-        self.broker.tick()
-
-    def promised(self) -> float:
-        return sum(d.promised_bytes for d in self.broker.devices()) / (32 * GIB)
-
-
-def story(tmp_path: Path, tell: object, **options: object) -> None:
-    async def run() -> None:
-        await tell(World(tmp_path, **options))  # type: ignore[operator, arg-type]
-
-    asyncio.run(run())
+from tests.pool.world import GIB, Agent, World, story
 
 
 def test_first_come_first_served_and_the_small_does_not_pass_the_large(tmp_path: Path) -> None:
@@ -238,7 +161,7 @@ def test_a_pool_started_again_keeps_leases_whose_workers_live_and_ends_the_other
         world.store.close()
         again = World.__new__(World)
         again.now = world.now + 1000
-        again.store = Store.in_directory(tmp_path)
+        again.store = Store(f"sqlite:///{tmp_path}/pool.db")
         again.broker = Broker(again.store, lambda: again.now)
         again.pass_time(DEFAULT_TTL - 1)  # a time to live of grace
         agent = Agent(again.broker)
@@ -282,138 +205,17 @@ def test_bad_requests_change_nothing(tmp_path: Path, key: str, person: str, ttl:
     story(tmp_path, tell)
 
 
-class PoolMachine(RuleBasedStateMachine):
-    """Random acquire, release, renew, death, crash and clock steps against the guarantees."""
+def test_a_lease_over_two_servers_starts_a_worker_on_each(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        other = Agent(world.broker, "t")
+        other.attach()
+        lease = None
+        async for event in world.broker.acquire(
+            "k", SliceRequest(share=1.0, devices=2), Holder("anna"), -1, 0
+        ):
+            lease = event
+        assert isinstance(lease, Lease)
+        assert {piece.server for piece in lease.slices} == {"s", "t"}
+        assert (len(world.agent.alive), len(other.alive)) == (1, 1)
 
-    def __init__(self) -> None:
-        super().__init__()
-        import tempfile
-
-        self.folder = tempfile.TemporaryDirectory()
-        self.loop = asyncio.new_event_loop()
-        self.count = 0
-        self.tasks: dict[str, asyncio.Task[Lease]] = {}
-        self.world = self.run(self._world())
-
-    def run(self, work: object) -> object:  # type: ignore[type-arg]
-        return self.loop.run_until_complete(work)  # type: ignore[arg-type]
-
-    async def _world(self) -> World:
-        return World(Path(self.folder.name), devices=2, prompt=False)
-
-    def settle(self) -> None:
-        for _ in range(4):
-            self.loop.run_until_complete(asyncio.sleep(0))
-
-    @rule(share=st.sampled_from([0.02, 0.3, 0.6, 1.0]))
-    def acquire(self, share: float) -> None:
-        self.count += 1
-        key = f"k{self.count}"
-        self.tasks[key] = self.loop.create_task(self.world.get(key, share))
-        self.settle()
-
-    @rule()
-    def workers_start(self) -> None:
-        self.world.agent.start()
-        self.settle()
-
-    @rule()
-    def workers_stop(self) -> None:
-        self.world.agent.stop()
-        self.settle()
-
-    def living(self) -> list[Lease]:
-        return self.world.broker.leases(False)
-
-    @precondition(lambda self: self.living())
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        lease = data.draw(st.sampled_from(self.living()))
-        self.world.broker.end(lease.id, "released")
-        self.settle()
-
-    @precondition(lambda self: self.world.agent.alive)
-    @rule(data=st.data())
-    def worker_dies(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted(self.world.agent.alive)))
-        self.world.agent.alive.discard(key)
-        self.world.broker.worker_ended("s", *key, "it died")
-        self.settle()
-
-    @precondition(lambda self: self.tasks)
-    @rule(data=st.data())
-    def give_up(self, data: st.DataObject) -> None:
-        self.tasks.pop(data.draw(st.sampled_from(sorted(self.tasks)))).cancel()
-        self.settle()
-
-    @rule(seconds=st.sampled_from([1.0, 10.0, 25.0]))
-    def pass_time(self, seconds: float) -> None:
-        self.world.pass_time(seconds)
-        self.settle()
-
-    @rule()
-    def crash(self) -> None:
-        for task in self.tasks.values():
-            task.cancel()
-        world = self.world
-        alive, now = world.agent.alive, world.now
-        # A dead process runs no clean-up code: what the cancelled calls would do must not reach the store.
-        world.broker._agents.clear()
-        store = world.store
-        world.broker._store = Store("sqlite://")
-        self.tasks.clear()
-        self.settle()
-        store.close()
-
-        async def again() -> World:
-            fresh = World.__new__(World)
-            fresh.now = now
-            fresh.store = Store.in_directory(Path(self.folder.name))
-            fresh.broker = Broker(fresh.store, lambda: fresh.now)
-            fresh.agent = Agent(fresh.broker, devices=2, prompt=False)
-            fresh.agent.alive = alive
-            fresh.agent.attach()
-            return fresh
-
-        self.world = self.run(again())
-
-    @invariant()
-    def never_promised_twice(self) -> None:
-        for device in self.world.broker.devices():
-            assert 0 <= device.promised_bytes <= device.memory_bytes
-
-    @invariant()
-    def every_living_worker_s_memory_is_promised(self) -> None:
-        alive: dict[int, int] = {}
-        sizes = {
-            (lease.id, s.device_index): s.memory_bytes
-            for lease in self.world.broker.leases(True)
-            for s in lease.slices
-        }
-        for key in self.world.agent.alive:
-            alive[key[1]] = alive.get(key[1], 0) + sizes[key]
-        for device in self.world.broker.devices():
-            assert alive.get(device.index, 0) <= device.promised_bytes
-
-    @invariant()
-    def one_living_lease_a_key(self) -> None:
-        keys = [lease.key for lease in self.living()]
-        assert len(keys) == len(set(keys))
-
-    def teardown(self) -> None:
-        for task in self.tasks.values():
-            task.cancel()
-        self.settle()
-        self.loop.close()
-        self.world.store.close()
-        self.folder.cleanup()
-
-
-TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(
-    max_examples=25,
-    stateful_step_count=30,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+    story(tmp_path, tell)

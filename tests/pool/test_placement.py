@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Device, SliceRequest
-from gpukernel.pool.placement import MIB, check_request, matching, place, slice_bytes
+from gpukernel.pool.placement import MIB, best_fit, check_request, classes, matching, slice_bytes
 
 V100 = 32 * 2**30
 
@@ -53,36 +53,32 @@ def test_what_no_pool_could_give_is_refused_with_a_sentence(request_: SliceReque
 
 def test_a_model_that_is_not_there_is_named_beside_those_that_are() -> None:
     with pytest.raises(Refused, match=r"no H100; it has Tesla V100 a\."):
-        matching(SliceRequest(share=0.5, model="H100"), [device("a")])
+        matching(SliceRequest(share=0.5, model="H100"), classes([device("a")]))
 
 
 def test_more_than_the_largest_device_is_refused_with_the_figure() -> None:
     with pytest.raises(Refused, match="1000000000 MiB fit on no device; the largest has 32768 MiB"):
-        matching(SliceRequest(memory_bytes=10**9 * MIB), [device("a")])
+        matching(SliceRequest(memory_bytes=10**9 * MIB), classes([device("a")]))
 
 
 def test_the_device_with_the_least_to_spare_is_taken() -> None:
     devices = [device("empty"), device("half", V100 // 2), device("full", V100)]
-    placed = place(SliceRequest(share=0.25), devices)
+    placed = best_fit(SliceRequest(share=0.25), devices)
     assert placed is not None
     assert [p.device.id for p in placed] == ["half"]
 
 
 def test_several_devices_are_distinct_or_nothing() -> None:
     devices = [device("a"), device("b", V100)]
-    assert place(SliceRequest(share=0.5, devices=2), devices) is None
-    placed = place(SliceRequest(share=0.5, devices=2), [device("a"), device("b")])
+    assert best_fit(SliceRequest(share=0.5, devices=2), devices) is None
+    placed = best_fit(SliceRequest(share=0.5, devices=2), [device("a"), device("b")])
     assert placed is not None
     assert {p.device.id for p in placed} == {"a", "b"}
-
-
-def test_a_device_that_somebody_waits_for_is_left_alone() -> None:
-    assert place(SliceRequest(share=0.1), [device("a")], blocked={"a"}) is None
 
 
 @given(st.lists(st.integers(0, V100), min_size=1, max_size=6), st.floats(1e-6, 1), st.integers(1, 4))
 def test_what_is_placed_always_fits(promised: list[int], share: float, count: int) -> None:
     devices = [device(str(i), p) for i, p in enumerate(promised)]
-    placed = place(SliceRequest(share=share, devices=count), devices)
+    placed = best_fit(SliceRequest(share=share, devices=count), devices)
     for piece in placed or []:
         assert 0 < piece.memory_bytes <= piece.device.memory_bytes - piece.device.promised_bytes

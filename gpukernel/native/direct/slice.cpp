@@ -216,6 +216,7 @@ void Slice::before_launch(CUstream stream, bool per_thread) {
     if (!turns_opened_.load(std::memory_order_acquire)) open_turns();
     if (!has_turns_ || !turns_.contended() || capturing(stream, per_thread)) return;
     Inside inside;
+    turns_.weigh(table_->weight);  // the slice may have been resized
     turns_.before_launch();
 }
 

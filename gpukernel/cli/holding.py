@@ -1,0 +1,66 @@
+"""``resize``: what one does with a slice that one holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpukernel.cli.output import Problem
+from gpukernel.cli.tables import ask_pool
+from gpukernel.pool.client import PoolClient
+from gpukernel.pool.model import Lease, SliceRequest
+from gpukernel.remoting.environment import LEASE_FILE_VARIABLE
+
+__all__ = ["find_lease", "resize", "wanted_slice"]
+
+MIB = 2**20
+
+
+def wanted_slice(
+    share: float | None, memory_mib: int | None, devices: int = 1, model: str = ""
+) -> SliceRequest:
+    """What ``-p``, ``-m``, ``-n`` and ``--model`` ask for; a `Problem` says what is wrong with them."""
+    if (share is None) == (memory_mib is None):
+        raise Problem("Say how large the slice is: -p SHARE (0.05 is 5 % of a device) or -m MIB.", 2)
+    if memory_mib is not None and not 0 < memory_mib < 2**40:
+        raise Problem(f"A slice of {memory_mib} MiB is not possible; it has at least 1 MiB.", 2)
+    if devices < 1:
+        raise Problem(f"{devices} devices are not possible; ask for at least 1.", 2)
+    if share == 0:  # which means "not given" in messages
+        raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", 2)
+    return SliceRequest(share, None if memory_mib is None else memory_mib * MIB, devices, model)
+
+
+def _of_this_slice() -> str:
+    path = os.environ.get(LEASE_FILE_VARIABLE)
+    if not path:
+        raise Problem("Say which lease: its beginning as “gpukernel leases” shows it.", 2)
+    try:
+        words = [line.split() for line in Path(path).read_text().splitlines()]
+    except OSError as error:
+        raise Problem(f"The lease file {path} cannot be read: {error.strerror}.") from None
+    return next((line[1] for line in words if line[:1] == ["lease"] and len(line) > 1), "")
+
+
+def find_lease(leases: list[Lease], beginning: str) -> Lease:
+    """The one living lease whose id begins so."""
+    found = [lease for lease in leases if lease.id.startswith(beginning)]
+    if len(found) != 1:
+        problem = "No lease of yours begins" if not found else f"{len(found)} leases begin"
+        raise Problem(f"{problem} with “{beginning[:40]}”; see “gpukernel leases”.")
+    return found[0]
+
+
+def resize(
+    lease: str, share: float | None, memory_mib: int | None, pool: str | None, state: Path | None
+) -> None:
+    """Ask, and say what it is now."""
+    wanted, beginning = wanted_slice(share, memory_mib), lease or _of_this_slice()
+
+    async def work(client: PoolClient) -> Lease:
+        leases, _ = await client.leases()
+        return await client.resize(find_lease(leases, beginning).id, wanted)
+
+    done = ask_pool(pool, state, work)
+    sizes = " + ".join(f"{piece.memory_bytes // MIB} MiB of {piece.device_id}" for piece in done.slices)
+    print(f"Lease {done.id[:8]} has {sizes} now.")

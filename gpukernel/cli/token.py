@@ -1,0 +1,118 @@
+"""``gpukernel token``: who gets in over TCP."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpukernel.cli.output import print_json, seconds
+from gpukernel.cli.quota import Json, Pool, State, ask_admin
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Make, list and revoke the tokens of a pool over TCP.", no_args_is_help=True)
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for, for the list.")],
+    person: Annotated[
+        str, typer.Option(metavar="PERSON", help="A person's own token: asks for that person only.")
+    ] = "",
+    scope: Annotated[
+        str,
+        typer.Option(
+            metavar="SCOPE",
+            help="Without --person: service (a JupyterHub: asks for anybody), agent (a GPU server) or admin.",
+        ),
+    ] = "",
+    valid: Annotated[str, typer.Option(metavar="TIME", help="How long, such as 120d; 0: for ever.")] = "0",
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write it to a new file of mode 0600 instead of showing it."),
+    ] = None,
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Make a token and show it once: the pool keeps only a hash.
+
+    \b
+    Examples:
+      gpukernel token create "anna's laptop" --person anna --valid 120d
+      gpukernel token create gpu1 --scope agent --file gpu1.token
+    """
+    import os
+
+    from gpukernel.cli.output import Problem
+
+    chosen = scope or ("person" if person else "")
+    if not chosen:
+        raise Problem("Say for whom: --person NAME, or --scope service, agent or admin.", 2)
+    span = seconds(valid)
+    descriptor = None
+    if file is not None:
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Problem(f"{file} cannot be made: {error.strerror}.") from None
+    try:
+        token, secret = ask_admin(pool, state, lambda c: c.create_token(name, person, chosen, span))
+    except Problem:
+        if file is not None:
+            file.unlink()
+        raise
+    if descriptor is None:
+        print(secret)
+        return
+    with os.fdopen(descriptor, "w") as target:
+        target.write(secret + "\n")
+    print(f"Token {token.id} is in {file}; GPUKERNEL_POOL_TOKEN_FILE={file} uses it.")
+
+
+@app.command("list")
+def list_(pool: Pool = None, state: State = None, json: Json = False) -> None:
+    """Show the tokens, without what only their holders know.
+
+    \b
+    Example:
+      gpukernel token list
+    """
+    from rich.console import Console
+
+    from gpukernel.cli.tables import make_table
+
+    found = ask_admin(pool, state, lambda c: c.tokens())
+    if json:
+        print_json(found)
+        return
+    table = make_table("Token", "For", "Scope", "Person", "Made", "Ends")
+    for token in found:
+        ends = f"revoked {_day(token.revoked)}" if token.revoked else _day(token.expires)
+        table.add_row(token.id, token.name, token.scope, token.person, _day(token.created), ends)
+    Console(width=None if sys.stdout.isatty() else 120).print(table if found else "No token was made yet.")
+
+
+@app.command()
+def revoke(
+    token: Annotated[
+        str, typer.Argument(metavar="TOKEN", help="Its id, as “gpukernel token list” shows it.")
+    ],
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Let nobody in with this token any more.
+
+    \b
+    Example:
+      gpukernel token revoke gpk0123456789
+    """
+    revoked = ask_admin(pool, state, lambda c: c.revoke_token(token))
+    print(f"Token {revoked.id} ({revoked.name}) is revoked.")
+
+
+def _day(when: float) -> str:
+    return datetime.datetime.fromtimestamp(when).date().isoformat() if when else ""

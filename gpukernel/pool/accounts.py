@@ -1,0 +1,192 @@
+"""The running totals that quotas are compared with: charged in the transaction that grants, refunded in the one that frees.
+
+GPU time is metered without looking at leases: what an account holds is constant between two changes of it, so share × time up
+to now follows from the last change.  Every read and every charge costs the same, however many leases there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpukernel.pool.quota import MILLION, PERIODS, Account, Standing, period_start
+from gpukernel.pool.rules import Rules, ceilings
+from gpukernel.pool.schema import accounts as table
+
+__all__ = ["accounts_of", "all_standings", "charge", "held_by_courses", "refund", "standings"]
+
+_KEY = sa.tuple_(table.c.kind, table.c.course, table.c.person)
+_THIS = (
+    table.c.kind == sa.bindparam("k"),
+    table.c.course == sa.bindparam("c"),
+    table.c.person == sa.bindparam("p"),
+)
+_CHARGE = (
+    table.update()
+    .where(*_THIS)
+    .values(
+        share_held=table.c.share_held + sa.bindparam("share"),
+        memory_held=table.c.memory_held + sa.bindparam("memory"),
+        leases_held=table.c.leases_held + sa.bindparam("count"),
+        settled=sa.bindparam("now"),
+        spent_day=sa.bindparam("day"),
+        spent_week=sa.bindparam("week"),
+        spent_term=sa.bindparam("term"),
+    )
+)
+# What was held above a lowered quota comes down with every refund, and the ceiling with it.
+_REFUND = _CHARGE.values(
+    share_ceiling=sa.bindparam("share_ceiling"),
+    memory_ceiling=sa.bindparam("memory_ceiling"),
+    leases_ceiling=sa.bindparam("leases_ceiling"),
+)
+
+
+def accounts_of(person: str, course: str) -> tuple[Account, ...]:
+    """Whose totals a lease of `person` for `course` counts in, from the pool down."""
+    member = (Account("member", course, person),) if course else ()
+    return (
+        Account("pool"),
+        Account("course", course),
+        *member,
+        Account("person", person=person),
+    )
+
+
+def _key(account: Account) -> dict[str, str]:
+    return {"k": account.kind, "c": account.course, "p": account.person}
+
+
+def _rows(db: sa.Connection, wanted: Sequence[Account]) -> dict[Account, Any]:
+    keys = [(a.kind, a.course, a.person) for a in wanted]
+    found = db.execute(sa.select(table).where(_KEY.in_(keys)))
+    return {Account(row.kind, row.course, row.person): row for row in found}
+
+
+def _spent(row: Any, now: float, term_begins: float) -> tuple[float, float, float]:
+    """Device-seconds in the day, week and term of `now`."""
+    share = row.share_held / MILLION
+    spent = []
+    for period in PERIODS:
+        begin = period_start(period, now, term_begins)
+        before = getattr(row, f"spent_{period}") if row.settled >= begin else 0.0
+        spent.append(before + share * max(now - max(row.settled, begin), 0.0))
+    return spent[0], spent[1], spent[2]
+
+
+def standings(
+    db: sa.Connection, rules: Rules, wanted: Sequence[Account], roles: Mapping[Account, str], now: float
+) -> dict[Account, Standing]:
+    """How each of `wanted` stands at `now`."""
+    rows = _rows(db, wanted)
+    result = {}
+    for account in wanted:
+        role = roles.get(account, "")
+        bounds = rules.bounds(account, role)
+        row = rows.get(account)
+        if row is None:
+            result[account] = Standing(account, bounds, role=role)
+        else:
+            spent = _spent(row, now, rules.term_begins)
+            result[account] = Standing(
+                account, bounds, row.share_held, row.memory_held, row.leases_held, spent, role
+            )
+    return result
+
+
+def all_standings(db: sa.Connection, rules: Rules, now: float) -> list[Standing]:
+    """How everyone stands who ever held something."""
+    result = []
+    for row in db.execute(sa.select(table).order_by(table.c.kind, table.c.course, table.c.person)):
+        account = Account(row.kind, row.course, row.person)
+        spent = _spent(row, now, rules.term_begins)
+        result.append(
+            Standing(
+                account,
+                rules.account_bounds(account),
+                row.share_held,
+                row.memory_held,
+                row.leases_held,
+                spent,
+            )
+        )
+    return result
+
+
+def held_by_courses(db: sa.Connection, courses: Sequence[str]) -> dict[str, int]:
+    """Millionths of a device that each course holds."""
+    found = db.execute(
+        sa.select(table.c.course, table.c.share_held).where(
+            table.c.kind == "course", table.c.person == "", table.c.course.in_(courses)
+        )
+    )
+    return {row.course: row.share_held for row in found}
+
+
+def _change(
+    db: sa.Connection,
+    rules: Rules,
+    whose: Sequence[Account],
+    role: str,
+    amounts: tuple[int, int, int],
+    now: float,
+    *,
+    back: bool,
+) -> None:
+    rows = _rows(db, whose)
+    new, changes = [], []
+    for account in whose:
+        row = rows.get(account)
+        bounds = rules.bounds(account, role)
+        if row is None:
+            first = {"kind": account.kind, "course": account.course, "person": account.person}
+            new.append(first | ceilings(bounds, 0, 0, 0))
+        spent = _spent(row, now, rules.term_begins) if row else (0.0, 0.0, 0.0)
+        change = _key(account) | {
+            "share": amounts[0],
+            "memory": amounts[1],
+            "count": amounts[2],
+            "now": max(now, row.settled) if row else now,
+            **dict(zip(PERIODS, spent, strict=True)),
+        }
+        if back and row:
+            change |= ceilings(
+                bounds,
+                row.share_held + amounts[0],
+                row.memory_held + amounts[1],
+                row.leases_held + amounts[2],
+            )
+        changes.append(change)
+    if new:
+        db.execute(table.insert(), new)
+    db.execute(_REFUND if back else _CHARGE, changes)
+
+
+def charge(
+    db: sa.Connection,
+    rules: Rules,
+    whose: Sequence[Account],
+    role: str,
+    share: int,
+    memory: int,
+    now: float,
+    leases: int = 1,
+) -> None:
+    """Add a grant to the totals; the database raises `sqlalchemy.exc.IntegrityError` where that is above a quota."""
+    _change(db, rules, whose, role, (share, memory, leases), now, back=False)
+
+
+def refund(
+    db: sa.Connection,
+    rules: Rules,
+    whose: Sequence[Account],
+    role: str,
+    share: int,
+    memory: int,
+    now: float,
+    leases: int = 1,
+) -> None:
+    """Take what has become free out of the totals."""
+    _change(db, rules, whose, role, (-share, -memory, -leases), now, back=True)

@@ -1,0 +1,111 @@
+"""What administrators and instructors ask of a pool; see `gpukernel.pool.client` for connecting and for errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import gpukernel.pool.proto.admin_pb2 as pb
+import gpukernel.pool.proto.admin_pb2_grpc as rpc
+from gpukernel.pool.client import PoolClient
+
+__all__ = ["AdminClient", "AuditEntry", "QuotaLine", "TokenLine"]
+
+
+@dataclass(frozen=True)
+class QuotaLine:
+    """One bound of a subject, and what is used of it, as people read them."""
+
+    subject: str
+    bound: str
+    value: str
+    used: str
+
+
+@dataclass(frozen=True)
+class TokenLine:
+    """A token without its secret; times in seconds since the epoch, 0 where there is none."""
+
+    id: str
+    name: str
+    person: str
+    scope: str
+    created: float
+    expires: float
+    revoked: float
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """Who changed what, from what to what."""
+
+    time: float
+    who: str
+    action: str
+    subject: str
+    before: str
+    after: str
+
+
+def _plain(kind: Any, message: Any) -> Any:
+    return kind(**{name: getattr(message, name) for name in kind.__dataclass_fields__})
+
+
+class AdminClient(PoolClient):
+    """As `PoolClient`, with what only some may ask; `PoolError` says so to the others."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._administration: Any = rpc.AdministrationStub(self._channel)  # type: ignore[no-untyped-call]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        return await self._call(method, request, self._administration)
+
+    async def quotas(self) -> list[QuotaLine]:
+        """Every bound that the caller may see."""
+        reply = await self._ask("ShowQuotas", pb.ShowQuotasRequest())
+        return [_plain(QuotaLine, line) for line in reply.lines]
+
+    async def set_quota(self, subject: str, bounds: Mapping[str, str]) -> list[str]:
+        """Change bounds of one subject; returns what changed."""
+        return list((await self._ask("SetQuota", pb.SetQuotaRequest(subject=subject, bounds=bounds))).lines)
+
+    async def import_courses(self, text: str, *, check: bool = False) -> list[str]:
+        """Make the pool's courses and quotas what the file says; returns what changed, or with `check` what would."""
+        return list((await self._ask("ImportCourses", pb.ImportCoursesRequest(yaml=text, check=check))).lines)
+
+    async def export_courses(self) -> str:
+        """The file that says what the pool has."""
+        return str((await self._ask("ExportCourses", pb.ExportCoursesRequest())).yaml)
+
+    async def create_token(
+        self, name: str, person: str = "", scope: str = "person", valid_seconds: float = 0
+    ) -> tuple[TokenLine, str]:
+        """A new token and its text, which the pool does not keep."""
+        request = pb.CreateTokenRequest(name=name, person=person, scope=scope, valid_seconds=valid_seconds)
+        reply = await self._ask("CreateToken", request)
+        return _plain(TokenLine, reply.token), str(reply.secret)
+
+    async def tokens(self) -> list[TokenLine]:
+        """Every token that was made."""
+        reply = await self._ask("ListTokens", pb.ListTokensRequest())
+        return [_plain(TokenLine, token) for token in reply.tokens]
+
+    async def revoke_token(self, identifier: str) -> TokenLine:
+        """Nobody gets in with it from now on."""
+        reply = await self._ask("RevokeToken", pb.RevokeTokenRequest(id=identifier))
+        token: TokenLine = _plain(TokenLine, reply.token)
+        return token
+
+    async def audit(self, most: int = 50) -> list[AuditEntry]:
+        """The newest changes, the oldest of them first."""
+        reply = await self._ask("ShowAudit", pb.ShowAuditRequest(most=most))
+        return [_plain(AuditEntry, entry) for entry in reply.entries]

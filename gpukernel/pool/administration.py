@@ -1,0 +1,212 @@
+"""Quotas, courses and tokens over gRPC, for administrators and, within their courses, instructors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import sqlalchemy as sa
+
+import gpukernel.pool.proto.admin_pb2 as pb
+import gpukernel.pool.proto.admin_pb2_grpc as rpc
+from gpukernel.pool import accounts
+from gpukernel.pool.broker import Broker
+from gpukernel.pool.course_file import BOUNDS, parse_bound, read_courses, write_courses
+from gpukernel.pool.errors import Refused
+from gpukernel.pool.identity import Caller, Identity, Token, create_token, list_tokens, revoke_token
+from gpukernel.pool.quota import MILLION, Account, Bounds, Standing, Subject
+from gpukernel.pool.rules import Rules, write_rules
+from gpukernel.pool.schema import audit
+from gpukernel.pool.service import known_caller
+from gpukernel.pool.store import Store
+
+__all__ = ["AdministrationService"]
+
+MIB = 2**20
+HOUR = 3600.0
+MOST_ENTRIES = 1000
+
+
+class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
+    """Everything here checks who is asking first."""
+
+    def __init__(self, broker: Broker, store: Store, identity: Identity) -> None:
+        self._broker = broker
+        self._store = store
+        self._identity = identity
+
+    async def _caller(self, context: Any, *, administers: bool = True) -> Caller:
+        caller = await known_caller(self._identity, context)
+        if administers and not caller.administers:
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"Only the pool's administrator may do that, not {caller.name}.",
+            )
+        return caller
+
+    async def _or_refuse(self, context: Any, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except Refused as refusal:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+
+    def _change(self, who: str, change: Callable[[Rules], Rules], *, check: bool = False) -> Any:
+        """Rules that are changed at once, for those who wait too."""
+
+        class Undone(Exception):
+            pass
+
+        changes: list[str] = []
+        try:
+            with self._store.deciding() as (db, row):
+                before = self._store.rules(db, row.rules_version)
+                changes += write_rules(db, before, change(before), who, time.time())
+                if check:
+                    raise Undone
+        except Undone:
+            pass
+        else:
+            self._broker.rules_changed()
+        return pb.Changes(lines=changes)
+
+    async def ShowQuotas(self, request: Any, context: Any) -> Any:
+        caller = await self._caller(context, administers=False)
+        rules = self._store.rules()
+        with self._store.reader.connect() as db:
+            standings = accounts.all_standings(db, rules, self._broker.now())
+        return pb.ShowQuotasReply(
+            lines=[line for line in _lines(rules, standings) if _sees(caller, rules, line)]
+        )
+
+    async def SetQuota(self, request: Any, context: Any) -> Any:
+        caller = await self._caller(context, administers=False)
+
+        def work() -> Any:
+            try:
+                subject = Subject.parse(request.subject)
+            except ValueError as error:
+                raise Refused("invalid", str(error)) from None
+            given = dict(parse_bound(name, text) for name, text in request.bounds.items())
+            if not given:
+                raise Refused(
+                    "invalid", f"Say what to bound: one or more of {', '.join(BOUNDS)}, as NAME=VALUE."
+                )
+
+            def change(before: Rules) -> Rules:
+                if subject.course and subject.course not in before.courses:
+                    raise Refused("no_such_course", f"There is no course {subject.course[:60]}.")
+                bounds = replace(before.quotas.get(subject, Bounds()), **given)  # type: ignore[arg-type]
+                quotas = {s: b for s, b in before.quotas.items() if s != subject}
+                return replace(before, quotas={**quotas, subject: bounds} if bounds.given() else quotas)
+
+            return self._change(caller.name, change)
+
+        rules = self._store.rules()
+        kind, _, course = request.subject.partition(":")
+        # An instructor shares out within the course; how much the course has is the administrator's to say.
+        if not caller.administers and not (kind == "student" and rules.instructs(caller.name, course)):
+            await self._caller(context)
+        return await self._or_refuse(context, work)
+
+    async def ImportCourses(self, request: Any, context: Any) -> Any:
+        caller = await self._caller(context)
+
+        def work() -> Any:
+            after = read_courses(request.yaml)
+            return self._change(caller.name, lambda _: after, check=request.check)
+
+        return await self._or_refuse(context, work)
+
+    async def ExportCourses(self, request: Any, context: Any) -> Any:
+        await self._caller(context)
+        return pb.ExportCoursesReply(yaml=write_courses(self._store.rules()))
+
+    async def CreateToken(self, request: Any, context: Any) -> Any:
+        caller = await self._caller(context)
+
+        def work() -> Any:
+            token, secret = create_token(
+                self._store,
+                request.name,
+                request.person,
+                request.scope,
+                request.valid_seconds,
+                caller.name,
+                time.time(),
+            )
+            return pb.CreateTokenReply(token=_token_to(token), secret=secret)
+
+        return await self._or_refuse(context, work)
+
+    async def ListTokens(self, request: Any, context: Any) -> Any:
+        await self._caller(context)
+        return pb.ListTokensReply(tokens=[_token_to(token) for token in list_tokens(self._store)])
+
+    async def RevokeToken(self, request: Any, context: Any) -> Any:
+        caller = await self._caller(context)
+
+        def work() -> Any:
+            token = revoke_token(self._store, request.id, caller.name, time.time())
+            return pb.RevokeTokenReply(token=_token_to(token))
+
+        return await self._or_refuse(context, work)
+
+    async def ShowAudit(self, request: Any, context: Any) -> Any:
+        await self._caller(context)
+        query = sa.select(audit).order_by(audit.c.id.desc()).limit(min(request.most or 50, MOST_ENTRIES))
+        with self._store.reader.connect() as db:
+            rows = list(db.execute(query))
+        names = ("time", "who", "action", "subject", "before", "after")
+        entries = [pb.AuditEntry(**{name: getattr(row, name) for name in names}) for row in reversed(rows)]
+        return pb.ShowAuditReply(entries=entries)
+
+
+def _token_to(token: Token) -> Any:
+    return pb.Token(**{name: getattr(token, name) for name in Token.__dataclass_fields__})
+
+
+def _lines(rules: Rules, standings: list[Standing]) -> Iterator[Any]:
+    """Every bound, and beside it what is used of it."""
+    standing = {s.account: s for s in standings}
+    for subject, bounds in sorted(rules.quotas.items(), key=lambda item: str(item[0])):
+        if subject.kind in ("student", "instructor") or subject.person == "*":
+            yield from _bounds(str(subject), bounds, None)
+        else:
+            account = Account(subject.kind, subject.course, subject.person)
+            yield from _bounds(str(subject), bounds, standing.get(account, Standing(account, bounds)))
+    for account, found in sorted(standing.items()):
+        if account.kind == "member" and found.leases:
+            course = rules.courses.get(account.course)
+            role = (course.members.get(account.person) or course.members.get("*", "")) if course else ""
+            yield from _bounds(f"{role or 'member'}:{account.course} {account.person}", found.bounds, found)
+
+
+def _bounds(subject: str, bounds: Bounds, standing: Standing | None) -> Iterator[Any]:
+    used: dict[str, str] = {}
+    if standing is not None:
+        used = {
+            "devices": f"{standing.share / MILLION:.2f}",
+            "memory": str(standing.memory // MIB),
+            "leases": str(standing.leases),
+            "gpu_hours_per_day": f"{standing.spent[0] / HOUR:.1f}",
+            "gpu_hours_per_week": f"{standing.spent[1] / HOUR:.1f}",
+            "gpu_hours_per_term": f"{standing.spent[2] / HOUR:.1f}",
+        }
+    for name, ours in BOUNDS.items():
+        if (value := getattr(bounds, ours)) is not None:
+            yield pb.QuotaLine(subject=subject, bound=name, value=f"{value:g}", used=used.get(name, ""))
+
+
+def _sees(caller: Caller, rules: Rules, line: Any) -> bool:
+    if caller.speaks_for_others or line.subject in ("pool", "person:*"):
+        return True
+    subject, _, person = line.subject.partition(" ")
+    _, _, name = subject.partition(":")
+    if subject.startswith("person:"):
+        return bool(name == caller.name)
+    course = rules.courses.get(name)
+    member = course is not None and (caller.name in course.members or "*" in course.members)
+    return rules.instructs(caller.name, name) or (member and person in ("", caller.name))

@@ -1,0 +1,112 @@
+"""The database's door: SQLite or PostgreSQL, brought to the newest shape when a pool starts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import alembic.command
+import alembic.config
+import alembic.util
+import sqlalchemy as sa
+
+from gpukernel.pool.errors import PoolError
+
+__all__ = ["database_url", "open_database", "steady_clock"]
+
+_FIRST = "0001"  # the shape of databases that were made before there were migrations
+_MIGRATION_LOCK = 0x6770756B  # PostgreSQL's advisory locks are numbers; this one is ours
+
+
+def database_url(state: Path) -> str:
+    """``GPUKERNEL_DATABASE``, else the SQLite file of a state directory, made readable by its owner only."""
+    if chosen := os.environ.get("GPUKERNEL_DATABASE"):
+        return chosen
+    path = state / "pool.db"
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    return f"sqlite:///{path}"
+
+
+def open_database(url: str) -> sa.Engine:
+    """An engine on the database at `url`, whose tables have their newest shape.
+
+    Parameters
+    ----------
+    url
+        ``sqlite:////var/lib/gpukernel/pool.db`` or ``postgresql://user@host/name``.
+
+    Raises
+    ------
+    PoolError
+        When the database cannot be reached, its driver is missing, or a newer gpukernel has changed its shape.
+    """
+    for plain in ("postgresql://", "postgres://"):
+        if url.startswith(plain):
+            url = "postgresql+psycopg://" + url.removeprefix(plain)
+    try:
+        engine = sa.create_engine(url)
+    except ModuleNotFoundError:
+        raise PoolError("PostgreSQL needs its driver: pip install 'gpukernel[postgres]'.") from None
+    except sa.exc.ArgumentError:
+        raise PoolError(
+            f"“{url}” is no database; write postgresql://user@host/name or sqlite:////path/pool.db."
+        ) from None
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _sqlite_settings)
+        sa.event.listen(engine, "begin", _sqlite_begin)
+    try:
+        _upgrade(engine)
+    except sa.exc.OperationalError as error:
+        engine.dispose()
+        raise PoolError(f"The database cannot be used: {' '.join(str(error.orig).split())}.") from None
+    except alembic.util.CommandError:
+        engine.dispose()
+        raise PoolError(
+            "The database was changed by a newer gpukernel; install that one again, or restore a copy."
+        ) from None
+    return engine
+
+
+def _upgrade(engine: sa.Engine) -> None:
+    """All steps in one transaction: a pool that is killed in the middle has changed nothing."""
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        config.attributes["connection"] = connection
+        tables = set(sa.inspect(connection).get_table_names())
+        if "leases" in tables and "alembic_version" not in tables:
+            alembic.command.stamp(config, _FIRST)
+        alembic.command.upgrade(config, "head")
+
+
+def _sqlite_settings(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where SQLAlchemy says so, with `_sqlite_begin`
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _sqlite_begin(connection: sa.Connection) -> None:
+    # Who begins by reading and then writes would otherwise meet somebody else's writing in between.
+    reads_only = connection.get_execution_options().get("reads_only", False)
+    connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")
+
+
+def steady_clock(engine: sa.Engine) -> Callable[[], float]:
+    """Seconds since the epoch that never jump: a clock that is set while the pool runs ends no lease.
+
+    It starts at the database's time where that is a server, so that pools side by side agree.
+    """
+    start, before = time.time(), time.monotonic()
+    if engine.dialect.name == "postgresql":
+        with engine.connect() as db:
+            start = float(db.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+            before = time.monotonic()
+    return lambda: start + (time.monotonic() - before)

@@ -1,0 +1,244 @@
+"""Who is asking, and what they may do.
+
+Over the unix socket the kernel says who: the account at the other end (``SO_PEERCRED``).  Over TCP a token says it.  Nobody is
+believed what they say of themselves, except callers who may speak for others: the pool's own account, root, and tokens with
+the scope ``service`` or ``admin``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pwd
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from gpukernel.pool.errors import Refused
+from gpukernel.pool.model import Holder, Lease, SliceRequest
+from gpukernel.pool.rules import Rules, note
+from gpukernel.pool.schema import tokens
+from gpukernel.pool.store import Store
+
+__all__ = [
+    "SCOPES",
+    "Caller",
+    "Identity",
+    "Token",
+    "account_name",
+    "create_token",
+    "list_tokens",
+    "revoke_token",
+]
+
+SCOPES = ("person", "service", "agent", "admin")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody whom the pool knows.
+
+    Attributes
+    ----------
+    name
+        The person, or what a token is for.
+    scope
+        ``person``: their own leases, and those of courses they instruct.  ``service``: leases of anybody (a JupyterHub).
+        ``agent``: a GPU server.  ``admin``: everything.
+    uid
+        The account of this machine at the other end; None where the call came over TCP.
+    """
+
+    name: str
+    scope: str
+    uid: int | None = None
+
+    @property
+    def administers(self) -> bool:
+        return self.scope == "admin"
+
+    @property
+    def offers_devices(self) -> bool:
+        return self.scope in ("agent", "admin")
+
+    @property
+    def asks(self) -> bool:
+        return self.scope != "agent"
+
+    @property
+    def speaks_for_others(self) -> bool:
+        return self.scope in ("service", "admin")
+
+    def holder(self, claimed: Holder) -> Holder:
+        """The holder of what this caller asks for."""
+        return claimed if self.speaks_for_others else replace(claimed, person=self.name)
+
+    def request(self, claimed: SliceRequest) -> SliceRequest:
+        """What this caller asks for: programs in direct mode run as the account that asks, where that is known."""
+        return claimed if self.uid is None else replace(claimed, user=self.uid)
+
+    def may_use(self, lease: Lease) -> bool:
+        """Renew it, interrupt its work, get its secret."""
+        return self.speaks_for_others or lease.holder.person == self.name
+
+    def may_end(self, lease: Lease, rules: Rules) -> bool:
+        return self.may_use(lease) or rules.instructs(self.name, lease.holder.course)
+
+    def may_see(self, holder: Holder, rules: Rules) -> bool:
+        return (
+            self.speaks_for_others or holder.person == self.name or rules.instructs(self.name, holder.course)
+        )
+
+
+def account_name(uid: int) -> str:
+    """The name of an account of this machine."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+
+
+class Identity:
+    """Tells callers from what their call brought.
+
+    Parameters
+    ----------
+    files
+        Tokens that lie in files beside the database, by scope.
+    """
+
+    def __init__(self, store: Store, files: Mapping[str, str] | None = None) -> None:
+        self._store = store
+        self._files = dict(files or {})
+        self._accounts: dict[str, int] = {}  # what gRPC calls the peer → account
+
+    def connected(self, peer: str, uid: int) -> None:
+        """The door says whose a connection is."""
+        self._accounts[peer] = uid
+
+    def disconnected(self, peer: str) -> None:
+        self._accounts.pop(peer, None)
+
+    def caller(self, peer: str, authorization: str, now: float) -> Caller | None:
+        """Who is at the other end; None for a stranger.
+
+        Parameters
+        ----------
+        peer
+            What gRPC calls the other end.
+        authorization
+            The header of that name, empty where there was none.
+        """
+        uid = self._accounts.get(peer)
+        if uid is not None:
+            return Caller(account_name(uid), "admin" if uid in (0, os.geteuid()) else "person", uid)
+        if peer.startswith("unix"):
+            return None
+        kind, _, token = authorization.partition(" ")
+        if kind != "Bearer" or not token:
+            return None
+        for scope, known in self._files.items():
+            if hmac.compare_digest(token.encode(), known.encode()):
+                return Caller(f"{scope} token", scope)
+        return self._known_token(token, now)
+
+    def _known_token(self, token: str, now: float) -> Caller | None:
+        identifier, _, _ = token.partition(".")
+        if not identifier or len(token) > 200 or "\0" in token:
+            return None
+        with self._store.reader.connect() as db:
+            row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
+        if row is None or not hmac.compare_digest(row.hash, _hash(token)):
+            return None
+        if row.revoked is not None or (row.expires is not None and row.expires <= now):
+            return None
+        return Caller(row.person or row.name, row.scope)
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token without its secret; times in seconds since the epoch, 0 where there is none."""
+
+    id: str
+    name: str
+    person: str
+    scope: str
+    created: float
+    expires: float = 0.0
+    revoked: float = 0.0
+
+
+def _hash(token: str) -> str:
+    # 256 random bits need no slow hash.
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _token(row: sa.Row) -> Token:  # type: ignore[type-arg]
+    return Token(row.id, row.name, row.person, row.scope, row.created, row.expires or 0, row.revoked or 0)
+
+
+def create_token(
+    store: Store, name: str, person: str, scope: str, valid_seconds: float, who: str, now: float
+) -> tuple[Token, str]:
+    """A new token and its text, which is not kept.
+
+    Raises
+    ------
+    Refused
+        With a sentence, where that makes no sense.
+    """
+    if scope not in SCOPES:
+        raise Refused("invalid", f"There is no scope “{scope[:40]}”; it is one of {', '.join(SCOPES)}.")
+    if (scope == "person") != bool(person):
+        raise Refused("invalid", "A token of the scope person names one; others name none.")
+    if not name or max(len(name), len(person)) > 256 or not (name + person).isprintable():
+        raise Refused(
+            "invalid", "A token has a name of 1 to 256 printable characters, that says what it is for."
+        )
+    if not 0 <= valid_seconds < 1e10:
+        raise Refused("invalid", f"A token cannot be valid for {valid_seconds!r} s.")
+    identifier = "gpk" + secrets.token_hex(5)
+    text = f"{identifier}.{secrets.token_urlsafe(32)}"
+    expires = now + valid_seconds if valid_seconds else None
+    with store.deciding() as (db, _):
+        values = {
+            "id": identifier,
+            "hash": _hash(text),
+            "name": name,
+            "person": person,
+            "scope": scope,
+            "created": now,
+            "expires": expires,
+        }
+        db.execute(tokens.insert().values(**values))
+        note(db, now, who, "token", identifier, "", f"{scope} {person or name}")
+    return Token(identifier, name, person, scope, now, expires or 0.0), text
+
+
+def list_tokens(store: Store) -> list[Token]:
+    """All that were ever made, the oldest first."""
+    with store.reader.connect() as db:
+        return [_token(row) for row in db.execute(sa.select(tokens).order_by(tokens.c.created))]
+
+
+def revoke_token(store: Store, identifier: str, who: str, now: float) -> Token:
+    """From now on nobody gets in with it.
+
+    Raises
+    ------
+    Refused
+        ``no_such_token``.
+    """
+    with store.deciding() as (db, _):
+        changed = db.execute(
+            tokens.update().where(tokens.c.id == identifier, tokens.c.revoked.is_(None)).values(revoked=now)
+        )
+        row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
+        if row is None:
+            raise Refused("no_such_token", f"There is no token {identifier[:40]}.")
+        if changed.rowcount:
+            note(db, now, who, "token", identifier, f"{row.scope} {row.person or row.name}", "revoked")
+    return _token(row)

@@ -1,0 +1,548 @@
+"""The queue: who waits, in the database and in memory, and the decision about whom to serve.
+
+A request that cannot be granted at once has a row in ``requests`` with a ticket, so that a pool that is started again, or
+another pool on the same database, knows it.  The process that holds its call says every second that somebody still waits
+for it; without that it keeps its place for `KEEP_PLACE` seconds, but gets nothing (nobody would take it).
+
+`Line.decide` is the only place where leases are granted.  Its order and its rule about passing are those of
+`gpukernel.pool.fairness`.  Its cost grows with what waits, but not with what is held: room is found in an index, quotas in running
+totals, and only the `DEVICES_FOR_A_PROMISE` emptiest devices of a kind are looked at when a start has to be promised.
+For direct mode only the devices of one machine are looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpukernel.pool import accounts
+from gpukernel.pool.direct import Machine, matching_in_mode
+from gpukernel.pool.errors import Refused
+from gpukernel.pool.fairness import Profile, fair_order, promise
+from gpukernel.pool.model import Device, Holder, Lease, SliceRequest, Waiting
+from gpukernel.pool.placement import MIB, DeviceClass, Placement, best_fit, slice_bytes
+from gpukernel.pool.quota import Account, Claim, Standing, millionths, never, refusal
+from gpukernel.pool.resizing import Queue
+from gpukernel.pool.rules import Rules
+from gpukernel.pool.schema import ledger, requests
+from gpukernel.pool.store import Store
+
+__all__ = ["Entry", "Granted", "Line", "reason_for_no_room"]
+
+KEEP_PLACE = 60.0
+ABSENT = 5.0
+DEPTH = 200  # so many requests are looked at in one decision; those behind them wait for the next one
+PROMISES = 16
+DEVICES_FOR_A_PROMISE = 8
+ENDS_FOR_A_PROMISE = 512
+READ_AHEAD = 32
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One request that waits; `since` is when it came first, `seen` when somebody last waited for it."""
+
+    key: str
+    request: SliceRequest
+    holder: Holder
+    role: str
+    ttl: float
+    longest: float
+    since: float
+    pool: str
+    seen: float
+    size: int = 0  # devices' worth in millionths, on the largest device that it could get
+    ticket: int = 0
+
+    @property
+    def course(self) -> str:
+        return self.holder.course
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        return accounts.accounts_of(self.holder.person, self.holder.course)
+
+
+@dataclass
+class _Walk:
+    """What one decision has found so far: who must not be passed where."""
+
+    now: float
+    standings: dict[Account, Standing] = field(default_factory=dict)
+    full: dict[Account, str] = field(default_factory=dict)  # quotas that somebody further ahead waits for
+    closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise
+    profiles: dict[str, Profile] = field(default_factory=dict)  # devices on which something is promised
+    promises: int = 0
+    machines: Mapping[str, Machine] = field(default_factory=dict)  # that allow direct mode
+
+    def room(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
+        """Whether `size` bytes of a device, for `length` seconds, delay nobody who waits."""
+        if kind in self.closed:
+            return False
+        profile = self.profiles.get(device_id)
+        return profile is None or profile.earliest(size, length, self.now) <= self.now
+
+    def waited_for(self, whose: Iterable[Account]) -> str:
+        """The sentence of somebody who waits for one of these quotas; empty where nobody does."""
+        return next((self.full[account] for account in whose if account in self.full), "")
+
+    def add(self, entry: Entry, claim: Claim) -> None:
+        """What `entry` takes or is promised counts for those behind it."""
+        for account in entry.accounts:
+            old = self.standings[account]
+            self.standings[account] = Standing(
+                account,
+                old.bounds,
+                old.share + claim.share,
+                old.memory + claim.memory,
+                old.leases + 1,
+                old.spent,
+                old.role,
+            )
+
+
+@dataclass(frozen=True)
+class Granted:
+    """`fresh`: the lease was made now, so its workers have to be started."""
+
+    key: str
+    lease_id: str
+    fresh: Lease | None = None
+
+
+def claim_on(request: SliceRequest, kind: DeviceClass | Device, longest: float = 0.0) -> Claim:
+    """What a request takes if all its slices lie on devices of one kind."""
+    size = slice_bytes(request, kind)
+    share = millionths(size / kind.memory_bytes)
+    return Claim(share * request.devices, size * request.devices, share, longest)
+
+
+class Line:
+    """The queue as one pool process, `pool`, sees it."""
+
+    def __init__(self, store: Store, pool: str) -> None:
+        self._store = store
+        self._pool = pool
+        self._version = -1
+        self._doubtful: set[str] = set()  # may have a lease that has not ended
+        self._entries: dict[str, Entry] = {}
+        self._order: list[str] = []
+        self._places: dict[str, int] = {}
+        self._starts: dict[str, float] = {}  # promised or, for a quota, the next period
+        self._reasons: dict[str, str] = {}
+
+    # --- looking ---
+
+    def order(self) -> list[Entry]:
+        """Those who wait, in the order of the last decision."""
+        return [self._entries[key] for key in self._order if key in self._entries]
+
+    def get(self, key: str) -> Entry | None:
+        return self._entries.get(key)
+
+    def place(self, key: str) -> int:
+        """1 is next."""
+        return self._places.get(key, len(self._entries))
+
+    def estimate(self, key: str, now: float) -> float:
+        """Seconds until the start at the latest, where promised ends of leases tell it; else -1."""
+        start = self._starts.get(key)
+        return -1.0 if start is None else max(start - now, 0.0)
+
+    def reason(self, key: str) -> str:
+        """The quota that holds a request back; empty where it only waits for room."""
+        return self._reasons.get(key, "")
+
+    def waiting(self, now: float) -> list[Waiting]:
+        return [
+            Waiting(
+                e.key,
+                e.holder,
+                e.request,
+                place,
+                e.since,
+                self.estimate(e.key, now),
+                self.reason(e.key),
+            )
+            for place, e in enumerate(self.order(), 1)
+        ]
+
+    # --- the rows ---
+
+    def _refresh(self, db: sa.Connection, version: int) -> None:
+        if version != self._version or self._store.shared:  # others say for whom they wait
+            found = db.execute(sa.select(requests).order_by(requests.c.ticket))
+            self._entries = {row.key: _entry(row) for row in found}
+            self._doubtful |= set(self._entries)
+            self._version = version
+
+    def _changed(self, db: sa.Connection) -> None:
+        db.execute(ledger.update().values(line_version=ledger.c.line_version + 1))
+        self._version += 1
+
+    def _put(self, db: sa.Connection, entry: Entry, ticket: int) -> None:
+        values = _values(entry)
+        if entry.key in self._entries:
+            db.execute(requests.update().where(requests.c.key == entry.key).values(**values))
+        else:
+            db.execute(requests.insert().values(**values))
+            db.execute(ledger.update().values(ticket=ticket))
+        self._entries[entry.key] = entry
+        self._changed(db)
+
+    def _drop(self, db: sa.Connection, keys: Iterable[str]) -> None:
+        gone = [key for key in keys if self._entries.pop(key, None) is not None]
+        if gone:
+            db.execute(requests.delete().where(requests.c.key.in_(gone)))
+            self._changed(db)
+
+    def leave(self, key: str) -> None:
+        """The request is given up; nothing where another process holds its call by now."""
+        with self._store.deciding() as (db, row):
+            self._refresh(db, row.line_version)
+            if (entry := self._entries.get(key)) and entry.pool == self._pool:
+                self._drop(db, [key])
+        self._sort_again()
+
+    def still_here(self, keys: Iterable[str], now: float) -> None:
+        """Somebody waits for these here; those for whom nobody has for long go."""
+        mine = list(keys)
+        with self._store.deciding() as (db, row):
+            self._refresh(db, row.line_version)
+            here = requests.c.key.in_(mine), requests.c.pool == self._pool
+            if mine:
+                db.execute(requests.update().where(*here).values(seen=now))
+            lost = db.execute(sa.select(requests.c.key).where(requests.c.seen < now - KEEP_PLACE))
+            self._drop(db, list(lost.scalars()))
+
+    def known(self, shared: bool) -> bool:
+        """Whether anybody may wait; with other pools on the database only a decision tells."""
+        return shared or bool(self._entries) or self._version < 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # --- deciding ---
+
+    def decide(
+        self,
+        now: float,
+        here: Iterable[str],
+        newcomer: Entry | None = None,
+        then: Callable[[sa.Connection, Rules, Queue], None] | None = None,
+    ) -> list[Granted]:
+        """Grant everything that can be granted at `now`, in one transaction; `newcomer` waits if it gets nothing.
+
+        Parameters
+        ----------
+        here
+            Keys for which this process holds a call.
+        then
+            Done in the same transaction for somebody who does not wait, with what those who wait leave; may raise `Refused`.
+
+        Raises
+        ------
+        Refused
+            Where the newcomer's course or quotas can never allow what it asks for; it does not wait then.
+        Conflict
+            When the database refused; nothing has changed then.
+        """
+        before = (self._version, dict(self._entries))
+        try:
+            with self._store.deciding() as (db, row):
+                rules = self._store.rules(db, row.rules_version)
+                kinds = self._store.classes(db, row.devices_version)
+                machines = self._store.machines(db, row.devices_version)
+                self._refresh(db, row.line_version)
+                before = (self._version, dict(self._entries))
+                if newcomer is not None:
+                    self._doubtful.add(newcomer.key)
+                    newcomer = self._admit(rules, kinds, machines, newcomer, row.ticket + 1)
+                walk = _Walk(now, machines=machines)
+                granted = self._serve(db, rules, kinds, walk, set(here), newcomer)
+                if then is not None:
+                    then(db, rules, walk)
+                if newcomer is not None and newcomer.key not in {g.key for g in granted}:
+                    self._put(db, newcomer, newcomer.ticket)
+                self._drop(db, [g.key for g in granted])
+        except BaseException:
+            self._version, self._entries = before  # as in the database, which has gone back too
+            raise
+        self._places = {key: place for place, key in enumerate(self._order, 1)}
+        return granted
+
+    def _admit(
+        self,
+        rules: Rules,
+        kinds: list[DeviceClass],
+        machines: Mapping[str, Machine],
+        entry: Entry,
+        ticket: int,
+    ) -> Entry:
+        fitting = matching_in_mode(entry.request, kinds, machines)
+        role = rules.role(entry.course, entry.holder.person)
+        old = self._entries.get(entry.key)
+        levels = [Standing(a, rules.bounds(a, role), role=role) for a in entry.accounts]
+        hopeless = [never(claim_on(entry.request, kind, entry.longest), levels) for kind in fitting]
+        if all(hopeless):
+            assert hopeless[-1] is not None
+            raise Refused("quota", hopeless[-1].sentence)
+        return Entry(
+            entry.key,
+            entry.request,
+            entry.holder,
+            role,
+            entry.ttl,
+            entry.longest,
+            old.since if old else entry.since,
+            self._pool,
+            entry.seen,
+            _size(entry.request, fitting),
+            old.ticket if old else ticket,
+        )
+
+    def _serve(
+        self,
+        db: sa.Connection,
+        rules: Rules,
+        kinds: list[DeviceClass],
+        walk: _Walk,
+        here: set[str],
+        newcomer: Entry | None,
+    ) -> list[Granted]:
+        entries = dict(self._entries)
+        if newcomer is not None:
+            entries[newcomer.key] = newcomer
+            here.add(newcomer.key)
+        self._starts, self._reasons = {}, {}
+        order = self._sorted(db, rules, entries)
+        living = self._store.living(self._doubtful & set(entries), db) if self._doubtful else {}
+        granted = []
+        for number, entry in enumerate(order[:DEPTH]):
+            if entry.key in living:
+                lease_id, state = living[entry.key]
+                if state in ("starting", "live"):
+                    granted.append(Granted(entry.key, lease_id))
+                continue  # its old lease is ending: wait for that
+            if entry.key not in here and entry.seen < walk.now - ABSENT:
+                continue  # nobody would take it
+            if walk.closed.issuperset(kinds):
+                continue  # only those with a lease of their own can get anything now
+            if number % READ_AHEAD == 0:
+                self._read_standings(db, rules, order[number : number + READ_AHEAD], walk)
+            elif any(account not in walk.standings for account in entry.accounts):
+                self._read_standings(db, rules, [entry], walk)
+            lease = self._try(db, rules, kinds, entry, walk)
+            if lease is not None:
+                granted.append(Granted(entry.key, lease.id, lease))
+        self._doubtful = set(living)
+        over = {g.key for g in granted}
+        self._order = [e.key for e in order if e.key not in over]
+        return granted
+
+    def _read_standings(self, db: sa.Connection, rules: Rules, entries: list[Entry], walk: _Walk) -> None:
+        roles = {a: e.role for e in entries for a in e.accounts if a not in walk.standings}
+        walk.standings |= accounts.standings(db, rules, list(roles), roles, walk.now)
+
+    def _sorted(self, db: sa.Connection, rules: Rules, entries: dict[str, Entry]) -> list[Entry]:
+        if len(entries) <= 1:
+            return list(entries.values())
+        names = {e.course for e in entries.values()}
+        held = accounts.held_by_courses(db, list(names)) if len(names) > 1 else {}
+        return fair_order(entries.values(), held, {name: rules.weight(name) for name in names})
+
+    def _sort_again(self) -> None:
+        self._order = [key for key in self._order if key in self._entries]
+        self._places = {key: place for place, key in enumerate(self._order, 1)}
+
+    def _try(
+        self, db: sa.Connection, rules: Rules, kinds: list[DeviceClass], entry: Entry, walk: _Walk
+    ) -> Lease | None:
+        try:
+            fitting = matching_in_mode(entry.request, kinds, walk.machines)
+        except Refused:
+            return None  # its server is away for now
+        allowed, refused = [], None
+        for kind in fitting:
+            claim = claim_on(entry.request, kind, entry.longest)
+            levels = [walk.standings[account] for account in entry.accounts]
+            why = refusal(claim, levels, walk.now, rules.term_begins, entry.request.model)
+            if why is None:
+                allowed.append(kind)
+            else:
+                refused = why
+        waits_behind = next((a for a in entry.accounts if a in walk.full), None)
+        if refused is not None and not allowed:
+            self._reasons[entry.key] = refused.sentence
+            if refused.until:
+                self._starts[entry.key] = refused.until
+            walk.full.setdefault(refused.account, refused.sentence)
+            return None
+        if waits_behind is not None:
+            self._reasons[entry.key] = walk.full[waits_behind]
+            return None
+        span = rules.longest(entry.accounts, entry.role, entry.longest)
+        length = math.inf if span is None else span
+        placed, mode = self._room(db, entry, [k for k in allowed if k not in walk.closed], length, walk)
+        if placed is None:
+            self._set_aside(db, entry, allowed, length, walk)
+            return None
+        claim = Claim(
+            sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed),
+            sum(p.memory_bytes for p in placed),
+            0,
+        )
+        lease = self._store.grant(
+            db,
+            rules,
+            entry.key,
+            entry.holder,
+            entry.role,
+            placed,
+            entry.ttl,
+            entry.longest,
+            walk.now,
+            mode,
+            entry.request.user if mode == "direct" else 0,
+        )
+        walk.add(entry, claim)
+        for piece in placed:
+            if profile := walk.profiles.get(piece.device.id):
+                profile.free -= piece.memory_bytes
+                if span is not None:
+                    profile.ends.append((walk.now + span, piece.memory_bytes))
+        return lease
+
+    def _room(
+        self, db: sa.Connection, entry: Entry, kinds: list[DeviceClass], length: float, walk: _Walk
+    ) -> tuple[list[Placement] | None, str]:
+        """Where, and in which mode, `entry` can start now without breaking a promise."""
+        request = entry.request
+        if request.mode != "remote" and (machine := walk.machines.get(request.machine)) is not None:
+            here = self._store.on_machine(db, machine, kinds)
+            placed = best_fit(request, [d for d in here if self._undisturbed(request, d, length, walk)])
+            if placed is not None:
+                return placed, "direct"
+        if request.mode == "direct":
+            return None, "direct"
+        found: list[Device] = []
+        for kind in kinds:
+            size = slice_bytes(request, kind)
+            most = request.devices + len(walk.profiles)
+            for device in self._store.fullest(db, kind, size, most):
+                if self._undisturbed(request, device, length, walk):
+                    found.append(device)
+        return best_fit(request, found), "remote"
+
+    @staticmethod
+    def _undisturbed(request: SliceRequest, device: Device, length: float, walk: _Walk) -> bool:
+        """Whether nothing is promised on a device that a slice of it would break."""
+        profile = walk.profiles.get(device.id)
+        return profile is None or profile.earliest(slice_bytes(request, device), length, walk.now) <= walk.now
+
+    def _set_aside(
+        self, db: sa.Connection, entry: Entry, kinds: list[DeviceClass], length: float, walk: _Walk
+    ) -> None:
+        """Promise a start where one is known; else close what `entry` waits for to those behind it."""
+        open_kinds = [kind for kind in kinds if kind not in walk.closed]
+        claims = [claim_on(entry.request, kind) for kind in kinds]
+        # In its quotas it counts for the most that it may turn out to be.
+        walk.add(entry, max(claims, key=lambda claim: claim.share))
+        if walk.promises == PROMISES:
+            walk.closed.update(open_kinds)
+            return
+        machine = walk.machines.get(entry.request.machine) if entry.request.mode == "direct" else None
+        if machine is not None:
+            found = self._store.on_machine(db, machine, open_kinds)
+        else:
+            found = [d for kind in open_kinds for d in self._store.emptiest(db, kind, DEVICES_FOR_A_PROMISE)]
+        devices = {device.id: device for device in found}
+        sizes = {device.id: slice_bytes(entry.request, device) for device in found}
+        unknown = [device_id for device_id in devices if device_id not in walk.profiles]
+        ends = self._store.ends(db, unknown, ENDS_FOR_A_PROMISE) if unknown else {}
+        profiles = []
+        for device_id, device in devices.items():
+            profile = walk.profiles.get(device_id) or Profile(
+                device_id,
+                device.memory_bytes - device.promised_bytes,
+                # What is over its time already still has to be stopped.
+                [(max(end, walk.now + 1), size) for end, size in ends.get(device_id, [])],
+            )
+            profiles.append(profile)
+        when, chosen = promise(profiles, sizes, entry.request.devices, length, walk.now)
+        if math.isinf(when) and machine is None:
+            walk.closed.update(open_kinds)
+            return
+        walk.promises += 1
+        if math.isinf(when):
+            # It waits for this machine alone: nobody behind it gets anything there, but elsewhere.
+            for profile in profiles:
+                profile.taken.append((walk.now, math.inf, devices[profile.device].memory_bytes))
+                walk.profiles[profile.device] = profile
+            return
+        self._starts[entry.key] = when
+        for profile in chosen:
+            profile.taken.append((when, when + length, sizes[profile.device]))
+            walk.profiles[profile.device] = profile
+
+
+def _size(request: SliceRequest, kinds: list[DeviceClass]) -> int:
+    largest = max(kinds, key=lambda kind: kind.memory_bytes)
+    return claim_on(request, largest).share
+
+
+def _values(entry: Entry) -> dict[str, Any]:
+    request, holder = entry.request, entry.holder
+    return {
+        "key": entry.key,
+        "ticket": entry.ticket,
+        "person": holder.person,
+        "server": holder.server,
+        "course": holder.course,
+        "role": entry.role,
+        "description": holder.description,
+        "share": request.share,
+        "memory_bytes": request.memory_bytes,
+        "devices": request.devices,
+        "model": request.model,
+        "mode": request.mode,
+        "machine": request.machine,
+        "uid": request.user,
+        "ttl_seconds": entry.ttl,
+        "longest_seconds": entry.longest,
+        "size": entry.size,
+        "since": entry.since,
+        "pool": entry.pool,
+        "seen": entry.seen,
+    }
+
+
+def _entry(row: Any) -> Entry:
+    return Entry(
+        row.key,
+        SliceRequest(row.share, row.memory_bytes, row.devices, row.model, row.mode, row.machine, row.uid),
+        Holder(row.person, row.server, row.course, row.description),
+        row.role,
+        row.ttl_seconds,
+        row.longest_seconds,
+        row.since,
+        row.pool,
+        row.seen,
+        row.size,
+        row.ticket,
+    )
+
+
+def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: int) -> str:
+    """The sentence for somebody who only waits for room; `free`: the most bytes that one device has."""
+    count = f"{request.devices} devices with " if request.devices > 1 else ""
+    asked = slice_bytes(request, kinds[0]) // MIB
+    where = "This machine" if request.mode == "direct" else "The pool"
+    return (
+        f"{where} has no room for {count}{asked} MiB of {request.model or 'a device'} now "
+        f"(most free on one device: {free // MIB} MiB)"
+    )

@@ -1,0 +1,290 @@
+"""What a quota says to a request: pure functions of bounds and of what is held.
+
+Four levels bound a request at once: the pool, its course, the person's role in that course, and the person.  Each may
+bound every figure of `Bounds` or leave it open.  The role's bounds are for *each* person in it: “a student of ml101 holds at
+most 0.05”.  All of them are upper bounds, so the smallest one decides, with one exception: the time after which an idle
+slice is released is a rule rather than a bound, and the nearest level that sets it decides (person, role, course, pool).
+
+Shares are whole millionths of a device here, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+__all__ = [
+    "EVERYBODY",
+    "MILLION",
+    "PERIODS",
+    "Account",
+    "Bounds",
+    "Claim",
+    "Refusal",
+    "Standing",
+    "Subject",
+    "check_bounds",
+    "millionths",
+    "never",
+    "period_end",
+    "period_start",
+    "refusal",
+]
+
+MILLION = 1_000_000
+MIB = 2**20
+HOUR = 3600.0
+EVERYBODY = "*"
+PERIODS = ("day", "week", "term")
+
+
+def millionths(share: float) -> int:
+    """A share of a device in whole millionths."""
+    return round(share * MILLION)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Upper bounds; None leaves a figure open.
+
+    Attributes
+    ----------
+    devices
+        Devices' worth at one moment: the sum of the shares of all slices.
+    memory_mib
+        MiB at one moment.
+    leases
+        Leases at one moment.
+    hours_day, hours_week, hours_term
+        GPU-hours: share × hours, in a calendar day, a week from Monday, or the term.
+    longest_seconds
+        A lease ends after this time.
+    largest_slice
+        Share of one device that a slice may have.
+    idle_seconds
+        A slice without CUDA calls and GPU time is released after this time; 0 never.
+    """
+
+    devices: float | None = None
+    memory_mib: int | None = None
+    leases: int | None = None
+    hours_day: float | None = None
+    hours_week: float | None = None
+    hours_term: float | None = None
+    longest_seconds: float | None = None
+    largest_slice: float | None = None
+    idle_seconds: float | None = None
+
+    def given(self) -> dict[str, float]:
+        """What is bounded at all."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+def check_bounds(bounds: Bounds) -> str | None:
+    """A sentence about the first figure that makes no sense, or None."""
+    for name, value in bounds.given().items():
+        if not math.isfinite(value) or not 0 <= value <= 1e12:
+            return f"{name}: {value!r} is not possible; a bound is a number from 0 to 10¹²."
+        if name in ("memory_mib", "leases") and value != int(value):
+            return f"{name}: {value!r} is not possible; it is a whole number."
+        if name == "largest_slice" and not 0 < value <= 1:
+            return f"{name}: {value!r} is not possible; a slice lies above 0 and up to 1."
+        if name == "longest_seconds" and value < 1:
+            return f"{name}: {value!r} is not possible; a lease lasts at least a second."
+    return None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whom a quota row bounds: kind ``pool``, ``course``, ``student``, ``instructor`` or ``person``."""
+
+    kind: str
+    course: str = ""
+    person: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Subject:
+        """``pool``, ``course:ml101``, ``student:ml101``, ``instructor:ml101``, ``person:anna`` or ``person:*``.
+
+        Raises
+        ------
+        ValueError
+            With a sentence.
+        """
+        kind, colon, name = text.partition(":")
+        if text == "pool":
+            return cls("pool")
+        if colon and name and kind in ("course", "student", "instructor"):
+            return cls(kind, course=name)
+        if colon and name and kind == "person":
+            return cls(kind, person=name)
+        raise ValueError(
+            f"“{text[:60]}” has no quota; write pool, course:NAME, student:COURSE, instructor:COURSE or person:NAME."
+        )
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "pool" else f"{self.kind}:{self.course or self.person}"
+
+
+@dataclass(frozen=True, order=True)
+class Account:
+    """Whose running totals: kind ``pool``, ``course``, ``member`` (a person in a course) or ``person``."""
+
+    kind: str
+    course: str = ""
+    person: str = ""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One level that bounds a request: its bounds, and what is held under it (shares in millionths, memory in bytes)."""
+
+    account: Account
+    bounds: Bounds
+    share: int = 0
+    memory: int = 0
+    leases: int = 0
+    spent: tuple[float, float, float] = (0.0, 0.0, 0.0)  # device-seconds in this day, week, term
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a request would take: `share` of all its slices in millionths, `slice` of the largest one, `memory` in bytes."""
+
+    share: int
+    memory: int
+    slice: int
+    longest_seconds: float = 0.0  # that was asked for; 0: nothing
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request does not fit; `account` is whose quota, `until` when time alone may help (0: not known)."""
+
+    sentence: str
+    account: Account
+    until: float = 0.0
+
+
+def _who(standing: Standing) -> str:
+    account = standing.account
+    if account.kind == "pool":
+        return "The pool"
+    if account.kind == "course":
+        return f"Course {account.course}"
+    if account.kind == "member":
+        article = "an" if standing.role == "instructor" else "a"
+        return f"{account.person}, as {article} {standing.role or 'member'} of {account.course},"
+    return account.person
+
+
+def _figure(share: int) -> str:
+    """A share for people: two digits, more where two would show nothing."""
+    value = share / MILLION
+    return f"{value:.2f}" if value >= 0.005 or value == 0 else f"{value:.2g}"
+
+
+def never(claim: Claim, standings: Iterable[Standing]) -> Refusal | None:
+    """The quota that `claim` could not meet even if nobody held anything, or None."""
+    for standing in standings:
+        bounds, who = standing.bounds, _who(standing)
+
+        def no(sentence: str, standing: Standing = standing) -> Refusal:
+            return Refusal(sentence, standing.account)
+
+        if bounds.largest_slice is not None and claim.slice > millionths(bounds.largest_slice):
+            return no(
+                f"{who} may have slices of up to {_figure(millionths(bounds.largest_slice))} of a device; "
+                f"yours of {_figure(claim.slice)} is larger."
+            )
+        if bounds.longest_seconds is not None and claim.longest_seconds > bounds.longest_seconds:
+            return no(
+                f"{who} may hold a slice for at most {_span(bounds.longest_seconds)}; "
+                f"you ask for {_span(claim.longest_seconds)}."
+            )
+        if bounds.devices is not None and claim.share > millionths(bounds.devices):
+            return no(
+                f"{who} may hold at most {_figure(millionths(bounds.devices))} devices at one moment; "
+                f"your {_figure(claim.share)} can never fit."
+            )
+        if bounds.memory_mib is not None and claim.memory > bounds.memory_mib * MIB:
+            return no(
+                f"{who} may hold at most {bounds.memory_mib} MiB at one moment; "
+                f"your {claim.memory // MIB} MiB can never fit."
+            )
+        if bounds.leases is not None and bounds.leases < 1:
+            return no(f"{who} may hold no slices: the quota is 0 leases.")
+        for period in PERIODS:
+            if getattr(bounds, f"hours_{period}") == 0:
+                return no(f"{who} may use no GPU time: the quota is 0 GPU-hours a {period}.")
+    return None
+
+
+def refusal(
+    claim: Claim, standings: Sequence[Standing], now: float, term_begins: float = 0.0, model: str = ""
+) -> Refusal | None:
+    """The first quota, from the pool down, that `claim` does not fit into now, or None."""
+    unit = model or "devices"
+    for standing in standings:
+        bounds, who = standing.bounds, _who(standing)
+        its = "its" if standing.account.kind in ("pool", "course") else "their"
+        if bounds.devices is not None and standing.share + claim.share > millionths(bounds.devices):
+            limit = _figure(millionths(bounds.devices))
+            return Refusal(
+                f"{who} holds {_figure(standing.share)} of {its} {limit} {unit}; "
+                f"your {_figure(claim.share)} does not fit.",
+                standing.account,
+            )
+        if bounds.memory_mib is not None and standing.memory + claim.memory > bounds.memory_mib * MIB:
+            return Refusal(
+                f"{who} holds {standing.memory // MIB} of {its} {bounds.memory_mib} MiB; "
+                f"your {claim.memory // MIB} MiB do not fit.",
+                standing.account,
+            )
+        if bounds.leases is not None and standing.leases + 1 > bounds.leases:
+            return Refusal(
+                f"{who} holds {standing.leases} of {its} {bounds.leases} leases; one more does not fit.",
+                standing.account,
+            )
+        for period, spent in zip(PERIODS, standing.spent, strict=True):
+            hours = getattr(bounds, f"hours_{period}")
+            if hours is not None and spent >= hours * HOUR:
+                end = period_end(period, now, term_begins)
+                again = f" They begin again {_moment(end)}." if end else ""
+                return Refusal(
+                    f"{who} has used {spent / HOUR:.1f} of {its} {hours:g} GPU-hours of this {period}.{again}",
+                    standing.account,
+                    end,
+                )
+    return None
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / HOUR:.1f} h"
+
+
+def _moment(when: float) -> str:
+    return datetime.datetime.fromtimestamp(when).strftime("on %a %d %b at %H:%M")
+
+
+def period_start(period: str, now: float, term_begins: float = 0.0) -> float:
+    """When the ``day``, ``week`` or ``term`` that `now` lies in began, by the pool's local calendar."""
+    if period == "term":
+        return term_begins if term_begins <= now else 0.0
+    midnight = datetime.datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
+    if period == "week":
+        midnight -= datetime.timedelta(days=midnight.weekday())
+    return midnight.timestamp()
+
+
+def period_end(period: str, now: float, term_begins: float = 0.0) -> float:
+    """When the next period begins; 0 where that is not known."""
+    if period == "term":
+        return term_begins if term_begins > now else 0.0
+    start = datetime.datetime.fromtimestamp(period_start(period, now))
+    return (start + datetime.timedelta(days=7 if period == "week" else 1)).timestamp()

@@ -1,0 +1,215 @@
+"""The courses, their members and every quota, as one pool process keeps them in memory.
+
+They change seldom and are asked for with every decision, so they are read again only when the ledger's `rules_version` has grown.
+Whoever changes them does it here: in one transaction with the ceilings of all accounts and the entry in the audit table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import sqlalchemy as sa
+
+from gpukernel.pool import schema
+from gpukernel.pool.errors import Refused
+from gpukernel.pool.quota import EVERYBODY, Account, Bounds, Subject, millionths
+
+__all__ = ["Course", "Rules", "load_rules", "note", "write_rules"]
+
+MIB = 2**20
+_BOUNDS = tuple(Bounds.__dataclass_fields__)
+_OPEN = Bounds()
+
+
+@dataclass(frozen=True)
+class Course:
+    """`weight` is the course's part of the pool where several wait; `members` says who has which role."""
+
+    name: str
+    title: str = ""
+    weight: float = 1.0
+    members: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Everything that bounds requests."""
+
+    courses: Mapping[str, Course] = field(default_factory=dict)
+    quotas: Mapping[Subject, Bounds] = field(default_factory=dict)
+    term_begins: float = 0.0
+
+    def role(self, course: str, person: str) -> str:
+        """The person's role in a course; empty without a course, or where there are no courses at all.
+
+        Raises
+        ------
+        Refused
+            ``no_such_course`` or ``not_a_member``.
+        """
+        if not course or not self.courses:
+            return ""
+        known = self.courses.get(course)
+        if known is None:
+            raise Refused("no_such_course", f"There is no course {course[:60]}.")
+        role = known.members.get(person) or known.members.get(EVERYBODY)
+        if role is None:
+            raise Refused("not_a_member", f"{person} is not in course {course}; ask its instructor.")
+        return role
+
+    def instructs(self, person: str, course: str) -> bool:
+        """Whether the person is an instructor of the course, by name."""
+        known = self.courses.get(course)
+        return known is not None and known.members.get(person) == "instructor"
+
+    def weight(self, course: str) -> float:
+        """The course's weight; 1 for those that nobody has written down."""
+        known = self.courses.get(course)
+        return known.weight if known else 1.0
+
+    def bounds(self, account: Account, role: str = "") -> Bounds:
+        """The bounds of one level; for a member, those of `role`."""
+        if account.kind == "member":
+            return self.quotas.get(Subject(role, course=account.course), _OPEN) if role else _OPEN
+        if account.kind == "person":
+            own = self.quotas.get(Subject("person", person=account.person))
+            return own or self.quotas.get(Subject("person", person=EVERYBODY), _OPEN)
+        return self.quotas.get(Subject(account.kind, course=account.course), _OPEN)
+
+    def account_bounds(self, account: Account) -> Bounds:
+        """As `bounds`, with the role that the member has now."""
+        role = ""
+        if account.kind == "member" and (course := self.courses.get(account.course)):
+            role = course.members.get(account.person) or course.members.get(EVERYBODY, "")
+        return self.bounds(account, role)
+
+    def longest(self, accounts: Iterable[Account], role: str, asked: float = 0.0) -> float | None:
+        """The time after which a lease of these accounts ends; None: never."""
+        bounds = [self.bounds(account, role).longest_seconds for account in accounts]
+        times = [time for time in [*bounds, asked or None] if time is not None]
+        return min(times) if times else None
+
+    def idle(self, accounts: Iterable[Account], role: str) -> float:
+        """The time after which an idle slice is released; 0: never."""
+        levels = {account.kind: self.bounds(account, role).idle_seconds for account in accounts}
+        for kind in ("person", "member", "course", "pool"):
+            if (seconds := levels.get(kind)) is not None:
+                return seconds
+        return 0.0
+
+
+def load_rules(db: sa.Connection) -> Rules:
+    """All of them."""
+    members: dict[str, dict[str, str]] = {}
+    for row in db.execute(sa.select(schema.members)):
+        members.setdefault(row.course, {})[row.person] = row.role
+    courses = {
+        row.name: Course(row.name, row.title, row.weight, members.get(row.name, {}))
+        for row in db.execute(sa.select(schema.courses).order_by(schema.courses.c.name))
+    }
+    quotas = {
+        Subject(row.kind, row.course, row.person): Bounds(**{name: getattr(row, name) for name in _BOUNDS})
+        for row in db.execute(sa.select(schema.quotas))
+    }
+    begins = db.execute(sa.select(schema.ledger.c.term_begins)).scalar_one()
+    return Rules(courses, quotas, begins)
+
+
+def write_rules(db: sa.Connection, before: Rules, after: Rules, who: str, now: float) -> list[str]:
+    """Make the database say `after`; returns what changed, a line each, as the audit table keeps it.
+
+    The caller holds the ledger's lock.  Leases that are above a lowered quota stay; nothing more is granted until they end.
+    """
+    changes: list[str] = []
+
+    def changed(action: str, subject: str, old: object, new: object) -> None:
+        note(db, now, who, action, subject, _text(old), _text(new))
+        changes.append(f"{subject}: {_text(old) or 'nothing'} → {_text(new) or 'nothing'}")
+
+    for name in sorted(set(before.courses) | set(after.courses)):
+        old, new = before.courses.get(name), after.courses.get(name)
+        if old == new:
+            continue
+        if new is None:
+            db.execute(schema.members.delete().where(schema.members.c.course == name))
+            db.execute(schema.courses.delete().where(schema.courses.c.name == name))
+        else:
+            values = {"title": new.title, "weight": new.weight}
+            if old is None:
+                db.execute(schema.courses.insert().values(name=name, **values))
+            else:
+                db.execute(schema.courses.update().where(schema.courses.c.name == name).values(**values))
+                db.execute(schema.members.delete().where(schema.members.c.course == name))
+            if new.members:
+                rows = [{"course": name, "person": p, "role": r} for p, r in new.members.items()]
+                db.execute(schema.members.insert(), rows)
+        changed("course", f"course {name}", old, new)
+    for subject in sorted(set(before.quotas) | set(after.quotas), key=str):
+        bounds = after.quotas.get(subject)
+        if before.quotas.get(subject) == bounds:
+            continue
+        key = {"kind": subject.kind, "course": subject.course, "person": subject.person}
+        db.execute(
+            schema.quotas.delete().where(*(schema.quotas.c[name] == value for name, value in key.items()))
+        )
+        if bounds is not None and bounds.given():
+            db.execute(schema.quotas.insert().values(**key, **{n: getattr(bounds, n) for n in _BOUNDS}))
+        changed("quota", str(subject), before.quotas.get(subject), bounds)
+    if before.term_begins != after.term_begins:
+        db.execute(schema.ledger.update().values(term_begins=after.term_begins))
+        changed("term", "term", before.term_begins, after.term_begins)
+    if changes:
+        db.execute(schema.ledger.update().values(rules_version=schema.ledger.c.rules_version + 1))
+        _new_ceilings(db, after)
+    return changes
+
+
+def _new_ceilings(db: sa.Connection, rules: Rules) -> None:
+    table = schema.accounts
+    updates = []
+    for row in db.execute(sa.select(table)):
+        bounds = rules.account_bounds(Account(row.kind, row.course, row.person))
+        updates.append(
+            {"k": row.kind, "c": row.course, "p": row.person}
+            | ceilings(bounds, row.share_held, row.memory_held, row.leases_held)
+        )
+    if updates:
+        db.execute(
+            table.update().where(
+                table.c.kind == sa.bindparam("k"),
+                table.c.course == sa.bindparam("c"),
+                table.c.person == sa.bindparam("p"),
+            ),
+            updates,
+        )
+
+
+def ceilings(bounds: Bounds, share: int, memory: int, leases: int) -> dict[str, int | None]:
+    """What the database lets an account hold that holds this much."""
+    return {
+        "share_ceiling": None if bounds.devices is None else max(millionths(bounds.devices), share),
+        "memory_ceiling": None if bounds.memory_mib is None else max(bounds.memory_mib * MIB, memory),
+        "leases_ceiling": None if bounds.leases is None else max(bounds.leases, leases),
+    }
+
+
+def note(
+    db: sa.Connection, now: float, who: str, action: str, subject: str, before: str = "", after: str = ""
+) -> None:
+    """An entry in the audit table."""
+    db.execute(
+        schema.audit.insert().values(
+            time=now, who=who, action=action, subject=subject, before=before, after=after
+        )
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Bounds):
+        return json.dumps(value.given())
+    if isinstance(value, Course):
+        plain = replace(value, members=dict(value.members))
+        return json.dumps({"title": plain.title, "weight": plain.weight, "members": dict(plain.members)})
+    return "" if value is None else str(value)

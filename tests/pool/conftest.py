@@ -1,0 +1,81 @@
+"""Databases for the pool's tests: SQLite files, and a PostgreSQL server of the tests' own."""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+_numbers = itertools.count()
+
+
+def _programs() -> Path | None:
+    """Where PostgreSQL's server programs are: Debian keeps them out of PATH."""
+    if found := shutil.which("initdb"):
+        return Path(found).parent
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return installed[-1] if installed else None
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The address of a PostgreSQL server without databases, ended with the session."""
+    programs = _programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian, Ubuntu: apt-get install postgresql)")
+    # PostgreSQL refuses to run as root.
+    user = getpass.getuser()
+    if os.geteuid() == 0:
+        user = next(n for n in ("postgres", "nobody") if n in {p.pw_name for p in pwd.getpwall()})
+    account = pwd.getpwnam(user)
+    folder = Path(tempfile.mkdtemp(prefix="gpukernel-pg-"))
+    try:
+        if os.geteuid() == 0:
+            os.chown(folder, account.pw_uid, account.pw_gid)
+        who = {"user": account.pw_uid, "group": account.pw_gid} if os.geteuid() == 0 else {}
+        quiet = {"stdout": subprocess.DEVNULL, "check": True, "cwd": folder, **who}
+        data = folder / "data"
+        subprocess.run([programs / "initdb", "-D", data, "-A", "trust", "-U", "pool"], **quiet)
+        # Tests do not outlive a power cut.
+        options = f"-k {folder} -c listen_addresses= -c fsync=off -c max_connections=50"
+        start = [programs / "pg_ctl", "-D", data, "-l", folder / "log", "-o", options, "-w", "start"]
+        subprocess.run(start, **quiet)
+        try:
+            yield f"postgresql://pool@/DATABASE?host={folder}"
+        finally:
+            subprocess.run([programs / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **quiet)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def new_postgresql(postgresql: str) -> Callable[[], str]:
+    """Makes an empty database and gives its address."""
+
+    def make() -> str:
+        name = f"pool{next(_numbers)}"
+        server = postgresql.replace("postgresql://", "postgresql+psycopg://").replace("DATABASE", "postgres")
+        engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
+        with engine.connect() as db:
+            db.execute(sa.text(f"CREATE DATABASE {name}"))
+        engine.dispose()
+        return postgresql.replace("DATABASE", name)
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/pool.db"
+    return request.getfixturevalue("new_postgresql")()

@@ -1,0 +1,155 @@
+"""A pool without processes: a clock that tests turn, and agents that do what they are told when they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+from gpukernel.pool.broker import Broker
+from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest
+from gpukernel.pool.quota import Bounds, Subject
+from gpukernel.pool.rules import Course, Rules, write_rules
+from gpukernel.pool.store import Store
+
+GIB = 2**30
+ANNA = Holder("anna")
+START = 1_700_000_000.0  # a Tuesday
+
+
+class Agent:
+    """A server whose workers start and stop when the test says so (or at once, where `prompt`)."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        name: str = "s",
+        devices: int = 1,
+        prompt: bool = True,
+        *,
+        direct_machine: str = "",
+    ) -> None:
+        self.broker, self.name, self.prompt = broker, name, prompt
+        self.direct_machine = direct_machine
+        self.devices = [Device(f"{name}/{i}", name, i, "Tesla V100", 32 * GIB) for i in range(devices)]
+        self.alive: set[tuple[str, int]] = set()
+        self.to_start: list[tuple[str, int]] = []
+        self.to_stop: list[tuple[str, int]] = []
+        self.to_limit: list[tuple[str, int, int]] = []
+        self.users: dict[tuple[str, int], int] = {}  # of slices in direct mode
+        self.caps: dict[tuple[str, int], int] = {}  # of living workers
+        self.used: dict[tuple[str, int], int] = {}  # what their programs have allocated
+
+    def attach(self) -> None:
+        self.to_start, self.to_stop, self.to_limit = [], [], []
+        self.broker.attach(self.name, self, self.devices, self._living(self.alive), self.direct_machine)
+
+    def _living(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[str, ...]]:
+        return {key: ("direct:/x" if key in self.users else "unix:/x",) for key in keys}
+
+    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+        self.to_start.append((lease.id, device_index))
+        self.caps[lease.id, device_index] = memory_bytes
+        if self.prompt:
+            self.start()
+
+    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+        self.users[lease.id, device_index] = lease.user
+        self.start_worker(lease, device_index, memory_bytes, weight)
+
+    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
+        self.to_stop.append((lease_id, device_index))
+        if self.prompt:
+            self.stop()
+
+    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
+        self.to_limit.append((lease_id, device_index, memory_bytes))
+        if self.prompt:
+            self.limit()
+
+    def limit(self) -> None:
+        while self.to_limit:
+            lease_id, index, size = self.to_limit.pop(0)
+            if (lease_id, index) not in self.alive:
+                continue
+            used = self.used.get((lease_id, index), 0)
+            if done := used <= size:
+                self.caps[lease_id, index] = size
+            self.broker.worker_limited(self.name, lease_id, index, size, done, used)
+
+    def start(self) -> None:
+        while self.to_start:
+            key = self.to_start.pop(0)
+            self.alive.add(key)
+            self.broker.worker_ready(self.name, *key, self._living([key])[key])
+
+    def stop(self) -> None:
+        while self.to_stop:
+            key = self.to_stop.pop(0)
+            if key in self.to_start:  # orders are obeyed in their order
+                self.to_start.remove(key)
+            self.alive.discard(key)
+            self.broker.worker_ended(self.name, *key, "stopped")
+
+
+class World:
+    """One pool process on a database, and one server, on which the workers of `alive` live."""
+
+    def __init__(
+        self,
+        place: Path | str,
+        devices: int = 1,
+        prompt: bool = True,
+        *,
+        server: str = "s",
+        now: float = START,
+        alive: set[tuple[str, int]] | None = None,
+    ) -> None:
+        self.now = now
+        url = place if isinstance(place, str) else f"sqlite:///{place}/pool.db"
+        self.store = Store(url)
+        self.broker = Broker(self.store, lambda: self.now)
+        self.agent = Agent(self.broker, server, devices=devices, prompt=prompt)
+        self.agent.alive = set() if alive is None else alive
+        self.agent.attach()
+
+    def rule(
+        self, *courses: Course, quotas: dict[str, Bounds] | None = None, term_begins: float = 0.0
+    ) -> list[str]:
+        """Make these the courses and quotas."""
+        after = Rules(
+            {course.name: course for course in courses},
+            {Subject.parse(text): bounds for text, bounds in (quotas or {}).items()},
+            term_begins,
+        )
+        with self.store.deciding() as (db, row):
+            changes = write_rules(db, self.store.rules(db, row.rules_version), after, "admin", self.now)
+        self.broker.pump()
+        return changes
+
+    def ask(
+        self, key: str, share: float = 0.5, wait: float = -1, holder: Holder = ANNA, longest: float = 0
+    ) -> AsyncIterator[Queued | Lease]:
+        return self.broker.acquire(key, SliceRequest(share=share), holder, wait, 0, longest)
+
+    async def get(
+        self, key: str, share: float = 0.5, wait: float = -1, holder: Holder = ANNA, longest: float = 0
+    ) -> Lease:
+        async for event in self.ask(key, share, wait, holder, longest):
+            if isinstance(event, Lease):
+                return event
+        raise AssertionError
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.broker.tick()
+
+    def promised(self) -> float:
+        return sum(d.promised_bytes for d in self.broker.devices()) / (32 * GIB)
+
+
+def story(tmp_path: Path, tell: object, **options: object) -> None:
+    async def run() -> None:
+        await tell(World(tmp_path, **options))  # type: ignore[operator, arg-type]
+
+    asyncio.run(run())
