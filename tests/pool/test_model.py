@@ -63,6 +63,11 @@ def _empty_database() -> Path:
     return path
 
 
+@functools.cache
+def _nowhere() -> Store:
+    return Store("sqlite://")
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Random acquire, renew, resize, release, expire, death, crash and clock steps."""
 
@@ -220,14 +225,13 @@ class PoolMachine(RuleBasedStateMachine):
         # A dead process runs no clean-up code: what the cancelled calls would do must not reach the store.
         world.broker._agents.clear()
         store = world.store
-        world.broker._store = world.broker._line._store = Store("sqlite://")
+        world.broker._store = world.broker._line._store = _nowhere()
         for task in [*self.tasks.values(), *self.resizes]:
             task.cancel()
         self.tasks.clear()
         self.resizes.clear()
         self.settle()
         self.resizes.clear()
-        world.broker._store.close()
         store.close()
         used, alive, caps = world.agent.used, world.agent.alive, world.agent.caps
         self.world = self.loop.run_until_complete(self._world(world.now + jump, alive, caps))
