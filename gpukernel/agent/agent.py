@@ -12,6 +12,7 @@ import grpc.aio
 
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
+from gpukernel.agent.health import Health
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.workers import Key, Workers
 from gpukernel.pool import messages
@@ -61,6 +62,7 @@ class Agent:
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._outgoing: asyncio.Queue[Any] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._health = Health(inventory, state)
         self._workers = Workers(
             short_directory(state), inventory, tcp_host, self._worker_ended, watchdog_seconds
         )
@@ -125,7 +127,13 @@ class Agent:
 
     async def _heartbeats(self, outgoing: asyncio.Queue[Any]) -> None:
         while True:
-            outgoing.put_nowait(_heartbeat(await self._workers.statuses()))
+            message = _heartbeat(await self._workers.statuses())
+            faults = await asyncio.to_thread(self._health.check)
+            message.heartbeat.devices_checked = True
+            message.heartbeat.faults.extend(
+                pb.DeviceFault(device_index=index, sentence=sentence) for index, sentence in faults.items()
+            )
+            outgoing.put_nowait(message)
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def _tell(self, message: Any) -> None:

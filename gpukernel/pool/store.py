@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,13 @@ from gpukernel.pool.history import close_span, open_span
 from gpukernel.pool.model import Device, Holder, Lease, Slice, Usage
 from gpukernel.pool.placement import DeviceClass, Placement
 from gpukernel.pool.quota import millionths
-from gpukernel.pool.rules import Rules, load_rules
+from gpukernel.pool.rules import Rules, load_rules, note
 from gpukernel.pool.schema import devices, leases, ledger, servers, slices
 
 __all__ = ["Conflict", "Store"]
 
 _USAGE = tuple(Usage.__dataclass_fields__)
+_GONE = "its server has it no more"
 _LIVING = leases.c.state.in_(["starting", "live"])
 _LEDGER = sa.select(ledger).with_for_update()
 _NEXT_EPOCH = ledger.update().values(epoch=ledger.c.epoch + 1).returning(ledger.c.epoch)
@@ -104,21 +105,67 @@ class Store:
                     "memory_bytes": device.memory_bytes,
                     "compute_capability": device.compute_capability,
                     "multiprocessors": device.multiprocessors,
-                    "available": True,
                 }
-                if known.pop(device.id, None) is None:
+                before = known.pop(device.id, None)
+                if before is not None and before.fault == _GONE:
+                    values["fault"] = ""
+                if before is None:
                     db.execute(devices.insert().values(id=device.id, promised_bytes=0, **values))
                 else:
                     db.execute(devices.update().where(devices.c.id == device.id).values(**values))
             for row in known.values():
                 if db.execute(sa.select(slices.c.lease_id).where(slices.c.device_id == row.id)).first():
-                    db.execute(devices.update().where(devices.c.id == row.id).values(available=False))
+                    db.execute(devices.update().where(devices.c.id == row.id).values(fault=_GONE))
                 else:
                     db.execute(devices.delete().where(devices.c.id == row.id))
             values = {"pool": pool, "seen": now, "away_since": None}
             if not db.execute(servers.update().where(servers.c.name == server).values(**values)).rowcount:
                 db.execute(servers.insert().values(name=server, **values))
-            _devices_changed(db)
+            self._what_is_available(db, [server])
+
+    @staticmethod
+    def _what_is_available(db: sa.Connection, names: Sequence[str]) -> None:
+        """Devices of these servers may be promised where the agent speaks, nobody drains the server, and they work."""
+        ready = sa.select(servers.c.name).where(servers.c.away_since.is_(None), servers.c.draining.is_(False))
+        works = sa.and_(devices.c.fault == "", devices.c.server.in_(ready))
+        db.execute(devices.update().where(devices.c.server.in_(names)).values(available=works))
+        _devices_changed(db)
+
+    def faults(self, server: str, found: Mapping[int, str]) -> list[str]:
+        """Note which devices of a server do not work now; returns the ids of those that did until now."""
+        query = sa.select(devices.c.id, devices.c.index, devices.c.fault).where(devices.c.server == server)
+        with self.reader.connect() as db:
+            known = {row.id: (row._mapping["index"], row.fault) for row in db.execute(query)}
+        changed = {
+            device_id: found.get(index, "")
+            for device_id, (index, fault) in known.items()
+            if found.get(index, "") != fault and fault != _GONE
+        }
+        if not changed:
+            return []
+        with self.deciding() as (db, _):
+            for device_id, sentence in changed.items():
+                db.execute(devices.update().where(devices.c.id == device_id).values(fault=sentence))
+            self._what_is_available(db, [server])
+        return [device_id for device_id, sentence in changed.items() if sentence and not known[device_id][1]]
+
+    def drain(self, server: str, draining: bool, until: float | None, who: str, now: float) -> bool:
+        """Give a server no new leases, or again some; False where there is no such server."""
+        with self.deciding() as (db, _):
+            before = db.execute(sa.select(servers).where(servers.c.name == server)).first()
+            if before is None:
+                return False
+            values = {"draining": draining, "drain_until": until}
+            db.execute(servers.update().where(servers.c.name == server).values(**values))
+            note(db, now, who, "drain", server, *(_drained(b) for b in (before.draining, draining)))
+            self._what_is_available(db, [server])
+        return True
+
+    def drained_by(self, now: float) -> list[str]:
+        """Servers whose leases have to be over by now."""
+        query = sa.select(servers.c.name).where(servers.c.draining, servers.c.drain_until <= now)
+        with self.reader.connect() as db:
+            return list(db.execute(query).scalars())
 
     def servers_seen(self, pool: str, now: float) -> None:
         """The agents of these servers still speak with `pool`."""
@@ -138,8 +185,7 @@ class Store:
             query = sa.select(servers.c.name).where(condition, servers.c.away_since.is_(None))
             if gone := list(db.execute(query).scalars()):
                 db.execute(servers.update().where(servers.c.name.in_(gone)).values(pool="", away_since=now))
-                db.execute(devices.update().where(devices.c.server.in_(gone)).values(available=False))
-                _devices_changed(db)
+                self._what_is_available(db, gone)
 
     def away(self, since: float) -> list[str]:
         """Servers that have been away since before a time."""
@@ -155,12 +201,18 @@ class Store:
             .subquery()
         )
         query = (
-            sa.select(devices, sa.func.coalesce(counted.c.leases, 0).label("leases"))
+            sa.select(
+                devices,
+                sa.func.coalesce(counted.c.leases, 0).label("leases"),
+                servers.c.away_since,
+                servers.c.draining,
+            )
             .outerjoin(counted, counted.c.device_id == devices.c.id)
+            .outerjoin(servers, servers.c.name == devices.c.server)
             .order_by(devices.c.server, devices.c.index)
         )
         with self.reader.connect() as db:
-            return [_device(row, row.leases) for row in db.execute(query)]
+            return [_device(row, row.leases, _trouble(row)) for row in db.execute(query)]
 
     def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
         """The kinds of available devices; read again only where devices came or went."""
@@ -537,7 +589,19 @@ def _devices_changed(db: sa.Connection) -> None:
     db.execute(ledger.update().values(devices_version=ledger.c.devices_version + 1))
 
 
-def _device(row: Any, count: int = 0) -> Device:
+def _drained(draining: bool) -> str:
+    return "drained" if draining else "in use"
+
+
+def _trouble(row: Any) -> str:
+    if row.available:
+        return ""
+    if row.away_since is not None:
+        return "away"
+    return str(row.fault) or ("drained" if row.draining else "away")
+
+
+def _device(row: Any, count: int = 0, trouble: str = "") -> Device:
     return Device(
         id=row.id,
         server=row.server,
@@ -547,6 +611,7 @@ def _device(row: Any, count: int = 0) -> Device:
         promised_bytes=row.promised_bytes,
         leases=count,
         available=row.available,
+        trouble=trouble,
         compute_capability=row.compute_capability,
         multiprocessors=row.multiprocessors,
     )
