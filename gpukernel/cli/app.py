@@ -203,6 +203,81 @@ def run(
 
 
 @app.command()
+def request(
+    devices: Annotated[int, typer.Option("-n", metavar="N", help="How many devices, each with a slice.")] = 1,
+    share: Annotated[
+        float | None, typer.Option("-p", metavar="SHARE", help="Share of each device's memory.")
+    ] = None,
+    memory: Annotated[
+        int | None, typer.Option("-m", metavar="MIB", help="Memory on each device, instead of a share.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")
+    ] = "",
+    course: Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")] = "",
+    wait: Annotated[
+        str, typer.Option(metavar="TIME", help="Longest wait in the queue; -1: for ever.")
+    ] = "-1",
+    keep: Annotated[
+        str, typer.Option(metavar="TIME", help="It ends when it was not used for so long; at most 1h.")
+    ] = "1h",
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Hold a slice for several commands, and print its lease.
+
+    \b
+    Example:
+      gpukernel request -n 1 -m 2048 --wait 10m
+      gpukernel client -- python prepare.py
+      gpukernel client -- python train.py
+      gpukernel release
+    """
+    from gpukernel.cli import held
+
+    held.request(devices, share, memory, model, course, wait, keep, pool, state)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def client(
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The program and its arguments.")],
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="LEASE", help="Which lease, where you hold several.")
+    ] = "",
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Run a program on a slice that “gpukernel request” holds.
+
+    \b
+    Example:
+      gpukernel client -- python train.py
+    """
+    from gpukernel.cli import held
+
+    held.client(command, lease, pool, state)
+
+
+@app.command()
+def release(
+    lease: Annotated[str, typer.Argument(metavar="[LEASE]", help="Its id or the beginning of it.")] = "",
+    all: Annotated[bool, typer.Option("--all", "-a", help="All that you hold.")] = False,
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Give a slice back that “gpukernel request” holds.
+
+    \b
+    Examples:
+      gpukernel release
+      gpukernel release --all
+    """
+    from gpukernel.cli import held
+
+    held.release(lease, all, pool, state)
+
+
+@app.command()
 def resize(
     lease: Annotated[
         str,
