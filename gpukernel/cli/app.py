@@ -112,6 +112,9 @@ def pool(
             help="Every account of this machine may ask over the unix socket, each for itself.",
         ),
     ] = False,
+    metrics: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Serve figures for Prometheus there, under /metrics.")
+    ] = "",
     state: State = None,
     verbose: Verbose = False,
 ) -> None:
@@ -127,7 +130,7 @@ def pool(
     """
     from gpukernel.cli import services
 
-    services.pool(listen, everybody, state, verbose)
+    services.pool(listen, everybody, metrics, state, verbose)
 
 
 @app.command()

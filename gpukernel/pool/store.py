@@ -23,7 +23,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gpukernel.pool import accounts
 from gpukernel.pool.database import database_url, open_database
-from gpukernel.pool.history import close_span, open_span
+from gpukernel.pool.history import close_span, first_span
 from gpukernel.pool.model import Device, Holder, Lease, Slice, Usage
 from gpukernel.pool.placement import DeviceClass, Placement
 from gpukernel.pool.quota import millionths
@@ -46,6 +46,48 @@ _USED = (
     slices.update()
     .where(slices.c.lease_id == sa.bindparam("lease"), slices.c.device_id == sa.bindparam("device"))
     .values({name: sa.bindparam(f"new_{name}") for name in _USAGE})
+)
+# Statements of every grant, built once: building costs more than SQLite's work on them.
+_READY = (
+    slices.update()
+    .where(
+        slices.c.lease_id == sa.bindparam("lease"),
+        slices.c.device_id == sa.bindparam("device"),
+        slices.c.worker != "gone",
+    )
+    .values(worker="ready", endpoints=sa.bindparam("where"))
+)
+_ALL_READY = (
+    leases.update()
+    .where(
+        leases.c.id == sa.bindparam("lease"),
+        leases.c.state == "starting",
+        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), slices.c.worker != "ready"),
+    )
+    .values(state="live")
+)
+_FULLEST = (
+    sa.select(devices)
+    .where(
+        devices.c.name == sa.bindparam("name"),
+        devices.c.memory_bytes == sa.bindparam("whole"),
+        devices.c.available,
+        devices.c.promised_bytes <= sa.bindparam("most"),
+    )
+    .order_by(devices.c.promised_bytes.desc(), devices.c.id.desc())
+    .limit(sa.bindparam("count"))
+)
+_ONE_LEASE = sa.select(leases).where(leases.c.id == sa.bindparam("lease"))
+_PARTS = sa.select(
+    slices,
+    devices.c.server,
+    devices.c.index,
+    devices.c.name,
+    devices.c.memory_bytes.label("whole"),
+).join(devices, devices.c.id == slices.c.device_id)
+_ITS_PARTS = _PARTS.where(slices.c.lease_id == sa.bindparam("lease")).order_by(slices.c.ordinal)
+_OF_KEYS = sa.select(leases.c.key, leases.c.id, leases.c.state).where(
+    leases.c.key.in_(sa.bindparam("keys", expanding=True)), leases.c.state != "ended"
 )
 
 
@@ -243,18 +285,13 @@ class Store:
     @staticmethod
     def fullest(db: sa.Connection, kind: DeviceClass, size: int, count: int) -> list[Device]:
         """The `count` fullest devices of a kind that still have room for `size` bytes: one step in an index."""
-        query = (
-            sa.select(devices)
-            .where(
-                devices.c.name == kind.name,
-                devices.c.memory_bytes == kind.memory_bytes,
-                devices.c.available,
-                devices.c.promised_bytes <= kind.memory_bytes - size,
-            )
-            .order_by(devices.c.promised_bytes.desc(), devices.c.id.desc())
-            .limit(count)
-        )
-        return [_device(row) for row in db.execute(query)]
+        wanted = {
+            "name": kind.name,
+            "whole": kind.memory_bytes,
+            "most": kind.memory_bytes - size,
+            "count": count,
+        }
+        return [_device(row) for row in db.execute(_FULLEST, wanted)]
 
     @staticmethod
     def emptiest(db: sa.Connection, kind: DeviceClass, count: int) -> list[Device]:
@@ -355,7 +392,7 @@ class Store:
                 for ordinal, piece in enumerate(placed)
             ]
             db.execute(slices.insert(), rows)
-            open_span(db, lease_id, share, memory, now)
+            first_span(db, lease_id, share, memory, now)
         except IntegrityError as error:
             raise Conflict(str(error.orig)) from None
         return Lease(
@@ -386,21 +423,11 @@ class Store:
 
     def worker_ready(self, lease_id: str, device_id: str, endpoints: Iterable[str]) -> Lease | None:
         """A worker listens; when all of a lease's do, it is ``live``.  None where there is no such slice."""
+        this = {"lease": lease_id, "device": device_id, "where": " ".join(endpoints)}
         with self.engine.begin() as db:
-            db.execute(
-                slices.update()
-                .where(
-                    slices.c.lease_id == lease_id, slices.c.device_id == device_id, slices.c.worker != "gone"
-                )
-                .values(worker="ready", endpoints=" ".join(endpoints))
-            )
-            waiting = sa.exists().where(slices.c.lease_id == lease_id, slices.c.worker != "ready")
-            db.execute(
-                leases.update()
-                .where(leases.c.id == lease_id, leases.c.state == "starting", ~waiting)
-                .values(state="live")
-            )
-            return next(iter(self._leases(leases.c.id == lease_id, db)), None)
+            db.execute(_READY, this)
+            db.execute(_ALL_READY, {"lease": lease_id})
+            return self._one(lease_id, db)
 
     def forget_caps(self, server: str) -> None:
         """The agent of a server attaches: what caps its workers have is not known."""
@@ -516,17 +543,22 @@ class Store:
 
     def lease(self, lease_id: str) -> Lease | None:
         """The lease, with its secret."""
-        return next(iter(self._leases(leases.c.id == lease_id)), None)
+        with self.reader.connect() as db:
+            return self._one(lease_id, db)
+
+    @staticmethod
+    def _one(lease_id: str, db: sa.Connection) -> Lease | None:
+        row = db.execute(_ONE_LEASE, {"lease": lease_id}).first()
+        if row is None:
+            return None
+        return _lease(row, [_slice(part) for part in db.execute(_ITS_PARTS, {"lease": lease_id})])
 
     def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str]]:
         """Id and state of the leases of `keys` that have not ended."""
-        query = sa.select(leases.c.key, leases.c.id, leases.c.state).where(
-            leases.c.key.in_(list(keys)), leases.c.state != "ended"
-        )
         if db is None:
             with self.reader.connect() as db:
                 return self.living(keys, db)
-        return {row.key: (row.id, row.state) for row in db.execute(query)}
+        return {row.key: (row.id, row.state) for row in db.execute(_OF_KEYS, {"keys": list(keys)})}
 
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
@@ -565,20 +597,7 @@ class Store:
         rows = list(db.execute(sa.select(leases).where(condition).order_by(leases.c.epoch)))
         pieces: dict[str, list[Slice]] = {row.id: [] for row in rows}
         which = slices.c.lease_id.in_(sa.select(leases.c.id).where(condition))
-        if len(rows) == 1:
-            which = slices.c.lease_id == rows[0].id
-        parts = (
-            sa.select(
-                slices,
-                devices.c.server,
-                devices.c.index,
-                devices.c.name,
-                devices.c.memory_bytes.label("whole"),
-            )
-            .join(devices, devices.c.id == slices.c.device_id)
-            .where(which)
-            .order_by(slices.c.lease_id, slices.c.ordinal)
-        )
+        parts = _PARTS.where(which).order_by(slices.c.lease_id, slices.c.ordinal)
         for part in db.execute(parts) if rows else ():
             if part.lease_id in pieces:
                 pieces[part.lease_id].append(_slice(part))
