@@ -75,8 +75,8 @@ docs: $(VENV)/.dev  ## Build the documentation into site/, warnings as errors
 bench: $(VENV)/.test  ## Measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half an hour)
-	$(BIN)/python -m tests.suites
+suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half an hour), or SUITE=pycuda alone
+	$(BIN)/python -m tests.suites $(SUITE)
 
 screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chromium)
 	$(BIN)/python docs/screenshots.py

@@ -30,7 +30,7 @@ class EmbeddedPool:
     tcp_host
         Workers listen on TCP at this address too.
     options
-        More words for the command line, for example ``("--watchdog", "60")``.
+        More words for the command line, for example ``("--direct", "--watchdog", "60")``.
     ready_seconds
         How long to wait for the line that says that the pool is ready.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import grpc.aio
 
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
+from gpukernel.agent.direct import DirectSlices, watched
 from gpukernel.agent.health import Health
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.workers import Key, Workers
 from gpukernel.pool import messages
 from gpukernel.pool.address import short_directory
 from gpukernel.pool.client import CHANNEL_OPTIONS
+from gpukernel.pool.machine import machine_identity
 from gpukernel.pool.model import Device, Usage
 from gpukernel.remoting.worker import WorkerStartFailed, WorkerStatus
 
@@ -43,6 +45,8 @@ class Agent:
         Address of this machine at which programs reach the workers over TCP; empty for unix sockets only.
     watchdog_seconds
         Work on a slice that does not end within this time is ended, with its program's context; 0: never.
+    direct
+        Programs on this machine may use its devices themselves, and nobody else may (`gpukernel.agent.direct`).
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Agent:
         token: str = "",
         tcp_host: str = "",
         watchdog_seconds: float = 0.0,
+        direct: bool = False,
     ) -> None:
         self.name = name
         self.attached = asyncio.Event()
@@ -63,13 +68,31 @@ class Agent:
         self._outgoing: asyncio.Queue[Any] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._health = Health(inventory, state)
-        self._workers = Workers(
-            short_directory(state), inventory, tcp_host, self._worker_ended, watchdog_seconds
+        directory = short_directory(state)
+        self._machine = machine_identity() if direct else ""
+        inventory, processes = watched(inventory, directory) if direct else (inventory, None)
+        self._workers = Workers(directory, inventory, tcp_host, self._worker_ended, watchdog_seconds)
+        self._direct = DirectSlices(
+            directory,
+            self._workers.turns,
+            inventory,
+            processes,
+            self._worker_ended,
+            self._lease_over,
+            self._workers.pids,
         )
 
     async def run(self) -> None:
         """Adopt what lives, then speak with the pool until cancelled; raises `PermissionError` on a wrong token."""
         await self._workers.adopt()
+        self._direct.adopt()
+        watch = asyncio.create_task(self._direct.watch())
+        try:
+            await self._speak()
+        finally:
+            watch.cancel()
+
+    async def _speak(self) -> None:
         while True:
             try:
                 await self._attach()
@@ -83,8 +106,8 @@ class Agent:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self, reason: str) -> None:
-        """Stop every worker."""
-        await self._workers.stop_all(reason)
+        """Stop every worker, and every program in direct mode."""
+        await asyncio.gather(self._workers.stop_all(reason), self._direct.stop_all())
 
     async def _attach(self) -> None:
         async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
@@ -116,10 +139,13 @@ class Agent:
         ]
         workers = [
             pb.WorkerState(lease_id=lease_id, device_index=index, endpoints=endpoints)
-            for (lease_id, index), endpoints in self._workers.endpoints().items()
+            for (lease_id, index), endpoints in (self._workers.endpoints() | self._direct.endpoints()).items()
         ]
         register = pb.Register(
-            server=self.name, devices=[messages.device_to(d) for d in devices], workers=workers
+            server=self.name,
+            devices=[messages.device_to(d) for d in devices],
+            workers=workers,
+            direct_machine=self._machine,
         )
         yield pb.AgentMessage(register=register)
         while True:
@@ -127,7 +153,7 @@ class Agent:
 
     async def _heartbeats(self, outgoing: asyncio.Queue[Any]) -> None:
         while True:
-            message = _heartbeat(await self._workers.statuses())
+            message = _heartbeat({**await self._workers.statuses(), **self._direct.statuses()})
             faults = await asyncio.to_thread(self._health.check)
             message.heartbeat.devices_checked = True
             message.heartbeat.faults.extend(
@@ -160,7 +186,10 @@ class Agent:
     async def _start(self, start: Any) -> None:
         key = (start.lease_id, start.device_index)
         try:
-            endpoints = await self._workers.start(key, start.memory_bytes, start.weight, start.secret)
+            if start.direct:
+                endpoints = await self._direct.start(key, start.memory_bytes, start.weight, start.user)
+            else:
+                endpoints = await self._workers.start(key, start.memory_bytes, start.weight, start.secret)
         except WorkerStartFailed as error:
             log.error("%s", error)
             self._worker_ended(key, str(error))
@@ -170,12 +199,17 @@ class Agent:
 
     async def _stop(self, stop: Any) -> None:
         key = (stop.lease_id, stop.device_index)
+        if key in self._direct:
+            self._tell(_heartbeat(self._direct.statuses([key])))
+            await self._direct.stop(key)
+            return
         self._tell(_heartbeat(await self._workers.statuses([key])))  # its last figures
         await self._workers.stop(key, stop.reason)
 
     async def _limit(self, order: Any) -> None:
         key = (order.lease_id, order.device_index)
-        allocated = await self._workers.limit(key, order.memory_bytes, order.weight)
+        slices = self._direct if key in self._direct else self._workers
+        allocated = await slices.limit(key, order.memory_bytes, order.weight)
         if allocated is None:
             return  # it is dead, which is told anyway
         answer = pb.WorkerLimited(
@@ -191,8 +225,12 @@ class Agent:
         ended = pb.WorkerEnded(lease_id=key[0], device_index=key[1], reason=reason)
         self._tell(pb.AgentMessage(worker_ended=ended))
 
+    def _lease_over(self, lease_id: str, reason: str) -> bool:
+        self._tell(pb.AgentMessage(end_lease=pb.EndLease(lease_id=lease_id, reason=reason)))
+        return self._outgoing is not None
 
-def _heartbeat(statuses: dict[Key, WorkerStatus]) -> Any:
+
+def _heartbeat(statuses: Mapping[Key, WorkerStatus | Usage]) -> Any:
     workers = [
         pb.WorkerState(
             lease_id=lease_id,

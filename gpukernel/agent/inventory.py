@@ -19,11 +19,15 @@ class NoDevices(Exception):
 
 @dataclass(frozen=True)
 class Inventory:
-    """Devices, and how a worker gets at one of them."""
+    """Devices, and how a worker gets at one of them.
+
+    Of simulated devices, `simulated` is their specification and `processes` the directory where those who use them are listed.
+    """
 
     devices: tuple[DeviceDescription, ...]
     library: str
     simulated: str = ""
+    processes: str = ""
 
     def worker_device(self, index: int) -> int:
         """The index of device `index` in the CUDA library that its worker loads."""
@@ -33,7 +37,12 @@ class Inventory:
         """The environment of a worker on device `index`, which sees no other real device."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUKERNEL_")}
         if self.simulated:
-            return {**environment, "GPUKERNEL_SIMGPU": self.simulated}
+            environment.pop("CUDA_VISIBLE_DEVICES", None)  # speaks of real ones
+            return {
+                **environment,
+                "GPUKERNEL_SIMGPU": self.simulated,
+                "GPUKERNEL_SIMGPU_PROCESSES": self.processes,
+            }
         return {**environment, "CUDA_VISIBLE_DEVICES": self.devices[index].uuid}
 
 
@@ -47,7 +56,7 @@ def simulated(specification: str) -> Inventory:
     """
     library = native.simgpu_library()
     try:
-        found = list_devices(library, {**os.environ, "GPUKERNEL_SIMGPU": specification})
+        found = list_devices(library, Inventory((), str(library), specification).worker_environment(0))
     except WorkerStartFailed:
         raise NoDevices(
             f"“{specification}” names no simulated GPUs; write MODEL:COUNT, separated by commas, "

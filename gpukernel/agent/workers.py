@@ -52,7 +52,7 @@ class Workers:
         watchdog_seconds: float = 0.0,
     ) -> None:
         self._directory = state / "workers"
-        self._turns = state / "turns"
+        self.turns = state / "turns"
         self._images = state / "images"
         self._watchdog_seconds = watchdog_seconds
         self._inventory = inventory
@@ -65,8 +65,12 @@ class Workers:
         self._orders: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._directory.chmod(0o711)
-        self._turns.mkdir(mode=0o700, exist_ok=True)
+        self.turns.mkdir(mode=0o700, exist_ok=True)
         self._images.mkdir(mode=0o700, exist_ok=True)
+
+    def pids(self) -> list[int]:
+        """The living workers' processes."""
+        return [handle.pid for handle in self._handles.values()]
 
     def endpoints(self) -> dict[Key, tuple[str, ...]]:
         """The living workers and where they listen."""
@@ -113,7 +117,7 @@ class Workers:
                 directory=directory,
                 tcp_host=self._tcp_host or None,
                 env=self._inventory.worker_environment(index),
-                turns=self._turns / str(index),
+                turns=self.turns / str(index),
                 images=self._images,
                 watchdog_seconds=self._watchdog_seconds,
             )

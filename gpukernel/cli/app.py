@@ -63,6 +63,13 @@ Watchdog = Annotated[
         help="End work on a slice that does not end within this time; 0: never.",
     ),
 ]
+Direct = Annotated[
+    bool,
+    typer.Option(
+        "--direct",
+        help="Let programs on this machine use its GPUs themselves (docs/direct-mode.md says whom that trusts).",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")]
 
 
@@ -88,6 +95,7 @@ def up(
     tcp_host: TcpHost = "",
     name: Name = "",
     watchdog: Watchdog = 0,
+    direct: Direct = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a pool and this machine's agent in one process, in the foreground.
@@ -99,7 +107,7 @@ def up(
     """
     from gpukernel.cli import services
 
-    services.up(simulate, state, tcp_host, name, watchdog, verbose)
+    services.up(simulate, state, tcp_host, name, watchdog, direct, verbose)
 
 
 @app.command()
@@ -144,6 +152,7 @@ def agent(
     tcp_host: TcpHost = "",
     name: Name = "",
     watchdog: Watchdog = 0,
+    direct: Direct = False,
     verbose: Verbose = False,
 ) -> None:
     """Offer this machine's GPUs to a pool.
@@ -154,7 +163,7 @@ def agent(
     """
     from gpukernel.cli import services
 
-    services.agent(pool, token_file, simulate, state, tcp_host, name, watchdog, verbose)
+    services.agent(pool, token_file, simulate, state, tcp_host, name, watchdog, direct, verbose)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -186,6 +195,10 @@ def run(
         ),
     ] = "0",
     course: Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")] = "",
+    direct: Annotated[
+        bool,
+        typer.Option("--direct", help="On a GPU server itself: use the GPU there, at native speed."),
+    ] = False,
     pool: Pool = None,
     state: State = None,
 ) -> None:
@@ -199,10 +212,11 @@ def run(
       gpukernel run -m 2048 --model V100 -- ./a.out --size 100
       gpukernel run -n 2 -p 0.5 -- python two_devices.py
       gpukernel run -p 0.5 --course ml101 --wait 10m --at-most 30m -- python train.py
+      gpukernel run --direct -p 0.1 -- python train.py
     """
     from gpukernel.cli import running
 
-    running.run(command, devices, share, memory, model, course, wait, at_most, pool, state)
+    running.run(command, devices, share, memory, model, course, wait, at_most, direct, pool, state)
 
 
 @app.command()

@@ -45,6 +45,12 @@ def install(
     wait: Annotated[
         float | None, typer.Option("--wait", help="Seconds that a start waits when the pool is full.")
     ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode", help="remote; direct: a GPU of the kernel's own machine, without a worker; or auto."
+        ),
+    ] = "remote",
     as_json: Json = False,
 ) -> None:
     """Install the kernels that the launcher shows as “V100 × 0.02” and so on.
@@ -60,7 +66,7 @@ def install(
     if len(shares) > 1 and (name or display_name):
         _stop("--name and --display-name go with exactly one --share.")
     try:
-        specs = [kernelspecs.SliceSpec(one, model, name, display_name, wait) for one in shares]
+        specs = [kernelspecs.SliceSpec(one, model, name, display_name, wait, mode) for one in shares]
         places = [kernelspecs.write(spec, _kernels(user, prefix)) for spec in specs]
     except kernelspecs.InvalidSpec as error:
         _stop(str(error))

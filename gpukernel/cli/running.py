@@ -13,6 +13,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from gpukernel.cli.holding import wanted_slice
@@ -20,11 +21,14 @@ from gpukernel.cli.output import Problem, complain, estimate, seconds
 from gpukernel.pool.address import resolve_address
 from gpukernel.pool.client import PoolClient
 from gpukernel.pool.errors import PoolError
+from gpukernel.pool.machine import machine_identity
 from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
-from gpukernel.remoting.environment import shim_environment, write_lease_file
+from gpukernel.remoting.direct import DriverNotFound
+from gpukernel.remoting.environment import program_environment
 
 __all__ = ["run"]
 
+OVER = "the program ended"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -38,11 +42,14 @@ def run(
     course: str,
     wait: str,
     at_most: str,
+    direct: bool,
     pool: str | None,
     state: Path | None,
 ) -> None:
     """Acquire, run, release; ends this process with the program's status."""
     request = wanted_slice(share, memory_mib, devices, model)
+    if direct:
+        request = replace(request, mode="direct", machine=machine_identity(), user=os.getuid())
     patience, longest = seconds(wait), seconds(at_most)
     holder = Holder(getpass.getuser(), platform.node(), course, shlex.join(command)[:80])
     try:
@@ -61,17 +68,18 @@ async def _run(
         lease = await _acquire(client, request, holder, wait, longest)
         try:
             with tempfile.TemporaryDirectory(prefix="gpukernel-run-") as folder:
-                path = Path(folder, "lease")
-                write_lease_file(path, lease)
+                try:
+                    environment = program_environment(Path(folder, "lease"), lease, os.environ)
+                except (DriverNotFound, OSError) as error:
+                    raise Problem(str(error)) from None
                 async with client.keep_alive(lease):
-                    return await _program(
-                        command,
-                        shim_environment(path, os.environ),
-                        lambda: client.interrupt(lease.id),
-                    )
+                    return await _program(command, environment, lambda: client.interrupt(lease.id))
         finally:
             try:
-                await client.release(lease.id, "the program ended")
+                over = await client.release(lease.id, OVER)
+                if lease.mode == "direct" and over.end_reason != OVER:
+                    # The program was ended with its slice, and could not say why itself.
+                    complain(f"the slice was taken back: {over.end_reason}.")
             except PoolError as error:
                 complain(f"{error} The slice goes back by itself when its time is over.")
 

@@ -65,7 +65,15 @@ def _summary(found: inventory.Inventory) -> str:
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
-def up(simulate: str, state: Path | None, tcp_host: str, name: str, watchdog: float, verbose: bool) -> None:
+def up(
+    simulate: str,
+    state: Path | None,
+    tcp_host: str,
+    name: str,
+    watchdog: float,
+    direct: bool,
+    verbose: bool,
+) -> None:
     """Pool and agent in one process; the agent speaks to the pool over its socket like any other."""
     _log(verbose)
     found = _devices(simulate)
@@ -80,6 +88,7 @@ def up(simulate: str, state: Path | None, tcp_host: str, name: str, watchdog: fl
                 directory,
                 tcp_host=tcp_host,
                 watchdog_seconds=watchdog,
+                direct=direct,
             )
             task = asyncio.create_task(server.run())
             try:
@@ -124,6 +133,7 @@ def agent(
     tcp_host: str,
     name: str,
     watchdog: float,
+    direct: bool,
     verbose: bool,
 ) -> None:
     """The agent alone."""
@@ -139,7 +149,7 @@ def agent(
         raise Problem(f"The token cannot be read from {token_file}: {error.strerror}.") from None
 
     async def work() -> None:
-        server = Agent(resolved, name or platform.node(), found, directory, token, tcp_host, watchdog)
+        server = Agent(resolved, name or platform.node(), found, directory, token, tcp_host, watchdog, direct)
         task = asyncio.create_task(server.run())
         attached = asyncio.create_task(server.attached.wait())
         try:

@@ -106,7 +106,7 @@ def _add(table: Table, lease: Lease) -> None:
             lease.id[:8] if number == 0 else "",
             lease.holder.person if number == 0 else "",
             lease.holder.description if number == 0 else "",
-            piece.device_id,
+            f"{piece.device_id} direct" if lease.mode == "direct" else piece.device_id,
             f"{size(piece.memory_bytes)}",
             size(usage.memory_peak_bytes),
             f"{usage.cuda_calls:,}",

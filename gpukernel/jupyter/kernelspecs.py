@@ -36,6 +36,8 @@ class SliceSpec:
         Directory name and launcher name; made of model and share where empty.
     wait_seconds
         How long a start waits in a full pool's queue; None leaves the provisioner's 20 s.
+    mode
+        ``remote``, ``direct`` or ``auto``, as the provisioner's.
     """
 
     share: float
@@ -43,10 +45,13 @@ class SliceSpec:
     name: str = ""
     display_name: str = ""
     wait_seconds: float | None = None
+    mode: str = "remote"
 
     def __post_init__(self) -> None:
         if not 0.001 <= self.share <= 1:
             raise InvalidSpec(f"A share lies between 0.001 and 1, for example 0.02; {self.share:g} does not.")
+        if self.mode not in ("remote", "direct", "auto"):
+            raise InvalidSpec(f"A mode is remote, direct or auto; “{self.mode}” is none.")
         figure = "1.0" if self.share == 1 else f"{self.share:g}"
         if not self.name:
             model = re.sub(r"[^a-z0-9._-]+", "-", self.model.lower())
@@ -63,6 +68,8 @@ class SliceSpec:
         config: dict[str, Any] = {"share": self.share, "model": self.model}
         if self.wait_seconds is not None:
             config["wait_seconds"] = self.wait_seconds
+        if self.mode != "remote":
+            config["mode"] = self.mode
         return {
             "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
             "display_name": self.display_name,
@@ -108,6 +115,7 @@ def installed() -> list[tuple[SliceSpec, Path]]:
                 name,
                 content["display_name"],
                 config.get("wait_seconds"),
+                config.get("mode", "remote"),
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue

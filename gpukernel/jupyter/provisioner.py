@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
-from traitlets import Float, Int, Unicode
+from traitlets import Enum, Float, Int, Unicode
 
 from gpukernel.jupyter.keeper import SliceUnavailable, keeper
 from gpukernel.jupyter.plainly import show_plainly
@@ -51,6 +51,12 @@ class GPUSliceProvisioner(LocalProvisioner):
     ).tag(config=True)
     pool = Unicode(
         "", help="Address of the pool; empty: GPUKERNEL_POOL, else the socket in the state directory."
+    ).tag(config=True)
+    mode = Enum(
+        ["remote", "direct", "auto"],
+        "remote",
+        help="remote: a worker executes the kernel's CUDA calls; direct: the kernel uses a GPU of its own machine itself; "
+        "auto: direct where that is possible.",
     ).tag(config=True)
     course = Unicode("", help="Course that the slice is for, shown in the pool's tables.").tag(config=True)
 
@@ -112,6 +118,7 @@ class GPUSliceProvisioner(LocalProvisioner):
     async def _acquire(self) -> None:
         from gpukernel.pool.client import resolve_address
         from gpukernel.pool.errors import PoolError
+        from gpukernel.pool.machine import machine_identity
         from gpukernel.pool.model import Holder, SliceRequest
 
         size = self.memory_mib * 2**20
@@ -125,6 +132,9 @@ class GPUSliceProvisioner(LocalProvisioner):
             memory_bytes=size or None,
             devices=self.devices,
             model=self.model,
+            mode=self.mode,
+            machine="" if self.mode == "remote" else machine_identity(),
+            user=os.getuid(),
         )
         holder = Holder(
             person=os.environ.get("JUPYTERHUB_USER") or getpass.getuser(),
@@ -141,16 +151,20 @@ class GPUSliceProvisioner(LocalProvisioner):
         )
 
     def _environment(self, base: dict[str, str]) -> dict[str, str]:
-        from gpukernel.remoting.environment import shim_environment, write_lease_file
+        from gpukernel.remoting.direct import DriverNotFound
+        from gpukernel.remoting.environment import program_environment
 
         assert self._lease is not None
         assert self.parent is not None
         runtime = Path(self.parent.connection_file).resolve().parent
         self._lease_file = runtime / f"gpukernel-{self.kernel_id}.lease"
-        write_lease_file(self._lease_file, self._lease)
+        try:
+            environment = program_environment(self._lease_file, self._lease, base)
+        except DriverNotFound as error:
+            raise SliceUnavailable(str(error)) from None
         # A slice's environment comes without nvJitLink on purpose (docs/simulated-gpu.md): no red text about it in cells.
         warnings = [base.get("PYTHONWARNINGS", ""), _QUIET_WARNING]
-        return shim_environment(self._lease_file, base) | {"PYTHONWARNINGS": ",".join(filter(None, warnings))}
+        return environment | {"PYTHONWARNINGS": ",".join(filter(None, warnings))}
 
     async def _release(self, reason: str) -> None:
         self._ports.close()

@@ -1,7 +1,8 @@
 """Where the native parts of the data path lie: the shim, the worker and the simulated GPU.
 
 The sources stand beside this file; what is built from them is installed into this package by the
-wheel (``shim/libcuda.so.1`` and ``shim/libnvidia-ml.so.1``, ``simgpu/libcuda.so.1``, ``bin/gpukernel-worker``).
+wheel (``shim/libcuda.so.1`` and ``shim/libnvidia-ml.so.1``, ``direct/libcuda.so.1``, ``simgpu/libcuda.so.1``,
+``bin/gpukernel-worker``).
 An editable install puts them under ``site-packages`` while this file stays in the checkout, so both places are
 looked at.
 """
@@ -12,7 +13,15 @@ import os
 import sysconfig
 from pathlib import Path
 
-__all__ = ["NativePartMissing", "nvml_library", "shim_dir", "simgpu_library", "worker_executable"]
+__all__ = [
+    "NativePartMissing",
+    "direct_dir",
+    "nvml_library",
+    "own_drivers",
+    "shim_dir",
+    "simgpu_library",
+    "worker_executable",
+]
 
 
 class NativePartMissing(RuntimeError):
@@ -34,6 +43,16 @@ def _find(relative: str) -> Path:
 def shim_dir() -> Path:
     """Directory that holds the shim ``libcuda.so.1``; it goes first in ``LD_LIBRARY_PATH``."""
     return _find("shim/libcuda.so.1").parent
+
+
+def direct_dir() -> Path:
+    """Directory that holds direct mode's ``libcuda.so.1``, which goes first in ``LD_LIBRARY_PATH`` there."""
+    return _find("direct/libcuda.so.1").parent
+
+
+def own_drivers() -> list[Path]:
+    """Every ``libcuda.so.1`` of this package: none of them is NVIDIA's."""
+    return [shim_dir() / "libcuda.so.1", direct_dir() / "libcuda.so.1", simgpu_library()]
 
 
 def nvml_library() -> Path:

@@ -25,10 +25,11 @@ from typing import Protocol
 
 from gpukernel.pool import resizing
 from gpukernel.pool.database import steady_clock
+from gpukernel.pool.direct import check_mode, matching_in_mode
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.line import Entry, Granted, Line, reason_for_no_room
 from gpukernel.pool.model import Device, Holder, Lease, Queued, Slice, SliceRequest, Usage, Waiting
-from gpukernel.pool.placement import MIB, check_request, matching
+from gpukernel.pool.placement import MIB, DeviceClass, check_request
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.store import Conflict, Store
 
@@ -51,6 +52,7 @@ class Agent(Protocol):
     """The pool's end of one attached agent."""
 
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None: ...
+    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None: ...
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None: ...
     def interrupt_worker(self, lease_id: str, device_index: int) -> None: ...
     def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None: ...
@@ -79,7 +81,7 @@ class Broker:
         self._starting: dict[str, _Waiter] = {}
         self._resizing: dict[str, set[asyncio.Event]] = {}
         self._capping: set[tuple[str, str, int]] = set()  # caps that an attached agent was told to set
-        self._free: int | None = None
+        self._free: dict[tuple[str, tuple[DeviceClass, ...]], int] = {}  # by machine and kinds
         self._line = Line(store, self.id)
         self.on_change: Callable[[], None] = lambda: None  # tells the other pools on this database
         now = self._clock()
@@ -163,8 +165,9 @@ class Broker:
     def _check(
         self, key: str, request: SliceRequest, holder: Holder, wait: float, ttl: float, longest: float
     ) -> None:
-        texts = (key, holder.person, holder.server, holder.course, holder.description)
+        texts = (key, holder.person, holder.server, holder.course, holder.description, request.machine)
         check_request(request, texts)
+        check_mode(request)
         if not key or not holder.person:
             raise Refused("invalid", "A request needs a key and a person.")
         if not 0 <= ttl <= LONGEST_TTL:
@@ -185,14 +188,19 @@ class Broker:
         if reason:
             reason = f"{reason} Waiting: {len(self._line)}; position {position} in the queue."
         else:
-            kinds = matching(request, self._store.classes())
-            if self._free is None:
-                self._free = self._store.most_free(kinds)
-            reason = f"{reason_for_no_room(request, kinds, self._free)}; position {position} in the queue."
+            machines = self._store.machines()
+            kinds = matching_in_mode(request, self._store.classes(), machines)
+            where = request.machine if request.mode == "direct" else ""
+            what = where, tuple(kinds)
+            if what not in self._free:
+                self._free[what] = self._store.most_free(kinds, machines.get(where))
+            reason = (
+                f"{reason_for_no_room(request, kinds, self._free[what])}; position {position} in the queue."
+            )
         return Queued(position, self._line.estimate(key, self._clock()), reason)
 
     def _tell_all(self) -> None:
-        self._free = None
+        self._free = {}
         for waiter in self._waiters.values():
             waiter.changed.set()
 
@@ -236,7 +244,8 @@ class Broker:
             agent = self._agents.get(piece.server)
             if agent is not None and (lease.id, piece.device_id) not in self._ordered:
                 self._ordered.add((lease.id, piece.device_id))
-                agent.start_worker(lease, piece.device_index, piece.memory_bytes, piece.weight)
+                start = agent.start_direct if lease.mode == "direct" else agent.start_worker
+                start(lease, piece.device_index, piece.memory_bytes, piece.weight)
 
     def renew(self, lease_id: str) -> Lease | None:
         """A sign of life of the holder."""
@@ -396,15 +405,18 @@ class Broker:
         agent: Agent,
         devices: list[Device],
         workers: dict[tuple[str, int], tuple[str, ...]],
+        direct_machine: str = "",
     ) -> None:
         """An agent (again) speaks for `server`; `workers` are those that live there, with their endpoints.
+
+        `direct_machine` is the identity of its machine where it allows direct mode.
 
         What the pool expects and what lives are brought together: leases whose workers are gone end, workers whose
         leases are over or unknown are stopped.
         """
         self._agents[server] = agent
         now = self._clock()
-        self._store.register(server, devices, self.id, now)
+        self._store.register(server, devices, self.id, now, direct_machine)
         expected = {
             (lease.id, piece.device_index): (lease, piece) for lease, piece in self._store.on_server(server)
         }
@@ -450,6 +462,12 @@ class Broker:
         self.pump()
         self._tell_all()
         self.on_change()
+
+    def end_for(self, server: str, lease_id: str, reason: str) -> None:
+        """The agent of `server` found that a lease with a slice there must end."""
+        lease = self._store.lease(lease_id)
+        if lease is not None and any(piece.server == server for piece in lease.slices):
+            self.end(lease_id, reason)
 
     def _worker_died(self, lease_id: str, device_id: str, reason: str) -> None:
         self._store.worker_gone(lease_id, device_id, self._clock())

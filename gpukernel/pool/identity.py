@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from gpukernel.pool.errors import Refused
-from gpukernel.pool.model import Holder, Lease
+from gpukernel.pool.model import Holder, Lease, SliceRequest
 from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import tokens
 from gpukernel.pool.store import Store
@@ -48,10 +48,13 @@ class Caller:
     scope
         ``person``: their own leases, and those of courses they instruct.  ``service``: leases of anybody (a JupyterHub).
         ``agent``: a GPU server.  ``admin``: everything.
+    uid
+        The account of this machine at the other end; None where the call came over TCP.
     """
 
     name: str
     scope: str
+    uid: int | None = None
 
     @property
     def administers(self) -> bool:
@@ -72,6 +75,10 @@ class Caller:
     def holder(self, claimed: Holder) -> Holder:
         """The holder of what this caller asks for."""
         return claimed if self.speaks_for_others else replace(claimed, person=self.name)
+
+    def request(self, claimed: SliceRequest) -> SliceRequest:
+        """What this caller asks for: programs in direct mode run as the account that asks, where that is known."""
+        return claimed if self.uid is None else replace(claimed, user=self.uid)
 
     def may_use(self, lease: Lease) -> bool:
         """Renew it, interrupt its work, get its secret."""
@@ -127,7 +134,7 @@ class Identity:
         """
         uid = self._accounts.get(peer)
         if uid is not None:
-            return Caller(account_name(uid), "admin" if uid in (0, os.geteuid()) else "person")
+            return Caller(account_name(uid), "admin" if uid in (0, os.geteuid()) else "person", uid)
         if peer.startswith("unix"):
             return None
         kind, _, token = authorization.partition(" ")

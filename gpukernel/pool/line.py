@@ -7,22 +7,24 @@ for it; without that it keeps its place for `KEEP_PLACE` seconds, but gets nothi
 `Line.decide` is the only place where leases are granted.  Its order and its rule about passing are those of
 `gpukernel.pool.fairness`.  Its cost grows with what waits, but not with what is held: room is found in an index, quotas in running
 totals, and only the `DEVICES_FOR_A_PROMISE` emptiest devices of a kind are looked at when a start has to be promised.
+For direct mode only the devices of one machine are looked at.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
 from gpukernel.pool import accounts
+from gpukernel.pool.direct import Machine, matching_in_mode
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.fairness import Profile, fair_order, promise
 from gpukernel.pool.model import Device, Holder, Lease, SliceRequest, Waiting
-from gpukernel.pool.placement import MIB, DeviceClass, Placement, best_fit, matching, slice_bytes
+from gpukernel.pool.placement import MIB, DeviceClass, Placement, best_fit, slice_bytes
 from gpukernel.pool.quota import Account, Claim, Standing, millionths, never, refusal
 from gpukernel.pool.resizing import Queue
 from gpukernel.pool.rules import Rules
@@ -75,6 +77,7 @@ class _Walk:
     closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise
     profiles: dict[str, Profile] = field(default_factory=dict)  # devices on which something is promised
     promises: int = 0
+    machines: Mapping[str, Machine] = field(default_factory=dict)  # that allow direct mode
 
     def room(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
         """Whether `size` bytes of a device, for `length` seconds, delay nobody who waits."""
@@ -253,12 +256,13 @@ class Line:
             with self._store.deciding() as (db, row):
                 rules = self._store.rules(db, row.rules_version)
                 kinds = self._store.classes(db, row.devices_version)
+                machines = self._store.machines(db, row.devices_version)
                 self._refresh(db, row.line_version)
                 before = (self._version, dict(self._entries))
                 if newcomer is not None:
                     self._doubtful.add(newcomer.key)
-                    newcomer = self._admit(rules, kinds, newcomer, row.ticket + 1)
-                walk = _Walk(now)
+                    newcomer = self._admit(rules, kinds, machines, newcomer, row.ticket + 1)
+                walk = _Walk(now, machines=machines)
                 granted = self._serve(db, rules, kinds, walk, set(here), newcomer)
                 if then is not None:
                     then(db, rules, walk)
@@ -271,8 +275,15 @@ class Line:
         self._places = {key: place for place, key in enumerate(self._order, 1)}
         return granted
 
-    def _admit(self, rules: Rules, kinds: list[DeviceClass], entry: Entry, ticket: int) -> Entry:
-        fitting = matching(entry.request, kinds)
+    def _admit(
+        self,
+        rules: Rules,
+        kinds: list[DeviceClass],
+        machines: Mapping[str, Machine],
+        entry: Entry,
+        ticket: int,
+    ) -> Entry:
+        fitting = matching_in_mode(entry.request, kinds, machines)
         role = rules.role(entry.course, entry.holder.person)
         old = self._entries.get(entry.key)
         levels = [Standing(a, rules.bounds(a, role), role=role) for a in entry.accounts]
@@ -352,7 +363,7 @@ class Line:
         self, db: sa.Connection, rules: Rules, kinds: list[DeviceClass], entry: Entry, walk: _Walk
     ) -> Lease | None:
         try:
-            fitting = matching(entry.request, kinds)
+            fitting = matching_in_mode(entry.request, kinds, walk.machines)
         except Refused:
             return None  # its server is away for now
         allowed, refused = [], None
@@ -376,7 +387,7 @@ class Line:
             return None
         span = rules.longest(entry.accounts, entry.role, entry.longest)
         length = math.inf if span is None else span
-        placed = self._room(db, entry, [k for k in allowed if k not in walk.closed], length, walk)
+        placed, mode = self._room(db, entry, [k for k in allowed if k not in walk.closed], length, walk)
         if placed is None:
             self._set_aside(db, entry, allowed, length, walk)
             return None
@@ -395,6 +406,8 @@ class Line:
             entry.ttl,
             entry.longest,
             walk.now,
+            mode,
+            entry.request.user if mode == "direct" else 0,
         )
         walk.add(entry, claim)
         for piece in placed:
@@ -406,17 +419,30 @@ class Line:
 
     def _room(
         self, db: sa.Connection, entry: Entry, kinds: list[DeviceClass], length: float, walk: _Walk
-    ) -> list[Placement] | None:
-        """Where `entry` can start now without breaking a promise."""
+    ) -> tuple[list[Placement] | None, str]:
+        """Where, and in which mode, `entry` can start now without breaking a promise."""
+        request = entry.request
+        if request.mode != "remote" and (machine := walk.machines.get(request.machine)) is not None:
+            here = self._store.on_machine(db, machine, kinds)
+            placed = best_fit(request, [d for d in here if self._undisturbed(request, d, length, walk)])
+            if placed is not None:
+                return placed, "direct"
+        if request.mode == "direct":
+            return None, "direct"
         found: list[Device] = []
         for kind in kinds:
-            size = slice_bytes(entry.request, kind)
-            most = entry.request.devices + len(walk.profiles)
+            size = slice_bytes(request, kind)
+            most = request.devices + len(walk.profiles)
             for device in self._store.fullest(db, kind, size, most):
-                profile = walk.profiles.get(device.id)
-                if profile is None or profile.earliest(size, length, walk.now) <= walk.now:
+                if self._undisturbed(request, device, length, walk):
                     found.append(device)
-        return best_fit(entry.request, found)
+        return best_fit(request, found), "remote"
+
+    @staticmethod
+    def _undisturbed(request: SliceRequest, device: Device, length: float, walk: _Walk) -> bool:
+        """Whether nothing is promised on a device that a slice of it would break."""
+        profile = walk.profiles.get(device.id)
+        return profile is None or profile.earliest(slice_bytes(request, device), length, walk.now) <= walk.now
 
     def _set_aside(
         self, db: sa.Connection, entry: Entry, kinds: list[DeviceClass], length: float, walk: _Walk
@@ -429,12 +455,13 @@ class Line:
         if walk.promises == PROMISES:
             walk.closed.update(open_kinds)
             return
-        sizes: dict[str, int] = {}
-        devices: dict[str, Device] = {}
-        for kind in open_kinds:
-            for device in self._store.emptiest(db, kind, DEVICES_FOR_A_PROMISE):
-                sizes[device.id] = slice_bytes(entry.request, kind)
-                devices[device.id] = device
+        machine = walk.machines.get(entry.request.machine) if entry.request.mode == "direct" else None
+        if machine is not None:
+            found = self._store.on_machine(db, machine, open_kinds)
+        else:
+            found = [d for kind in open_kinds for d in self._store.emptiest(db, kind, DEVICES_FOR_A_PROMISE)]
+        devices = {device.id: device for device in found}
+        sizes = {device.id: slice_bytes(entry.request, device) for device in found}
         unknown = [device_id for device_id in devices if device_id not in walk.profiles]
         ends = self._store.ends(db, unknown, ENDS_FOR_A_PROMISE) if unknown else {}
         profiles = []
@@ -447,10 +474,16 @@ class Line:
             )
             profiles.append(profile)
         when, chosen = promise(profiles, sizes, entry.request.devices, length, walk.now)
-        if math.isinf(when):
+        if math.isinf(when) and machine is None:
             walk.closed.update(open_kinds)
             return
         walk.promises += 1
+        if math.isinf(when):
+            # It waits for this machine alone: nobody behind it gets anything there, but elsewhere.
+            for profile in profiles:
+                profile.taken.append((walk.now, math.inf, devices[profile.device].memory_bytes))
+                walk.profiles[profile.device] = profile
+            return
         self._starts[entry.key] = when
         for profile in chosen:
             profile.taken.append((when, when + length, sizes[profile.device]))
@@ -476,6 +509,9 @@ def _values(entry: Entry) -> dict[str, Any]:
         "memory_bytes": request.memory_bytes,
         "devices": request.devices,
         "model": request.model,
+        "mode": request.mode,
+        "machine": request.machine,
+        "uid": request.user,
         "ttl_seconds": entry.ttl,
         "longest_seconds": entry.longest,
         "size": entry.size,
@@ -488,7 +524,7 @@ def _values(entry: Entry) -> dict[str, Any]:
 def _entry(row: Any) -> Entry:
     return Entry(
         row.key,
-        SliceRequest(row.share, row.memory_bytes, row.devices, row.model),
+        SliceRequest(row.share, row.memory_bytes, row.devices, row.model, row.mode, row.machine, row.uid),
         Holder(row.person, row.server, row.course, row.description),
         row.role,
         row.ttl_seconds,
@@ -505,7 +541,8 @@ def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: in
     """The sentence for somebody who only waits for room; `free`: the most bytes that one device has."""
     count = f"{request.devices} devices with " if request.devices > 1 else ""
     asked = slice_bytes(request, kinds[0]) // MIB
+    where = "This machine" if request.mode == "direct" else "The pool"
     return (
-        f"The pool has no room for {count}{asked} MiB of {request.model or 'a device'} now "
+        f"{where} has no room for {count}{asked} MiB of {request.model or 'a device'} now "
         f"(most free on one device: {free // MIB} MiB)"
     )

@@ -62,6 +62,9 @@ def request_from(message: Any) -> model.SliceRequest:
         memory_bytes=message.memory_bytes or None,
         devices=message.devices or 1,
         model=message.model,
+        mode=message.mode or "remote",
+        machine=message.machine,
+        user=message.user,
     )
 
 
@@ -71,6 +74,9 @@ def request_to(request: model.SliceRequest) -> Any:
         memory_bytes=request.memory_bytes or 0,
         devices=request.devices,
         model=request.model,
+        mode=request.mode,
+        machine=request.machine,
+        user=request.user,
     )
 
 
@@ -105,6 +111,7 @@ def lease_from(message: Any) -> model.Lease:
         until=message.until,
         notice=message.notice,
         role=message.role,
+        mode=message.mode or "remote",
     )
 
 
@@ -140,6 +147,7 @@ def lease_to(lease: model.Lease, *, with_secret: bool = False) -> Any:
         until=lease.until,
         notice=lease.notice,
         role=lease.role,
+        mode=lease.mode,
     )
 
 

@@ -9,12 +9,19 @@ __all__ = ["Device", "Holder", "Lease", "Queued", "Slice", "SliceRequest", "Usag
 
 @dataclass(frozen=True)
 class SliceRequest:
-    """What is asked for: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`."""
+    """What is asked for: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`.
+
+    `mode` is ``remote``, ``direct`` or ``auto``; for the latter two `machine` is the identity of the machine that the
+    program runs on (`gpukernel.pool.machine`) and `user` the number of the user who runs it there.
+    """
 
     share: float | None = None
     memory_bytes: int | None = None
     devices: int = 1
     model: str = ""
+    mode: str = "remote"
+    machine: str = ""
+    user: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,8 @@ class Lease:
 
     `secret` is empty except in the answer to the holder's own request.  `state` is ``starting``, ``live``,
     ``ending`` or ``ended``; `epoch` grows with every grant of the pool.  It ends at `until` at the latest (0: whenever its
-    holder likes); `notice` is a sentence for its holder, for example that it is about to be released.
+    holder likes); `notice` is a sentence for its holder, for example that it is about to be released.  In `mode` ``direct`` the
+    programs of `user` use the devices themselves, in ``remote`` a worker does it for them.
     """
 
     id: str
@@ -79,6 +87,8 @@ class Lease:
     until: float = 0.0
     notice: str = ""
     role: str = ""
+    mode: str = "remote"
+    user: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Device, SliceRequest
@@ -31,11 +31,11 @@ LONGEST_TEXT = 256
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """The available devices of one model and size, and how many they are."""
+    """The available devices of one model and size; how many they are is not part of which kind it is."""
 
     name: str
     memory_bytes: int
-    count: int = 1
+    count: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,10 @@ def classes(devices: Iterable[Device]) -> list[DeviceClass]:
     return [DeviceClass(name, memory, count) for (name, memory), count in sorted(counts.items())]
 
 
-def matching(request: SliceRequest, known: Iterable[DeviceClass]) -> list[DeviceClass]:
-    """The kinds of devices whose model fits and that are large enough when empty.
+def matching(
+    request: SliceRequest, known: Iterable[DeviceClass], where: str = "the pool"
+) -> list[DeviceClass]:
+    """The kinds of devices whose model fits and that are large enough when empty; `where` they are, for the sentence.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def matching(request: SliceRequest, known: Iterable[DeviceClass]) -> list[Device
     named = [kind for kind in known if request.model.lower() in kind.name.lower()]
     if not named:
         models = ", ".join(sorted({kind.name for kind in known}))
-        sentence = f"The pool has no {request.model or 'device'}"
+        sentence = f"{where[:1].upper()}{where[1:]} has no {request.model or 'device'}"
         raise Refused(
             "no_such_model",
             f"{sentence}; it has {models}." if models else f"{sentence}: no GPU server is attached.",
@@ -105,7 +107,7 @@ def matching(request: SliceRequest, known: Iterable[DeviceClass]) -> list[Device
         raise Refused("too_large", f"{asked // MIB} MiB fit on no device; the largest has {most // MIB} MiB.")
     count = sum(kind.count for kind in large)
     if count < request.devices:
-        raise Refused("too_large", f"{request.devices} devices are asked for; the pool has {count} that fit.")
+        raise Refused("too_large", f"{request.devices} devices are asked for; {where} has {count} that fit.")
     return large
 
 

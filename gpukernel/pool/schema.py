@@ -71,6 +71,8 @@ servers = Table(
     Column("away_since", Float, nullable=True),
     Column("draining", Boolean, nullable=False, server_default=text("false")),  # it gets no new leases
     Column("drain_until", Float, nullable=True),  # those that it has end then at the latest
+    # The identity of its machine where its agent allows direct mode, else empty.
+    Column("direct_machine", String, nullable=False, server_default=""),
 )
 
 devices = Table(
@@ -116,6 +118,8 @@ leases = Table(
     Column("ended", Float, nullable=False, default=0.0),
     Column("end_reason", String, nullable=False, default=""),
     Column("resize_refusal", String, nullable=False, server_default=""),  # of the last resize
+    Column("mode", String, nullable=False, server_default="remote"),  # or "direct"
+    Column("uid", BigInteger, nullable=False, server_default="0"),  # in direct mode: whose programs
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
     # One key, one living lease: asking twice cannot give two.
     _living("one_living_lease_a_key", "key", condition="state <> 'ended'", unique=True),
@@ -247,6 +251,9 @@ requests = Table(
     Column("memory_bytes", BigInteger, nullable=True),
     Column("devices", Integer, nullable=False),
     Column("model", String, nullable=False),
+    Column("mode", String, nullable=False, server_default="remote"),  # or "direct", "auto"
+    Column("machine", String, nullable=False, server_default=""),  # that the program runs on
+    Column("uid", BigInteger, nullable=False, server_default="0"),  # the account there that runs it
     Column("ttl_seconds", Float, nullable=False),
     Column("longest_seconds", Float, nullable=False, server_default="0"),
     Column("size", BigInteger, nullable=False),  # millionths of a device

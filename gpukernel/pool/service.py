@@ -60,7 +60,7 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
             return
         places = self._broker.acquire(
             request.key,
-            messages.request_from(request.slice),
+            caller.request(messages.request_from(request.slice)),
             holder,
             request.wait_seconds,
             request.ttl_seconds,
@@ -157,6 +157,17 @@ class _Stream:
         )
         self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
 
+    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+        message = pb.StartWorker(
+            lease_id=lease.id,
+            device_index=device_index,
+            memory_bytes=memory_bytes,
+            weight=weight,
+            direct=True,
+            user=lease.user,
+        )
+        self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
+
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
         message = pb.StopWorker(lease_id=lease_id, device_index=device_index, reason=reason)
         self.outgoing.put_nowait(pb.PoolMessage(stop_worker=message))
@@ -199,6 +210,7 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
                 stream,
                 [messages.device_from(device) for device in register.devices],
                 {(w.lease_id, w.device_index): tuple(w.endpoints) for w in register.workers},
+                register.direct_machine,
             )
             log.info("server %s attached with %d devices", server, len(register.devices))
             self.attached.set()
@@ -228,6 +240,8 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
                 elif kind == "worker_ended":
                     ended = request.worker_ended
                     self._broker.worker_ended(server, ended.lease_id, ended.device_index, ended.reason)
+                elif kind == "end_lease":
+                    self._broker.end_for(server, request.end_lease.lease_id, request.end_lease.reason[:512])
                 elif kind == "worker_limited":
                     cap = request.worker_limited
                     self._broker.worker_limited(

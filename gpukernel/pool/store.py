@@ -23,9 +23,10 @@ from sqlalchemy.exc import IntegrityError
 
 from gpukernel.pool import accounts
 from gpukernel.pool.database import database_url, open_database
+from gpukernel.pool.direct import Machine
 from gpukernel.pool.history import close_span, first_span
 from gpukernel.pool.model import Device, Holder, Lease, Slice, Usage
-from gpukernel.pool.placement import DeviceClass, Placement
+from gpukernel.pool.placement import DeviceClass, Placement, classes
 from gpukernel.pool.quota import millionths
 from gpukernel.pool.rules import Rules, load_rules, note
 from gpukernel.pool.schema import devices, leases, ledger, servers, slices
@@ -104,6 +105,7 @@ class Store:
         self.shared = self.engine.dialect.name != "sqlite"
         self._rules: tuple[int, Rules] = (-1, Rules())
         self._classes: tuple[int, list[DeviceClass]] = (-1, [])
+        self._machines: tuple[int, dict[str, Machine]] = (-1, {})
 
     @classmethod
     def in_directory(cls, state: Path) -> Store:
@@ -132,8 +134,10 @@ class Store:
 
     # --- devices ---
 
-    def register(self, server: str, found: Iterable[Device], pool: str, now: float) -> None:
-        """Note the devices of a server whose agent speaks with `pool`.
+    def register(
+        self, server: str, found: Iterable[Device], pool: str, now: float, direct_machine: str = ""
+    ) -> None:
+        """Note the devices of a server whose agent speaks with `pool`, and its machine where it allows direct mode.
 
         Those that it no longer has go, unless leases still hold parts of them.
         """
@@ -160,7 +164,7 @@ class Store:
                     db.execute(devices.update().where(devices.c.id == row.id).values(fault=_GONE))
                 else:
                     db.execute(devices.delete().where(devices.c.id == row.id))
-            values = {"pool": pool, "seen": now, "away_since": None}
+            values = {"pool": pool, "seen": now, "away_since": None, "direct_machine": direct_machine}
             if not db.execute(servers.update().where(servers.c.name == server).values(**values)).rowcount:
                 db.execute(servers.insert().values(name=server, **values))
             self._what_is_available(db, [server])
@@ -276,10 +280,53 @@ class Store:
             self._classes = (version, found)
         return self._classes[1]
 
-    def most_free(self, kinds: Iterable[DeviceClass]) -> int:
-        """Bytes that are free on the emptiest device of these kinds."""
+    def machines(self, db: sa.Connection | None = None, version: int | None = None) -> Mapping[str, Machine]:
+        """The machines that allow direct mode, by identity; read again only where devices or servers came or went."""
+        if db is None:
+            with self.reader.connect() as db:
+                return self.machines(db)
+        if version is None:
+            version = db.execute(sa.select(ledger.c.devices_version)).scalar_one()
+        if self._machines[0] != version:
+            query = (
+                sa.select(servers.c.direct_machine, servers.c.name.label("speaks_for"), devices)
+                .outerjoin(devices, sa.and_(devices.c.server == servers.c.name, devices.c.available))
+                .where(servers.c.direct_machine != "")
+                .order_by(servers.c.name)
+            )
+            names: dict[str, dict[str, None]] = {}
+            offered: dict[str, list[Device]] = {}
+            for row in db.execute(query):
+                names.setdefault(row.direct_machine, {})[row.speaks_for] = None
+                if row.id is not None:
+                    offered.setdefault(row.direct_machine, []).append(_device(row))
+            found = {
+                identity: Machine(tuple(here), tuple(classes(offered.get(identity, ()))))
+                for identity, here in names.items()
+            }
+            self._machines = (version, found)
+        return self._machines[1]
+
+    @staticmethod
+    def on_machine(db: sa.Connection, machine: Machine, kinds: Iterable[DeviceClass]) -> list[Device]:
+        """The available devices of these kinds on one machine, the fullest first."""
+        # Only the servers stand in the condition, so that their index is taken and not the one over all devices.
+        query = sa.select(devices).where(devices.c.server.in_(machine.servers))
+        wanted = set(kinds)
+        found = [_device(row) for row in db.execute(query) if row.available]
+        return sorted(
+            (d for d in found if DeviceClass(d.name, d.memory_bytes) in wanted),
+            key=lambda d: (d.promised_bytes - d.memory_bytes, d.id),
+            reverse=True,
+        )
+
+    def most_free(self, kinds: Iterable[DeviceClass], machine: Machine | None = None) -> int:
+        """Bytes that are free on the emptiest device of these kinds, of one machine or of the pool."""
         with self.reader.connect() as db:
-            found = [d for kind in kinds for d in self.emptiest(db, kind, 1)]
+            if machine is not None:
+                found = self.on_machine(db, machine, kinds)
+            else:
+                found = [d for kind in kinds for d in self.emptiest(db, kind, 1)]
         return max((d.memory_bytes - d.promised_bytes for d in found), default=0)
 
     @staticmethod
@@ -336,6 +383,8 @@ class Store:
         ttl: float,
         longest: float,
         now: float,
+        mode: str = "remote",
+        user: int = 0,
     ) -> Lease:
         """Promise the memory, charge the quotas and write the lease down, in state ``starting``.
 
@@ -376,6 +425,8 @@ class Store:
                 "memory_bytes": memory,
                 "ended": 0.0,
                 "end_reason": "",
+                "mode": mode,
+                "uid": user,
             }
             db.execute(leases.insert(), values)
             rows = [
@@ -419,6 +470,8 @@ class Store:
             secret=secret,
             until=values["until"] or 0.0,
             role=role,
+            mode=mode,
+            user=user,
         )
 
     def worker_ready(self, lease_id: str, device_id: str, endpoints: Iterable[str]) -> Lease | None:
@@ -667,4 +720,6 @@ def _lease(row: Any, pieces: Sequence[Slice]) -> Lease:
         until=row.until or 0.0,
         notice=row.notice,
         role=row.role,
+        mode=row.mode,
+        user=row.uid,
     )

@@ -10,7 +10,8 @@ secret.  It is a text file of mode 0600, one ``key value …`` a line, that the 
     device 0 unix:/run/…/data.sock tcp:127.0.0.1:41234
 
 ``device`` lines stand in CUDA device order, the endpoints of each best first.  ``state ended`` comes with a
-``reason`` line, the sentence that the shim prints instead of connecting.
+``reason`` line, the sentence that the shim prints instead of connecting.  In direct mode the endpoint of a device is
+``direct:DIRECTORY`` and a line ``driver PATH`` names the real ``libcuda.so.1``.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpukernel import native
+from gpukernel.remoting.direct import direct_directories, direct_environment, find_driver
 
 if TYPE_CHECKING:
     from gpukernel.pool.model import Lease
 
-__all__ = ["LEASE_FILE_VARIABLE", "shim_environment", "write_lease_file"]
+__all__ = ["LEASE_FILE_VARIABLE", "program_environment", "shim_environment", "write_lease_file"]
 
 LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
 _STATE = {"starting": "waiting", "live": "live", "ending": "ended", "ended": "ended"}
 
 
-def write_lease_file(path: Path, lease: Lease) -> None:
+def write_lease_file(path: Path, lease: Lease, driver: Path | None = None) -> None:
     """Write `lease` for the shim, readable by this user only, replacing an older file in one step.
 
     Parameters
@@ -40,6 +42,8 @@ def write_lease_file(path: Path, lease: Lease) -> None:
         Where the file goes; the directory must exist.
     lease
         A lease as `Acquire` returned it to its holder, with its secret.
+    driver
+        In direct mode, the real ``libcuda.so.1``.
 
     Raises
     ------
@@ -49,6 +53,8 @@ def write_lease_file(path: Path, lease: Lease) -> None:
     lines = ["version 1", f"lease {lease.id}", f"state {_STATE[lease.state]}", f"secret {lease.secret}"]
     if lease.end_reason:
         lines.append("reason " + " ".join(lease.end_reason.split()))
+    if driver is not None:
+        lines.append(f"driver {driver}")
     for number, piece in enumerate(lease.slices):
         lines.append(" ".join([f"device {number}", *piece.endpoints]))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -78,4 +84,24 @@ def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str
     ]
     environment["LD_LIBRARY_PATH"] = os.pathsep.join([shim, *others])
     environment[LEASE_FILE_VARIABLE] = str(lease_file)
+    return environment
+
+
+def program_environment(path: Path, lease: Lease, base: Mapping[str, str]) -> dict[str, str]:
+    """Write the lease file to `path` and return `base`, changed so that a program runs on `lease`, in its mode.
+
+    Raises
+    ------
+    DriverNotFound
+        In direct mode, where this machine has no driver.
+    OSError
+        When the lease file cannot be written, or the slice cannot be reached from here.
+    """
+    directories = direct_directories(lease)
+    if not directories:
+        write_lease_file(path, lease)
+        return shim_environment(path, base)
+    environment = direct_environment(directories, base)
+    write_lease_file(path, lease, find_driver(environment))
+    environment[LEASE_FILE_VARIABLE] = str(path)
     return environment

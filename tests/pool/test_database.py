@@ -37,7 +37,7 @@ INSERT INTO devices VALUES ('s/0', 's', 0, 'Tesla V100', 34359738368, 1717986918
 INSERT INTO leases VALUES ('one', 'k', 'anna', 'host', 'ml101', '', 'ff', 'live', 7, 1000.0, 1020.0, 20.0, 0.0, '');
 INSERT INTO leases VALUES ('old', 'j', 'ben', 'host', '', '', 'ee', 'ended', 6, 900.0, 920.0, 20.0, 930.0, 'released');
 INSERT INTO slices VALUES ('one', 0, 's/0', 17179869184, 0.5, 'ready', 'unix:/x', 0, 0, 0, 0, 0.0, 0, 0.0);
-INSERT INTO slices VALUES ('old', 0, 's/0', 17179869184, 0.5, 'gone', '', 0, 0, 0, 0, 0.0, 0, 0.0);
+INSERT INTO slices VALUES ('old', 0, 's/0', 17179869184, 0.5, 'gone', 'direct:/x', 0, 0, 0, 0, 0.0, 0, 0.0);
 """
 
 
@@ -71,6 +71,10 @@ def test_leases_of_an_older_pool_live_on_and_count_in_every_quota(database: str)
     store = Store(database)
     (lease,) = store.leases()
     assert (lease.id, lease.state, lease.epoch) == ("one", "live", 7)
+    assert {one.id: one.mode for one in store.leases(include_ended=True)} == {
+        "one": "remote",
+        "old": "direct",
+    }
     with store.deciding() as (db, row):
         assert row.epoch == 7
         standings = {s.account: s for s in accounts.all_standings(db, store.rules(), 1000.0)}

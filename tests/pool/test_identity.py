@@ -47,7 +47,7 @@ def free_port() -> int:
 @contextlib.asynccontextmanager
 async def pool(state: Path, listen: str = "", **options: bool) -> AsyncIterator[RunningPool]:
     async with serve(state, listen, **options) as running:
-        agent = Agent(running.broker, "s", devices=4)
+        agent = Agent(running.broker, "s", devices=4, direct_machine="m1")
         agent.attach()
         yield running
 
@@ -96,10 +96,24 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 @root_only
 def test_over_the_unix_socket_a_person_is_who_the_kernel_says(state: Path) -> None:
     async def work() -> None:
-        async with pool(state, everybody=True), connecting_as(NOBODY.pw_uid, state) as address:
+        async with (
+            pool(state, everybody=True) as running,
+            connecting_as(NOBODY.pw_uid, state) as address,
+        ):
             async with PoolClient(address) as client, PoolClient(f"unix:{socket_path(state)}") as admin:
                 mine = await client.acquire_now("mine", HALF, Holder("root"))  # claims to be somebody else
                 assert mine.holder.person == "nobody"
+                # In direct mode its programs would be its own, whatever number it names.
+                held = running.broker.lease(
+                    (
+                        await client.acquire_now(
+                            "here", SliceRequest(0.1, mode="direct", machine="m1", user=0), Holder("nobody")
+                        )
+                    ).id
+                )
+                assert held is not None
+                assert (held.mode, held.user) == ("direct", NOBODY.pw_uid)
+                await client.release(held.id)
                 other = await admin.acquire_now("other", HALF, Holder("anna"))  # root speaks for others
                 assert other.holder.person == "anna"
                 leases, _ = await client.leases()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from gpukernel.pool.broker import Broker
@@ -20,25 +20,42 @@ START = 1_700_000_000.0  # a Tuesday
 class Agent:
     """A server whose workers start and stop when the test says so (or at once, where `prompt`)."""
 
-    def __init__(self, broker: Broker, name: str = "s", devices: int = 1, prompt: bool = True) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        name: str = "s",
+        devices: int = 1,
+        prompt: bool = True,
+        *,
+        direct_machine: str = "",
+    ) -> None:
         self.broker, self.name, self.prompt = broker, name, prompt
+        self.direct_machine = direct_machine
         self.devices = [Device(f"{name}/{i}", name, i, "Tesla V100", 32 * GIB) for i in range(devices)]
         self.alive: set[tuple[str, int]] = set()
         self.to_start: list[tuple[str, int]] = []
         self.to_stop: list[tuple[str, int]] = []
         self.to_limit: list[tuple[str, int, int]] = []
+        self.users: dict[tuple[str, int], int] = {}  # of slices in direct mode
         self.caps: dict[tuple[str, int], int] = {}  # of living workers
         self.used: dict[tuple[str, int], int] = {}  # what their programs have allocated
 
     def attach(self) -> None:
         self.to_start, self.to_stop, self.to_limit = [], [], []
-        self.broker.attach(self.name, self, self.devices, dict.fromkeys(self.alive, ("unix:/x",)))
+        self.broker.attach(self.name, self, self.devices, self._living(self.alive), self.direct_machine)
+
+    def _living(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[str, ...]]:
+        return {key: ("direct:/x" if key in self.users else "unix:/x",) for key in keys}
 
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
         self.to_start.append((lease.id, device_index))
         self.caps[lease.id, device_index] = memory_bytes
         if self.prompt:
             self.start()
+
+    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+        self.users[lease.id, device_index] = lease.user
+        self.start_worker(lease, device_index, memory_bytes, weight)
 
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
         self.to_stop.append((lease_id, device_index))
@@ -64,7 +81,7 @@ class Agent:
         while self.to_start:
             key = self.to_start.pop(0)
             self.alive.add(key)
-            self.broker.worker_ready(self.name, *key, ("unix:/x",))
+            self.broker.worker_ready(self.name, *key, self._living([key])[key])
 
     def stop(self) -> None:
         while self.to_stop:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -134,3 +135,19 @@ async def worker(
         finally:
             handle.kill()
             await handle.wait()
+
+
+def special_number(name: str) -> int:
+    """The number of a call that is no driver function, as the native sources have it."""
+    protocol = (Path(__file__).parents[2] / "gpukernel/native/wire/protocol.h").read_text()
+    names = re.findall(
+        r"^    (\w+)[ ,]", protocol.split("enum class Special : uint16_t {")[1].split("};")[0], re.M
+    )
+    return 16 + names.index(name)
+
+
+def call_number(name: str) -> int:
+    """The number of a driver function on the wire."""
+    table = Path(__file__).parents[2] / "gpukernel/native/codegen/calls.txt"
+    names = [line.split()[1] for line in table.read_text().splitlines() if line.strip() and line[0] != "#"]
+    return 64 + names.index(name)

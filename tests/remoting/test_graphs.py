@@ -10,7 +10,7 @@ GRAPHS = """
 begin()
 GLOBAL, THREAD, RELAXED = (d.CUstreamCaptureMode(i) for i in range(3))
 s, t = ok(d.cuStreamCreate(1)), ok(d.cuStreamCreate(1))
-a = ok(d.cuMemAlloc(64)); ok(d.cuMemsetD8(a, 0, 64))
+a = ok(d.cuMemAlloc(64)); ok(d.cuMemsetD8Async(a, 0, 64, s))
 store = load(STORE_U32, b'store')
 KINDS = (ctypes.c_uint64, ctypes.c_uint32)
 def words(n=4):
@@ -137,7 +137,7 @@ ok(d.cuGraphAddDependencies(graph, [first], [last], 1)); said(d.cuGraphAddDepend
 executable = make(graph); go(executable); print(words())
 ok(d.cuGraphExecKernelNodeSetParams(executable, last, kernel(1, 3))); go(executable); print(words())
 ok(d.cuGraphExecMemsetNodeSetParams(executable, first, fill(0, 8, 2), context())); go(executable); print(words())
-ok(d.cuGraphNodeSetEnabled(executable, first, 0)); ok(d.cuMemsetD8(a, 0, 16)); go(executable); print(words(), ok(d.cuGraphNodeGetEnabled(executable, first)))
+ok(d.cuGraphNodeSetEnabled(executable, first, 0)); ok(d.cuMemsetD8Async(a, 0, 16, s)); go(executable); print(words(), ok(d.cuGraphNodeGetEnabled(executable, first)))
 go(make(graph)); print(words())  # the graph itself has not changed
 got = ok(d.cuGraphKernelNodeGetParams(last)); print(int(got.func) == int(store), got.gridDimX, ctypes.c_uint32.from_address(ctypes.c_uint64.from_address(int(got.kernelParams) + 8).value).value)
 ok(d.cuGraphKernelNodeSetParams(last, kernel(2, 6))); go(make(graph)); print(words())
@@ -202,8 +202,8 @@ clone = ok(d.cuGraphClone(inner)); twin = ok(d.cuGraphNodeFindInClone(box, clone
 outer = ok(d.cuGraphCreate(0)); empty = ok(d.cuGraphAddEmptyNode(outer, None, 0))
 child = ok(d.cuGraphAddChildGraphNode(outer, [empty], 1, inner)); ok(d.cuGraphAddKernelNode(outer, [child], 1, kernel(1, 9)))
 ok(d.cuGraphDestroyNode(box)); ok(d.cuGraphDestroy(inner)); said(d.cuGraphDestroy(ok(d.cuGraphChildGraphNodeGetGraph(child))))
-go(make(outer)); print(words(8)); ok(d.cuMemsetD8(a, 0, 64)); go(make(clone)); print(words(8))
-begin_capture(t); ok(d.cuGraphLaunch(make(clone), t)); both = ok(end(t)); ok(d.cuMemsetD8(a, 0, 64))
+go(make(outer)); print(words(8)); ok(d.cuMemsetD8Async(a, 0, 64, s)); go(make(clone)); print(words(8))
+begin_capture(t); ok(d.cuGraphLaunch(make(clone), t)); both = ok(end(t)); ok(d.cuMemsetD8Async(a, 0, 64, s))
 print(ok(d.cuGraphNodeGetType(ok(d.cuGraphGetNodes(both, 1))[0][0])).name); go(make(both)); print(words(8))
 """)
     assert said == [

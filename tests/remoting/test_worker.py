@@ -362,14 +362,14 @@ def test_what_cannot_be_done_says_not_supported_and_stays_silent() -> None:
 
 def test_a_worker_without_agent_and_programs_ends_by_itself_but_not_while_it_is_used() -> None:
     async def story() -> None:
-        async with worker(orphan_seconds=0.5) as one:
+        async with worker(orphan_seconds=4) as one:
             program = one.start("begin(); print('in', flush=True); sys.stdin.readline()")
             assert program.stdout is not None
             await asyncio.to_thread(program.stdout.readline)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(one.handle.wait(), 2.5)
+                await asyncio.wait_for(one.handle.wait(), 5)
             await asyncio.to_thread(program.communicate, "\n")
-            await asyncio.wait_for(one.handle.wait(), 10)
+            await asyncio.wait_for(one.handle.wait(), 20)
 
     asyncio.run(story())
 

@@ -3,42 +3,47 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpukernel.embedded import EmbeddedPool
-
-ROOT = Path(__file__).parents[2]
+from tests.suites.sources import ROOT, Source
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite in an installed package.
+    """A suite, and what is known of it.
 
     Parameters
     ----------
     name
-        For tables; the distribution whose version the figures belong to.
-    package
-        Where its test modules are.
+        For tables.
+    source
+        Finds its tests, or raises `NotHere`.
     modules
-        Those to run; all of the package where empty.
+        Those to run; all that are there where empty.
     known
-        Tests that fail, ``Class.test``, or whole classes, with the cause.
+        Tests that fail, ``Class.test`` or ``module.test``, or whole classes, with the cause.
     left_out
         Tests that are not even started, with the cause; they count as failed.
     """
 
     name: str
-    package: str
+    source: Callable[[], Source]
     modules: tuple[str, ...] = ()
     known: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+
+    def unexpected(self, outcome: Outcome) -> list[str]:
+        """What failed and is not known to."""
+        return sorted(n for n in outcome.failed if not self.known.keys() & {n, n.partition(".")[0]})
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,13 @@ class Outcome:
 
 def run(suite: Suite, share: str = "0.25", simulate: str = "v100:1", at_once: int = 2) -> Outcome:
     """Run `suite` under ``gpukernel run`` on a pool of its own, each module in a process and on a slice of its own."""
-    modules = suite.modules or _modules_of(suite.package)
+    source = suite.source()
+    modules = suite.modules or _modules_of(source.tests)
     with EmbeddedPool(simulate) as pool, ThreadPoolExecutor(at_once) as threads:
-        parts = list(threads.map(lambda module: _run_module(suite, module, share, pool.environment), modules))
+        environment = _with(pool.environment, source.environment)
+        parts = list(
+            threads.map(lambda module: _run_module(suite, source, module, share, environment), modules)
+        )
 
     def all_of(kind: str) -> frozenset[str]:
         return frozenset(name for part in parts for name in getattr(part, kind))
@@ -69,12 +78,24 @@ def run(suite: Suite, share: str = "0.25", simulate: str = "v100:1", at_once: in
     return Outcome(all_of("passed"), all_of("failed"), all_of("skipped"), output)
 
 
-def _modules_of(package: str) -> tuple[str, ...]:
-    (folder,) = importlib.util.find_spec(package).submodule_search_locations  # type: ignore[union-attr, misc]
-    return tuple(sorted(path.stem for path in Path(folder).glob("test_*.py")))
+def _with(environment: dict[str, str], more: dict[str, str]) -> dict[str, str]:
+    result = {**environment, **more}
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
+        paths = [each[name] for each in (more, environment) if each.get(name)]
+        if paths:
+            result[name] = os.pathsep.join(paths)
+    return result
 
 
-def _run_module(suite: Suite, module: str, share: str, environment: dict[str, str]) -> Outcome:
+def _modules_of(tests: str | Path) -> tuple[str, ...]:
+    if isinstance(tests, str):
+        (tests,) = importlib.util.find_spec(tests).submodule_search_locations  # type: ignore[union-attr, misc]
+    return tuple(sorted(path.stem for path in Path(tests).glob("test_*.py")))
+
+
+def _run_module(
+    suite: Suite, source: Source, module: str, share: str, environment: dict[str, str]
+) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [
@@ -89,22 +110,26 @@ def _run_module(suite: Suite, module: str, share: str, environment: dict[str, st
             "-m",
             "pytest",
         ]
-        command += ["-p", "tests.suites.numba_fixtures", "--import-mode=importlib", "-p", "no:cacheprovider"]
+        command += ["-p", source.plugin, "--import-mode=importlib", "-p", "no:cacheprovider"]
         command += ["--rootdir", folder, "-q", "--tb=short", "--timeout=300", f"--junitxml={report}"]
-        command += ["--pyargs", f"{suite.package}.{module}"]
+        if isinstance(source.tests, str):
+            command += ["--pyargs", f"{source.tests}.{module}"]
+        else:
+            command += [str(source.tests / f"{module}.py")]
         if suite.left_out:
             command += ["-k", " and ".join(f"not {name.rpartition('.')[2]}" for name in suite.left_out)]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         output = f"--- {module}\n{done.stdout[-20000:]}{done.stderr[-2000:]}"
         if not report.exists():
             return Outcome(frozenset(), frozenset({f"{module} as a whole"}), frozenset(), output)
-        return _read(report, output)
+        return _read(report, module, output)
 
 
-def _read(report: Path, output: str) -> Outcome:
+def _read(report: Path, module: str, output: str) -> Outcome:
     names: dict[str, set[str]] = {"passed": set(), "failed": set(), "skipped": set()}
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}
         result = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-        names[result].add(f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}")
+        group = case.get("classname", "").rpartition(".")[2] or module  # functions stand in no class
+        names[result].add(f"{group}.{case.get('name')}")
     return Outcome(*(frozenset(names[kind]) for kind in ("passed", "failed", "skipped")), output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.suites import sources
 from tests.suites.runner import Suite
 
 _PROCESSES = "starts processes that import the test by its short name, which the import mode of a wheel's tests forbids"
@@ -24,12 +25,9 @@ _NUMBA_KNOWN = {
     "TestIpcMemory": _IPC,
     "TestIpcStaged": _IPC,
     "TestNumbaInternalOverloads.test_signatures_match_overloaded_api": _IPC,
-    "TestDispatcherKernelProperties.test_get_const_mem_specialized": "no size of constant memory",
-    "TestDispatcherKernelProperties.test_get_const_mem_unspecialized": "no size of constant memory",
     "TestLowLevelExtending.test_func1_isolated": _PROCESSES,
     "TestIntrinsic.test_docstring": _PROCESSES,
-    "CUDAAndCPUCachingTest": "not understood yet",
-    "TestWarnings.test_efficient_launch_configuration": "not understood yet",
+    "CUDAAndCPUCachingTest": "numba 0.68 and numba-cuda 0.30 stamp the index file that they share differently",
 }
 
 _NUMBA_LEFT_OUT = {
@@ -39,14 +37,12 @@ _NUMBA_LEFT_OUT = {
     "TestMultiThreadCompiling.test_spawn_concurrent_compilation": _PROCESSES,
 }
 
-_NUMBA = "numba.cuda.tests.cudapy"
-
-NUMBA = Suite("numba-cuda", _NUMBA, left_out=_NUMBA_LEFT_OUT, known=_NUMBA_KNOWN)
+NUMBA = Suite("numba-cuda", sources.numba, left_out=_NUMBA_LEFT_OUT, known=_NUMBA_KNOWN)
 
 # A part that takes about a minute and goes through every kind of kernel; `make suites` runs the whole.
 NUMBA_PART = Suite(
     "numba-cuda",
-    _NUMBA,
+    sources.numba,
     modules=(
         "test_array_args",
         "test_blackscholes",
@@ -72,3 +68,46 @@ NUMBA_PART = Suite(
     ),
     left_out=_NUMBA_LEFT_OUT,
 )
+
+_ARRAYS = "CUDA arrays and textures"
+_CONDITIONAL = "conditional nodes of graphs"
+
+_CUDA_PYTHON_KNOWN = {
+    "test_cuda.test_cuda_array": _ARRAYS,
+    **{
+        f"test_cudart.test_cudart_cuda{each}": _ARRAYS
+        for each in (
+            "ArrayGetInfo",
+            "GetChannelDesc",
+            "GetTextureObjectTextureDesc",
+            "Memcpy2DArrayToArray",
+            "Memcpy2DToArray",
+            "Memcpy2DToArray_DtoD",
+            "Memcpy3DAsync",
+            "Memcpy3DPeer",
+            "Memcpy3DPeerAsync",
+            "MemcpyArrayToArray",
+            "MemcpyToArray",
+            "MemcpyToArray_DtoD",
+        )
+    },
+    "test_cuda.test_conditional": _CONDITIONAL,
+    "test_cudart.test_cudart_conditional": _CONDITIONAL,
+    "test_cuda.test_cuda_graphMem_attr": "nodes of graphs that allocate memory",
+    "test_cuda.test_cuDeviceGetDevResource": "green contexts",
+    "test_cuda.test_cuda_coredump_attr": "coredumps",
+    "test_kernelParams.test_kernelParams_types_cuda": _MAPPED,
+    "test_kernelParams.test_kernelParams_struct_custom": _MAPPED,
+    "test_kernelParams.test_kernelParams_buffer_protocol_ctypes": _MAPPED,
+    "test_kernelParams.test_kernelParams_buffer_protocol_numpy": _MAPPED,
+}
+
+CUDA_PYTHON = Suite("cuda-python", sources.cuda_python, known=_CUDA_PYTHON_KNOWN)
+CUDA_PYTHON_PART = Suite(
+    "cuda-python", sources.cuda_python, ("test_cuda", "test_interoperability"), known=_CUDA_PYTHON_KNOWN
+)
+
+_PYCUDA_KNOWN: dict[str, str] = {}
+
+PYCUDA = Suite("pycuda", sources.pycuda, known=_PYCUDA_KNOWN)
+PYCUDA_PART = Suite("pycuda", sources.pycuda, ("test_driver",), known=_PYCUDA_KNOWN)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.suites.runner import run
-from tests.suites.suites import NUMBA_PART
+from tests.suites.runner import Suite, run
+from tests.suites.sources import NotHere, pycuda_is_built
+from tests.suites.suites import CUDA_PYTHON_PART, NUMBA_PART, PYCUDA_PART
 
 
 @pytest.mark.slow
@@ -14,3 +15,21 @@ def test_a_part_of_numba_s_own_suite_passes_whole() -> None:
     outcome = run(NUMBA_PART)
     assert not outcome.failed, outcome.output
     assert len(outcome.passed) > 90, outcome.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("suite", "least"), [(CUDA_PYTHON_PART, 25), (PYCUDA_PART, 15)], ids=lambda x: getattr(x, "name", "")
+)
+def test_a_part_of_the_driver_api_s_other_suites_fails_only_where_it_is_known_to(
+    suite: Suite, least: int
+) -> None:
+    if suite is PYCUDA_PART and not pycuda_is_built():
+        pytest.skip("PyCUDA is not built here: make suites SUITE=pycuda does it, in some minutes")
+    try:
+        outcome = run(suite)
+    except NotHere as why:
+        pytest.skip(str(why))
+    assert not suite.unexpected(outcome), outcome.output
+    assert len(outcome.passed) >= least, outcome.output

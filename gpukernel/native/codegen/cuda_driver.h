@@ -1,5 +1,6 @@
-// The driver API as a libcuda.so.1 exports it: cuda.h, and the two functions of cudaProfiler.h, which comes
-// in another wheel.
+// The driver API as a libcuda.so.1 exports it: cuda.h, and the functions of cudaProfiler.h, which comes in
+// another wheel. The first of them does nothing any more, but programs that were linked with it do not start
+// without.
 #pragma once
 
 #include <cuda.h>
@@ -7,6 +8,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+typedef int CUoutput_mode;
+CUresult CUDAAPI cuProfilerInitialize(const char* configFile, const char* outputFile,
+                                      CUoutput_mode outputMode);
 CUresult CUDAAPI cuProfilerStart(void);
 CUresult CUDAAPI cuProfilerStop(void);
 #ifdef __cplusplus

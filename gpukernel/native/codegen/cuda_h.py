@@ -20,6 +20,14 @@ _PROTOTYPE = re.compile(r"CUresult\s+(cu\w+)\s*\(([^;{}]*)\)\s*;")
 _TYPEDEF = re.compile(r"typedef CUresult \(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(?:_(ptds|ptsz))?\)")
 _SUFFIX = re.compile(r"^(?P<base>cu\w+?)(?:_v(?P<revision>\d+))?(?:_(?P<stream>ptds|ptsz))?$")
 
+# Missing in cudaTypedefs.h of CUDA 12, and there with this version in that of CUDA 13.
+_UNDATED = {
+    "cuLibraryEnumerateKernels": 12040,
+    "cuLibraryGetKernelCount": 12040,
+    "cuModuleEnumerateFunctions": 12040,
+    "cuModuleGetFunctionCount": 12040,
+}
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -136,7 +144,7 @@ class Headers:
         table: list[Entry] = []
         for (base, per_thread), revisions in symbols.items():
             ordered = [revisions[revision] for revision in sorted(revisions)]
-            known = sorted(versions.get((base, per_thread), {2000}))
+            known = sorted(versions.get((base, per_thread), {_UNDATED.get(base, 2000)}))
             known = known[-len(ordered) :]
             ordered = ordered[-len(known) :]
             table += [Entry(base, v, per_thread, s) for v, s in zip(known, ordered, strict=True)]

@@ -1,5 +1,6 @@
 #include "entry_points.h"
 
+#include <cstdio>
 #include <cstring>
 #include <initializer_list>
 
@@ -37,6 +38,14 @@ CUresult error_text(CUresult error, const char** name, const char** sentence) {
     if (name) *name = nullptr;
     if (sentence) *sentence = nullptr;
     return CUDA_ERROR_INVALID_VALUE;
+}
+
+bool bus_place(const char* text, BusPlace& place) {
+    place = {};
+    if (!text) return false;
+    if (std::sscanf(text, "%x:%x:%x", &place.domain, &place.bus, &place.device) == 3) return true;
+    place = {};
+    return std::sscanf(text, "%x:%x", &place.bus, &place.device) == 2;
 }
 
 }  // namespace gpukernel

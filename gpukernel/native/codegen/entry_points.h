@@ -25,6 +25,19 @@ extern const ErrorText error_texts[];
 // What a name without an implementation answers with; the library says so where its users look for it.
 CUresult unsupported(const char* name);
 
+// What a call with a suffix _ptsz means by a stream that is none: the calling thread's default stream.
+inline CUstream per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+struct PerThreadConfig {
+    CUlaunchConfig config;
+    bool there;
+    operator const CUlaunchConfig*() const { return there ? &config : nullptr; }
+};
+inline PerThreadConfig per_thread(const CUlaunchConfig* config) {
+    PerThreadConfig mine{config ? *config : CUlaunchConfig{}, config != nullptr};
+    mine.config.hStream = per_thread(mine.config.hStream);
+    return mine;
+}
+
 // The newest version of `symbol` that CUDA `version` knows; symbols that are not implemented are found as
 // well, as a driver too old to support a feature on some device has them, and return CUDA_ERROR_NOT_SUPPORTED
 // when called.
@@ -33,5 +46,13 @@ CUresult find_entry_point(const char* symbol, void** function, int version, cuui
 
 // Either out pointer may be null. CUDA_ERROR_INVALID_VALUE, and null, for a code that cuda.h does not have.
 CUresult error_text(CUresult error, const char** name, const char** sentence);
+
+// "0000:01:00.0", also without its first or last part (cuDeviceGetByPCIBusId), as numbers that can be
+// compared.
+struct BusPlace {
+    unsigned domain = 0, bus = 0, device = 0;
+    bool operator==(const BusPlace&) const = default;
+};
+bool bus_place(const char* text, BusPlace& place);
 
 }  // namespace gpukernel

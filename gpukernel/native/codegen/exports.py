@@ -2,7 +2,8 @@
 
 ``exports.py INCLUDE OUTPUT SOURCE…`` reads which functions the sources define and writes one C++ file with
 
-* forwards: a per-thread-stream or older symbol with the same parameters as a defined one calls that one;
+* forwards: an older symbol with the same parameters as a defined one calls that one; so does a per-thread-stream one,
+  with the thread's default stream for none;
 * refusals: every other name answers ``CUDA_ERROR_NOT_SUPPORTED`` after ``gpukernel::unsupported("name")``;
 * ``gpukernel::proc_address``, the table behind ``cuGetProcAddress``: newest version first;
 * ``gpukernel::error_texts``, the names of the error codes.
@@ -12,15 +13,17 @@ The file is only rewritten when it changes, so that nothing is compiled again in
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from cuda_h import Headers, Prototype
 
 _DEFINED = re.compile(r"^CUresult CUDAAPI (cu\w+)\(", re.MULTILINE)
 _EXACT = re.compile(r'^extern "C" CUresult (cu\w+)\(', re.MULTILINE)
-_ERROR = re.compile(r"^\s*(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*\d+", re.MULTILINE)
+_ERROR = re.compile(r"^\s*(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*(\d+)", re.MULTILINE)
 _RENAME = re.compile(r"^\s*#define\s+(cu\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(cu\w+)\)?\s*$", re.MULTILINE)
 
 
@@ -42,6 +45,36 @@ def forward_target(missing: Prototype, defined: dict[str, Prototype]) -> Prototy
     return None
 
 
+def sentences(include: Path) -> Callable[[str, int], str]:
+    """What people read for an error: the sentence that CUDA's own runtime library beside `include` has, so that
+    programs which show it, or look for it, find what they expect; made from the name where there is no library."""
+    library = next(iter(sorted((include.parent / "lib").glob("libcudart.so.*"))), None)
+    try:
+        describe = ctypes.CDLL(str(library)).cudaGetErrorString if library else None
+    except OSError:
+        describe = None
+
+    def sentence(name: str, code: int) -> str:
+        own = name.removeprefix("CUDA_").removeprefix("ERROR_").lower().replace("_", " ")
+        if code == 0:
+            return "no error"
+        if describe is None:
+            return own
+        describe.restype = ctypes.c_char_p
+        text = describe(code).decode()
+        return own if text == "unrecognized error code" else text
+
+    return sentence
+
+
+def forwarded(missing: Prototype, target: Prototype) -> str:
+    """The call of `target` that `missing` is; one that ends in ``_ptsz`` takes the thread's own default stream."""
+    if not missing.name.endswith("_ptsz"):
+        return f"{target.name}({target.arguments})"
+    per_thread = ("CUstream", "const CUlaunchConfig*")
+    return f"{target.name}({', '.join(f'gpukernel::per_thread({p.name})' if p.type in per_thread else p.name for p in target.parameters)})"
+
+
 def complete(include: Path, sources: list[Path]) -> str:
     """The C++ text described above."""
     headers = Headers(include)
@@ -60,9 +93,7 @@ def complete(include: Path, sources: list[Path]) -> str:
         if prototype.name in defined:
             continue
         target = forward_target(prototype, defined)
-        body = (
-            f"{target.name}({target.arguments})" if target else f'gpukernel::unsupported("{prototype.name}")'
-        )
+        body = forwarded(prototype, target) if target else f'gpukernel::unsupported("{prototype.name}")'
         declaration = (
             ", ".join(f"{p.type} {p.name}" for p in target.parameters) if target else prototype.declaration
         )
@@ -80,13 +111,9 @@ def complete(include: Path, sources: list[Path]) -> str:
             f"reinterpret_cast<void*>(&{entry.symbol}), {str(bool(implemented)).lower()}}},"
         )
     out += ["    {nullptr, 0, false, nullptr, false},", "};", "", "const ErrorText error_texts[] = {"]
-    for name in dict.fromkeys(_ERROR.findall((include / "cuda.h").read_text())):
-        sentence = (
-            "no error"
-            if name == "CUDA_SUCCESS"
-            else name.removeprefix("CUDA_ERROR_").lower().replace("_", " ")
-        )
-        out.append(f'    {{{name}, "{name}", "{sentence}"}},')
+    sentence = sentences(include)
+    for name, code in dict.fromkeys(_ERROR.findall((include / "cuda.h").read_text())):
+        out.append(f'    {{{name}, "{name}", "{sentence(name, int(code))}"}},')
     out += ["    {CUDA_SUCCESS, nullptr, nullptr},", "};", "}  // namespace gpukernel", ""]
     return "\n".join(out)
 

@@ -24,6 +24,10 @@ HANDLES = {
     "CUstream": "stream",
     "CUevent": "event",
     "CUlinkState": "link",
+    "CUarray": "array",
+    "CUmipmappedArray": "mipmap",
+    "CUtexref": "texture_reference",
+    "CUsurfref": "surface_reference",
 }
 
 # Looked up by the worker beside the calls of the table, for what it serves by hand.
@@ -40,11 +44,17 @@ ALSO_LOOKED_UP = [
     "cuDevicePrimaryCtxRetain",
     "cuCtxSetCurrent",
     "cuGetErrorName",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
     "cuMemcpyHtoD_v2",
     "cuMemcpyHtoDAsync_v2",
+    "cuModuleEnumerateFunctions",
+    "cuLibraryEnumerateKernels",
     "cuFuncGetName",
     "cuMemcpyDtoH_v2",
     "cuMemcpyDtoHAsync_v2",
+    "cuMemcpy3D_v2",
+    "cuMemcpy3DAsync_v2",
     "cuModuleLoadDataEx",
     "cuLibraryLoadData",
     "cuLaunchKernel",
@@ -53,6 +63,14 @@ ALSO_LOOKED_UP = [
     "cuLinkAddData_v2",
     "cuLinkComplete",
     "cuPointerGetAttribute",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
+    "cuMemGetAllocationGranularity",
     "cuOccupancyMaxPotentialBlockSizeWithFlags",
 ]
 
@@ -107,7 +125,7 @@ def read_table(headers: Headers) -> list[Call]:
 
 
 def _target(parameter: Parameter) -> str:
-    return str(parameter.type).removesuffix("*").strip()
+    return str(parameter.type).removesuffix("*").removeprefix("const ").strip()
 
 
 def shim_function(call: Call) -> str:
@@ -119,23 +137,33 @@ def shim_function(call: Call) -> str:
     else:
         lines.append("    GPUKERNEL_CURRENT(connection);")
     for p in call.prototype.parameters:
-        if call.annotations.get(p.name) in ("text", "new"):
+        if call.annotations.get(p.name) in ("text", "new", "in"):
             lines.append(f"    if (!{p.name}) return CUDA_ERROR_INVALID_VALUE;")
     if call.captured:
         arguments = ", ".join(["*connection", *(p.name for p in call.prototype.parameters)])
         lines.append(
             f"    if (capturing()) if (Captured captured = captured_{name}({arguments})) return *captured;"
         )
+    for p in call.inputs():
+        if p.type == "CUstream":
+            lines.append(f"    const uint64_t of_{p.name} = stream_name(*connection, {p.name});")
     lines.append(f"    Request request(*connection, Call::{name});")
     for p in call.inputs():
         note = call.annotations.get(p.name)
         if note == "text":
             lines.append(f"    request.text({p.name});")
+        elif note == "in":
+            lines.append(f"    request.put(*{p.name});")
+        elif note == "maybe":
+            lines.append(f"    request.put<uint8_t>({p.name} != nullptr);")
+            lines.append(f"    if ({p.name}) request.put(*{p.name});")
         elif note == "new":
             lines.append(f"    *{p.name} = reinterpret_cast<{_target(p)}>(request.name_handle());")
             if _target(p) == "CUstream":
                 flags = next(q.name for q in call.inputs() if q.name.lower() == "flags")
                 lines.append(f"    made_stream(*connection, *{p.name}, {flags});")
+        elif p.type == "CUstream":
+            lines.append(f"    request.put(of_{p.name});")
         elif p.type in HANDLES:
             lines.append(f"    request.put(reinterpret_cast<uint64_t>({p.name}));")
         else:
@@ -166,6 +194,8 @@ def worker_function(call: Call) -> str:
             lines.append(f"    {_target(p)} {p.name}{{}};")
         elif note == "text":
             lines.append(f"    const std::string {p.name}(in.text());")
+        elif note == "in":
+            lines.append(f"    const auto {p.name} = in.get<{_target(p)}>();")
         elif p.type in HANDLES:
             lines.append(
                 f"    {p.type} {p.name}; if (!session.handle(in.get<uint64_t>(), Kind::{HANDLES[p.type]}, {p.name})) return CUDA_ERROR_INVALID_HANDLE;"
@@ -177,7 +207,9 @@ def worker_function(call: Call) -> str:
     arguments = []
     for p in call.prototype.parameters:
         note = call.annotations.get(p.name)
-        arguments.append(f"&{p.name}" if note == "out" else f"{p.name}.c_str()" if note == "text" else p.name)
+        arguments.append(
+            f"&{p.name}" if note in ("out", "in") else f"{p.name}.c_str()" if note == "text" else p.name
+        )
     lines.append("    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;")
     lines.append(f"    CUresult result = session.cuda().{name}({', '.join(arguments)});")
     for p in call.outputs():

@@ -32,9 +32,18 @@ void nvmlDevice_st::belong_to(unsigned place, std::vector<std::string> endpoints
     index = place;
     endpoints_ = std::move(endpoints), secret_ = std::move(secret);
     lost_ = {}, knows_facts_ = false;
+    table_.close();
 }
 
-void nvmlDevice_st::forget() { socket_ = {}; }
+void nvmlDevice_st::forget() {
+    socket_ = {};
+    table_.close();
+}
+
+std::string nvmlDevice_st::directory() const {
+    constexpr std::string_view KIND = "direct:";
+    return !endpoints_.empty() && endpoints_[0].starts_with(KIND) ? endpoints_[0].substr(KIND.size()) : "";
+}
 
 bool nvmlDevice_st::connect() {
     if (socket_) return true;
@@ -71,7 +80,11 @@ nvmlReturn_t nvmlDevice_st::ask(Special question, std::vector<char>& answer) {
 }
 
 nvmlReturn_t nvmlDevice_st::facts(const gpukernel::wire::DeviceFacts*& facts) {
-    if (!knows_facts_) {
+    if (const std::string place = directory(); !place.empty()) {
+        if (!table_.open(place)) return NVML_ERROR_GPU_IS_LOST;
+        facts_ = (*table_).facts;
+        facts_.memory_bytes = (*table_).limit;
+    } else if (!knows_facts_) {
         std::vector<char> answer;
         if (nvmlReturn_t error = ask(Special::device, answer)) return error;
         if (answer.size() != sizeof facts_) return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
@@ -83,6 +96,11 @@ nvmlReturn_t nvmlDevice_st::facts(const gpukernel::wire::DeviceFacts*& facts) {
 }
 
 nvmlReturn_t nvmlDevice_st::usage(gpukernel::nvml::Usage& usage) {
+    if (const std::string place = directory(); !place.empty()) {
+        if (!table_.open(place)) return NVML_ERROR_GPU_IS_LOST;
+        table_.usage(usage);
+        return NVML_SUCCESS;
+    }
     std::vector<char> answer;
     if (nvmlReturn_t error = ask(Special::usage, answer)) return error;
     Reader in(answer.data(), answer.size());

@@ -1,6 +1,8 @@
 // The slice behind the NVML devices: its lease file, a connection to each worker, and what the workers
 // answer.
 //
+// In direct mode there is no worker, and the slice's table has both.
+//
 // A connection is made when something is first asked of its device, and made again when it broke.  It asks
 // only questions (wire::Special::device and ::usage), which a worker does not take for a CUDA program.
 #pragma once
@@ -13,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "table.h"
 #include "wire/device_facts.h"
 #include "wire/protocol.h"
 #include "wire/socket.h"
@@ -50,6 +53,10 @@ struct nvmlDevice_st {
     // One question and its answer's outputs; asks a second time on a new connection where the old one broke.
     nvmlReturn_t ask(gpukernel::wire::Special question, std::vector<char>& answer);
     bool ask_once(gpukernel::wire::Special question, std::vector<char>& answer);
+
+    // Where the slice is in direct mode; else empty.
+    std::string directory() const;
+    gpukernel::nvml::SharedTable table_;
 
     std::vector<std::string> endpoints_;
     std::string secret_;

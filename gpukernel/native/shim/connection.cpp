@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 
+#include "request.h"
 #include "wire/handshake.h"
 
 namespace gpukernel::shim {
@@ -36,6 +39,8 @@ bool Connection::open(const std::vector<std::string>& endpoints, const std::stri
             continue;
         }
         channel_.socket().timeout(0);
+        endpoint_ = endpoints[i], secret_ = secret;
+        if (::getrandom(&key_, sizeof key_, 0) != sizeof key_) key_ = 0;
         alive_ = true;
         sigset_t all, before;  // signals belong to the program's own threads
         ::sigfillset(&all);
@@ -69,8 +74,138 @@ bool Connection::flush_with(const void* data, size_t size) {
     if (buffer_.empty() && !size) return true;
     const bool sent = channel_.write(buffer_.data(), buffer_.size(), data, size);
     buffer_.clear();
-    if (!sent) lost("a call was sent");
+    if (!sent) lost_while_sending();
     return sent;
+}
+
+// A second thread: from now on the worker shall serve one while another waits.  If the first waits right now,
+// what is queued here is not read before that ends, so it is said over a connection of its own.
+void Connection::come_in(const void* thread) {
+    if (!only_thread_) {
+        only_thread_ = thread;
+        return;
+    }
+    attentive_ = true;
+    const struct {
+        wire::FrameHeader header;
+        uint64_t key;
+    } frame{{sizeof key_, static_cast<uint16_t>(wire::Special::attend), 0}, key_};
+    bool somebody_waits;
+    {
+        std::lock_guard lock(answers_mutex_);
+        somebody_waits = std::any_of(awaited_.begin(), awaited_.end(), [](Awaited* one) { return one; });
+    }
+    if (somebody_waits) {
+        std::string error;
+        wire::Socket other = wire::connect_to_worker({endpoint_}, secret_, CONNECT_SECONDS, error);
+        if (other && other.write(&frame, sizeof frame)) return;
+    }
+    wire::Writer(buffer_).put(frame);
+}
+
+// --- answers ---
+
+bool Connection::expect(Awaited& answer) {
+    std::lock_guard lock(answers_mutex_);
+    auto free = std::find(awaited_.begin(), awaited_.end(), nullptr);
+    if (free == awaited_.end()) {
+        if (awaited_.size() > UINT16_MAX) return false;
+        free = awaited_.insert(free, nullptr);
+    }
+    *free = &answer;
+    answer.number = static_cast<uint16_t>(free - awaited_.begin());
+    return true;
+}
+
+void Connection::forget(Awaited& answer) {
+    if (answer.number < awaited_.size() && awaited_[answer.number] == &answer)
+        awaited_[answer.number] = nullptr;
+}
+
+CUresult Connection::await(Awaited& answer) {
+    std::unique_lock lock(answers_mutex_);
+    while (!answer.done) {
+        if (reading_) {  // by another thread, for this one, too
+            ++sleepers_;
+            answered_.wait(lock);
+            --sleepers_;
+            continue;
+        }
+        if (!alive()) {
+            forget(answer);
+            return GONE;
+        }
+        reading_ = true;
+        lock.unlock();
+        read_answer();
+        lock.lock();
+        reading_ = false;
+        if (sleepers_) answered_.notify_all();
+    }
+    return answer.result;
+}
+
+namespace {
+void print(const char* text,
+           size_t size) {  // what device code printed, in order, where a local GPU's would go
+    while (size) {
+        ssize_t written = ::write(STDOUT_FILENO, text, size);
+        if (written <= 0) return;
+        text += written, size -= written;
+    }
+}
+}  // namespace
+
+// One answer, whosever it is.
+void Connection::read_answer() {
+    // Grows only as bytes really come: what a header says costs nothing.
+    auto read_all = [this](std::vector<char>& to, size_t size) {
+        to.clear();
+        while (to.size() < size) {
+            const size_t got = to.size(), piece = std::min(size - got, std::max<size_t>(got, 64 << 10));
+            to.resize(got + piece);
+            if (!read(to.data() + got, piece)) return false;
+        }
+        return true;
+    };
+    struct {
+        wire::FrameHeader header;
+        uint32_t result, printed;
+    } head;
+    if (!read(&head.header, sizeof head.header)) return;
+    if (head.header.call == wire::GOODBYE && head.header.length <= wire::MAX_CALL) {
+        std::string reason(head.header.length, 0);
+        if (read(reason.data(), reason.size())) goodbye(reason);
+        return;
+    }
+    Awaited* whose = nullptr;
+    {
+        std::lock_guard lock(answers_mutex_);
+        if (head.header.number < awaited_.size()) whose = awaited_[head.header.number];
+    }
+    if (!whose || head.header.call != whose->call || head.header.length < 8 ||
+        head.header.length > wire::MAX_BODY || !read(&head.result, 8))
+        return lost("an answer made no sense");
+    uint32_t left = head.header.length - 8;
+    if (head.printed > left) return lost("an answer made no sense");
+    if (head.printed) {
+        std::vector<char> text;
+        if (!read_all(text, head.printed)) return;
+        print(text.data(), text.size());
+        left -= head.printed;
+    }
+    const auto result = static_cast<CUresult>(head.result);
+    if (whose->data && result == CUDA_SUCCESS) {
+        if (left != whose->size) return lost("an answer made no sense");
+        if (!read(whose->data, left)) return;
+    } else {
+        std::vector<char> nobody_asked;
+        if (!read_all(whose->outputs ? *whose->outputs : nobody_asked, left)) return;
+    }
+    std::lock_guard lock(answers_mutex_);
+    forget(*whose);
+    whose->result = result;
+    whose->done = true;
 }
 
 bool Connection::read(void* data, size_t size) {
@@ -91,6 +226,20 @@ void Connection::lost(const char* while_doing) {
         if (header.call == wire::GOODBYE) reason = body;
     }
     goodbye(reason.empty() ? std::string("the worker of this slice ended while ") + while_doing : reason);
+}
+
+// Whoever reads comes to the end, too, and says why; nobody else may read.
+void Connection::lost_while_sending() {
+    std::unique_lock lock(answers_mutex_);
+    ++sleepers_;
+    answered_.wait(lock, [&] { return !reading_; });
+    --sleepers_;
+    reading_ = true;
+    lock.unlock();
+    lost("a call was sent");
+    lock.lock();
+    reading_ = false;
+    if (sleepers_) answered_.notify_all();
 }
 
 void Connection::goodbye(const std::string& reason) {

@@ -96,6 +96,16 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    gpukernel::BusPlace wanted, place;
+    if (!dev || !gpukernel::bus_place(pciBusId, wanted)) return CUDA_ERROR_INVALID_VALUE;
+    for (const auto& device : process()->devices)
+        if (gpukernel::bus_place(device->facts.bus_id, place) && place == wanted)
+            return *dev = device->index, CUDA_SUCCESS;
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!canAccessPeer || !device_at(peerDev)) return CUDA_ERROR_INVALID_VALUE;
@@ -136,6 +146,14 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
     if (device->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
     --device->retained;
     return CUDA_SUCCESS;
+}
+
+// Everything that this program has on the device ends; its pinned memory, which is its own, does not.
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
+    GPUKERNEL_DEVICE(device, dev);
+    Request request(device->connection, gpukernel::wire::Special::reset);
+    device->retained = 0;
+    return request.send();
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
@@ -248,6 +266,10 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPr
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuProfilerInitialize(const char* configFile, const char* outputFile,
+                                      CUoutput_mode outputMode) {
+    return CUDA_ERROR_NOT_SUPPORTED;  // as of CUDA 12
+}
 CUresult CUDAAPI cuProfilerStart(void) { return process() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 CUresult CUDAAPI cuProfilerStop(void) { return process() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {

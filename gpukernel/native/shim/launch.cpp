@@ -31,11 +31,12 @@ CUresult fill(const Layout& layout, char* block, void** params, void** extra) {
 
 CUresult queue(Connection& connection, const void* function, const unsigned (&shape)[6], unsigned shared,
                bool cooperative, CUstream stream, const char* block, size_t bytes) {
+    const uint64_t of = stream_name(connection, stream);
     Request request(connection, Special::launch);
     struct {
         uint64_t function, stream;
         unsigned shape[6], shared, cooperative;
-    } head{reinterpret_cast<uint64_t>(function), reinterpret_cast<uint64_t>(stream), {}, shared, cooperative};
+    } head{reinterpret_cast<uint64_t>(function), of, {}, shared, cooperative};
     std::memcpy(head.shape, shape, sizeof shape);
     request.put(head);
     request.bytes(block, bytes);

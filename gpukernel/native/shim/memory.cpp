@@ -30,11 +30,12 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
                    CUstream stream) {
     if (bytes && !source) return CUDA_ERROR_INVALID_VALUE;
     const char* from = static_cast<const char*>(source);
+    const uint64_t of = stream_name(connection, stream);
     for (size_t at = 0; at < bytes || at == 0;) {
         const size_t piece = std::min(bytes - at, COPY_PIECE);
         Request request(connection, Special::copy_to_device);
         request.put<uint64_t>(destination + at);
-        request.put(reinterpret_cast<uint64_t>(stream));
+        request.put(of);
         CUresult result;
         if (piece <= SMALL) {
             request.bytes(from + at, piece);
@@ -52,38 +53,41 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
 CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
                  CUstream stream) {
     if (bytes && !destination) return CUDA_ERROR_INVALID_VALUE;
-    // Ask for a few pieces ahead, so that the worker fetches the next while this one is on its way.
-    constexpr size_t AHEAD = 4;
     char* to = static_cast<char*>(destination);
-    size_t asked = 0, got = 0;
-    auto ask = [&](Request& request) {
-        const size_t piece = std::min(bytes - asked, COPY_PIECE);
-        request.put<uint64_t>(source + asked);
-        request.put(reinterpret_cast<uint64_t>(stream));
+    const uint64_t of = stream_name(connection, stream);
+    auto put = [&](Request& request, size_t from, size_t piece) {
+        request.put<uint64_t>(source + from);
+        request.put(of);
         request.put<uint64_t>(piece);
-        asked += piece;
     };
     if (bytes <= COPY_PIECE) {
         Request request(connection, Special::copy_to_host);
-        ask(request);
+        put(request, 0, bytes);
         return request.send_into(to, bytes);
     }
-    CopyToHost copy(connection);
+    // Ask for a few pieces ahead, so that the worker fetches the next while this one is on its way.
+    constexpr size_t AHEAD = 4;
+    Awaited pieces[AHEAD];
     CUresult first = CUDA_SUCCESS;
-    size_t outstanding = 0;
-    while (got < bytes && connection.alive()) {
-        while (asked < bytes && outstanding < AHEAD && first == CUDA_SUCCESS) {
-            const size_t piece = std::min(bytes - asked, COPY_PIECE);
-            copy.ask(source + asked, reinterpret_cast<uint64_t>(stream), piece);
-            asked += piece, ++outstanding;
+    size_t asked = 0, awaited = 0;  // pieces
+    for (const size_t all = (bytes + COPY_PIECE - 1) / COPY_PIECE;;) {
+        while (asked < all && asked - awaited < AHEAD && first == CUDA_SUCCESS) {
+            const size_t from = asked * COPY_PIECE, piece = std::min(bytes - from, COPY_PIECE);
+            Awaited& answer = pieces[asked % AHEAD];
+            answer = {static_cast<uint16_t>(Special::copy_to_host), to + from, piece};
+            std::unique_lock lock(connection.mutex, std::defer_lock);
+            if (asked == awaited)
+                lock.lock();
+            else if (!lock.try_lock())
+                break;
+            Request request(connection, Special::copy_to_host, std::move(lock));
+            put(request, from, piece);
+            if ((first = request.ask(answer)) == CUDA_SUCCESS) ++asked;
         }
-        if (!outstanding) break;
-        const size_t piece = std::min(bytes - got, COPY_PIECE);
-        CUresult result = copy.receive(to + got, piece);
-        --outstanding, got += piece;
+        if (awaited == asked) return first;
+        const CUresult result = connection.await(pieces[awaited++ % AHEAD]);
         if (first == CUDA_SUCCESS) first = result;
     }
-    return connection.alive() ? first : GONE;
 }
 
 bool on_device(Connection& connection, CUdeviceptr address) {
@@ -106,71 +110,17 @@ CUresult anywhere(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream strea
     return CUDA_SUCCESS;
 }
 
-struct Side {
-    CUmemorytype type;
-    uint64_t base;
-    size_t pitch, height, x, y, z;
-};
-
-Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x,
-          size_t y, size_t z) {
-    return {type, type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device, pitch, height, x, y,
-            z};
-}
-
-// A box goes row by row, or at once where both sides are contiguous.
-CUresult box(CUstream stream, Side from, Side to, size_t width, size_t height, size_t depth) {
-    GPUKERNEL_CURRENT(connection);
-    if (!width || !height || !depth) return CUDA_SUCCESS;
-    for (Side* s : {&from, &to}) {
-        if (s->type == CU_MEMORYTYPE_ARRAY) return gpukernel::unsupported("a copy of a CUDA array");
-        if (!s->pitch) s->pitch = s->x + width;
-        if (!s->height) s->height = s->y + height;
-        s->base += (s->z * s->height + s->y) * s->pitch + s->x;
-        if (s->type == CU_MEMORYTYPE_UNIFIED)
-            s->type = on_device(*connection, s->base) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    }
-    if (from.pitch == width && to.pitch == width &&
-        (depth == 1 || (from.height == height && to.height == height)))
-        width *= height * depth, height = depth = 1;
-    for (size_t z = 0; z < depth; ++z)
-        for (size_t y = 0; y < height; ++y) {
-            const uint64_t a = to.base + (z * to.height + y) * to.pitch,
-                           b = from.base + (z * from.height + y) * from.pitch;
-            CUresult error = CUDA_SUCCESS;
-            if (to.type == CU_MEMORYTYPE_DEVICE && from.type == CU_MEMORYTYPE_DEVICE)
-                error = cuMemcpyDtoDAsync(a, b, width, stream);
-            else if (to.type == CU_MEMORYTYPE_DEVICE)
-                error = to_device(*connection, a, reinterpret_cast<void*>(b), width, stream);
-            else if (from.type == CU_MEMORYTYPE_DEVICE)
-                error = to_host(*connection, reinterpret_cast<void*>(a), b, width, stream);
-            else
-                std::memmove(reinterpret_cast<void*>(a), reinterpret_cast<void*>(b), width);
-            if (error != CUDA_SUCCESS) return error;
-        }
-    return CUDA_SUCCESS;
-}
-
-CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
-    if (!p) return CUDA_ERROR_INVALID_VALUE;
-    return box(stream,
-               side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight, p->srcXInBytes,
-                    p->srcY, p->srcZ),
-               side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight, p->dstXInBytes,
-                    p->dstY, p->dstZ),
-               p->WidthInBytes, p->Height, p->Depth);
-}
 CUresult copy_now(const CUDA_MEMCPY3D* p) {
     GPUKERNEL_CURRENT(connection);
     if (capturing())
         if (Captured captured = captured_unsafe(*connection, true)) return *captured;
-    return copy_3d(nullptr, p);
+    return p ? copy_box(*connection, *p, nullptr) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult copy_later(CUstream stream, const CUDA_MEMCPY3D* p) {
     GPUKERNEL_CURRENT(connection);
     if (p && capturing())
         if (Captured captured = captured_copy(*connection, *p, stream)) return *captured;
-    return copy_3d(stream, p);
+    return p ? copy_box(*connection, *p, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 }  // namespace
 
@@ -204,9 +154,19 @@ CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& p) {
     return copy;
 }
 
+CUresult copy_span(Connection& connection, Place to, Place from, size_t bytes, CUstream stream) {
+    void *const there = reinterpret_cast<void*>(to.address), *const here =
+                                                                 reinterpret_cast<void*>(from.address);
+    if (to.host && from.host) return std::memmove(there, here, bytes), CUDA_SUCCESS;
+    if (from.host) return to_device(connection, to.address, here, bytes, stream);
+    if (to.host) return to_host(connection, there, from.address, bytes, stream);
+    Request request(connection, gpukernel::wire::Call::cuMemcpyDtoDAsync_v2);
+    request.put<uint64_t>(to.address), request.put<uint64_t>(from.address), request.put<uint64_t>(bytes);
+    request.put(reinterpret_cast<uint64_t>(stream));
+    return request.queue();
+}
+
 CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy) {
-    if (copy.srcMemoryType == CU_MEMORYTYPE_ARRAY || copy.dstMemoryType == CU_MEMORYTYPE_ARRAY)
-        return gpukernel::unsupported("a copy of a CUDA array");
     if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED) {
         copy.srcMemoryType =
             on_device(connection, copy.srcDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
@@ -240,7 +200,7 @@ CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, s
     GPUKERNEL_CURRENT(connection);
     GPUKERNEL_CAPTURED(linear_copy(CU_MEMORYTYPE_DEVICE, dstDevice, CU_MEMORYTYPE_HOST,
                                    reinterpret_cast<uint64_t>(srcHost), ByteCount));
-    return to_device(*connection, dstDevice, srcHost, ByteCount, hStream);
+    return to_device(*connection, dstDevice, srcHost, ByteCount, hStream ? hStream : CU_STREAM_LEGACY);
 }
 CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_CURRENT(connection);
@@ -295,9 +255,10 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
             return *captured;
     }
     if (&to == &from) {
+        const uint64_t of = stream_name(to, hStream);
         Request request(to, gpukernel::wire::Call::cuMemcpyDtoDAsync_v2);
         request.put<uint64_t>(dstDevice), request.put<uint64_t>(srcDevice), request.put<uint64_t>(ByteCount);
-        request.put(reinterpret_cast<uint64_t>(hStream));
+        request.put(of);
         return request.queue();
     }
     std::vector<char> piece(std::min(ByteCount, 4 * COPY_PIECE));
@@ -340,17 +301,23 @@ CUresult CUDAAPI cuMemFreeHost(void* p) {
 CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
     GPUKERNEL_CURRENT(connection);
     if (!p || !bytesize) return CUDA_ERROR_INVALID_VALUE;
+    const auto start = reinterpret_cast<uint64_t>(p);
     std::lock_guard lock(host_mutex);
-    return host_memory.emplace(reinterpret_cast<uint64_t>(p), bytesize).second
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    auto next = host_memory.lower_bound(start);
+    if ((next != host_memory.end() && next->first - start < bytesize) ||
+        (next != host_memory.begin() && start - std::prev(next)->first < std::prev(next)->second))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;  // a part of it is enough
+    host_memory.emplace(start, bytesize);
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemHostUnregister(void* p) {
     GPUKERNEL_CURRENT(connection);
-    std::lock_guard lock(host_mutex);
-    return host_memory.erase(reinterpret_cast<uint64_t>(p)) ? CUDA_SUCCESS
-                                                            : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (is_host(reinterpret_cast<uint64_t>(p))) {
+        std::lock_guard lock(host_mutex);
+        return host_memory.erase(reinterpret_cast<uint64_t>(p)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {

@@ -8,7 +8,17 @@ namespace gpukernel::shim {
 CUDA_MEMCPY3D linear_copy(CUmemorytype to, uint64_t destination, CUmemorytype from, uint64_t source,
                           size_t bytes);
 CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& copy);
-// Says of unified addresses whose they are; CUDA_ERROR_NOT_SUPPORTED where a side is a CUDA array.
+// Says of unified addresses whose they are.
 CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy);
+
+struct Place {
+    bool host;
+    uint64_t address;
+};
+CUresult copy_span(Connection& connection, Place to, Place from, size_t bytes, CUstream stream);
+// boxes.cpp
+CUresult copy_box(Connection& connection, const CUDA_MEMCPY3D& copy, CUstream stream);
+CUresult copy_box_across(Connection& from, const CUDA_MEMCPY3D& source, Connection& to,
+                         const CUDA_MEMCPY3D& destination);
 
 }  // namespace gpukernel::shim

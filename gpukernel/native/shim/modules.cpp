@@ -167,6 +167,31 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName,
                              libraryOptions, libraryOptionValues, numLibraryOptions);
 }
 
+namespace {
+template <class Handle>
+CUresult list(Connection& connection, bool of_library, const void* owner, Handle* handles, unsigned room) {
+    if (!handles && room) return CUDA_ERROR_INVALID_VALUE;
+    Request request(connection, Special::functions);
+    request.put<uint32_t>(of_library);
+    request.put(reinterpret_cast<uint64_t>(owner));
+    request.put<uint32_t>(room);
+    CUresult result = request.send();
+    if (result != CUDA_SUCCESS) return result;
+    const unsigned count = std::min(request.get<uint32_t>(), room);
+    for (unsigned i = 0; i < count; ++i) handles[i] = reinterpret_cast<Handle>(request.get<uint64_t>());
+    return request.failed() ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+}  // namespace
+
+CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) {
+    GPUKERNEL_CURRENT(connection);
+    return list(*connection, false, mod, functions, numFunctions);
+}
+CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib) {
+    GPUKERNEL_DEFAULT_DEVICE(connection);
+    return list(*connection, true, lib, kernels, numKernels);
+}
+
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
     GPUKERNEL_CURRENT(connection);
     if (!name) return CUDA_ERROR_INVALID_VALUE;

@@ -45,6 +45,7 @@ void introduce(Device& device) {
     Request request(device.connection, wire::Special::introduce);
     request.put<uint32_t>(::getpid());
     request.text(command);
+    request.put(device.connection.key());
     request.queue();
 }
 

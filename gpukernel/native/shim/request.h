@@ -14,6 +14,8 @@ class Request {
   public:
     Request(Connection& connection, wire::Call call) : Request(connection, static_cast<uint16_t>(call)) {}
     Request(Connection& connection, wire::Special call) : Request(connection, static_cast<uint16_t>(call)) {}
+    Request(Connection& connection, wire::Special call, std::unique_lock<std::mutex> lock)
+        : Request(connection, static_cast<uint16_t>(call), std::move(lock)) {}
 
     template <class T>
     void put(const T& value) {
@@ -43,32 +45,32 @@ class Request {
     bool failed() const { return reader_.failed(); }  // `get` has read beyond the answer's end
     std::string_view rest() { return reader_.rest(); }
 
+    // Asks without waiting: `answer` comes when somebody awaits it, and must stay until then.  Until it has
+    // awaited what it asked for, a thread must wait for nothing else: whoever holds the connection may wait
+    // for the worker, and the worker for its answer to be read.
+    CUresult ask(Awaited& answer, const void* data = nullptr, size_t size = 0);
+
   private:
-    friend class CopyToHost;
-    Request(Connection& connection, uint16_t call);
+    Request(Connection& connection, uint16_t call)
+        : Request(connection, call, std::unique_lock(connection.mutex)) {}
+    Request(Connection& connection, uint16_t call, std::unique_lock<std::mutex> lock);
     bool close(size_t extra);
-    static CUresult receive(Connection& connection, uint16_t call, void* data, size_t size,
-                            std::vector<char>& answer);
+    CUresult exchange(Awaited& mine, const void* data = nullptr, size_t size = 0);
 
     Connection& connection_;
     const uint16_t call_;
     std::unique_lock<std::mutex> lock_;
-    size_t start_;
+    size_t start_ = 0;
     wire::Writer writer_;
     std::vector<char> answer_;
     wire::Reader reader_{nullptr, 0};
 };
 
-// A large copy: several pieces asked for before the first has come.  Holds the connection throughout.
-class CopyToHost {
-  public:
-    explicit CopyToHost(Connection& connection) : connection_(connection), lock_(connection.mutex) {}
-    void ask(uint64_t source, uint64_t stream, size_t bytes);
-    CUresult receive(void* data, size_t bytes);
-
-  private:
-    Connection& connection_;
-    std::unique_lock<std::mutex> lock_;
-};
+// The number of a stream; for CU_STREAM_PER_THREAD that of one which is the calling thread's own.
+uint64_t own_default_stream(Connection& connection);
+inline uint64_t stream_name(Connection& connection, CUstream stream) {
+    return stream == CU_STREAM_PER_THREAD ? own_default_stream(connection)
+                                          : reinterpret_cast<uint64_t>(stream);
+}
 
 }  // namespace gpukernel::shim

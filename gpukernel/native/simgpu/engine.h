@@ -2,6 +2,7 @@
 // header, `ptx/` and `exec/` (decode PTX, execute it) stand below it.  Neither knows more of the other.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -11,7 +12,40 @@
 #include <string_view>
 #include <vector>
 
+#include "texture.h"
+
 namespace gpukernel::simgpu {
+
+// Physical memory apart from the addresses that it is mapped at (driver API chapter "Virtual Memory
+// Management").  `false`, zero and `invalid`: an address, size or handle that does not fit.
+class VirtualMemory {
+  public:
+    static constexpr size_t GRANULARITY = 2 << 20;
+    enum class Access : uint8_t { none, read, write };
+    enum class Outcome { done, invalid, out_of_memory };
+    struct Mapping {
+        uint64_t address;
+        size_t bytes;
+        uint64_t handle;
+        Access access;
+    };
+    virtual ~VirtualMemory() = default;
+    // At `wanted` where that is free; nullopt when the host has no such room.
+    virtual std::optional<uint64_t> reserve(size_t bytes, size_t alignment, uint64_t wanted) = 0;
+    virtual bool free(uint64_t address, size_t bytes) = 0;
+    // Zero-filled, committed on first touch, and given back when neither a reference nor a mapping is left;
+    // nullopt when the capacity would be exceeded.
+    virtual std::optional<uint64_t> create(size_t bytes) = 0;
+    virtual bool release(uint64_t handle) = 0;
+    virtual size_t size_of(uint64_t handle) const = 0;
+    virtual Outcome map(uint64_t address, size_t bytes, uint64_t handle) = 0;
+    virtual bool unmap(uint64_t address, size_t bytes) = 0;  // whole mappings, without a gap between them
+    virtual bool set_access(uint64_t address, size_t bytes, Access access) = 0;  // the same
+    virtual std::optional<Mapping> mapping(uint64_t address) const = 0;
+    virtual uint64_t retain(uint64_t address) = 0;  // the handle mapped there, with one reference more
+    // What a person is told of an access that must not be; empty where no address of these is meant.
+    virtual std::string trouble(uint64_t address, size_t bytes, bool writing) const = 0;
+};
 
 // A device address is the host address of the byte that backs it, inside one reserved range, so that a lane's
 // load is a load.  Every access is checked against the live allocations.
@@ -21,6 +55,7 @@ class DeviceMemory {
     struct Block {
         uint64_t address;
         size_t bytes;
+        bool writable = true;
     };
     // 256-byte aligned, zero-filled pages committed on first touch; nullopt when `capacity` would be
     // exceeded.
@@ -28,7 +63,9 @@ class DeviceMemory {
     virtual bool free(uint64_t address) = 0;  // false: not the start of a live allocation
     virtual std::optional<Block> find(uint64_t address) const = 0;
     virtual std::optional<Block> nearest(uint64_t address) const = 0;  // for the text of a fault
-    virtual bool valid(uint64_t address, size_t bytes) const = 0;      // wholly inside one live allocation
+    // Wholly inside one live allocation, or in mapped memory that may be read (or written).
+    virtual bool valid(uint64_t address, size_t bytes, bool writing = false) const = 0;
+    virtual VirtualMemory& virtual_memory() = 0;
     // The heap of malloc() and free() in kernels: a part of the memory, never more than its limit (8 MiB
     // until cuCtxSetLimit says otherwise).
     virtual std::optional<uint64_t> allocate_heap(size_t bytes) = 0;
@@ -36,6 +73,7 @@ class DeviceMemory {
     virtual void limit_heap(size_t bytes) = 0;
     virtual size_t capacity() const = 0;
     virtual size_t used() const = 0;
+    virtual void tell(std::atomic<uint64_t>& used) = 0;  // keeps the figure up to date there
 };
 std::unique_ptr<DeviceMemory> make_device_memory(size_t capacity_bytes);
 
@@ -67,9 +105,10 @@ struct KernelInfo {
     std::vector<Param> params;
     uint32_t param_bytes;  // size of the parameter block, offsets as the PTX ABI lays it out
     uint32_t static_shared_bytes;
-    uint32_t local_bytes;  // per thread
-    uint32_t registers;    // per thread, 32-bit equivalents, an estimate
-    uint32_t max_threads;  // per block: .maxntid or 1024
+    uint32_t constant_bytes;  // of the module's constant variables: all its kernels share one bank
+    uint32_t local_bytes;     // per thread
+    uint32_t registers;       // per thread, 32-bit equivalents, an estimate
+    uint32_t max_threads;     // per block: .maxntid or 1024
 };
 struct GlobalInfo {
     std::string name;
@@ -87,6 +126,7 @@ struct Launch {
         nullptr;               // KernelInfo::param_bytes bytes, copied before run() returns control to others
     bool cooperative = false;  // every block resident: grid barriers work
     const volatile bool* cancel = nullptr;        // polled at back edges; set: stop with Status::trap
+    std::shared_ptr<const Textures> textures;     // as they were when the launch was submitted; or none
     std::function<void(std::string_view)> print;  // device printf's text, called from any thread
 };
 
@@ -97,6 +137,10 @@ class Module {
     virtual const std::vector<std::string>& kernels() const = 0;
     virtual const KernelInfo* kernel(std::string_view name) const = 0;
     virtual const std::vector<GlobalInfo>& globals() const = 0;  // .global and .const, module scope
+    // Texture and surface references of module scope: the address is what their instructions ask `textures`
+    // for.
+    virtual const std::vector<GlobalInfo>& texture_references() const = 0;
+    virtual const std::vector<GlobalInfo>& surface_references() const = 0;
     // Runs to completion on the calling thread and the engine's pool.  Thread-safe; launches of different
     // streams may overlap.
     virtual Result run(std::string_view kernel, const Launch& launch) = 0;

@@ -22,6 +22,12 @@ bool Channel::write_now(const void* data, size_t size) {
     return ::send(socket_.fd(), data, size, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(size);
 }
 
+bool Channel::expect() {
+    if (ring_) return ring_->expect(socket_);
+    char byte;
+    return ::recv(socket_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;  // its end, too
+}
+
 bool Channel::offer_ring(const void* data, size_t size) {
     int descriptor;
     auto ring = Ring::make(descriptor);

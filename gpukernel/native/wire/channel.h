@@ -23,6 +23,9 @@ class Channel {
     size_t peek(const char*& at) { return ring_->peek(socket_, at); }
     void consumed(size_t size) { ring_->consumed(socket_, size); }
 
+    // Whether something has come; where not, the socket can be polled for it.
+    bool expect();
+
     // Passes the ring's descriptor along with `data`, and from then on uses the ring; the socket must be
     // unix.
     bool offer_ring(const void* data, size_t size);

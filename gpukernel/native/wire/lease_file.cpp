@@ -17,6 +17,7 @@ bool read_lease_file(const char* path, LeaseFile& lease, std::string& error) {
         std::string key;
         words >> key;
         if (key == "secret") words >> lease.secret;
+        if (key == "driver") std::getline(words >> std::ws, lease.driver);
         if (key == "state") words >> state;
         if (key == "reason") std::getline(words >> std::ws, reason);
         if (key == "device") {

@@ -9,6 +9,7 @@ namespace gpukernel::wire {
 
 struct LeaseFile {
     std::string secret;
+    std::string driver;                             // in direct mode: the full path of the real libcuda.so.1
     std::vector<std::vector<std::string>> devices;  // in CUDA order: the endpoints of each, best first
 };
 

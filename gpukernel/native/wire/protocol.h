@@ -11,20 +11,30 @@
 // Then the shim sends requests, each a FrameHeader and `length` bytes, executed in the order in which they
 // come.  A request whose call is asynchronous is not answered: its error, if any, is kept and told by the
 // next answer, as CUDA itself does.  Every other request is answered by one frame whose `call` is the
-// request's and whose body begins with
+// request's, whose number is the request's too, and whose body begins with
 //
 //     u32 result      a CUresult: the call's own, or where that is success, the first error kept
 //     u32 printed     how many bytes of text device code has printed since the last answer; they follow
 //
-// and goes on with the call's outputs where the result is CUDA_SUCCESS.  A frame with call = GOODBYE may come
+// and goes on with the call's outputs where the result is CUDA_SUCCESS.
+//
+// A program's threads share a connection: while a request waits for the device, a worker may serve those
+// behind it, and answers come in the order in which requests are done.  The number of a request, which the
+// shim chooses, is that of no other which has no answer yet.  What a thread asks after it had an answer is
+// served after that; nothing else is promised, and nothing else is asked for, since a thread that waits asks
+// nothing.  A worker does so only once the shim has said that the program has several threads
+// (Special::attend), so that one thread alone costs nothing.
+//
+// A frame with call = GOODBYE may come
 // instead of an answer: its body is a sentence that says why the worker ends the connection.
 //
 // On one host a shim may ask first of all to share memory (Special::share_memory): where the worker agrees,
 // frames go through two rings of memory (wire/ring.h), and the socket only wakes who sleeps and tells who is
 // gone.
 //
-// A program introduces itself first.  `device` and `usage` are questions about the slice: a connection that
-// asks nothing else (NVML's) is no program, and its questions are neither calls nor a sign of use.
+// A program introduces itself first.  `device`, `usage` and `attend` are questions about the slice: a
+// connection that asks nothing else (NVML's) is no program, and its questions are neither calls nor a sign of
+// use.
 //
 // Bulk data of copies stands at the end of a body and is sent from, and received into, the user's memory.
 // A copy is cut into pieces of at most COPY_PIECE bytes, so that a worker's buffer stays small.
@@ -58,7 +68,7 @@ struct Welcome {
 struct FrameHeader {
     uint32_t length;  // of the body
     uint16_t call;
-    uint16_t reserved;
+    uint16_t number;  // 0 where there is no answer
 };
 static_assert(sizeof(Challenge) == 40 && sizeof(Proof) == 72 && sizeof(Welcome) == 40 &&
               sizeof(FrameHeader) == 8);
@@ -81,10 +91,46 @@ enum class Special : uint16_t {
     pointer_attribute,       // attribute, address → u64
     best_block_size,         // function, shared bytes, limit → grid, block
     share_memory,            // → a ring's descriptor beside the answer; both ends use the ring from then on
-    introduce,               // asynchronous: process id, command line as /proc/PID/cmdline has it
+    introduce,               // asynchronous: process id, command line as /proc/PID/cmdline has it, a key that
+                             // the shim chose
     usage,                   // → memory limit, used, GPU seconds, GPU share of the last second (doubles);
                              //   the number of programs; of each: process id, bytes, command line
+    functions,               // of a library?, its or a module's handle, how many at most → count, handles
+    reset,                   // everything that this program made on the device ends
+    copy_box,                // asynchronous: BoxCopy, the source, the destination
+    box_to_device,           // asynchronous: BoxCopy, the destination, bytes without gaps
+    box_to_host,             // BoxCopy, the source → bytes without gaps
+    attend,          // asynchronous: the key of a connection whose requests shall be served while one of
+                     // them waits.  That connection may wait right now, so this comes over another one
+    virtual_memory,  // an operation as below, four u64 of which it takes what it needs → u64 or nothing
 };
+
+// cuMemCreate and what belongs to it.  Addresses and handles are the program's own; sizes are bytes.
+enum class VirtualMemory : uint32_t {
+    granularity,  // option → size
+    reserve,      // size, alignment, address wanted → address
+    free,         // address, size
+    create,       // size → handle
+    release,      // handle
+    map,          // address, size, offset, handle
+    unmap,        // address, size
+    set_access,   // address, size, CUmemAccess_flags
+    get_access,   // address → CUmemAccess_flags
+    retain,       // address → handle
+    size,         // handle → size
+};
+
+// A copy of rows on the device: in memory with a pitch, or in a CUDA array (CUDA_MEMCPY3D).
+struct BoxCopy {
+    uint64_t stream, width, height, depth;  // bytes, rows, slices
+};
+struct BoxPlace {
+    uint64_t array;        // its number; 0: memory
+    uint64_t address;      // of the box's first byte, where it is memory
+    uint64_t pitch, rows;  // bytes from one row, and rows from one slice, to the next, where it is memory
+    uint64_t x, y, z;      // in bytes, rows and slices of an array
+};
+constexpr size_t MAX_BOX = sizeof(BoxCopy) + sizeof(BoxPlace) + (1 << 20);
 
 // An image travels as `named_image` and its name, 32 bytes: HMAC-SHA256 of it under the salt that `device`
 // told; where the server has none of that name the answer is CUDA_ERROR_FILE_NOT_FOUND.  Or as `whole_image`
@@ -108,6 +154,8 @@ constexpr size_t most_of(uint16_t call) {  // bytes that the body of a request m
             return MAX_BODY;
         case Special::copy_to_device:
             return COPY_PIECE + 64;
+        case Special::box_to_device:
+            return MAX_BOX;
         default:
             return MAX_CALL;
     }

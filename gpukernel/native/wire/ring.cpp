@@ -24,7 +24,8 @@ constexpr int MOST_SPINS = 400, LEAST_SPINS = 20;
 constexpr auto WORTH_SPINNING = std::chrono::microseconds(60);
 }  // namespace
 
-Ring::Ring(void* memory, bool worker) : memory_(static_cast<char*>(memory)), spins_(MOST_SPINS) {
+Ring::Ring(void* memory, bool worker)
+    : memory_(static_cast<char*>(memory)), read_spins_(MOST_SPINS), write_spins_(MOST_SPINS) {
     auto* heads = reinterpret_cast<RingHead*>(memory_);
     in_ = &heads[worker ? 0 : 1], out_ = &heads[worker ? 1 : 0];
     in_data_ = memory_ + HEAD_BYTES + (worker ? 0 : RING_BYTES);
@@ -66,25 +67,55 @@ size_t Ring::room() const {
 
 // Until `ready`; false where the other side is gone.  Spinning pays where the other side answers within the
 // time that waking a sleeper takes, so the last waits say how long the next one spins.
-bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, bool (Ring::*ready)() const) {
+bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, int& spins,
+                bool (Ring::*ready)() const) {
     if ((this->*ready)()) return true;
     const auto start = std::chrono::steady_clock::now();
-    for (int spin = 0; spin < spins_; ++spin) {
+    for (int spin = 0; spin < spins; ++spin) {
         _mm_pause();
         if ((this->*ready)()) return true;
     }
+    const bool there = sleep(socket, sleeps, ready);
+    sleeps.store(0, std::memory_order_relaxed);
+    const bool soon = std::chrono::steady_clock::now() - start < WORTH_SPINNING;
+    spins = soon ? std::min(MOST_SPINS, spins * 4) : std::max(LEAST_SPINS, spins / 2);
+    return there;
+}
+
+bool Ring::sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, bool (Ring::*ready)() const) {
+    std::unique_lock lock(sleep_mutex_);
     for (;;) {
         sleeps.store(1, std::memory_order_seq_cst);
         if ((this->*ready)()) break;
+        if (gone_) return false;
+        if (listening_) {
+            rung_.wait(lock);
+            continue;
+        }
+        listening_ = true;
+        lock.unlock();
         char bells[64];
         const ssize_t got = ::recv(socket.fd(), bells, sizeof bells, 0);
-        if ((this->*ready)()) break;
-        if (got == 0 || (got < 0 && errno != EINTR)) return false;
+        const bool failed = got == 0 || (got < 0 && errno != EINTR);
+        lock.lock();
+        listening_ = false;
+        gone_ = gone_ || failed;
+        rung_.notify_all();  // it may be for the other, who listens from now on
     }
-    sleeps.store(0, std::memory_order_relaxed);
-    const bool soon = std::chrono::steady_clock::now() - start < WORTH_SPINNING;
-    spins_ = soon ? std::min(MOST_SPINS, spins_ * 4) : std::max(LEAST_SPINS, spins_ / 2);
     return true;
+}
+
+bool Ring::expect(const Socket& socket) {
+    std::lock_guard lock(sleep_mutex_);
+    if (!listening_) {  // bytes that are left over from a wait that needed none of them
+        char bells[64];
+        ssize_t got;
+        while ((got = ::recv(socket.fd(), bells, sizeof bells, MSG_DONTWAIT)) > 0) {
+        }
+        gone_ = gone_ || got == 0;
+    }
+    in_->reader_sleeps.store(1, std::memory_order_seq_cst);
+    return has_data() || gone_;
 }
 
 namespace {
@@ -109,7 +140,7 @@ void Ring::consumed(const Socket& socket, size_t size) {
 }
 
 size_t Ring::peek(const Socket& socket, const char*& at) {
-    if (!wait(socket, in_->reader_sleeps, &Ring::has_data)) return 0;
+    if (!wait(socket, in_->reader_sleeps, read_spins_, &Ring::has_data)) return 0;
     const size_t there = readable();
     if (there == SIZE_MAX) return 0;
     const size_t offset = in_at_ % RING_BYTES;
@@ -131,7 +162,7 @@ bool Ring::read(const Socket& socket, void* data, size_t size) {
 
 bool Ring::write(const Socket& socket, const void* data, size_t size) {
     for (const char* from = static_cast<const char*>(data); size;) {
-        if (!wait(socket, out_->writer_sleeps, &Ring::has_room)) return false;
+        if (!wait(socket, out_->writer_sleeps, write_spins_, &Ring::has_room)) return false;
         const size_t space = room(), offset = out_at_ % RING_BYTES;
         if (space == SIZE_MAX) return false;
         const size_t piece = std::min({space, RING_BYTES - offset, size, PIECE});

@@ -7,9 +7,11 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include "socket.h"
 
@@ -26,6 +28,7 @@ struct RingHead {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(RingHead) == 256);
 
+// One thread may read while another writes.
 class Ring {
   public:
     // The worker's side: new memory, whose descriptor the shim gets.  The shim's: the memory it was given.
@@ -40,11 +43,15 @@ class Ring {
     size_t peek(const Socket& socket, const char*& at);
     void consumed(const Socket& socket, size_t size);
     size_t room() const;  // what can be written without waiting
+    // Asks for a byte on the socket when there is something to read, without waiting for it; whether there is
+    // already.
+    bool expect(const Socket& socket);
 
   private:
     Ring(void* memory, bool worker);
     size_t readable() const;  // SIZE_MAX for nonsense
-    bool wait(const Socket& socket, std::atomic<uint32_t>& sleeps, bool (Ring::*ready)() const);
+    bool wait(const Socket& socket, std::atomic<uint32_t>& sleeps, int& spins, bool (Ring::*ready)() const);
+    bool sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, bool (Ring::*ready)() const);
     bool has_data() const { return readable() != 0; }
     bool has_room() const { return room() != 0; }
     void publish(const Socket& socket, size_t size);
@@ -53,7 +60,12 @@ class Ring {
     RingHead *in_, *out_;
     char *in_data_, *out_data_;
     uint64_t in_at_ = 0, out_at_ = 0;  // ours; the shared copies are only told
-    int spins_;
+    int read_spins_, write_spins_;
+    // A reader and a writer may both sleep, and a byte on the socket be meant for either: one of them listens
+    // for both.
+    std::mutex sleep_mutex_;
+    std::condition_variable rung_;
+    bool listening_ = false, gone_ = false;
 };
 
 }  // namespace gpukernel::wire

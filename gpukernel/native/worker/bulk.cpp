@@ -24,20 +24,46 @@ char* Session::host_pointer(CUdeviceptr address) {
                : nullptr;
 }
 
-bool Session::take_bulk(const FrameHeader& header) {
+// Whether a copy into `stream` could begin now, so that making it is all that it takes.
+bool Session::at_rest(CUstream stream) {
+    unsigned flags = 0;
+    if (!is_done(stream)) return false;
+    if (!stream || stream == CU_STREAM_LEGACY) return true;
+    // A blocking stream waits for the default stream, too.
+    return (cuda().cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS && flags & CU_STREAM_NON_BLOCKING) ||
+           is_done(nullptr);
+}
+
+// The synchronous copy comes without a stream: what follows it, in whichever stream, finds it done.
+bool Session::take_bulk(Desk& desk) {
     struct {
         CUdeviceptr destination;
         uint64_t stream;
     } head;
+    const FrameHeader& header = desk.request;
     if (header.length < sizeof head || header.length > sizeof head + wire::COPY_PIECE) return false;
     if (!channel_.read(&head, sizeof head)) return false;
     size_t left = header.length - sizeof head;
-    question_ = false;
+    desk.question = false;
     called(false);
     CUstream stream = nullptr;
     CUresult result = !handle(head.stream, Kind::stream, stream)      ? CUDA_ERROR_INVALID_HANDLE
                       : left && !lease_.valid(head.destination, left) ? CUDA_ERROR_INVALID_VALUE
                                                                       : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS && left >= DIRECT && !at_rest(stream)) {
+        if (Stages::Stage* stage = lease_.stages.take()) {
+            if (!channel_.read(stage->memory, left)) {
+                lease_.stages.give(stage, stream);
+                return false;
+            }
+            result = cuda().cuMemcpyHtoDAsync_v2(head.destination, stage->memory, left, stream);
+            lease_.stages.give(stage, stream);
+            if (!stream && result == CUDA_SUCCESS)
+                result = wait([&] { return cuda().cuStreamSynchronize(nullptr); });
+            keep(result);
+            return true;
+        }
+    }
     // The bytes are pageable memory of this process: the driver takes them before it returns.
     auto copy = [&](CUdeviceptr to, const char* from, size_t size) {
         return stream ? cuda().cuMemcpyHtoDAsync_v2(to, from, size, stream)
@@ -54,69 +80,69 @@ bool Session::take_bulk(const FrameHeader& header) {
         }
     } else if (char* direct =
                    result == CUDA_SUCCESS && left >= DIRECT ? host_pointer(head.destination) : nullptr) {
-        result = stream ? cuda().cuStreamSynchronize(stream) : cuda().cuCtxSynchronize();
+        result = cuda().cuStreamSynchronize(stream);
         if (result == CUDA_SUCCESS) {
             if (!channel_.read(direct, left)) return false;
         } else {
-            body_.resize(left);
-            if (!channel_.read(body_.data(), left)) return false;
+            desk.body.resize(left);
+            if (!channel_.read(desk.body.data(), left)) return false;
         }
     } else {
-        body_.resize(left);
-        if (!channel_.read(body_.data(), left)) return false;
-        if (result == CUDA_SUCCESS && left) result = copy(head.destination, body_.data(), left);
+        desk.body.resize(left);
+        if (!channel_.read(desk.body.data(), left)) return false;
+        if (result == CUDA_SUCCESS && left) result = copy(head.destination, desk.body.data(), left);
     }
     keep(result);
     return true;
 }
 
-bool Session::give_bulk(const FrameHeader& header) {
+bool Session::give_bulk(Desk& desk) {
     struct {
         CUdeviceptr source;
         uint64_t stream, bytes;
     } head;
-    if (header.length != sizeof head || !channel_.read(&head, sizeof head)) return false;
-    question_ = false;
+    if (desk.request.length != sizeof head || !channel_.read(&head, sizeof head)) return false;
+    desk.question = false;
     called(false);
-    out_.assign(sizeof(FrameHeader) + 8, 0);
+    desk.out.assign(sizeof(FrameHeader) + 8, 0);
     CUstream stream;
-    if (!handle(head.stream, Kind::stream, stream)) return answer(header.call, CUDA_ERROR_INVALID_HANDLE);
-    if (!head.bytes) return answer(header.call, CUDA_SUCCESS);
+    if (!handle(head.stream, Kind::stream, stream)) return answer(desk, CUDA_ERROR_INVALID_HANDLE);
+    if (!head.bytes) return answer(desk, CUDA_SUCCESS);
     if (head.bytes > wire::COPY_PIECE || !lease_.valid(head.source, head.bytes))
-        return answer(header.call, CUDA_ERROR_INVALID_VALUE);
-    auto wait = [&] {
-        CUresult result = stream ? cuda().cuStreamSynchronize(stream) : cuda().cuCtxSynchronize();
-        lease_.finished();
-        return result;
-    };
-    if (char* direct = head.bytes >= DIRECT ? host_pointer(head.source) : nullptr)
-        return answer(header.call, wait(), direct, head.bytes);
-    out_.resize(out_.size() + head.bytes);
-    char* to = out_.data() + out_.size() - head.bytes;
+        return answer(desk, CUDA_ERROR_INVALID_VALUE);
+    if (char* direct = head.bytes >= DIRECT ? host_pointer(head.source) : nullptr) {
+        const CUresult result = wait_for(stream);
+        // As long as nobody else reads on, nothing is submitted that might write there.
+        if (desk.reads || result != CUDA_SUCCESS) return answer(desk, result, direct, head.bytes);
+    }
+    desk.out.resize(desk.out.size() + head.bytes);
+    char* to = desk.out.data() + desk.out.size() - head.bytes;
     CUresult result;
     if (!stream) {
-        result = cuda().cuMemcpyDtoH_v2(to, head.source, head.bytes);
+        result = wait([&] { return cuda().cuMemcpyDtoH_v2(to, head.source, head.bytes); });
         lease_.finished();
     } else {
-        result = cuda().cuMemcpyDtoHAsync_v2(to, head.source, head.bytes, stream);
-        if (result == CUDA_SUCCESS) result = wait();
+        result =
+            wait([&] { return cuda().cuMemcpyDtoHAsync_v2(to, head.source, head.bytes, stream); }, stream);
+        if (result == CUDA_SUCCESS) result = wait_for(stream);
     }
-    return answer(header.call, result);
+    return answer(desk, result);
 }
 
-bool Session::share_memory(const FrameHeader& header) {
+bool Session::share_memory(Desk& desk) {
     int domain = 0;
     socklen_t size = sizeof domain;
-    out_.assign(sizeof(FrameHeader) + 8, 0);
+    const FrameHeader& header = desk.request;
+    desk.out.assign(sizeof(FrameHeader) + 8, 0);
     if (header.length || channel_.shares_memory()) return false;
     ::getsockopt(channel_.socket().fd(), SOL_SOCKET, SO_DOMAIN, &domain, &size);
-    const FrameHeader frame{8, header.call, 0};
-    std::memcpy(out_.data(), &frame, sizeof frame);
+    const FrameHeader frame{8, header.call, header.number};
+    std::memcpy(desk.out.data(), &frame, sizeof frame);
     std::lock_guard lock(writing_);
-    if (domain == AF_UNIX && channel_.offer_ring(out_.data(), out_.size())) return true;
+    if (domain == AF_UNIX && channel_.offer_ring(desk.out.data(), desk.out.size())) return true;
     const auto refused = static_cast<uint32_t>(CUDA_ERROR_NOT_SUPPORTED);
-    std::memcpy(out_.data() + sizeof frame, &refused, sizeof refused);
-    return channel_.write(out_.data(), out_.size());
+    std::memcpy(desk.out.data() + sizeof frame, &refused, sizeof refused);
+    return channel_.write(desk.out.data(), desk.out.size());
 }
 
 }  // namespace gpukernel::worker

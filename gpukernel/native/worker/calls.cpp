@@ -6,18 +6,23 @@
 
 namespace gpukernel::worker {
 
-namespace {
 #include "worker_calls.inc"
 
-// The driver's granularity: what one allocation costs of the cap.
-uint64_t charge(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
-
-CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream, bool asynchronous) {
+static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream, bool asynchronous) {
     Lease& lease = session.lease();
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > lease.memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
+    // What this program has freed may still be waiting for the device.
+    while (!lease.reserve(charge(bytes))) {
+        bool waited = false;
+        session.wait([&] {
+            waited = lease.wait_for_releases();
+            return CUDA_SUCCESS;
+        });
+        if (!waited) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     std::lock_guard taking(lease.taking);
-    if (bytes > lease.memory_limit() || !lease.reserve(charge(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr address = 0;
     CUresult result = asynchronous ? session.cuda().cuMemAllocAsync(&address, bytes, stream)
                                    : session.cuda().cuMemAlloc_v2(&address, bytes);
@@ -57,9 +62,14 @@ CUresult serve_cuMemAllocPitch_v2(Session& session, Reader& in, Writer& out) {
 CUresult serve_cuMemFree_v2(Session& session, Reader& in, Writer&) {
     const auto address = in.get<CUdeviceptr>();
     if (!address) return CUDA_SUCCESS;
-    std::lock_guard taking(session.lease().taking);
-    if (!session.lease().release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
-    return session.cuda().cuMemFree_v2(address);
+    Lease& lease = session.lease();
+    if (!lease.begin_release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
+    // The driver would wait, too, but with others at the door.
+    CUresult result = session.wait([&] { return session.cuda().cuCtxSynchronize(); });
+    std::lock_guard taking(lease.taking);
+    const CUresult freed = session.cuda().cuMemFree_v2(address);
+    lease.end_release(address);
+    return result == CUDA_SUCCESS ? freed : result;
 }
 
 CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
@@ -67,8 +77,10 @@ CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
     CUstream stream;
     if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     std::lock_guard taking(session.lease().taking);
-    if (!session.lease().release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
-    return session.cuda().cuMemFreeAsync(address, stream);
+    if (!session.lease().begin_release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = session.cuda().cuMemFreeAsync(address, stream);
+    session.lease().end_release(address);
+    return result;
 }
 
 CUresult serve_cuMemGetInfo_v2(Session& session, Reader&, Writer& out) {
@@ -79,7 +91,7 @@ CUresult serve_cuMemGetInfo_v2(Session& session, Reader&, Writer& out) {
 }
 
 // What a limit sets aside on the device beyond the driver's own default counts as the lease's memory.
-uint64_t set_aside_by(Session& session, CUlimit limit, uint64_t value) {
+static uint64_t set_aside_by(Session& session, CUlimit limit, uint64_t value) {
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value > (8 << 20) ? value : 0;
     if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value > (1 << 20) ? value : 0;
     if (limit != CU_LIMIT_STACK_SIZE || value <= 1024) return 0;
@@ -109,7 +121,7 @@ CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
 
 // --- copies and fills on the device: only inside the lease's own memory ---
 
-CUresult copy(Session& session, Reader& in, bool with_stream) {
+static CUresult copy(Session& session, Reader& in, bool with_stream) {
     const auto destination = in.get<CUdeviceptr>(), source = in.get<CUdeviceptr>();
     const auto bytes = in.get<uint64_t>();
     CUstream stream = nullptr;
@@ -208,10 +220,14 @@ CUresult serve_cuLibraryUnload(Session& s, Reader& in, Writer&) {
     return unload<CUlibrary>(s, in, Kind::library, s.cuda().cuLibraryUnload);
 }
 CUresult serve_cuStreamDestroy_v2(Session& s, Reader& in, Writer&) {
-    return end<CUstream>(s, in, Kind::stream, s.cuda().cuStreamDestroy_v2);
+    return end<CUstream>(s, in, Kind::stream, [&](CUstream stream) {
+        return s.destroy(stream, [&cuda = s.cuda(), stream] { return cuda.cuStreamDestroy_v2(stream); });
+    });
 }
 CUresult serve_cuEventDestroy_v2(Session& s, Reader& in, Writer&) {
-    return end<CUevent>(s, in, Kind::event, s.cuda().cuEventDestroy_v2);
+    return end<CUevent>(s, in, Kind::event, [&](CUevent event) {
+        return s.destroy(event, [&cuda = s.cuda(), event] { return cuda.cuEventDestroy_v2(event); });
+    });
 }
 CUresult serve_cuLinkDestroy(Session& s, Reader& in, Writer&) {
     return end<CUlinkState>(s, in, Kind::link, s.cuda().cuLinkDestroy);
@@ -219,7 +235,7 @@ CUresult serve_cuLinkDestroy(Session& s, Reader& in, Writer&) {
 
 // --- what the shim names ---
 
-CUresult new_stream(Session& session, uint64_t name, unsigned flags, int priority) {
+static CUresult new_stream(Session& session, uint64_t name, unsigned flags, int priority) {
     CUstream stream;
     CUresult result = session.cuda().cuStreamCreateWithPriority(&stream, flags, priority);
     if (result == CUDA_SUCCESS && !session.give_name(name, stream, Kind::stream)) {
@@ -276,23 +292,20 @@ CUresult serve_cuLibraryGetGlobal(Session& s, Reader& in, Writer& out) {
 CUresult serve_cuStreamSynchronize(Session& session, Reader& in, Writer&) {
     CUstream stream;
     if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    CUresult result = session.cuda().cuStreamSynchronize(stream);
-    session.lease().finished();
-    return result;
+    return session.wait_for(stream);
 }
 CUresult serve_cuEventSynchronize(Session& session, Reader& in, Writer&) {
     CUevent event;
     if (!session.handle(in.get<uint64_t>(), Kind::event, event)) return CUDA_ERROR_INVALID_HANDLE;
-    CUresult result = session.cuda().cuEventSynchronize(event);
+    CUresult result = session.wait([&] { return session.cuda().cuEventSynchronize(event); }, event);
     session.lease().finished();
     return result;
 }
 CUresult serve_cuCtxSynchronize(Session& session, Reader&, Writer&) {
-    CUresult result = session.cuda().cuCtxSynchronize();
+    CUresult result = session.wait([&] { return session.cuda().cuCtxSynchronize(); });
     session.lease().finished();
     return result;
 }
-}  // namespace
 
 const Served* regular_call(uint16_t number) {
     if (number < wire::FIRST_FUNCTION || number >= static_cast<uint16_t>(wire::Call::end)) return nullptr;

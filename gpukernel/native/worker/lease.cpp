@@ -33,17 +33,17 @@ void Lease::know(CUdeviceptr address, uint64_t bytes, const void* owner, const v
     blocks_.try_emplace(address, Block{bytes, 0, owner, module});
 }
 
-bool Lease::hold(const void* module, uint64_t bytes) {
+bool Lease::hold(const void* module, uint64_t bytes, const void* owner) {
     std::lock_guard lock(mutex_);
     if (!take(bytes)) return false;
-    modules_[module] = bytes;
+    modules_[module] = {bytes, owner};
     return true;
 }
 
 void Lease::let_go(const void* module) {
     std::lock_guard lock(mutex_);
     if (auto it = modules_.find(module); it != modules_.end()) {
-        give_back(it->second);
+        give_back(it->second.bytes);
         modules_.erase(it);
     }
     std::erase_if(blocks_, [&](const auto& block) { return block.second.module == module; });
@@ -58,22 +58,76 @@ bool Lease::set_aside(CUlimit limit, uint64_t bytes) {
     return true;
 }
 
-bool Lease::release(CUdeviceptr address, const void* owner) {
+bool Lease::begin_release(CUdeviceptr address, const void* owner) {
     std::lock_guard lock(mutex_);
     auto it = blocks_.find(address);
-    if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner) return false;
+    if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner || it->second.ending)
+        return false;
+    it->second.ending = true;
+    ++ending_;
+    return true;
+}
+
+void Lease::end_release(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
     give_back(it->second.charged);
     blocks_.erase(it);
+    --ending_;
+    ended_.notify_all();
+}
+
+bool Lease::wait_for_releases() {
+    std::unique_lock lock(mutex_);
+    if (!ending_) return false;
+    ended_.wait(lock, [&] { return ending_ == 0; });
     return true;
+}
+
+bool Lease::charge(const void* owner, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (!take(bytes)) return false;
+    physical_[owner] += bytes;
+    return true;
+}
+
+void Lease::refund(const void* owner, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    auto it = physical_.find(owner);
+    if (it == physical_.end() || it->second < bytes) return;
+    give_back(bytes);
+    if (!(it->second -= bytes)) physical_.erase(it);
+}
+
+void Lease::window(CUdeviceptr address, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes)
+        windows_[address] = bytes;
+    else
+        windows_.erase(address);
 }
 
 bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
     std::lock_guard lock(mutex_);
     auto it = blocks_.upper_bound(address);
-    if (it == blocks_.begin()) return false;
-    --it;
-    const uint64_t offset = address - it->first;
-    return offset <= it->second.bytes && bytes <= it->second.bytes - offset;
+    if (it != blocks_.begin()) {
+        --it;
+        const uint64_t offset = address - it->first;
+        if (offset <= it->second.bytes && bytes <= it->second.bytes - offset) return !it->second.ending;
+    }
+    // Mappings that follow on each other are one memory.
+    auto window = windows_.upper_bound(address);
+    if (window == windows_.begin()) return false;
+    --window;
+    uint64_t offset = address - window->first;
+    if (offset > window->second) return false;
+    while (bytes > window->second - offset) {
+        bytes -= window->second - offset;
+        const CUdeviceptr end = window->first + window->second;
+        if (++window == windows_.end() || window->first != end) return false;
+        offset = 0;
+    }
+    return true;
 }
 
 void Lease::forget(const void* owner, const std::function<void(CUdeviceptr)>& free) {
@@ -148,6 +202,8 @@ std::vector<Lease::Program> Lease::programs() const {
     std::lock_guard lock(mutex_);
     std::map<const void*, uint64_t> bytes;
     for (const auto& [address, block] : blocks_) bytes[block.owner] += block.charged;
+    for (const auto& [thing, held] : modules_) bytes[held.owner] += held.bytes;
+    for (const auto& [owner, physical] : physical_) bytes[owner] += physical;
     std::vector<Program> found;
     for (const auto& [owner, program] : programs_)
         found.push_back({program.pid, program.command, bytes[owner]});

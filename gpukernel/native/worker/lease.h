@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -14,11 +15,15 @@
 #include "driver.h"
 #include "footprint.h"
 #include "images.h"
+#include "stages.h"
 #include "turns.h"
 
 namespace gpukernel::worker {
 
 using Clock = std::chrono::steady_clock;
+
+// The driver's granularity: what one allocation costs of the cap.
+constexpr uint64_t charge(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
 
 // Memory and use of one lease.  Quantities are unsigned and checked: nothing is given back that was not
 // taken.
@@ -33,6 +38,7 @@ class Lease {
     Turns turns;
     // Of work that somebody else waited for: told by the next answer.
     std::atomic<CUresult> stray_error{CUDA_SUCCESS};
+    Stages stages{cuda, stray_error};
 
     // Room for `bytes` or CUDA_ERROR_OUT_OF_MEMORY; what is reserved must be committed or cancelled.
     bool reserve(uint64_t bytes);
@@ -40,15 +46,27 @@ class Lease {
     void commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner);
     // A module's variable: valid while the module lives; the module's own footprint pays for it.
     void know(CUdeviceptr address, uint64_t bytes, const void* owner, const void* module);
-    // What a loaded module takes of the device; false, and nothing is charged, where that is over the cap.
-    bool hold(const void* module, uint64_t bytes);
+    // What a loaded module, or an array of a program, takes of the device; false, and nothing is charged,
+    // where that is over the cap.
+    bool hold(const void* module, uint64_t bytes, const void* owner = nullptr);
     void let_go(const void* module);
     // Memory that a context's limit sets aside (the heap of malloc() on the device, its printf buffer).
     bool set_aside(CUlimit limit, uint64_t bytes);
-    std::map<CUlimit, size_t> usual_limits;                 // of those that were changed; under `taking`
-    bool release(CUdeviceptr address, const void* owner);   // false: not an allocation
+    std::map<CUlimit, size_t> usual_limits;  // of those that were changed; under `taking`
+    // An allocation ends in two steps: nobody may use it any more, and the driver has it back.
+    bool begin_release(CUdeviceptr address,
+                       const void* owner);  // false: not an allocation, or ending already
+    void end_release(CUdeviceptr address);
+    bool wait_for_releases();                               // false: there was none to wait for
     bool valid(CUdeviceptr address, uint64_t bytes) const;  // wholly inside one allocation or variable
     void forget(const void* owner, const std::function<void(CUdeviceptr)>& free);
+
+    // Physical memory of cuMemCreate, which has no address of its own …
+    bool charge(const void* owner, uint64_t bytes);  // false where that is over the cap
+    void refund(const void* owner, uint64_t bytes);
+    // … and the addresses where it is mapped and accessible; no bytes: no longer.
+    void window(CUdeviceptr address, uint64_t bytes);
+    uint64_t addresses = 0, ranges = 0;  // reserved, and how many ranges and mappings; under `taking`
 
     // Held by whoever has the driver give or take memory, so that a module's footprint can be measured.
     std::mutex taking;
@@ -62,6 +80,13 @@ class Lease {
     void call(bool launch);
     void finished();  // everything launched so far is done
     std::atomic<uint64_t> calls{0}, launches{0};
+
+    // Threads that serve requests while others of the same connection wait: bounded for all connections
+    // together.
+    bool one_more_thread() { return ++threads_ <= MOST_THREADS || (--threads_, false); }
+    void one_thread_less() { --threads_; }
+    // Has the connection of that key served while it waits; the server's.
+    std::function<void(uint64_t key)> attend;
 
     // The programs: connections that made a call.  `owner` is that of their memory.
     struct Program {
@@ -87,17 +112,28 @@ class Lease {
         uint64_t bytes, charged;
         const void* owner;
         const void* module;
+        bool ending = false;
     };
     mutable std::mutex mutex_;
     std::map<CUdeviceptr, Block> blocks_;
-    std::map<const void*, uint64_t> modules_;
+    struct Held {
+        uint64_t bytes;
+        const void* owner;  // nullptr: the device's, as modules are
+    };
+    std::map<const void*, Held> modules_;
+    std::map<CUdeviceptr, uint64_t> windows_;
+    std::map<const void*, uint64_t> physical_;
     std::map<CUlimit, uint64_t> aside_;
+    int ending_ = 0;
+    std::condition_variable ended_;
     std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0};
     Clock::time_point busy_since_{};
     double busy_ = 0;
     Activity activity_;
     std::map<const void*, Program> programs_;
     bool is_busy_ = false;
+    static constexpr int MOST_THREADS = 128;
+    std::atomic<int> threads_{0};
     std::atomic<Clock::rep> last_call_{Clock::now().time_since_epoch().count()};
 };
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "facts.h"
 #include "server.h"
 
 using namespace gpukernel;
@@ -20,6 +21,7 @@ using namespace gpukernel::worker;
 namespace {
 constexpr char USAGE[] =
     "gpukernel-worker --list-devices --library PATH\n"
+    "gpukernel-worker --describe --library PATH --device INDEX\n"
     "gpukernel-worker --library PATH --device INDEX --memory BYTES --weight W --lease ID --directory DIR\n"
     "                 [--tcp HOST:PORT] [--orphan-seconds N] [--watchdog-seconds N] [--turns FILE]\n"
     "                 [--images DIR]\n"
@@ -31,7 +33,7 @@ struct Options {
     int device = 0, resume = -1;
     uint64_t memory = 0;
     double weight = 1, orphan_seconds = 120, watchdog_seconds = 0;
-    bool list = false;
+    bool list = false, describe = false;
 };
 
 // What outlives a re-execution: a new process image with a new context, the same doors and books.
@@ -45,6 +47,7 @@ struct Resumed {
 
 bool parse(int argc, char** argv, Options& options) {
     static const option known[] = {{"list-devices", no_argument, nullptr, 'l'},
+                                   {"describe", no_argument, nullptr, 'f'},
                                    {"library", required_argument, nullptr, 'L'},
                                    {"device", required_argument, nullptr, 'd'},
                                    {"memory", required_argument, nullptr, 'm'},
@@ -62,6 +65,9 @@ bool parse(int argc, char** argv, Options& options) {
         switch (c) {
             case 'l':
                 options.list = true;
+                break;
+            case 'f':
+                options.describe = true;
                 break;
             case 'L':
                 options.library = optarg;
@@ -104,7 +110,8 @@ bool parse(int argc, char** argv, Options& options) {
         }
     }
     return !options.library.empty() &&
-           (options.list || (options.memory && !options.lease.empty() && !options.directory.empty()));
+           (options.list || options.describe ||
+            (options.memory && !options.lease.empty() && !options.directory.empty()));
 }
 
 std::string json_string(const std::string& text) {
@@ -151,6 +158,23 @@ int list_devices(const Options& options) {
     }
     std::printf("]\n");
     return 0;
+}
+
+// The device's facts as they are, for the table of a slice in direct mode.
+int describe(const Options& options) {
+    Driver cuda;
+    std::string error;
+    wire::DeviceFacts facts{};
+    if (!cuda.load(options.library, error)) {
+        std::fprintf(stderr, "%s\n", error.c_str());
+        return 1;
+    }
+    if (CUresult code = facts_of(cuda, options.device, facts); code != CUDA_SUCCESS) {
+        std::fprintf(stderr, "device %d cannot be described: %s\n", options.device,
+                     cuda.error_name(code).c_str());
+        return 1;
+    }
+    return std::fwrite(&facts, sizeof facts, 1, stdout) == 1 ? 0 : 1;
 }
 
 bool read_secret(std::string& secret) {
@@ -249,6 +273,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     if (options.list) return list_devices(options);
+    if (options.describe) return describe(options);
     ::signal(SIGPIPE, SIG_IGN);
     ::prctl(PR_SET_DUMPABLE, 0);  // the secret is in this process's memory
     ::mallopt(M_ARENA_MAX, 2);    // fifty workers stand beside a class's notebooks
@@ -279,7 +304,9 @@ int main(int argc, char** argv) {
 
     lease->footprint.watch(lease->cuda, options.device);
     if (!options.turns.empty() &&
-        !lease->turns.open(options.turns, lease->cuda, lease->context, lease->stray_error))
+        !lease->turns.open(
+            options.turns, [&] { return lease->cuda.cuCtxSynchronize(); },
+            [&] { lease->cuda.cuCtxSetCurrent(lease->context); }, lease->stray_error))
         return refuse(options.turns + " could not be opened, where the workers of this device take turns");
 
     if (options.resume < 0) {

@@ -36,6 +36,7 @@ std::string quoted(std::string_view text) {
 }  // namespace
 
 Server::Ending Server::run() {
+    lease_.attend = [this](uint64_t key) { attend(key); };
     struct Client {
         int fd;
         std::string pending;
@@ -48,7 +49,8 @@ Server::Ending Server::run() {
         std::vector<pollfd> watched{{closed ? -1 : doors_.unix_socket.fd(), POLLIN, 0},
                                     {doors_.control.fd(), POLLIN, 0},
                                     {closed ? -1 : doors_.tcp.fd(), POLLIN, 0},
-                                    {news_, POLLIN, 0}};
+                                    {news_, POLLIN, 0},
+                                    {readers_, POLLIN, 0}};
         for (Client& client : control) watched.push_back({client.fd, POLLIN, 0});
         std::vector<std::shared_ptr<Guest>> served;
         {
@@ -64,7 +66,8 @@ Server::Ending Server::run() {
                     admit(wire::Socket(fd));
         if (uint64_t count; watched[3].revents & POLLIN) [[maybe_unused]]
             ssize_t got = ::read(news_, &count, sizeof count);
-        size_t at = 4;
+        if (watched[4].revents & POLLIN) look_up();
+        size_t at = 5;
         for (auto it = control.begin(); it != control.end(); ++at) {
             const bool ready = watched[at].revents != 0;
             if (ready && !answer_control(it->fd, it->pending)) {
@@ -97,6 +100,7 @@ void Server::admit(wire::Socket socket) {
     {
         std::lock_guard lock(mutex_);
         if (guests_.size() >= MOST_GUESTS) return;
+        guest->number = ++numbers_;
         guests_.push_back(guest);
     }
     pthread_attr_t attributes;
@@ -133,7 +137,20 @@ void Server::host(std::shared_ptr<Guest> guest) {
         }
         ::eventfd_write(news_, 1);  // whether it goes is watched from now on
         try {
-            Session(lease_, guest->channel, guest->writing).serve();
+            Session session(lease_, guest->channel, guest->writing);
+            {
+                std::lock_guard lock(mutex_);
+                guest->session = &session;
+            }
+            struct Leaving {  // before the session goes
+                std::mutex& mutex;
+                Guest& guest;
+                ~Leaving() {
+                    std::lock_guard lock(mutex);
+                    guest.session = nullptr;
+                }
+            } leaving{mutex_, *guest};
+            session.serve();
         } catch (const std::exception&) {
             // Out of host memory for what a program sent: its connection ends, the worker does not.
         }
@@ -216,6 +233,24 @@ std::string Server::endless_work() {
         return sentence.str();
     }
     return "";
+}
+
+// A program's second thread has come: its connection is served from now on while one of its requests waits.
+void Server::attend(uint64_t key) {
+    std::lock_guard lock(mutex_);
+    for (auto& guest : guests_)
+        if (guest->session && guest->session->key() == key)
+            guest->session->be_attentive(readers_, guest->number);
+}
+
+// Something has come from a program whose connection waits.
+void Server::look_up() {
+    epoll_event events[16];
+    const int count = ::epoll_wait(readers_, events, std::size(events), 0);
+    std::lock_guard lock(mutex_);
+    for (int i = 0; i < count; ++i)
+        for (auto& guest : guests_)
+            if (guest->session && guest->number == events[i].data.u64) guest->session->look_up();
 }
 
 bool Server::answer_control(int fd, std::string& pending) {

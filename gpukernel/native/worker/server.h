@@ -1,6 +1,7 @@
 // The worker's doors: programs that prove themselves, and the agent's control socket.
 #pragma once
 
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <list>
@@ -37,12 +38,16 @@ class Server {
         std::mutex writing;
         bool admitted = false;
         Clock::time_point came = Clock::now();
+        Session* session = nullptr;
+        uint64_t number = 0;
         std::optional<Clock::time_point> left;  // since when its program has gone, though it is still served
     };
     void admit(wire::Socket socket);
     void host(std::shared_ptr<Guest> guest);
     wire::Admission shake_hands(wire::Socket& socket);
     void show_out_slow_strangers();
+    void attend(uint64_t key);
+    void look_up();
     bool somebody_left();
     std::string endless_work();
     bool answer_control(int fd, std::string& pending);
@@ -55,6 +60,8 @@ class Server {
     Watch watch_{lease_};
     bool interrupted_ = false;
     const int news_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // somebody came in or left
+    const int readers_ = ::epoll_create1(EPOLL_CLOEXEC);         // connections whose readers wait
+    uint64_t numbers_ = 0;
     std::mutex mutex_;
     std::list<std::shared_ptr<Guest>> guests_;
     bool stopping_ = false;

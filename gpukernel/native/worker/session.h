@@ -1,6 +1,14 @@
 // One connection: a program's handles, its requests in order, and the end of everything it made.
+//
+// One thread reads requests and serves them.  Where it must wait for the device, and the program has other
+// threads, it stands aside: as soon as something comes, another thread reads on (the server tells, who
+// watches the socket meanwhile), and the first answers when its wait is over.  So requests are begun in the
+// order in which they come, by one thread at a time; only what follows a wait runs beside them.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -9,6 +17,8 @@
 
 #include "call_numbers.h"
 #include "lease.h"
+#include "textures.h"
+#include "virtual_memory.h"
 #include "wire/body.h"
 #include "wire/channel.h"
 
@@ -17,7 +27,20 @@ namespace gpukernel::worker {
 using wire::Reader;
 using wire::Writer;
 
-enum class Kind : uint8_t { module, library, function, kernel, stream, event, link };
+enum class Kind : uint8_t {
+    module,
+    library,
+    function,
+    kernel,
+    stream,
+    event,
+    link,
+    array,
+    mipmap,
+    texture_reference,
+    surface_reference,
+    memory,
+};
 
 class Session {
   public:
@@ -27,11 +50,45 @@ class Session {
     ~Session();
     void serve();  // until the program goes, or breaks the protocol
 
-    void introduce(uint32_t pid, std::string_view command) { lease_.introduce(this, pid, command); }
+    void introduce(uint32_t pid, std::string_view command, uint64_t key) {
+        lease_.introduce(this, pid, command);
+        key_ = key;
+    }
 
+    // --- the server's ---
+    uint64_t key() const { return key_; }
+    // From now on requests are served while one of them waits.  `watch` is an epoll descriptor that tells
+    // `number` when something has come while the reader waits.
+    void be_attentive(int watch, uint64_t number);
+    void look_up();  // something has come: somebody else reads on
+
+    // --- what serves requests ---
     Lease& lease() { return lease_; }
+    VirtualMemory& virtual_memory() { return virtual_memory_; }
     Driver& cuda() { return lease_.cuda; }
     CUdevice device() const { return lease_.device; }
+
+    // Waits for the device.  A stream or event that is waited for outlives the wait.
+    template <class Function>
+    CUresult wait(Function&& function, const void* used = nullptr) {
+        stand_aside(used);
+        const CUresult result = function();
+        come_back(used);
+        return result;
+    }
+    CUresult wait_for(CUstream stream);
+    // Destroys a stream or event, or has whoever still waits for it do so.
+    template <class Function>
+    CUresult destroy(const void* handle, Function&& function) {
+        {
+            std::lock_guard lock(mutex_);
+            if (auto it = used_.find(handle); it != used_.end()) {
+                it->second.destroy = function;
+                return CUDA_SUCCESS;
+            }
+        }
+        return function();
+    }
 
     // A client's number for a handle becomes the driver's handle only if this session has it, of that kind.
     template <class Handle>
@@ -46,10 +103,13 @@ class Session {
     // The shim's number for it; false: taken already, or not the shim's to choose.
     bool give_name(uint64_t name, const void* handle, Kind kind);
     void drop(uint64_t name);
+    void end_everything();              // that this program made on the device: its memory too
+    bool is_part(uint64_t name) const;  // of a handle that it goes with
     // An error of an earlier call that will be told instead of this one's success: what would be made now,
     // nobody would get.
     CUresult kept_error() const { return kept_; }
     std::vector<char>& link_data(const void* link, size_t size);
+    Views views;  // what was made of arrays and memory for kernels to read
 
   private:
     struct Entry {
@@ -57,33 +117,75 @@ class Session {
         Kind kind;
         const void* parent;  // the module of a function: they go together
     };
-    bool find(uint64_t name, Kind kind, void*& handle) const;
-    bool serve_one(const wire::FrameHeader& header);
-    bool take_bulk(const wire::FrameHeader& header);
-    bool give_bulk(const wire::FrameHeader& header);
-    bool share_memory(const wire::FrameHeader& header);
-    // Writes the frame whose outputs are in out_, and after them `size` bytes of `bulk`.
-    bool answer(uint16_t call, CUresult result, const void* bulk = nullptr, size_t size = 0);
+    struct Use {
+        int count = 0;
+        std::function<CUresult()> destroy;
+    };
+    // What one thread works with.
+    struct Desk {
+        std::vector<char> body, out;
+        wire::FrameHeader request{};
+        bool question = false;  // what is being answered: no call of a program
+        bool reads = false;     // the next request is this thread's, too
+    };
+    static thread_local Desk* desk_;
+
+    bool find(uint64_t name, Kind kind, void*& handle);
+    void work(bool stays);
+    void read_on(Desk& desk);
+    bool rest(Desk& desk, bool stays);
+    void end();
+    void expect();
+    void relieve(std::unique_lock<std::mutex>& lock);
+    void stand_aside(const void* used);
+    void come_back(const void* used);
+    bool serve_one(Desk& desk);
+    bool take_bulk(Desk& desk);
+    bool give_bulk(Desk& desk);
+    bool share_memory(Desk& desk);
+    // Writes the frame whose outputs are in desk.out, and after them `size` bytes of `bulk`.
+    bool answer(Desk& desk, CUresult result, const void* bulk = nullptr, size_t size = 0);
     void keep(CUresult result);
+    bool is_done(CUstream stream);
+    bool at_rest(CUstream stream);
     char* host_pointer(CUdeviceptr address);
     void called(bool launch);
 
     Lease& lease_;
     wire::Channel& channel_;
     std::mutex& writing_;
+    // Only the thread that reads:
     std::unordered_map<uint64_t, Entry> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
     std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
+    VirtualMemory virtual_memory_{*this};
     uint64_t next_name_ = 0x1000;
-    bool question_ = false;         // what is being answered: no call of a program
-    bool is_program_ = false;       // it asked for more than `device` and `usage`
-    CUresult kept_ = CUDA_SUCCESS;  // the first error of a call that was not answered
-    std::vector<char> body_, out_;
+    bool is_program_ = false;  // it asked more than questions
+    CUstream own_default_ =
+        nullptr;  // what stands for CU_STREAM_PER_THREAD: threads here are none of the program's
+    std::atomic<uint64_t> key_{0};
+    std::atomic<CUresult> kept_{CUDA_SUCCESS};  // the first error of a call that was not answered
+
+    std::mutex mutex_;  // what follows
+    std::unordered_map<const void*, Use> used_;
+    Desk* waiting_ = nullptr;  // of the reader, while it waits
+    std::atomic<bool> attentive_ = false;
+    bool watched_ = false, over_ = false;
+    int watch_ = -1;
+    uint64_t number_ = 0;
+    int more_ = 0, resting_ = 0,
+        called_ = 0;  // threads beside the connection's own; all that rest; that are called
+    std::condition_variable call_, gone_;
 };
 
 // What device code printed since the last time; the worker's own standard output is a pipe.
 std::string printed_text();
 bool capture_output();
+
+// Copies of boxes, in arrays.cpp.
+CUresult copy_box(Session& session, Reader& in, Writer& out);
+CUresult box_to_device(Session& session, Reader& in, Writer& out);
+CUresult box_to_host(Session& session, Reader& in, Writer& out);
 
 using Serve = CUresult (*)(Session&, Reader&, Writer&);
 struct Served {

@@ -1,10 +1,10 @@
 // The calls whose shape no table describes: device facts, images, launches, copies, linking.
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 
+#include "facts.h"
 #include "session.h"
 #include "wire/device_facts.h"
 #include "wire/image.h"
@@ -14,43 +14,32 @@ namespace gpukernel::worker {
 namespace {
 using wire::Special;
 
-// The version of the driver below: the kernel module's, or that of the simulated GPU, which is ours.
-std::string driver_name(std::string_view device) {
-    std::string name;
-    if (device.ends_with("(simulated)")) return GPUKERNEL_VERSION;
-    std::ifstream("/sys/module/nvidia/version") >> name;
-    return name;
-}
-
 CUresult device(Session& session, Reader&, Writer& out) {
     Driver& cuda = session.cuda();
     wire::DeviceFacts facts{};
-    CUresult result = cuda.cuDeviceGetName(facts.name, sizeof facts.name, session.device());
+    CUresult result = facts_of(cuda, session.device(), facts);
     if (result != CUDA_SUCCESS) return result;
-    cuda.cuDeviceGetUuid_v2(&facts.uuid, session.device());
     facts.memory_bytes = session.lease().memory_limit();
-    cuda.cuDriverGetVersion(&facts.driver_version);
-    cuda.cuDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, session.device());
-    for (int i = 1; i < CU_DEVICE_ATTRIBUTE_MAX && i < 256; ++i)
-        facts.known[i] = cuda.cuDeviceGetAttribute(&facts.attributes[i], static_cast<CUdevice_attribute>(i),
-                                                   session.device()) == CUDA_SUCCESS;
     // What cannot cross a network is not there, so that frameworks do not try it.
-    for (int lacking : {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
-                        CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
-                        CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-                        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
-                        CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
-                        CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                        CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
+    for (int lacking :
+         {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+          CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+          CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+          CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+          CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
         facts.attributes[lacking] = 0;
+    facts.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] = 0;
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // the shim's, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     const Images& images = session.lease().images;
     facts.keeps_images = images.kept();
     std::memcpy(facts.image_salt, images.salt().data(), sizeof facts.image_salt);
-    const std::string driver = driver_name(facts.name);
-    std::memcpy(facts.driver_name, driver.data(), std::min(driver.size(), sizeof facts.driver_name - 1));
     out.put(facts);
     return CUDA_SUCCESS;
 }
@@ -155,6 +144,41 @@ CUresult kernel_layout(Session& session, Reader& in, Writer& out) {
     return CUDA_SUCCESS;
 }
 
+template <class Owner, class Handle, class Count, class Enumerate>
+CUresult list(Session& session, uint64_t name, uint32_t room, Kind kind, Kind kind_of_each, Count count,
+              Enumerate enumerate, Writer& out) {
+    Owner owner;
+    if (!session.handle(name, kind, owner)) return CUDA_ERROR_INVALID_HANDLE;
+    unsigned have = 0;
+    CUresult result = count(&have, owner);
+    if (result != CUDA_SUCCESS) return result;
+    std::vector<Handle> handles(std::min(room, have));
+    if (!handles.empty()) result = enumerate(handles.data(), handles.size(), owner);
+    if (result != CUDA_SUCCESS) return result;
+    out.put<uint32_t>(handles.size());
+    for (Handle handle : handles) out.put(session.name_of(handle, kind_of_each, owner));
+    return CUDA_SUCCESS;
+}
+
+CUresult functions(Session& session, Reader& in, Writer& out) {
+    const bool of_library = in.get<uint32_t>() != 0;
+    const auto name = in.get<uint64_t>();
+    const auto room = in.get<uint32_t>();
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    Driver& cuda = session.cuda();
+    return of_library
+               ? list<CUlibrary, CUkernel>(session, name, room, Kind::library, Kind::kernel,
+                                           cuda.cuLibraryGetKernelCount, cuda.cuLibraryEnumerateKernels, out)
+               : list<CUmodule, CUfunction>(session, name, room, Kind::module, Kind::function,
+                                            cuda.cuModuleGetFunctionCount, cuda.cuModuleEnumerateFunctions,
+                                            out);
+}
+
+CUresult reset(Session& session, Reader&, Writer&) {
+    session.end_everything();
+    return CUDA_SUCCESS;
+}
+
 CUresult launch(Session& session, Reader& in, Writer&) {
     struct Head {
         uint64_t function, stream;
@@ -227,7 +251,14 @@ CUresult introduce(Session& session, Reader& in, Writer&) {
     const auto pid = in.get<uint32_t>();
     const auto command = in.text().substr(0, wire::MAX_COMMAND);
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
-    session.introduce(pid, command);
+    session.introduce(pid, command, in.get<uint64_t>());
+    return CUDA_SUCCESS;
+}
+
+CUresult attend(Session& session, Reader& in, Writer&) {
+    const auto key = in.get<uint64_t>();
+    if (in.failed() || !key) return CUDA_ERROR_INVALID_VALUE;
+    if (session.lease().attend) session.lease().attend(key);
     return CUDA_SUCCESS;
 }
 
@@ -280,6 +311,10 @@ CUresult best_block_size(Session& session, Reader& in, Writer& out) {
     return result;
 }
 
+CUresult virtual_memory(Session& session, Reader& in, Writer& out) {
+    return session.virtual_memory().serve(in, out);
+}
+
 constexpr Served specials[] = {
     {"device", device, false, true},
     {"load_image", load_image, false},
@@ -296,8 +331,15 @@ constexpr Served specials[] = {
     {"share_memory", nullptr, false},  // Session::share_memory
     {"introduce", introduce, true},
     {"usage", usage, false, true},
+    {"functions", functions, false},
+    {"reset", reset, false},
+    {"copy_box", copy_box, true},
+    {"box_to_device", box_to_device, true},
+    {"box_to_host", box_to_host, false},
+    {"attend", attend, true, true},
+    {"virtual_memory", virtual_memory, false},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::usage) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) == static_cast<size_t>(Special::virtual_memory) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {

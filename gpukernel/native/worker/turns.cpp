@@ -29,9 +29,9 @@ constexpr int64_t AWAY = 1000 * MS;     // who has not for this long comes back 
 constexpr int64_t TOO_LONG = 500 * MS;  // a turn that does not end is taken away
 constexpr int SLOTS = 512;
 
-int64_t now_ns() {
+int64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
     timespec now;
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    ::clock_gettime(clock, &now);
     return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
 }
 
@@ -57,8 +57,10 @@ namespace {
 class FileLock {
   public:
     explicit FileLock(int file) : file_(file) {
-        while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
-        }
+        // Held for microseconds.  In direct mode users' programs hold it too, and one that is stopped
+        // meanwhile must not stop everybody: what the lock guards is checked by those who read it.
+        for (int tries = 0; ::flock(file_, LOCK_EX | LOCK_NB) != 0 && tries < 100; ++tries)
+            std::this_thread::sleep_for(std::chrono::nanoseconds(tries < 50 ? 20'000 : MS));
     }
     ~FileLock() { ::flock(file_, LOCK_UN); }
 
@@ -67,7 +69,7 @@ class FileLock {
 };
 }  // namespace
 
-bool Turns::open(const std::string& path, const Driver& cuda, CUcontext context,
+bool Turns::open(const std::string& path, std::function<CUresult()> wait, const std::function<void()>& enter,
                  std::atomic<CUresult>& error) {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file_ < 0) return false;
@@ -84,9 +86,12 @@ bool Turns::open(const std::string& path, const Driver& cuda, CUcontext context,
     slot.wants = false, slot.had = 0, slot.last_launch = 0, slot.weight = double(weight_);
     slot.pid = ::getpid();
     table->used = std::max<int>(table->used, mine_ + 1);
-    cuda_ = &cuda, context_ = context, error_ = &error;
+    wait_ = std::move(wait), error_ = &error;
     table_ = table;
-    std::thread(&Turns::give_when_idle, this).detach();
+    std::thread([this, enter] {
+        enter();
+        give_when_idle();
+    }).detach();
     return true;
 }
 
@@ -96,16 +101,26 @@ void Turns::weigh(double weight) {
 }
 
 bool Turns::others_work(int64_t now) {
-    if (now - asked_others_ < MS) return others_;
-    asked_others_ = now;
-    others_ = false;
-    for (int i = 0, used = table_->used; i < used && !others_; ++i)
-        others_ = i != mine_ && (now - table_->slots[i].last_launch < RECENT || table_->slots[i].wants);
-    return others_;
+    if (now - asked_others_.load(std::memory_order_relaxed) < MS)
+        return others_.load(std::memory_order_relaxed);
+    asked_others_.store(now, std::memory_order_relaxed);
+    bool others = false;
+    for (int i = 0, used = std::min<int>(table_->used, SLOTS); i < used && !others; ++i)
+        others = i != mine_ && (now - table_->slots[i].last_launch < RECENT || table_->slots[i].wants);
+    others_.store(others, std::memory_order_relaxed);
+    return others;
+}
+
+bool Turns::contended() {
+    if (!table_ || ended_.load(std::memory_order_relaxed)) return false;
+    const int64_t now =
+        now_ns(CLOCK_MONOTONIC_COARSE);  // a third of the cost, and some milliseconds are all it tells
+    table_->slots[mine_].last_launch.store(now, std::memory_order_relaxed);
+    return others_work(now);
 }
 
 void Turns::before_launch() {
-    if (!table_) return;
+    if (!table_ || ended_) return;
     const int64_t now = now_ns();
     std::unique_lock lock(mutex_);
     table_->slots[mine_].last_launch.store(now, std::memory_order_relaxed);
@@ -125,7 +140,7 @@ void Turns::before_launch() {
 bool Turns::others_deserve_it() const {
     const TurnTable::Slot& me = table_->slots[mine_];
     const double had = me.had + double(now_ns() - began_) / 1e9 / me.weight;
-    for (int i = 0; i < table_->used; ++i)
+    for (int i = 0, used = std::min<int>(table_->used, SLOTS); i < used; ++i)
         if (i != mine_ && table_->slots[i].wants && table_->slots[i].had < had) return true;
     return false;
 }
@@ -133,7 +148,7 @@ bool Turns::others_deserve_it() const {
 // Waits, and learns how many launches are a few milliseconds' worth.
 void Turns::wait_for_device() {
     const int64_t start = std::max(began_, last_wait_);
-    const CUresult result = cuda_->cuCtxSynchronize();
+    const CUresult result = wait_();
     if (result != CUDA_SUCCESS) *error_ = result;
     last_wait_ = now_ns();
     if (launched_)
@@ -154,7 +169,7 @@ void Turns::take() {
             const int64_t now = now_ns();
             double least = -1;    // of the others who are at work
             bool is_next = true;  // nobody who wants the turn has had less
-            for (int i = 0; i < table_->used; ++i) {
+            for (int i = 0, used = std::min<int>(table_->used, SLOTS); i < used; ++i) {
                 TurnTable::Slot& other = table_->slots[i];
                 if (i == mine_ || !other.pid) continue;
                 const bool wants = other.wants;
@@ -170,7 +185,8 @@ void Turns::take() {
             first = false;
             me.wants = true;
             const int holder = table_->holder;
-            const bool free = !holder || holder == mine_ + 1 || !lives(table_->slots[holder - 1].pid);
+            const bool free =
+                holder < 1 || holder > SLOTS || holder == mine_ + 1 || !lives(table_->slots[holder - 1].pid);
             const bool lost = now - table_->began > TOO_LONG && now - start > TOO_LONG;
             if ((free && is_next) || lost || now - start > 20 * TOO_LONG) {
                 table_->holder = mine_ + 1;
@@ -204,12 +220,21 @@ void Turns::give() {
     ::syscall(SYS_futex, &table_->changed, FUTEX_WAKE, SLOTS, nullptr, nullptr, 0);
 }
 
+void Turns::end() {
+    if (!table_) return;
+    std::unique_lock lock(mutex_);
+    if (holding_) give();
+    ended_ = true;
+    table_->slots[mine_].last_launch = 0;
+    taken_.notify_all();
+}
+
 // A program that holds the turn and does something else passes it on.
 void Turns::give_when_idle() {
-    cuda_->cuCtxSetCurrent(context_);
     std::unique_lock lock(mutex_);
     for (;;) {
-        taken_.wait(lock, [&] { return holding_; });
+        taken_.wait(lock, [&] { return holding_ || ended_; });
+        if (ended_) return;
         const int64_t launched = table_->slots[mine_].last_launch;
         if (launched_ && now_ns() - launched > LINGER) wait_for_device();
         const int64_t idle = now_ns() - std::max(launched, last_wait_);

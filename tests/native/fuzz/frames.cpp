@@ -19,6 +19,8 @@ using namespace gpukernel;
 
 namespace {
 constexpr size_t LEASE_BYTES = 8 << 20, MOST_REQUESTS = 48;
+constexpr uint16_t SPECIAL_CALLS =
+    static_cast<uint16_t>(wire::Special::box_to_host) - wire::FIRST_SPECIAL + 1;
 constexpr uint16_t REGULAR_CALLS = static_cast<uint16_t>(wire::Call::end) - wire::FIRST_FUNCTION;
 
 constexpr const char* IMAGES[] = {
@@ -94,6 +96,7 @@ class Program {
         body_.clear();
         wire::Writer out(body_);
         const uint8_t what = in_.u8();
+        if (what >= 248) return shapes(out);
         switch (what % 8) {
             case 0: {  // any frame
                 const uint16_t call = in_.u16() % 256;
@@ -158,12 +161,83 @@ class Program {
             }
             default: {  // a special one
                 arguments(out, in_.u8() % 4);
-                uint16_t call = wire::FIRST_SPECIAL + in_.u8() % 16;
+                uint16_t call = wire::FIRST_SPECIAL + in_.u8() % SPECIAL_CALLS;
                 // From then on requests go through the ring, which the tests of tests/remoting feed.
                 if (call == static_cast<uint16_t>(wire::Special::share_memory)) ++call;
+                if (call == static_cast<uint16_t>(wire::Special::virtual_memory)) virtual_memory(out);
                 return send(call);
             }
         }
+    }
+
+    // Arrays, what is seen through them, and boxes of them: sizes are small, or whatever comes.
+    uint64_t size() {
+        const uint8_t n = in_.u8();
+        return n < 250 ? n % 20 : in_.get<uint64_t>();
+    }
+    bool shapes(wire::Writer& out) {
+        const auto call = [&](wire::Call which) { return send(static_cast<uint16_t>(which)); };
+        constexpr int formats[] = {1, 2, 3, 8, 9, 10, 16, 32, 0xc2, 0xb0};
+        switch (in_.u8() % 6) {
+            case 0:
+            case 1: {
+                CUDA_ARRAY3D_DESCRIPTOR shape{};
+                shape.Width = size(), shape.Height = size(), shape.Depth = size();
+                shape.Format = static_cast<CUarray_format>(formats[in_.u8() % std::size(formats)]);
+                shape.NumChannels = 1u << in_.u8() % 3, shape.Flags = in_.u8() % 16;
+                out.put(shape);
+                if (in_.u8() % 2) return call(wire::Call::cuArray3DCreate_v2);
+                out.put<uint32_t>(in_.u8());
+                return call(wire::Call::cuMipmappedArrayCreate);
+            }
+            case 2: {
+                CUDA_RESOURCE_DESC resource{};
+                resource.resType = static_cast<CUresourcetype>(in_.u8() % 5);
+                const uint64_t at = in_.u8() % 2 ? pick(handles_) : pick(addresses_);
+                resource.res.pitch2D = {at, CU_AD_FORMAT_FLOAT, 1, size(), size(), 32 * size()};
+                out.put(resource);
+                if (in_.u8() % 4 == 0) return call(wire::Call::cuSurfObjectCreate);
+                CUDA_TEXTURE_DESC sampler{};
+                sampler.filterMode = static_cast<CUfilter_mode>(in_.u8() % 2), sampler.flags = in_.u8() % 4;
+                out.put(sampler);
+                out.put<uint8_t>(0);
+                return call(wire::Call::cuTexObjectCreate);
+            }
+            default: {
+                wire::BoxCopy box{pick(handles_) * (in_.u8() % 2), size(), size(), size()};
+                const wire::Special which[] = {wire::Special::copy_box, wire::Special::box_to_device,
+                                               wire::Special::box_to_host};
+                const uint8_t chosen = in_.u8() % 3;
+                out.put(box);
+                for (int sides = chosen == 0 ? 2 : 1; sides; --sides) {
+                    const bool array = in_.u8() % 2;
+                    out.put(wire::BoxPlace{array ? pick(handles_) : 0, pick(addresses_) + in_.u8(), size(),
+                                           size(), size(), size(), size()});
+                }
+                if (chosen == 1)
+                    out.extend(in_.u8() % 2 ? in_.u8() : box.width * box.height * box.depth % 4096);
+                return send(static_cast<uint16_t>(which[chosen]));
+            }
+        }
+    }
+
+    // An operation on virtual memory, with sizes that fit its granularity more often than not.
+    void virtual_memory(wire::Writer& out) {
+        body_.clear();
+        out.put<uint32_t>(in_.u8() % 12);
+        for (int n = 0; n < 4; ++n) switch (in_.u8() % 4) {
+                case 0:
+                    out.put(pick(handles_));
+                    break;
+                case 1:
+                    out.put(pick(addresses_));
+                    break;
+                case 2:
+                    out.put<uint64_t>(uint64_t{in_.u8()} % 8 << 21);
+                    break;
+                default:
+                    out.put(in_.get<uint64_t>());
+            }
     }
 
     void arguments(wire::Writer& out, int count) {

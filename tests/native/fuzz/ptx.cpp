@@ -12,7 +12,25 @@ namespace {
 constexpr size_t CAPACITY = 4 << 20, BUFFER = 4 << 10;
 constexpr size_t MOST_KERNELS = 3;
 
-void run(Module& module, const std::string& name, uint64_t buffer, bool cooperative) {
+// What the buffer's address names as a texture or surface handle: a shape of its first bytes.
+std::shared_ptr<const Textures> textures(uint64_t buffer, size_t kind) {
+    Texture texture;
+    texture.channel = static_cast<Channel>(kind % 8);
+    texture.texel_bytes = kind % 8 < 1 || kind % 8 == 3                     ? 1
+                          : kind % 8 == 1 || kind % 8 == 4 || kind % 8 == 6 ? 2
+                                                                            : 4;
+    texture.normalized_coordinates = texture.filter = texture.filter_levels = kind & 1;
+    texture.cube = texture.layered = kind & 2;
+    texture.surface = kind & 4;
+    const uint64_t row = 5 * texture.texel_bytes;
+    texture.levels = {{buffer, 5, 5, 12, row, 5 * row}, {buffer + 4, 2, 2, 12, row, 5 * row}};
+    texture.most_level = 9;
+    auto all = std::make_shared<Textures>();
+    (*all)[buffer] = std::make_shared<const Texture>(texture);
+    return all;
+}
+
+void run(Module& module, const std::string& name, uint64_t buffer, bool cooperative, size_t kind) {
     const KernelInfo* info = module.kernel(name);
     std::vector<char> params(info->param_bytes);
     for (const Param& p : info->params) {  // what has the size of a pointer points at the buffer
@@ -26,6 +44,7 @@ void run(Module& module, const std::string& name, uint64_t buffer, bool cooperat
     launch.dynamic_shared_bytes = 64;
     launch.params = params.data();
     launch.cooperative = cooperative;
+    launch.textures = textures(buffer, kind);
     launch.cancel = &cancel;
     launch.print = [](std::string_view) {};
     module.run(name, launch);
@@ -55,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         if (static_cast<bool>(loaded) != (module != nullptr) || (!loaded && loaded.message.empty()))
             std::abort();
         for (size_t k = 0; module && k < std::min(MOST_KERNELS, module->kernels().size()); ++k)
-            run(*module, module->kernels()[k], *buffer, k == 1);
+            run(*module, module->kernels()[k], *buffer, k == 1, k + size);
     }
     // What the module had has gone with it; a kernel's own free() may have taken the buffer.
     if (memory->used() > CAPACITY) std::abort();

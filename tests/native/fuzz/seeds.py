@@ -88,6 +88,17 @@ def frame_seeds() -> Iterator[bytes]:
     for index in range(80):
         yield alloc + call(index, b"\x01\x01\0", b"\x01\x01\0", b"\x06\x40", b"\x00\0")
         yield alloc + call(index, b"\x07\x01\x01", b"\x04\0", b"\x04\0") + call(index, b"\x00\x02")
+    array = b"\xff\0" + bytes([8, 8, 0, 7, 0, 2, 1]) + honest
+    mipmap = b"\xff\0" + bytes([8, 8, 0, 7, 0, 0, 0, 3]) + honest
+    for create in (array, mipmap):
+        for handle_at in range(4):
+            view = b"\xff\2" + bytes([create is mipmap, 1, handle_at, 4, 4, 1, 1, 1, 2]) + honest
+            surface = b"\xff\2" + bytes([0, 1, handle_at, 4, 4, 1, 0]) + honest
+            boxes = b"\xff\3" + bytes([0, 0, 8, 3, 1, 1, 1, handle_at, 0, 0, 8, 3, 0, 0, 0, 0]) + honest
+            boxes += b"\xff\3" + bytes([0, 0, 8, 3, 1, 2, 1, handle_at, 0, 0, 8, 3, 0, 0, 0]) + honest
+            yield alloc + create + view + surface + boxes
+            for index in range(66, 110):
+                yield alloc + create + view + call(index, b"\0" + bytes([handle_at]), b"\4\0")
     yield b"\x07\0\x07" + honest + b"\x04\x02\x02\0" + honest + b"\x07\x01\0\x02\x09" + honest
 
 

@@ -1,11 +1,14 @@
 // Initialisation, devices, contexts (driver API chapters "Initialization", "Device Management", "Context
 // Management").
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 
 #include "cuda_driver.h"
+#include "entry_points.h"
+#include "machine.h"
 #include "state.h"
 
 using namespace gpukernel::simgpu;
@@ -93,11 +96,13 @@ int attribute_of(const Device& device, CUdevice_attribute attribute, bool& known
         case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
+        case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
             return 1;
         case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
             return 2;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-            return device.index + 1;
+            return device.place + 1;
         case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
             return m.minor == 5 ? 32 : 2;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
@@ -105,16 +110,29 @@ int attribute_of(const Device& device, CUdevice_attribute attribute, bool& known
         case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
             return 1;
         default:
+            if (int value; texture_limit(attribute, value)) return value;
             known = attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX;  // everything that is lacking
             return 0;
     }
 }
 
-uint64_t mix(uint64_t x) {  // splitmix64
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+std::atomic<bool> forked{false};
+
+// As on a GPU: contexts do not pass to a child, and a process that has them cannot begin anew.
+void in_forked_child() {
+    if (instance.exchange(nullptr)) forked = true;
+}
+
+// From its first context on a process is one of the device's.
+void be_listed(Device* device) {
+    std::lock_guard lock(device->mutex);
+    if (device->listed) return;
+    device->listed = true;
+    if (Use* use = list_this_process(device->place)) {
+        use->has_context = 1;
+        device->memory->tell(use->bytes);
+        device->busy_nanoseconds = &use->busy_nanoseconds;
+    }
 }
 }  // namespace
 
@@ -133,9 +151,12 @@ Driver* driver() { return instance.load(std::memory_order_acquire); }
 
 CUresult CUDAAPI cuInit(unsigned int Flags) {
     if (Flags) return CUDA_ERROR_INVALID_VALUE;
+    if (forked) return CUDA_ERROR_NOT_INITIALIZED;
     if (driver()) return CUDA_SUCCESS;
     std::lock_guard lock(init_mutex);
     if (driver()) return CUDA_SUCCESS;
+    static const int registered = pthread_atfork(nullptr, nullptr, in_forked_child);
+    (void)registered;
     const char* specification = std::getenv("GPUKERNEL_SIMGPU");
     std::string unknown;
     std::vector<const Model*> models =
@@ -146,13 +167,16 @@ CUresult CUDAAPI cuInit(unsigned int Flags) {
             "'; known are v100, v100-16gb, t4, a100, a100-80gb, h100, h200, each as MODEL or MODEL:COUNT");
         return CUDA_ERROR_NO_DEVICE;
     }
+    const std::vector<MachineDevice> places = visible(models);
+    if (places.empty()) return CUDA_ERROR_NO_DEVICE;
     auto* fresh = new Driver;  // lives as long as the process: threads may still be inside at exit
-    for (const Model* model : models) {
+    for (const auto& [place, model] : places) {
         auto device = std::make_unique<Device>();
+        device->place = place;
         device->index = static_cast<int>(fresh->devices.size());
         device->model = model;
         device->memory = make_device_memory(model->memory_bytes);
-        auto primary = std::make_unique<Context>(Context{device.get(), true, 0});
+        auto primary = std::make_unique<Context>(device.get(), true, 0);
         fresh->contexts.add(primary.get());
         fresh->primaries.push_back(std::move(primary));
         fresh->devices.push_back(std::move(device));
@@ -193,12 +217,7 @@ CUresult CUDAAPI cuDeviceGetName(char* name, int len, CUdevice dev) {
 CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!uuid) return CUDA_ERROR_INVALID_VALUE;
-    char host[256] = {};
-    gethostname(host, sizeof host - 1);
-    uint64_t seed = device->index;
-    for (const char* c = host; *c; ++c) seed = mix(seed ^ static_cast<unsigned char>(*c));
-    uint64_t halves[2] = {mix(seed), mix(seed + 1)};
-    std::memcpy(uuid->bytes, halves, 16);
+    *uuid = uuid_of(device->place);
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) { return cuDeviceGetUuid_v2(uuid, dev); }
@@ -230,8 +249,18 @@ CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice dev)
 CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!pciBusId || len < 13) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(pciBusId, len, "0000:%02X:00.0", device->index + 1);
+    std::snprintf(pciBusId, len, "0000:%02X:00.0", device->place + 1);
     return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
+    if (!driver()) return CUDA_ERROR_NOT_INITIALIZED;
+    gpukernel::BusPlace wanted;
+    if (!dev || !gpukernel::bus_place(pciBusId, wanted)) return CUDA_ERROR_INVALID_VALUE;
+    for (const auto& device : driver()->devices)
+        if (gpukernel::BusPlace{0, static_cast<unsigned>(device->index) + 1, 0} == wanted)
+            return *dev = device->index, CUDA_SUCCESS;
+    return CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
@@ -246,6 +275,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevic
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+    be_listed(device);
     std::lock_guard lock(device->mutex);
     ++device->retained;
     *pctx = reinterpret_cast<CUcontext>(driver()->primaries[dev].get());
@@ -282,6 +312,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, i
 CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+    be_listed(device);
     auto* context = driver()->contexts.add(new Context{device, false, flags});
     context_stack.push_back(context);
     *pctx = reinterpret_cast<CUcontext>(context);
@@ -291,7 +322,8 @@ CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) 
 CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
     auto* context = driver() ? driver()->contexts.get<Context>(ctx) : nullptr;
     if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    context->device->synchronize();
+    schedule().wait_all(*context->device, context->legacy.get());
+    context->device->told();
     driver()->contexts.remove(context);
     if (current_context() == context) context_stack.pop_back();
     delete context;
@@ -361,7 +393,8 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) {
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
     GPUKERNEL_HERE(device);
-    return device->synchronize();
+    schedule().wait_all(*device, current_context()->legacy.get());
+    return device->told();
 }
 
 CUresult CUDAAPI cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
@@ -394,5 +427,9 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPr
     return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuProfilerInitialize(const char* configFile, const char* outputFile,
+                                      CUoutput_mode outputMode) {
+    return CUDA_ERROR_NOT_SUPPORTED;  // as of CUDA 12
+}
 CUresult CUDAAPI cuProfilerStart(void) { return here().error; }
 CUresult CUDAAPI cuProfilerStop(void) { return here().error; }

@@ -52,7 +52,8 @@ CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void**
     GPUKERNEL_HERE(device);
     Kernel* function = driver()->functions.get<Kernel>(handle);
     Stream* stream;
-    if (!function || !stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!function || !stream_of(hStream, stream) || stream->device != device)
+        return CUDA_ERROR_INVALID_HANDLE;
     const Dim3 g = shape.grid, b = shape.block;
     const uint64_t threads = uint64_t{b.x} * b.y * b.z;
     if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535 || b.x > 1024 ||
@@ -74,24 +75,27 @@ CUresult launch(const void* handle, const Shape& shape, CUstream hStream, void**
     }
     auto block = std::make_shared<std::vector<char>>();
     if (CUresult error = pack(*function->info, params, extra, *block); error != CUDA_SUCCESS) return error;
-    note(stream, device->queue.submit([device, function, shape, block] {
-        Launch launch;
-        launch.grid = shape.grid, launch.block = shape.block;
-        launch.dynamic_shared_bytes = shape.shared;
-        launch.cooperative = shape.cooperative;
-        launch.params = block->data();
-        launch.print = [device](std::string_view text) {
-            // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted Output",
-            // "Limitations").
-            const size_t most = std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
-            std::lock_guard lock(device->print_mutex);
-            device->printed += text;
-            if (device->printed.size() > 2 * most) device->printed.erase(0, device->printed.size() - most);
-        };
-        Result result = function->owner->image->run(function->info->name, launch);
-        if (!result) device->report(result);
-        return code_of(result.status);
-    }));
+    schedule().submit(
+        *stream, Engine::kernels, [device, function, shape, block, textures = device->textures.now()] {
+            Launch launch;
+            launch.grid = shape.grid, launch.block = shape.block;
+            launch.dynamic_shared_bytes = shape.shared;
+            launch.cooperative = shape.cooperative;
+            launch.params = block->data();
+            launch.textures = textures;
+            launch.print = [device](std::string_view text) {
+                // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted Output",
+                // "Limitations").
+                const size_t most = std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
+                std::lock_guard lock(device->print_mutex);
+                device->printed += text;
+                if (device->printed.size() > 2 * most)
+                    device->printed.erase(0, device->printed.size() - most);
+            };
+            Result result = function->owner->image->run(function->info->name, launch);
+            if (!result) device->report(result);
+            return code_of(result.status);
+        });
     return CUDA_SUCCESS;
 }
 }  // namespace

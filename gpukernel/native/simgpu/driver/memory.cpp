@@ -2,7 +2,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "state.h"
+#include "array.h"
+#include "managed.h"
 
 using namespace gpukernel::simgpu;
 
@@ -21,56 +22,50 @@ bool pinned(Device* device, const void* pointer, size_t bytes) {
     return reinterpret_cast<uint64_t>(pointer) + bytes <= it->first + it->second;
 }
 
-bool outside(Device* device, CUdeviceptr address, size_t bytes) {
-    return bytes && !device->memory->valid(address, bytes);
+bool outside(Device* device, CUdeviceptr address, size_t bytes, bool writing = false) {
+    return bytes && !device->memory->valid(address, bytes, writing);
 }
 
-// Runs now where nothing is queued, else in its place in the queue.
-CUresult in_order(Device* device, Stream* stream, std::function<void()> work) {
-    note(stream, device->queue.submit([work = std::move(work)] {
-        work();
-        return CUDA_SUCCESS;
-    }));
-    return CUDA_SUCCESS;
+// What a pointer is a part of: an allocation, or one mapping of physical memory.
+std::optional<DeviceMemory::Block> block_of(Device* device, CUdeviceptr address) {
+    auto block = device->memory->find(address);
+    if (auto mapping = block ? device->memory->virtual_memory().mapping(address) : std::nullopt)
+        return DeviceMemory::Block{mapping->address, mapping->bytes};
+    return block;
 }
 
-CUresult wait_and(Device* device, const std::function<void()>& work) {
-    CUresult error = device->synchronize();
-    if (error == CUDA_SUCCESS) work();
-    return error;
-}
+constexpr size_t SMALL = 64 << 10;
+constexpr size_t MOST_STAGED = 64 << 20;
+std::atomic<size_t> staged{0};  // bytes that were taken from pageable memory and are not copied yet
 
-CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, const void* source,
-                   size_t bytes) {
-    if (outside(device, destination, bytes) || (bytes && !source)) return CUDA_ERROR_INVALID_VALUE;
-    if (device->queue.idle()) {
-        std::memcpy(at(destination), source, bytes);
-        return CUDA_SUCCESS;
-    }
-    if (pinned(device, source, bytes))
+CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, const void* source, size_t bytes,
+                   bool wait) {
+    if (outside(device, destination, bytes, true) || (bytes && !source)) return CUDA_ERROR_INVALID_VALUE;
+    const bool busy = !schedule().idle(*stream), from_pinned = pinned(device, source, bytes);
+    if (from_pinned && !wait && (busy || bytes > SMALL))
         return in_order(device, stream, [=] { std::memcpy(at(destination), source, bytes); });
     // Pageable memory may change as soon as the call returns: take the bytes now, as CUDA does, and like it
     // ("API synchronization behavior") wait with more than 64 KiB, so that a queue of copies stays small.
-    if (bytes > 64 << 10) {
-        device->queue.wait_all();
-        std::memcpy(at(destination), source, bytes);
-        return CUDA_SUCCESS;
+    if (busy && !from_pinned && bytes <= SMALL && staged < MOST_STAGED) {
+        staged += bytes;
+        std::shared_ptr<char> taken(new char[bytes], [bytes](char* p) { delete[] p, staged -= bytes; });
+        std::memcpy(taken.get(), source, bytes);
+        return in_order(device, stream, [=] { std::memcpy(at(destination), taken.get(), bytes); });
     }
-    auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(source),
-                                                      static_cast<const char*>(source) + bytes);
-    return in_order(device, stream, [=] { std::memcpy(at(destination), staged->data(), bytes); });
+    schedule().perform(*stream, [=] { std::memcpy(at(destination), source, bytes); });
+    return device->sticky_error();
 }
 
 CUresult to_host(Device* device, Stream* stream, void* destination, CUdeviceptr source, size_t bytes) {
     if (outside(device, source, bytes) || (bytes && !destination)) return CUDA_ERROR_INVALID_VALUE;
     if (pinned(device, destination, bytes))
         return in_order(device, stream, [=] { std::memcpy(destination, at(source), bytes); });
-    return wait_and(device, [=] { std::memcpy(destination, at(source), bytes); });
+    return wait_and(device, stream, [=] { std::memcpy(destination, at(source), bytes); });
 }
 
 CUresult on_the_device(Device* device, Stream* stream, CUdeviceptr destination, CUdeviceptr source,
                        size_t bytes) {
-    if (outside(device, destination, bytes) || outside(device, source, bytes))
+    if (outside(device, destination, bytes, true) || outside(device, source, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     return in_order(device, stream, [=] { std::memmove(at(destination), at(source), bytes); });
 }
@@ -78,7 +73,7 @@ CUresult on_the_device(Device* device, Stream* stream, CUdeviceptr destination, 
 CUresult anywhere(Device* device, Stream* stream, CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
     bool to = on_device(device, at(destination)), from = on_device(device, at(source));
     if (to && from) return on_the_device(device, stream, destination, source, bytes);
-    if (to) return to_device(device, stream, destination, at(source), bytes);
+    if (to) return to_device(device, stream, destination, at(source), bytes, false);
     if (from) return to_host(device, stream, at(destination), source, bytes);
     return in_order(device, stream, [=] { std::memmove(at(destination), at(source), bytes); });
 }
@@ -92,7 +87,8 @@ CUresult fill(CUstream handle, CUdeviceptr address, size_t pitch, T value, size_
     if (!width || !height) return CUDA_SUCCESS;
     // Rows that overlap would take as long as their number says, whatever the memory.
     if (height > 1 && (pitch % sizeof(T) || pitch / sizeof(T) < width)) return CUDA_ERROR_INVALID_VALUE;
-    if (outside(device, address, (height - 1) * pitch + width * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
+    if (outside(device, address, (height - 1) * pitch + width * sizeof(T), true))
+        return CUDA_ERROR_INVALID_VALUE;
     return in_order(device, stream, [=] {
         for (size_t row = 0; row < height; ++row) {
             T* to = reinterpret_cast<T*>(address + row * pitch);
@@ -103,34 +99,39 @@ CUresult fill(CUstream handle, CUdeviceptr address, size_t pitch, T value, size_
 
 struct Side {
     CUmemorytype type;
+    CUarray array;
     uint64_t base;
     size_t pitch, height, x, y, z;
 };
 
-Side side(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t height, size_t x,
-          size_t y, size_t z) {
+Side side(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, size_t pitch, size_t height,
+          size_t x, size_t y, size_t z) {
     uint64_t base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device;
-    return {type, base, pitch, height, x, y, z};
+    return {type, array, base, pitch, height, x, y, z};
 }
 
 CUresult copy_box(CUstream handle, Side from, Side to, size_t width, size_t height, size_t depth) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(handle, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (from.type == CU_MEMORYTYPE_ARRAY || to.type == CU_MEMORYTYPE_ARRAY)
-        return gpukernel::unsupported("a copy of a CUDA array");
     if (!width || !height || !depth) return CUDA_SUCCESS;
     for (Side* s : {&from, &to}) {
+        if (s->type == CU_MEMORYTYPE_ARRAY) {
+            CUresult error = rows_of(device, s->array, s->x, s->y, s->z, width, height, depth, s->base,
+                                     s->pitch, s->height);
+            if (error != CUDA_SUCCESS) return error;
+            continue;
+        }
         if (!s->pitch) s->pitch = s->x + width;
         if (!s->height) s->height = s->y + height;
         uint64_t first = s->base + (s->z * s->height + s->y) * s->pitch + s->x;
         size_t span = ((depth - 1) * s->height + height - 1) * s->pitch + width;
         bool device_side = s->type == CU_MEMORYTYPE_DEVICE ||
                            (s->type == CU_MEMORYTYPE_UNIFIED && on_device(device, at(first)));
-        if (device_side && outside(device, first, span)) return CUDA_ERROR_INVALID_VALUE;
+        if (device_side && outside(device, first, span, s == &to)) return CUDA_ERROR_INVALID_VALUE;
         s->base = first;
     }
-    return wait_and(device, [=] {
+    return wait_and(device, stream, [=] {
         for (size_t z = 0; z < depth; ++z)
             for (size_t y = 0; y < height; ++y)
                 std::memmove(at(to.base + (z * to.height + y) * to.pitch),
@@ -140,18 +141,20 @@ CUresult copy_box(CUstream handle, Side from, Side to, size_t width, size_t heig
 
 CUresult copy_2d(CUstream stream, const CUDA_MEMCPY2D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    return copy_box(
-        stream, side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, 0, p->srcXInBytes, p->srcY, 0),
-        side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, 0, p->dstXInBytes, p->dstY, 0),
-        p->WidthInBytes, p->Height, 1);
+    return copy_box(stream,
+                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray, p->srcPitch, 0,
+                         p->srcXInBytes, p->srcY, 0),
+                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray, p->dstPitch, 0,
+                         p->dstXInBytes, p->dstY, 0),
+                    p->WidthInBytes, p->Height, 1);
 }
 
 CUresult copy_3d(CUstream stream, const CUDA_MEMCPY3D* p) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     return copy_box(stream,
-                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcPitch, p->srcHeight,
+                    side(p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray, p->srcPitch, p->srcHeight,
                          p->srcXInBytes, p->srcY, p->srcZ),
-                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstPitch, p->dstHeight,
+                    side(p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray, p->dstPitch, p->dstHeight,
                          p->dstXInBytes, p->dstY, p->dstZ),
                     p->WidthInBytes, p->Height, p->Depth);
 }
@@ -178,13 +181,15 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr dptr) {
     if (!dptr) return CUDA_SUCCESS;
     CUresult error = device->synchronize();
     if (error != CUDA_SUCCESS) return error;
-    return device->memory->free(dptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!device->memory->free(dptr)) return CUDA_ERROR_INVALID_VALUE;
+    forget_managed(device, dptr);
+    return CUDA_SUCCESS;
 }
 
 // Stream-ordered allocation, without a pool of its own: memory is there at once and goes back in order.
 CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
+    GPUKERNEL_HERE(device);
     Stream* stream;
-    if (!driver()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     return cuMemAlloc(dptr, bytesize);
 }
@@ -196,6 +201,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     if (!dptr) return CUDA_SUCCESS;
     auto block = device->memory->find(dptr);
     if (!block || block->address != dptr) return CUDA_ERROR_INVALID_VALUE;
+    forget_managed(device, dptr);
     return in_order(device, stream, [=] { device->memory->free(dptr); });
 }
 
@@ -209,7 +215,7 @@ CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
 
 CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
     GPUKERNEL_HERE(device);
-    auto block = device->memory->find(dptr);
+    auto block = block_of(device, dptr);
     if (!block) return CUDA_ERROR_NOT_FOUND;
     if (pbase) *pbase = block->address;
     if (psize) *psize = block->bytes;
@@ -263,12 +269,12 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
 
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
     GPUKERNEL_HERE(device);
-    return to_device(device, nullptr, dstDevice, srcHost, ByteCount);
+    return to_device(device, current_context()->legacy.get(), dstDevice, srcHost, ByteCount, true);
 }
 CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_HERE(device);
     if (outside(device, srcDevice, ByteCount) || (ByteCount && !dstHost)) return CUDA_ERROR_INVALID_VALUE;
-    return wait_and(device, [=] { std::memcpy(dstHost, at(srcDevice), ByteCount); });
+    return wait_and(device, nullptr, [=] { std::memcpy(dstHost, at(srcDevice), ByteCount); });
 }
 CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_HERE(device);
@@ -276,8 +282,10 @@ CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 }
 CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
     GPUKERNEL_HERE(device);
-    CUresult error = anywhere(device, nullptr, dst, src, ByteCount);
-    return error == CUDA_SUCCESS ? device->synchronize() : error;
+    Stream* const stream = current_context()->legacy.get();
+    if (CUresult error = anywhere(device, stream, dst, src, ByteCount); error != CUDA_SUCCESS) return error;
+    schedule().wait(*stream);
+    return device->told();
 }
 
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
@@ -285,7 +293,7 @@ CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, s
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    return to_device(device, stream, dstDevice, srcHost, ByteCount);
+    return to_device(device, stream, dstDevice, srcHost, ByteCount, false);
 }
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
     GPUKERNEL_HERE(device);
@@ -360,7 +368,7 @@ CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr p, size_t pitch, unsigned int va
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     GPUKERNEL_HERE(device);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
-    auto block = device->memory->find(ptr);
+    auto block = block_of(device, ptr);
     bool host = !block && pinned(device, at(ptr), 1);
     if (!block && !host) return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
@@ -375,14 +383,14 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
             *static_cast<CUdeviceptr*>(data) = ptr;
             break;
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-            if (!host) return CUDA_ERROR_INVALID_VALUE;
+            if (!host && !is_managed(device, ptr)) return CUDA_ERROR_INVALID_VALUE;
             *static_cast<void**>(data) = at(ptr);
             break;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
             *static_cast<unsigned long long*>(data) = block ? block->address : ptr;
             break;
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-            *static_cast<unsigned*>(data) = 0;
+            *static_cast<unsigned*>(data) = is_managed(device, ptr);
             break;
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
             *static_cast<int*>(data) = device->index;

@@ -87,6 +87,7 @@ CUresult unload(void* handle) {
     if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
     CUresult error = loaded->device->synchronize();
     driver()->modules.remove(loaded);
+    drop_references(*loaded);
     for (auto& function : loaded->functions) driver()->functions.remove(function.get());
     delete loaded;
     return error;
@@ -147,7 +148,7 @@ CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* ha
             *value = f->info->static_shared_bytes;
             break;
         case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
-            *value = 0;
+            *value = f->info->constant_bytes;
             break;
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
             *value = f->info->local_bytes;

@@ -43,80 +43,15 @@ bool sticky(CUresult code) {
            code == CUDA_ERROR_LAUNCH_FAILED || code == CUDA_ERROR_ASSERT;
 }
 
-Queue::~Queue() {
-    {
-        std::lock_guard lock(queue_mutex_);
-        stopping_ = true;
-    }
-    arrived_.notify_all();
-    if (thread_.joinable()) thread_.join();
-}
-
-uint64_t Queue::submit(std::function<CUresult()> work) {
-    // Whoever is far ahead works off some of it: what waits takes memory, and staged copies take much of it.
-    if (const uint64_t before = last(); before >= MOST_WAITING && !inside()) wait(before - MOST_WAITING + 1);
-    uint64_t ticket;
-    bool wake;
-    {
-        std::lock_guard lock(queue_mutex_);
-        work_.push_back(std::move(work));
-        ticket = submitted_.fetch_add(1) + 1;
-        wake = work_.size() == 1;
-        if (!started_) {
-            started_ = true;
-            thread_ = std::thread(&Queue::background, this);
-        }
-    }
-    if (wake) arrived_.notify_one();
-    return ticket;
-}
-
-void Queue::run_one() {  // under run_mutex_
-    std::function<CUresult()> work;
-    {
-        std::lock_guard lock(queue_mutex_);
-        if (work_.empty()) return;
-        work = std::move(work_.front());
-        work_.pop_front();
-    }
-    if (sticky_.load() == CUDA_SUCCESS) {
-        runner_.store(std::this_thread::get_id());
-        CUresult result = work();
-        runner_.store({});
-        CUresult none = CUDA_SUCCESS;
-        if (result != CUDA_SUCCESS) {
-            if (sticky(result)) sticky_.store(result);
-            pending_.compare_exchange_strong(none, result);
-        }
-    }
-    work = nullptr;
-    finished_.fetch_add(1, std::memory_order_release);
-}
-
-void Queue::background() {
-    for (;;) {
-        {
-            std::unique_lock lock(queue_mutex_);
-            arrived_.wait(lock, [&] { return stopping_ || !work_.empty(); });
-            if (stopping_) return;
-        }
-        std::lock_guard running(run_mutex_);
-        run_one();
-    }
-}
-
-void Queue::wait(uint64_t ticket) {
-    while (!done(ticket)) {
-        std::lock_guard running(run_mutex_);
-        if (!done(ticket)) run_one();
-    }
-}
-
-void Queue::wait_all() { wait(last()); }
-
-CUresult Queue::take_error() {
-    if (CUresult error = sticky_.load(); error != CUDA_SUCCESS) return error;
+CUresult Device::take_error() {
+    if (CUresult error = sticky_error(); error != CUDA_SUCCESS) return error;
     return pending_.exchange(CUDA_SUCCESS);
+}
+
+void Device::failed(CUresult error) {
+    CUresult none = CUDA_SUCCESS;
+    if (sticky(error)) sticky_.store(error);
+    pending_.compare_exchange_strong(none, error);
 }
 
 void Device::flush_printed() {
@@ -142,29 +77,55 @@ void Device::report(const Result& fault) {
     flush_printed();
 }
 
-CUresult Device::synchronize() {
-    queue.wait_all();
+CUresult Device::told() {
     flush_printed();
-    return queue.take_error();
+    return take_error();
+}
+
+CUresult Device::synchronize() {
+    schedule().wait_all(*this);
+    return told();
 }
 
 Here here() {
     if (!driver()) return {nullptr, CUDA_ERROR_NOT_INITIALIZED};
+    if (inside_host_function) return {nullptr, CUDA_ERROR_NOT_PERMITTED};
     Context* context = current_context();
     if (!context) return {nullptr, CUDA_ERROR_INVALID_CONTEXT};
-    if (context->device->queue.inside()) return {nullptr, CUDA_ERROR_NOT_PERMITTED};  // from a host function
-    return {context->device, context->device->queue.sticky_error()};
+    return {context->device, context->device->sticky_error()};
 }
 
+namespace {
+// This thread's own default stream in a context, which is told by its legacy stream.
+Stream* per_thread_stream(Context* context) {
+    thread_local std::vector<std::shared_ptr<Stream>> mine;
+    for (const auto& stream : mine)
+        if (stream->legacy == context->legacy) return stream.get();
+    return mine.emplace_back(std::make_shared<Stream>(context->device, context, context->legacy, 0, 0)).get();
+}
+}  // namespace
+
 bool stream_of(CUstream handle, Stream*& stream) {
-    stream = nullptr;
-    if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) return true;
-    stream = driver()->streams.get<Stream>(handle);
+    Context* const context = current_context();
+    if (!context) return false;
+    if (handle == nullptr || handle == CU_STREAM_LEGACY)
+        stream = context->legacy.get();
+    else if (handle == CU_STREAM_PER_THREAD)
+        stream = per_thread_stream(context);
+    else
+        stream = driver()->streams.get<Stream>(handle);
     return stream != nullptr;
 }
 
-void note(Stream* stream, uint64_t ticket) {
-    if (stream) stream->last.store(ticket, std::memory_order_release);
+CUresult in_order(Device* device, Stream* stream, std::function<void()> work) {
+    schedule().submit(stream ? *stream : *current_context()->legacy, Engine::copies,
+                      [work = std::move(work)] { return work(), CUDA_SUCCESS; });
+    return CUDA_SUCCESS;
+}
+
+CUresult wait_and(Device* device, Stream* stream, const std::function<void()>& work) {
+    schedule().perform(stream ? *stream : *current_context()->legacy, work);
+    return device->told();
 }
 
 }  // namespace gpukernel::simgpu

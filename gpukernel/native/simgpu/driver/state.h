@@ -1,25 +1,23 @@
-// What the driver API's functions share: devices, the one context of each, the queue of work, and how an
-// `CUstream`, `CUevent`, `CUfunction` … is told from a stray pointer.
+// What the driver API's functions share: devices, contexts, and how a `CUstream`, `CUevent`, `CUfunction` …
+// is told from a stray pointer.
 #pragma once
 
 #include <cuda.h>
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "../engine.h"
 #include "models.h"
+#include "schedule.h"
+#include "texture_table.h"
 
 namespace gpukernel {
 CUresult unsupported(const char* name);  // says so once on stderr
@@ -27,48 +25,15 @@ CUresult unsupported(const char* name);  // says so once on stderr
 
 namespace gpukernel::simgpu {
 
-using Clock = std::chrono::steady_clock;
-
 void log_line(const std::string& text);  // one line on stderr
 CUresult code_of(Status status);
 bool sticky(CUresult code);
-
-// Work of one device, in the order of submission.  All streams share it: the order in which work was
-// submitted is one that the rules of streams and events allow, so nothing that is correct on a GPU deadlocks
-// or sees other results here. Whoever waits works: a synchronising caller takes work from the queue itself,
-// so a launch and a wait for it need no switch of threads.
-class Queue {
-  public:
-    ~Queue();
-    uint64_t submit(std::function<CUresult()> work);
-    void wait(uint64_t ticket);
-    void wait_all();
-    bool done(uint64_t ticket) const { return finished_.load(std::memory_order_acquire) >= ticket; }
-    uint64_t last() const { return submitted_.load(std::memory_order_acquire); }
-    bool idle() const { return done(last()); }
-    bool inside() const { return runner_.load() == std::this_thread::get_id(); }
-
-    CUresult sticky_error() const { return sticky_.load(std::memory_order_acquire); }
-    CUresult take_error();  // the first error of finished work, told once unless it is sticky
-
-  private:
-    static constexpr uint64_t MOST_WAITING = 1024;
-    void run_one();
-    void background();
-    std::mutex queue_mutex_, run_mutex_;
-    std::condition_variable arrived_;
-    std::deque<std::function<CUresult()>> work_;
-    std::thread thread_;
-    bool started_ = false, stopping_ = false;
-    std::atomic<uint64_t> submitted_{0}, finished_{0};
-    std::atomic<CUresult> sticky_{CUDA_SUCCESS}, pending_{CUDA_SUCCESS};
-    std::atomic<std::thread::id> runner_{};
-};
 
 struct Loaded {  // a module or a library: the same thing under two names
     std::unique_ptr<Module> image;
     struct Device* device = nullptr;
     std::vector<std::unique_ptr<struct Kernel>> functions;
+    std::vector<std::shared_ptr<struct Reference>> references;  // to textures and surfaces (texture.cpp)
     std::mutex mutex;
 };
 
@@ -81,28 +46,27 @@ struct Kernel {
     int carveout = -1;
 };
 
-struct Stream {
-    struct Device* device;
-    unsigned flags;
-    int priority;
-    std::atomic<uint64_t> last{0};
-    unsigned long long id;
-};
-
 struct Event {
     struct Device* device;
     unsigned flags;
     std::mutex mutex;
-    uint64_t ticket = 0;
     bool recorded = false;
+    Place place;  // passed when it is recorded
     std::shared_ptr<Clock::time_point> when;
 };
 
 struct Device {
     int index;
+    int place = 0;        // among the machine's devices, of which this process may see fewer
+    bool listed = false;  // among the device's processes
     const Model* model;
     std::unique_ptr<DeviceMemory> memory;
-    Queue queue;
+    TextureTable textures;
+    // The schedule's: pieces of work of each Engine, and time with any, which is added up where somebody
+    // asks.
+    int running[3] = {}, working = 0;
+    Clock::time_point busy_since{};
+    std::atomic<uint64_t>* busy_nanoseconds = nullptr;  // before the first work
     std::mutex mutex;
     int retained = 0;     // of the primary context
     std::string printed;  // by kernels, until the next synchronisation
@@ -111,13 +75,21 @@ struct Device {
     size_t limits[16] = {1024, 1 << 20, 8 << 20};
     void flush_printed();
     void report(const Result& fault);  // where the program's own output goes: the person sees it
-    CUresult synchronize();
+    CUresult synchronize();            // waits for all that was submitted to any stream
+    CUresult told();                   // after a wait: what kernels printed goes out, an error comes back
+    void failed(CUresult error);       // of a piece of work
+    CUresult sticky_error() const { return sticky_.load(std::memory_order_acquire); }
+    CUresult take_error();  // the first error of finished work, told once unless it is sticky
+
+  private:
+    std::atomic<CUresult> sticky_{CUDA_SUCCESS}, pending_{CUDA_SUCCESS};
 };
 
-struct Context {  // primary or created: all contexts of a device share its memory and its queue
+struct Context {  // primary or created: all contexts of a device share its memory
     Device* device;
     bool primary;
     unsigned flags;
+    std::shared_ptr<Stream> legacy = std::make_shared<Stream>(device, this, nullptr, 0, 0);
 };
 
 // Live objects, so that a wrong handle is CUDA_ERROR_INVALID_HANDLE and not a crash.
@@ -147,7 +119,7 @@ class Handles {
 struct Driver {
     std::vector<std::unique_ptr<Device>> devices;
     std::vector<std::unique_ptr<Context>> primaries;
-    Handles contexts, streams, events, modules, functions, links;
+    Handles contexts, streams, events, modules, functions, links, arrays, mipmaps, references;
 };
 Driver* driver();  // nullptr before cuInit
 
@@ -167,8 +139,16 @@ Here here();
     ::gpukernel::simgpu::Device* const device = here_.device;            \
     (void)device
 
-// nullptr, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are the device's own; false for a handle that is none.
+// nullptr and CU_STREAM_LEGACY are the current context's, CU_STREAM_PER_THREAD this thread's in it; false for
+// a handle that is none.
 bool stream_of(CUstream handle, Stream*& stream);
-void note(Stream* stream, uint64_t ticket);
+
+// Work of the host on memory: in the stream's order, or done when the call returns.  A null stream is the
+// legacy one.
+CUresult in_order(Device* device, Stream* stream, std::function<void()> work);
+CUresult wait_and(Device* device, Stream* stream, const std::function<void()>& work);
+
+void drop_references(Loaded& loaded);                          // before its module goes
+bool texture_limit(CUdevice_attribute attribute, int& value);  // the largest textures and surfaces
 
 }  // namespace gpukernel::simgpu

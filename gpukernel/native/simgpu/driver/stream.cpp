@@ -1,31 +1,41 @@
 // Streams, events, host functions (driver API chapters "Stream Management" and "Event Management").
+#include <utility>
+
 #include "state.h"
 
 using namespace gpukernel::simgpu;
 
 namespace {
-std::atomic<unsigned long long> next_stream_id{16};
-
 CUresult host_function(CUstream hStream, std::function<void()> function) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    note(stream, device->queue.submit([device, function = std::move(function)] {
+    schedule().submit(*stream, Engine::host_functions, [device, function = std::move(function)] {
         device->flush_printed();
+        inside_host_function = true;
         function();
+        inside_host_function = false;
         return CUDA_SUCCESS;
-    }));
+    });
     return CUDA_SUCCESS;
 }
 
 Event* event_of(CUevent handle) { return driver() ? driver()->events.get<Event>(handle) : nullptr; }
+
+Place place_of(Event& event) {  // where it was last recorded; one that never was is passed
+    std::lock_guard lock(event.mutex);
+    return event.place;
+}
 }  // namespace
 
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) {
     GPUKERNEL_HERE(device);
     if (!phStream || flags & ~CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    auto* stream = new Stream{device, flags, std::min(0, std::max(-5, priority)), {0}, next_stream_id++};
-    *phStream = reinterpret_cast<CUstream>(driver()->streams.add(stream));
+    Context* const context = current_context();
+    auto stream = std::make_shared<Stream>(device, context, context->legacy, flags,
+                                           std::min(0, std::max(-5, priority)));
+    stream->open = stream;
+    *phStream = reinterpret_cast<CUstream>(driver()->streams.add(stream.get()));
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) {
@@ -36,8 +46,8 @@ CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
     GPUKERNEL_HERE(device);
     auto* stream = driver()->streams.get<Stream>(hStream);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    driver()->streams.remove(stream);
-    delete stream;  // its work is in the device's queue and holds nothing of it
+    // Its work goes on, and keeps it until it is done.
+    if (driver()->streams.remove(stream)) std::shared_ptr<Stream>(std::move(stream->open)).reset();
     return CUDA_SUCCESS;
 }
 
@@ -45,33 +55,35 @@ CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int* priority) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    *priority = stream ? stream->priority : 0;
+    *priority = stream->priority;
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int* flags) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    *flags = stream ? stream->flags : 0;
+    *flags = stream->flags;
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    *streamId = stream ? stream->id : 1 + device->index;
+    *streamId = stream->id;
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    *pctx = reinterpret_cast<CUcontext>(current_context());
+    *pctx = reinterpret_cast<CUcontext>(stream->context);
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetDevice(CUstream hStream, CUdevice* device_out) {
     GPUKERNEL_HERE(device);
-    *device_out = device->index;
+    Stream* stream;
+    if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    *device_out = stream->device->index;
     return CUDA_SUCCESS;
 }
 
@@ -79,30 +91,34 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    Device* const its = stream ? stream->device : device;
-    its->queue.wait(stream ? stream->last.load() : its->queue.last());
-    its->flush_printed();
-    return its->queue.take_error();
+    schedule().wait(*stream);
+    return stream->device->told();
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
-    Device* const its = stream ? stream->device : device;
-    if (!its->queue.done(stream ? stream->last.load() : its->queue.last())) return CUDA_ERROR_NOT_READY;
-    its->flush_printed();
-    return its->queue.take_error();
+    return schedule().idle(*stream) ? stream->device->told() : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
     GPUKERNEL_HERE(device);
     Stream* stream;
-    if (!stream_of(hStream, stream) || !event_of(hEvent)) return CUDA_ERROR_INVALID_HANDLE;
-    return CUDA_SUCCESS;  // whatever the event stands for was submitted before what follows, and so runs
-                          // before it
+    Event* const event = event_of(hEvent);
+    if (!stream_of(hStream, stream) || !event) return CUDA_ERROR_INVALID_HANDLE;
+    schedule().wait_for(*stream, place_of(*event));
+    return CUDA_SUCCESS;
 }
 
+// Nothing is captured here, so the mode is only kept.
+CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    static thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (!mode || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    std::swap(*mode, current);
+    return CUDA_SUCCESS;
+}
 CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
     GPUKERNEL_HERE(device);
     if (!captureStatus) return CUDA_ERROR_INVALID_VALUE;
@@ -134,16 +150,13 @@ CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream) {
     GPUKERNEL_HERE(device);
     Event* event = event_of(hEvent);
     Stream* stream;
-    if (!event || !stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event || !stream_of(hStream, stream) || stream->device != event->device)
+        return CUDA_ERROR_INVALID_HANDLE;
     auto when = std::make_shared<Clock::time_point>();
+    const Place place = schedule().mark(*stream, when);
     std::lock_guard lock(event->mutex);
-    event->when = when;
+    event->when = when, event->place = place;
     event->recorded = true;
-    event->ticket = device->queue.submit([when] {
-        *when = Clock::now();
-        return CUDA_SUCCESS;
-    });
-    note(stream, event->ticket);
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
@@ -154,22 +167,16 @@ CUresult CUDAAPI cuEventQuery(CUevent hEvent) {
     GPUKERNEL_HERE(device);
     Event* event = event_of(hEvent);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    std::lock_guard lock(event->mutex);
-    return event->device->queue.done(event->ticket) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return place_of(*event).passed() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent hEvent) {
     GPUKERNEL_HERE(device);
     Event* event = event_of(hEvent);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    uint64_t ticket;
-    {
-        std::lock_guard lock(event->mutex);
-        ticket = event->ticket;
-    }
-    event->device->queue.wait(ticket);
-    event->device->flush_printed();
-    return event->device->queue.take_error();
+    Device* const its = event->device;
+    schedule().wait(place_of(*event));
+    return its->told();
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent hEvent) {
@@ -193,8 +200,7 @@ CUresult CUDAAPI cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUeven
         std::lock(first, second);
     if (!start->recorded || !end->recorded || (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!start->device->queue.done(start->ticket) || !end->device->queue.done(end->ticket))
-        return CUDA_ERROR_NOT_READY;
+    if (!start->place.passed() || !end->place.passed()) return CUDA_ERROR_NOT_READY;
     *pMilliseconds = std::chrono::duration<float, std::milli>(*end->when - *start->when).count();
     return CUDA_SUCCESS;
 }

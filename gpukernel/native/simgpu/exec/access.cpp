@@ -65,9 +65,13 @@ std::string neighbourhood(const Warp& warp, uint64_t address) {
     const bool misaligned = status == Status::misaligned_address;
     std::string text = std::string(misaligned ? "Misaligned " : "Invalid ") + window(space) + " " +
                        kinds[static_cast<int>(op.access)] + " of size " + std::to_string(size) + " bytes " +
-                       place(warp, lane, op.line) + ": address " + hexadecimal(address) +
-                       (misaligned ? " is misaligned" : " is out of bounds");
-    if (!misaligned && space == Space::global) text += neighbourhood(warp, address);
+                       place(warp, lane, op.line) + ": address " + hexadecimal(address) + " ";
+    const std::string trouble =
+        misaligned || space != Space::global
+            ? std::string()
+            : warp.launch->memory->virtual_memory().trouble(address, size, op.access != Access::read);
+    text += misaligned ? "is misaligned" : trouble.empty() ? "is out of bounds" : trouble;
+    if (!misaligned && space == Space::global && trouble.empty()) text += neighbourhood(warp, address);
     if (!misaligned && space == Space::shared)
         text += ", the block has " + std::to_string(warp.shared_bytes) + " bytes";
     throw Fault{status, text};
@@ -136,8 +140,10 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
                     cached |= at >= c.lo && at + size <= c.hi && at + size >= at;
                 if (!cached) {
                     auto block = warp.launch->memory->find(at);
-                    if (!block || size > block->bytes - (at - block->address))
+                    if (!block || size > block->bytes - (at - block->address) ||
+                        (!block->writable && op.access != Access::read))
                         fault(warp, op, lane, Status::illegal_address, Space::global, at, size);
+                    if (!block->writable) continue;  // the cache is for reads and writes
                     warp.cache[1] = warp.cache[0];
                     warp.cache[0] = {block->address, block->address + block->bytes};
                 }

@@ -34,6 +34,7 @@ void BlockState::prepare(LaunchState& state) {
         warp.params = state.params.data();
         warp.param_bytes = state.params.size();
         warp.cache[0] = warp.cache[1] = {};
+        warp.texture = nullptr;
         for (uint32_t lane = 0; lane < kLanes; ++lane) {
             uint32_t t = w * kLanes + lane;
             warp.tid[0][lane] = t % shape.x;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../engine.h"
+#include "texture.h"
 
 namespace gpukernel::simgpu {
 
@@ -109,8 +110,9 @@ struct Function {
     std::vector<SourceLine> sources;
     bool kernel = false;
     std::vector<Op> code;
-    std::vector<char> constants;  // broadcast immediates
-    std::vector<uint32_t> lists;  // vector operands
+    std::vector<char> constants;        // broadcast immediates
+    std::vector<uint32_t> lists;        // vector operands
+    std::vector<TexturePlan> textures;  // texture and surface instructions
     std::vector<CallSite> calls;
     std::vector<std::vector<uint32_t>> tables;  // brx.idx
     std::vector<Slot> params, rets;             // in the local frame
@@ -181,6 +183,8 @@ struct alignas(64) Warp {
     CachedRange cache[2];
     uint32_t known_patterns = 0;  // one bit each
     Pattern patterns[kPatterns + 1];
+    uint64_t texture_handle = 0;  // the last that was looked up in this launch
+    const Texture* texture = nullptr;
     BlockState* block;
     LaunchState* launch;
     uint32_t index;

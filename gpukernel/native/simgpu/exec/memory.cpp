@@ -6,7 +6,7 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "../engine.h"
+#include "address_space.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -47,6 +47,7 @@ class ReservedMemory final : public DeviceMemory {
             if (left) gaps_[address + room] = left;
             live_[address] = bytes;
             used_ += room;
+            if (told_) *told_ = used_;
             return address;
         }
         return std::nullopt;
@@ -59,6 +60,7 @@ class ReservedMemory final : public DeviceMemory {
         uint64_t room = round_up(it->second, kGrain);
         live_.erase(it);
         used_ -= room;
+        if (told_) *told_ = used_;
         clear(address, room);
         auto next = gaps_.lower_bound(address);
         if (next != gaps_.end() && next->first == address + room) {
@@ -98,6 +100,10 @@ class ReservedMemory final : public DeviceMemory {
     }
 
     std::optional<Block> find(uint64_t address) const override {
+        if (address - base_ >= reserved_) {
+            auto run = mapped_.run(address);
+            return run ? std::optional(Block{run->address, run->bytes, run->writable}) : std::nullopt;
+        }
         std::shared_lock lock(mutex_);
         auto it = live_.upper_bound(address);
         if (it == live_.begin()) return std::nullopt;
@@ -120,17 +126,25 @@ class ReservedMemory final : public DeviceMemory {
         }
         return found;
     }
-    bool valid(uint64_t address, size_t bytes) const override {
+    bool valid(uint64_t address, size_t bytes, bool writing) const override {
         auto block = find(address);
-        return block && bytes <= block->bytes - (address - block->address);
+        return block && bytes <= block->bytes - (address - block->address) && (block->writable || !writing);
     }
+    VirtualMemory& virtual_memory() override { return mapped_; }
     size_t capacity() const override { return capacity_; }
     size_t used() const override {
         std::shared_lock lock(mutex_);
         return used_;
     }
 
+    void tell(std::atomic<uint64_t>& used) override {
+        std::unique_lock lock(mutex_);
+        told_ = &used;
+        *told_ = used_;
+    }
+
   private:
+    std::atomic<uint64_t>* told_ = nullptr;
     size_t capacity_;
     uint64_t base_ = 0, reserved_ = 0;
     uint64_t used_ = 0;
@@ -139,6 +153,19 @@ class ReservedMemory final : public DeviceMemory {
     std::mutex heap_mutex_;
     std::map<uint64_t, uint64_t> heap_;
     uint64_t heap_used_ = 0, heap_limit_ = 8 << 20;
+    AddressSpace mapped_{[this](uint64_t bytes) { return take(bytes); },
+                         [this](uint64_t bytes) { give_back(bytes); }};
+
+    bool take(uint64_t bytes) {
+        std::unique_lock lock(mutex_);
+        if (bytes > capacity_ || used_ > capacity_ - bytes) return false;
+        used_ += bytes;
+        return true;
+    }
+    void give_back(uint64_t bytes) {
+        std::unique_lock lock(mutex_);
+        used_ -= bytes;
+    }
 
     // Whole pages go back to the host, the edges are zeroed: the next owner reads nothing of the last.
     static void clear(uint64_t address, uint64_t bytes) {

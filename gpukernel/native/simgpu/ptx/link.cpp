@@ -27,6 +27,8 @@ class Image final : public Module {
         return f ? &f->info : nullptr;
     }
     const std::vector<GlobalInfo>& globals() const override { return globals_; }
+    const std::vector<GlobalInfo>& texture_references() const override { return textures_; }
+    const std::vector<GlobalInfo>& surface_references() const override { return surfaces_; }
     Result run(std::string_view name, const Launch& launch) override {
         const Function* f = find(name);
         if (!f) return {Status::not_found, "no kernel named '" + std::string(name) + "'"};
@@ -40,9 +42,11 @@ class Image final : public Module {
     int multiprocessors_;
     Program program_;
     std::vector<std::string> kernels_;
-    std::vector<GlobalInfo> globals_;
+    std::vector<GlobalInfo> globals_, textures_, surfaces_;
     std::vector<uint64_t> owned_;
     std::vector<std::pair<const Variable*, uint64_t>> placed_;  // only while it is linked
+
+    uint32_t constant_bytes_ = 0;
 
     const Function* find(std::string_view name) const {
         for (const auto& f : program_.functions)
@@ -66,7 +70,9 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
                                   "no device memory for variable '" + v.name + "'"};
             owned_.push_back(*address);
             placed_.emplace_back(&v, *address);
-            globals_.push_back({v.name, *address, v.bytes()});
+            auto& list = v.type == Type::texref ? textures_ : v.type == Type::surfref ? surfaces_ : globals_;
+            list.push_back({v.name, *address, v.bytes()});
+            if (v.where == Where::constant) constant_bytes_ += v.bytes();
             symbols[v.name] = {Symbol::global, *address};
         }
 }
@@ -121,6 +127,7 @@ void Image::stacks() {
         kernel->info.local_bytes = kernel->local_bytes;
         kernel->info.registers = std::clamp(kernel->register_bytes / 128, 8u, 255u);
         kernel->info.static_shared_bytes = kernel->shared_bytes;
+        kernel->info.constant_bytes = constant_bytes_;
     }
 }
 
@@ -140,9 +147,19 @@ void Image::link(std::vector<Unit>& units, std::string& log) {
             trees.push_back(&f);
             program_.functions.push_back(std::make_unique<Function>());
             lay_out_parameters(f, *program_.functions.back());
-            for (const auto& at : f.locations)
-                if (auto file = unit.files.find(at.file); file != unit.files.end())
-                    program_.functions.back()->sources.push_back({at.ptx_line, at.line, file->second});
+            // What NVRTC brings along, texture functions among it, is no place that a person knows: the place
+            // that it was inlined at is, which its first .loc names and those inside it do not.
+            auto brought = [](const std::string& file) {
+                return file.find("__nv_nvrtc_builtin") != std::string::npos;
+            };
+            for (const auto& at : f.locations) {
+                auto file = unit.files.find(at.file), caller = unit.files.find(at.caller_file);
+                if (file == unit.files.end()) continue;
+                const bool inlined = caller != unit.files.end() && brought(file->second);
+                if (inlined && brought(caller->second)) continue;
+                program_.functions.back()->sources.push_back(
+                    {at.ptx_line, inlined ? at.caller_line : at.line, (inlined ? caller : file)->second});
+            }
         }
     // Shared variables of module scope: those that only one kernel names lie in that kernel's part, which
     // begins behind what several functions share.

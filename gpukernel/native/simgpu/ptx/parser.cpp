@@ -17,15 +17,20 @@ constexpr uint32_t kMostAlign = 1u << 16;
 constexpr int kMostNesting = 16;  // of braces in an initialiser
 
 constexpr TypeRow kTypes[] = {
-    {"b8", Type::b8, 1},         {"u8", Type::u8, 1},         {"s8", Type::s8, 1},
-    {"b16", Type::b16, 2},       {"u16", Type::u16, 2},       {"s16", Type::s16, 2},
-    {"f16", Type::f16, 2},       {"bf16", Type::bf16, 2},     {"b32", Type::b32, 4},
-    {"u32", Type::u32, 4},       {"s32", Type::s32, 4},       {"f32", Type::f32, 4},
-    {"f16x2", Type::f16x2, 4},   {"bf16x2", Type::bf16x2, 4}, {"u16x2", Type::u16x2, 4},
-    {"s16x2", Type::s16x2, 4},   {"tf32", Type::tf32, 4},     {"e4m3x2", Type::e4m3x2, 2},
-    {"e5m2x2", Type::e5m2x2, 2}, {"b64", Type::b64, 8},       {"u64", Type::u64, 8},
-    {"s64", Type::s64, 8},       {"f64", Type::f64, 8},       {"b128", Type::b128, 16},
-    {"pred", Type::pred, 4},
+    {"b8", Type::b8, 1},           {"u8", Type::u8, 1},
+    {"s8", Type::s8, 1},           {"b16", Type::b16, 2},
+    {"u16", Type::u16, 2},         {"s16", Type::s16, 2},
+    {"f16", Type::f16, 2},         {"bf16", Type::bf16, 2},
+    {"b32", Type::b32, 4},         {"u32", Type::u32, 4},
+    {"s32", Type::s32, 4},         {"f32", Type::f32, 4},
+    {"f16x2", Type::f16x2, 4},     {"bf16x2", Type::bf16x2, 4},
+    {"u16x2", Type::u16x2, 4},     {"s16x2", Type::s16x2, 4},
+    {"tf32", Type::tf32, 4},       {"e4m3x2", Type::e4m3x2, 2},
+    {"e5m2x2", Type::e5m2x2, 2},   {"b64", Type::b64, 8},
+    {"u64", Type::u64, 8},         {"s64", Type::s64, 8},
+    {"f64", Type::f64, 8},         {"b128", Type::b128, 16},
+    {"pred", Type::pred, 4},       {"texref", Type::texref, 8},
+    {"surfref", Type::surfref, 8}, {"samplerref", Type::samplerref, 8},
 };
 
 // A run of registers, `%r<100>`, takes its names lazily.
@@ -101,11 +106,15 @@ class Parser {
         }
         skip_line();
     }
-    void location() {  // .loc file line column
+    void location() {  // .loc file line column, function_name name, inlined_at file line column
         if (ahead(1).kind == Tok::integer && ahead(2).kind == Tok::integer)
             function_->locations.push_back(
                 {here().line, static_cast<uint32_t>(ahead(1).bits), static_cast<uint32_t>(ahead(2).bits)});
-        skip_line();
+        const uint32_t line = here().line;
+        for (; here().kind != Tok::end && here().line == line; step())
+            if (is("inlined_at") && !function_->locations.empty())
+                function_->locations.back().caller_file = static_cast<uint32_t>(ahead(1).bits),
+                function_->locations.back().caller_line = static_cast<uint32_t>(ahead(2).bits);
     }
 
     void module_item() {
@@ -213,7 +222,11 @@ class Parser {
                     fail("'" + variable.name + "' is too large");
                 expect("]");
             }
-            if (take("=")) {
+            const bool opaque = variable.type == Type::texref || variable.type == Type::surfref ||
+                                variable.type == Type::samplerref;
+            if (opaque && take("=")) {  // names and values: the driver sets them when it binds the reference
+                skip_past("}");
+            } else if (take("=")) {
                 initialisers(variable);
                 if (variable.count == 0) variable.count = variable.init.size();
             }
@@ -500,7 +513,11 @@ class Parser {
                 out.parts.push_back(simple());
                 take(",");
             }
-            return out;
+            if (!take("|")) return out;
+            Operand both{};  // {…}|p
+            both.kind = Operand::pair;
+            both.parts = {std::move(out), simple()};
+            return both;
         }
         if (is("[") && !inside_address) {
             step();

@@ -52,7 +52,10 @@ enum class Type : uint8_t {
     s64,
     f64,
     b128,
-    pred
+    pred,
+    texref,
+    surfref,
+    samplerref
 };
 uint32_t size_of(Type type);
 bool type_named(std::string_view name, Type& type);  // ".u32" or "u32"
@@ -114,7 +117,8 @@ struct FunctionTree {
     std::map<std::string, uint32_t, std::less<>> labels;
     std::map<std::string, std::vector<std::string>, std::less<>> branch_targets;
     struct Location {
-        uint32_t ptx_line, file, line;  // .loc; the file by its number
+        uint32_t ptx_line, file, line;              // .loc; the file by its number
+        uint32_t caller_file = 0, caller_line = 0;  // where it was inlined
     };
     std::vector<Location> locations;
     uint32_t max_threads = 0;

@@ -106,6 +106,12 @@ class Decoder {
     void stack();
     bool grows_stack() const;
     void video();
+    void texture();
+    void texture_query();
+    void surface();
+    uint32_t texture_place(const Operand& address, TexturePlan& plan, Type coordinate);
+    std::vector<uint32_t> gradient(const Operand& o, size_t n);
+    void emit_texture(const std::string& key, Op op, const TexturePlan& plan);
     void address_conversion();
     void control(const std::string& base);
     void barrier();

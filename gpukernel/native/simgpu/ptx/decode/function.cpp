@@ -138,6 +138,9 @@ void Decoder::instruction(const Instruction& in) {
     if (base == "griddepcontrol" || base == "prefetch" || base == "prefetchu" || base == "pmevent" ||
         base == "discard" || base == "applypriority" || base == "setmaxnreg")
         return;
+    if (base == "tex" || base == "tld4") return texture();
+    if (base == "txq" || base == "suq") return texture_query();
+    if (base == "suld" || base == "sust" || base == "sured") return surface();
     if (base == "setp") return set_predicate(false);
     if (base == "set") return set_predicate(true);
     if (base == "cvt") return convert();

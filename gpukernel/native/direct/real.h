@@ -1,0 +1,31 @@
+// The real CUDA driver behind the shim, whichever it is: NVIDIA's, or the simulated GPU's.
+#pragma once
+
+#define __CUDA_API_VERSION_INTERNAL
+#include <string>
+
+#include "cuda_driver.h"
+
+namespace gpukernel::direct {
+
+// What the shim calls of it.  A function that an older driver lacks answers CUDA_ERROR_NOT_SUPPORTED.
+struct Real {
+#define GPUKERNEL_INTERCEPTED(name) decltype(&::name) name;
+#include "called.inc"
+#include "intercepted.inc"
+#undef GPUKERNEL_INTERCEPTED
+};
+extern Real real;
+
+// Why there is no driver; empty where there is one.  It is loaded with this library.
+const std::string& no_driver_because();
+// Beside the driver lies its NVML, which is not the one that this program finds by name.
+const std::string& real_driver_path();
+
+// The names that are passed on, in the order of the table that their functions jump through.
+extern const char* const passed_on[];
+CUresult no_driver();
+
+void complain(const std::string& sentence);  // one line on standard error
+
+}  // namespace gpukernel::direct

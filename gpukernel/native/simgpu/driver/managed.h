@@ -1,0 +1,11 @@
+// Managed memory of a program that loads the simulated GPU itself: device memory is the host's there.
+#pragma once
+
+#include "state.h"
+
+namespace gpukernel::simgpu {
+
+bool is_managed(Device* device, uint64_t address);
+void forget_managed(Device* device, uint64_t address);  // its allocation ends
+
+}  // namespace gpukernel::simgpu

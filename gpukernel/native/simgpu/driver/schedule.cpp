@@ -1,0 +1,301 @@
+#include "schedule.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "state.h"
+
+namespace gpukernel::simgpu {
+
+namespace {
+constexpr int MOST_RUNNING[] = {32, 2, 4};  // of each Engine, on one device
+constexpr int MOST_THREADS = 48;
+constexpr auto REST = std::chrono::seconds(1);  // then a thread goes, but for the last
+constexpr uint64_t MOST_BEHIND = 1024;          // pieces that one stream may have waiting
+constexpr uint64_t MOST_WAITING = 32 << 10;     // and all streams
+
+std::atomic<unsigned long long> next_stream_id{1};
+}  // namespace
+
+thread_local bool inside_host_function = false;
+
+Schedule& schedule() {
+    static Schedule* const only = new Schedule;  // its threads may outlive main
+    return *only;
+}
+
+Stream::Stream(Device* device, Context* context, std::shared_ptr<Stream> legacy, unsigned flags, int priority)
+    : device(device),
+      context(context),
+      legacy(std::move(legacy)),
+      flags(flags),
+      priority(priority),
+      id(next_stream_id++) {}
+
+bool Place::passed() const { return !stream || stream->done(number); }
+
+// What the next piece of `stream` must wait for in other streams.
+std::vector<Place> Schedule::needs(const Stream& stream) const {
+    std::vector<Place> after;
+    if (!stream.legacy) {
+        for (Stream* other : busy_)
+            if (other != &stream && other->blocking() && other->group() == &stream)
+                after.push_back({other->shared_from_this(), other->submitted});
+    } else if (stream.blocking() && !stream.legacy->done(stream.legacy->submitted)) {
+        after.push_back({stream.legacy, stream.legacy->submitted});
+    }
+    return after;
+}
+
+void Schedule::begin(Stream& stream) {
+    ++stream.submitted, ++waiting_;
+    if (!stream.at_work) stream.at_work = stream.shared_from_this(), busy_.insert(&stream);
+}
+
+void Schedule::works(Device& device) {
+    if (device.busy_nanoseconds && device.working++ == 0) device.busy_since = Clock::now();
+}
+void Schedule::rests(Device& device) {
+    if (device.busy_nanoseconds && --device.working == 0)
+        *device.busy_nanoseconds += std::chrono::nanoseconds(Clock::now() - device.busy_since).count();
+}
+
+// One more piece is done: whoever waited for it goes on.
+void Schedule::finish(Stream& stream) {
+    const uint64_t now = stream.finished.load(std::memory_order_relaxed) + 1;
+    stream.finished.store(now, std::memory_order_release);
+    --waiting_;
+    if (now >= stream.wake_at) stream.wake_at = UINT64_MAX, stream.moved.notify_all();
+    for (Stream* held : stream.holds) to_advance_.push_back(held->shared_from_this());
+    stream.holds.clear();
+    if (now == stream.submitted) {
+        busy_.erase(&stream);
+        to_advance_.push_back(std::move(stream.at_work));  // whoever is inside still has it
+    }
+}
+
+// Does what needs no work, and finds out whether the first piece that does can run.
+void Schedule::advance(Stream& first) {
+    to_advance_.push_back(first.shared_from_this());
+    while (!to_advance_.empty()) {
+        const std::shared_ptr<Stream> stream = std::move(to_advance_.back());
+        to_advance_.pop_back();
+        while (!stream->running && !stream->ready && !stream->pieces.empty()) {
+            Stream::Piece& piece = stream->pieces.front();
+            while (!piece.after.empty() && piece.after.back().passed()) piece.after.pop_back();
+            stream->held_by = {};
+            if (!piece.after.empty()) {
+                stream->held_by = piece.after.back();
+                std::vector<Stream*>& held = stream->held_by.stream->holds;
+                if (std::find(held.begin(), held.end(), stream.get()) == held.end())
+                    held.push_back(stream.get());
+                break;
+            }
+            if (piece.work) {
+                stream->ready = true;
+                stream->stamp = ++stamps_;
+                ready_[{stream->priority, stream->stamp}] = stream.get();
+                break;
+            }
+            if (piece.when) *piece.when = Clock::now();
+            stream->pieces.pop_front();
+            finish(*stream);
+        }
+    }
+}
+
+void Schedule::take(Stream& stream) {
+    ready_.erase({stream.priority, stream.stamp});
+    stream.ready = false;
+}
+
+Place Schedule::add(Stream& stream, Stream::Piece piece) {
+    for (Place& place : needs(stream)) piece.after.push_back(std::move(place));
+    begin(stream);
+    stream.pieces.push_back(std::move(piece));
+    Place place{stream.shared_from_this(), stream.submitted};
+    if (stream.pieces.size() == 1 && !stream.running) advance(stream);
+    return place;
+}
+
+// Whoever is far ahead works off some of it: what waits takes memory.
+void Schedule::throttle(Stream& stream, Lock& lock) {
+    const uint64_t most = waiting_ < MOST_WAITING ? MOST_BEHIND : 1;
+    while (!stream.done(stream.submitted - std::min(stream.submitted, most - 1))) {
+        const Place place{stream.shared_from_this(), stream.submitted - most + 1};
+        lock.unlock();
+        wait(place);
+        lock.lock();
+    }
+}
+
+Place Schedule::submit(Stream& stream, Engine engine, Work work) {
+    Lock lock(mutex_);
+    throttle(stream, lock);
+    Place place = add(stream, {std::move(work), engine});
+    call_for_hands();
+    return place;
+}
+
+void Schedule::perform(Stream& stream, const std::function<void()>& work) {
+    Lock lock(mutex_);
+    if (!stream.running && stream.pieces.empty() && needs(stream).empty()) {
+        const std::shared_ptr<Stream> kept = stream.shared_from_this();
+        begin(stream);
+        stream.running = true;
+        works(*stream.device);
+        lock.unlock();
+        if (stream.device->sticky_error() == CUDA_SUCCESS) work();
+        lock.lock();
+        rests(*stream.device);
+        stream.running = false;
+        finish(stream);
+        advance(stream);
+        call_for_hands();
+        return;
+    }
+    const Place place = add(stream, {[&work] { return work(), CUDA_SUCCESS; }});
+    lock.unlock();
+    wait(place);
+}
+
+Place Schedule::mark(Stream& stream, std::shared_ptr<Clock::time_point> when) {
+    Lock lock(mutex_);
+    throttle(stream, lock);
+    Place place = add(stream, {nullptr, Engine::copies, std::move(when)});
+    call_for_hands();
+    return place;
+}
+
+void Schedule::wait_for(Stream& stream, const Place& place) {
+    Lock lock(mutex_);
+    if (place.passed() && stream.legacy) return;  // what the legacy stream does all others wait for
+    throttle(stream, lock);
+    add(stream, {nullptr, Engine::copies, nullptr, {place}});
+    call_for_hands();
+}
+
+bool Schedule::idle(Stream& stream) {
+    Lock lock(mutex_);
+    return stream.done(stream.submitted) && (stream.legacy || needs(stream).empty());
+}
+
+void Schedule::wait(const Place& place) {
+    if (place.passed()) return;
+    Lock lock(mutex_);
+    while (!place.passed()) {
+        Place next = place;
+        while (!next.stream->running && !next.stream->ready) next = Place(next.stream->held_by);
+        if (next.stream->ready) {
+            take(*next.stream);
+            call_for_hands();
+            run(*next.stream, lock);
+        } else {
+            next.stream->wake_at = std::min(next.stream->wake_at, next.number);
+            next.stream->moved.wait(lock);
+        }
+    }
+    call_for_hands();
+}
+
+void Schedule::wait(Stream& stream) {
+    std::vector<Place> places;
+    {
+        Lock lock(mutex_);
+        if (!stream.legacy) places = needs(stream);
+        places.push_back({stream.shared_from_this(), stream.submitted});
+    }
+    for (const Place& place : places) wait(place);
+}
+
+void Schedule::wait_all(const Device& device, const Stream* group) {
+    std::vector<Place> places;
+    {
+        Lock lock(mutex_);
+        for (Stream* stream : busy_)
+            if (stream->device == &device && (!group || stream->group() == group))
+                places.push_back({stream->shared_from_this(), stream->submitted});
+    }
+    for (const Place& place : places) wait(place);
+}
+
+// The first piece of a stream that was ready.
+void Schedule::run(Stream& stream, Lock& lock) {
+    const std::shared_ptr<Stream> kept = stream.shared_from_this();
+    Stream::Piece piece = std::move(stream.pieces.front());
+    stream.pieces.pop_front();
+    stream.running = true;
+    Device& device = *stream.device;
+    int& running = device.running[static_cast<int>(piece.engine)];
+    ++running;
+    works(device);
+    lock.unlock();
+    if (device.sticky_error() == CUDA_SUCCESS)
+        if (const CUresult error = piece.work(); error != CUDA_SUCCESS) device.failed(error);
+    piece = {};
+    lock.lock();
+    --running;
+    rests(device);
+    stream.running = false;
+    finish(stream);
+    advance(stream);
+}
+
+bool Schedule::has_room(const Stream& stream) const {
+    const int engine = static_cast<int>(stream.pieces.front().engine);
+    return stream.device->running[engine] < MOST_RUNNING[engine];
+}
+
+// A thread for each stream that could run and has none on its way.
+void Schedule::call_for_hands() {
+    int wanted = 0;
+    for (const auto& [urgency, stream] : ready_) {
+        if (!has_room(*stream) || ++wanted <= waking_ + starting_) continue;
+        if (resting_ > waking_) {
+            ++waking_;
+            called_.notify_one();
+        } else if (threads_ < MOST_THREADS) {
+            ++threads_, ++starting_;
+            sigset_t all, before;  // signals belong to the program's own threads
+            ::sigfillset(&all);
+            ::pthread_sigmask(SIG_SETMASK, &all, &before);
+            std::thread(&Schedule::serve, this).detach();
+            ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        } else {
+            return;
+        }
+    }
+}
+
+void Schedule::serve() {
+    Lock lock(mutex_);
+    --starting_;
+    for (;;) {
+        const auto next = std::find_if(ready_.begin(), ready_.end(),
+                                       [this](const auto& entry) { return has_room(*entry.second); });
+        if (next != ready_.end()) {
+            Stream& stream = *next->second;
+            take(stream);
+            call_for_hands();
+            run(stream, lock);
+            continue;
+        }
+        auto called = [this] { return waking_ > 0; };
+        ++resting_;
+        if (threads_ == 1)
+            called_.wait(lock, called);
+        else
+            called_.wait_for(lock, REST, called);
+        --resting_;
+        if (waking_ > 0) {
+            --waking_;
+        } else if (threads_ > 1) {
+            --threads_;
+            return;
+        }
+    }
+}
+
+}  // namespace gpukernel::simgpu

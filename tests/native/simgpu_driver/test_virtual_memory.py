@@ -1,0 +1,30 @@
+"""Physical memory apart from its addresses, and managed memory, in process: no shim, no worker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.native.simgpu_driver.test_driver import out, run
+from tests.remoting.virtual_memory import FAULT, FAULTS, MEMORY, PROGRAMS
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_virtual_memory_is_as_documented(what: str) -> None:
+    code, says = PROGRAMS[what]
+    assert out(MEMORY + code).splitlines() == says
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_an_access_where_nothing_may_be_touched_is_named(what: str) -> None:
+    done = run(MEMORY + what + FAULT)
+    assert done.stdout.splitlines()[-1] == "CUDA_ERROR_ILLEGAL_ADDRESS", done.stderr
+    assert FAULTS[what] in done.stdout
+
+
+def test_managed_memory_is_one_memory_for_both() -> None:
+    code = """begin(); A = d.CUdevice_attribute; print(*(ok(d.cuDeviceGetAttribute(a, 0)) for a in (A.CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, A.CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)))
+p = int(ok(d.cuMemAllocManaged(4096, d.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL))); host = (ctypes.c_uint32 * 1024).from_address(p); host[3] = 41
+f = load(ADD, b"add"); launch(f, p, 1024); ok(d.cuCtxSynchronize()); print(host[3], host[4])
+P = d.CUpointer_attribute; print(ok(d.cuPointerGetAttribute(P.CU_POINTER_ATTRIBUTE_IS_MANAGED, p)), int(ok(d.cuPointerGetAttribute(P.CU_POINTER_ATTRIBUTE_HOST_POINTER, p))) == p)
+ok(d.cuMemFree(p)); q = ok(d.cuMemAlloc(4096)); print(ok(d.cuPointerGetAttribute(P.CU_POINTER_ATTRIBUTE_IS_MANAGED, q)))"""
+    assert out(code).splitlines() == ["1 0", "42 1", "True True", "False"]
