@@ -16,7 +16,7 @@ LEVEL := $(if $(call has,avx512f avx512bw avx512cd avx512dq avx512vl),4,$(if $(c
 LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench gpu suites fuzz fuzzers sanitize screenshots wheel system clean
+.PHONY: help demo test model crashes lint format docs bench gpu suites fuzz fuzzers sanitize screenshots wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,13 @@ demo: $(VENV)/.demo  ## Run the demo notebook on a slice of a simulated V100, th
 
 test: $(VENV)/.test fuzzers  ## Run the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+STEPS ?= 100000
+model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a model of it (half an hour)
+	GPUKERNEL_MODEL_STEPS=$(STEPS) $(BIN)/python -m pytest tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
+
+crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, on SQLite and PostgreSQL (ten minutes)
+	GPUKERNEL_CRASH_STRIDE=1 GPUKERNEL_CRASH_MOMENTS=50 $(BIN)/python -m pytest tests/pool/test_crashes.py --timeout=0 $(PYTEST_ARGS)
 
 # Fuzzers and sanitizers (docs/robustness.md): builds of their own, which nothing installs.
 SECONDS   ?= 15

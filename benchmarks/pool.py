@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.report import Table
 from gpukernel.embedded import EmbeddedPool
 from gpukernel.pool.client import PoolClient, resolve_address
 from gpukernel.pool.model import Holder, Lease, SliceRequest
@@ -78,3 +79,10 @@ def worker_memory() -> list[Memory]:
                 fields[name] = int(value) * 1024
             found.append(Memory(fields["Pss:"], fields["Rss:"]))
     return found
+
+
+async def measure() -> list[Table]:
+    """The pool's own figures."""
+    from benchmarks import decisions
+
+    return await decisions.measure()

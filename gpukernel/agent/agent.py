@@ -13,6 +13,7 @@ import grpc.aio
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.agent.direct import DirectSlices, watched
+from gpukernel.agent.health import Health
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.workers import Key, Workers
 from gpukernel.pool import messages
@@ -66,6 +67,7 @@ class Agent:
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._outgoing: asyncio.Queue[Any] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._health = Health(inventory, state)
         directory = short_directory(state)
         self._machine = machine_identity() if direct else ""
         inventory, processes = watched(inventory, directory) if direct else (inventory, None)
@@ -151,7 +153,13 @@ class Agent:
 
     async def _heartbeats(self, outgoing: asyncio.Queue[Any]) -> None:
         while True:
-            outgoing.put_nowait(_heartbeat({**await self._workers.statuses(), **self._direct.statuses()}))
+            message = _heartbeat({**await self._workers.statuses(), **self._direct.statuses()})
+            faults = await asyncio.to_thread(self._health.check)
+            message.heartbeat.devices_checked = True
+            message.heartbeat.faults.extend(
+                pb.DeviceFault(device_index=index, sentence=sentence) for index, sentence in faults.items()
+            )
+            outgoing.put_nowait(message)
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def _tell(self, message: Any) -> None:

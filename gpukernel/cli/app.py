@@ -120,6 +120,9 @@ def pool(
             help="Every account of this machine may ask over the unix socket, each for itself.",
         ),
     ] = False,
+    metrics: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Serve figures for Prometheus there, under /metrics.")
+    ] = "",
     state: State = None,
     verbose: Verbose = False,
 ) -> None:
@@ -135,7 +138,7 @@ def pool(
     """
     from gpukernel.cli import services
 
-    services.pool(listen, everybody, state, verbose)
+    services.pool(listen, everybody, metrics, state, verbose)
 
 
 @app.command()
@@ -217,6 +220,81 @@ def run(
 
 
 @app.command()
+def request(
+    devices: Annotated[int, typer.Option("-n", metavar="N", help="How many devices, each with a slice.")] = 1,
+    share: Annotated[
+        float | None, typer.Option("-p", metavar="SHARE", help="Share of each device's memory.")
+    ] = None,
+    memory: Annotated[
+        int | None, typer.Option("-m", metavar="MIB", help="Memory on each device, instead of a share.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")
+    ] = "",
+    course: Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")] = "",
+    wait: Annotated[
+        str, typer.Option(metavar="TIME", help="Longest wait in the queue; -1: for ever.")
+    ] = "-1",
+    keep: Annotated[
+        str, typer.Option(metavar="TIME", help="It ends when it was not used for so long; at most 1h.")
+    ] = "1h",
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Hold a slice for several commands, and print its lease.
+
+    \b
+    Example:
+      gpukernel request -n 1 -m 2048 --wait 10m
+      gpukernel client -- python prepare.py
+      gpukernel client -- python train.py
+      gpukernel release
+    """
+    from gpukernel.cli import held
+
+    held.request(devices, share, memory, model, course, wait, keep, pool, state)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def client(
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The program and its arguments.")],
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="LEASE", help="Which lease, where you hold several.")
+    ] = "",
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Run a program on a slice that “gpukernel request” holds.
+
+    \b
+    Example:
+      gpukernel client -- python train.py
+    """
+    from gpukernel.cli import held
+
+    held.client(command, lease, pool, state)
+
+
+@app.command()
+def release(
+    lease: Annotated[str, typer.Argument(metavar="[LEASE]", help="Its id or the beginning of it.")] = "",
+    all: Annotated[bool, typer.Option("--all", "-a", help="All that you hold.")] = False,
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Give a slice back that “gpukernel request” holds.
+
+    \b
+    Examples:
+      gpukernel release
+      gpukernel release --all
+    """
+    from gpukernel.cli import held
+
+    held.release(lease, all, pool, state)
+
+
+@app.command()
 def resize(
     lease: Annotated[
         str,
@@ -255,6 +333,118 @@ def list_gpus(pool: Pool = None, state: State = None, json: Json = False) -> Non
     from gpukernel.cli import tables
 
     tables.list_gpus(pool, state, json)
+
+
+@app.command()
+def drain(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="As “gpukernel list-gpus” shows it.")],
+    deadline: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="End the leases that are left after this time, such as 30m; 0: never."
+        ),
+    ] = "0",
+    wait: Annotated[bool, typer.Option("--wait", help="Return when no lease is left.")] = False,
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Take a GPU server out: it gets no new leases, and those that it has end by themselves or at the deadline.
+
+    \b
+    Example:
+      gpukernel drain gpu1 --deadline 2h --wait && ssh gpu1 reboot
+    """
+    from gpukernel.cli import operating
+
+    operating.drain(server, deadline, wait, pool, state)
+
+
+@app.command()
+def undrain(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="As “gpukernel list-gpus” shows it.")],
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Let a drained GPU server have leases again.
+
+    \b
+    Example:
+      gpukernel undrain gpu1
+    """
+    from gpukernel.cli import operating
+
+    operating.undrain(server, pool, state)
+
+
+@app.command()
+def health(pool: Pool = None, state: State = None, json: Json = False) -> None:
+    """Check every part, and say what to do where one does not work.
+
+    The exit status is 1 where something is wrong.
+
+    \b
+    Examples:
+      gpukernel health
+      gpukernel health --json
+    """
+    from gpukernel.cli import operating
+
+    operating.health(pool, state, json)
+
+
+@app.command()
+def report(
+    course: Annotated[str, typer.Option(metavar="NAME", help="This course only.")] = "",
+    person: Annotated[str, typer.Option(metavar="NAME", help="This person only.")] = "",
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="WHEN", help="monday, today, 2026-09-01, 2026-09-01T10:00, or a time ago: 7d, 12h."
+        ),
+    ] = "monday",
+    until: Annotated[str, typer.Option(metavar="WHEN", help="The same; else now.")] = "",
+    by: Annotated[
+        str, typer.Option(metavar="WHAT", help="A line for each person, course, day or lease.")
+    ] = "person",
+    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values for a spreadsheet.")] = False,
+    pool: Pool = None,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Show who held how much of the pool for how long.
+
+    A device-hour is one whole device for one hour, or a tenth of one for ten.  People see their own, instructors their courses'.
+
+    \b
+    Examples:
+      gpukernel report --course ml101 --since monday
+      gpukernel report --since 2026-09-01 --by course --csv > term.csv
+    """
+    from gpukernel.cli import operating
+
+    operating.report(course, person, since, until, by, csv, pool, state, json)
+
+
+@app.command()
+def top(
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often it looks again.")
+    ] = 2.0,
+    times: Annotated[
+        int, typer.Option(metavar="N", help="End after so many pictures; 0: at Ctrl-C.", min=0)
+    ] = 0,
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Watch the pool: its devices, who holds what, and who waits.
+
+    \b
+    Example:
+      gpukernel top
+    """
+    from gpukernel.cli import operating
+
+    operating.top(every, times, pool, state)
 
 
 @app.command()

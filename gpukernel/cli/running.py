@@ -85,12 +85,17 @@ async def _run(
 
 
 async def _acquire(
-    client: PoolClient, request: SliceRequest, holder: Holder, wait: float, longest: float
+    client: PoolClient,
+    request: SliceRequest,
+    holder: Holder,
+    wait: float,
+    longest: float,
+    ttl: float = 0.0,
 ) -> Lease:
     shown = False
     terminal = sys.stderr.isatty()
     key = f"run-{uuid.uuid4()}"
-    async for event in client.acquire(key, request, holder, wait, longest_seconds=longest):
+    async for event in client.acquire(key, request, holder, wait, ttl, longest):
         if isinstance(event, Queued):
             shown = True
             line = f"gpukernel: waiting: {event.reason}{estimate(event.estimate_seconds)}"

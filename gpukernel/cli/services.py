@@ -106,13 +106,13 @@ def up(
     _run(work())
 
 
-def pool(listen: str, everybody: bool, state: Path | None, verbose: bool) -> None:
+def pool(listen: str, everybody: bool, metrics: str, state: Path | None, verbose: bool) -> None:
     """The pool alone."""
     _log(verbose)
     directory = resolve_state(state)
 
     async def work() -> None:
-        async with serve(directory, listen, everybody=everybody) as running:
+        async with serve(directory, listen, everybody=everybody, metrics=metrics) as running:
             tokens = (
                 f" Tokens: {directory}/pool.token for JupyterHub, {directory}/agent.token for GPU servers; "
                 "for people: gpukernel token create."

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gpukernel.cli.output import Problem, age, bar, print_json, size
@@ -18,7 +19,7 @@ from gpukernel.pool.client import PoolClient
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.model import Lease, SliceRequest
 
-__all__ = ["ask_pool", "leases", "list_gpus", "make_table"]
+__all__ = ["ask_pool", "asks", "leases", "list_gpus", "make_table"]
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ def list_gpus(pool: str | None, state: Path | None, json: bool) -> None:
         share = device.promised_bytes / device.memory_bytes
         table.add_row(
             device.id,
-            device.name if device.available else f"[dim]{device.name} (away)",
+            device.name if device.available else f"[dim]{device.name} ({escape(device.trouble or 'away')})",
             bar(device.promised_bytes, device.memory_bytes),
             f"{share:.0%}",
             f"{size(device.memory_bytes - device.promised_bytes)} of {size(device.memory_bytes)}",
@@ -91,7 +92,7 @@ def leases(all: bool, pool: str | None, state: Path | None, json: bool) -> None:
         queue = make_table("Place", "Person", "What", "Asks for", "Since", right=("Place", "Since"))
         for one in waiting:
             queue.add_row(
-                str(one.position), one.holder.person, one.holder.description, _asks(one.slice), age(one.since)
+                str(one.position), one.holder.person, one.holder.description, asks(one.slice), age(one.since)
             )
         console.print("[bold]Waiting")
         console.print(queue)
@@ -114,7 +115,8 @@ def _add(table: Table, lease: Lease) -> None:
         )
 
 
-def _asks(request: SliceRequest) -> str:
+def asks(request: SliceRequest) -> str:
+    """What a request asks for, in a few words."""
     what = (
         f"{request.share:g}" if request.share is not None else f"{(request.memory_bytes or 0) // 2**20} MiB"
     )

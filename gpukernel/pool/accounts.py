@@ -18,6 +18,7 @@ from gpukernel.pool.schema import accounts as table
 __all__ = ["accounts_of", "all_standings", "charge", "held_by_courses", "refund", "standings"]
 
 _KEY = sa.tuple_(table.c.kind, table.c.course, table.c.person)
+_OF_KEYS = sa.select(table).where(_KEY.in_(sa.bindparam("keys", expanding=True)))
 _THIS = (
     table.c.kind == sa.bindparam("k"),
     table.c.course == sa.bindparam("c"),
@@ -61,7 +62,7 @@ def _key(account: Account) -> dict[str, str]:
 
 def _rows(db: sa.Connection, wanted: Sequence[Account]) -> dict[Account, Any]:
     keys = [(a.kind, a.course, a.person) for a in wanted]
-    found = db.execute(sa.select(table).where(_KEY.in_(keys)))
+    found = db.execute(_OF_KEYS, {"keys": keys})
     return {Account(row.kind, row.course, row.person): row for row in found}
 
 

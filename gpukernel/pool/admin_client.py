@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import grpc.aio
+
 import gpukernel.pool.proto.admin_pb2 as pb
 import gpukernel.pool.proto.admin_pb2_grpc as rpc
 from gpukernel.pool.client import PoolClient
 
-__all__ = ["AdminClient", "AuditEntry", "QuotaLine", "TokenLine"]
+__all__ = ["AdminClient", "AuditEntry", "HeldPart", "QuotaLine", "TokenLine"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,20 @@ class AuditEntry:
     subject: str
     before: str
     after: str
+
+
+@dataclass(frozen=True)
+class HeldPart:
+    """What one lease held while it had one size: `device_hours` is share × hours, `memory_hours` GiB × hours."""
+
+    lease: str
+    person: str
+    course: str
+    description: str
+    begins: float
+    hours: float
+    device_hours: float
+    memory_hours: float
 
 
 def _plain(kind: Any, message: Any) -> Any:
@@ -104,6 +120,26 @@ class AdminClient(PoolClient):
         reply = await self._ask("RevokeToken", pb.RevokeTokenRequest(id=identifier))
         token: TokenLine = _plain(TokenLine, reply.token)
         return token
+
+    async def report(
+        self, begin: float, end: float = 0, course: str = "", person: str = ""
+    ) -> list[HeldPart]:
+        """What leases that the caller may see held between two times, in seconds since the epoch; end 0: now."""
+        request = pb.ReportRequest(begin=begin, end=end, course=course, person=person)
+        try:
+            call = self._administration.Report(request, timeout=60, metadata=self._metadata)
+            return [_plain(HeldPart, part) async for part in call]
+        except grpc.aio.AioRpcError as error:
+            raise self._translate(error) from None
+
+    async def drain(self, server: str, deadline_seconds: float = 0) -> int:
+        """No new leases on a GPU server; returns how many it still has.  They end at the deadline, where there is one."""
+        request = pb.DrainRequest(server=server, deadline_seconds=deadline_seconds)
+        return int((await self._ask("Drain", request)).leases)
+
+    async def undrain(self, server: str) -> None:
+        """The server gets leases again."""
+        await self._ask("Drain", pb.DrainRequest(server=server, undo=True))
 
     async def audit(self, most: int = 50) -> list[AuditEntry]:
         """The newest changes, the oldest of them first."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,9 @@ from gpukernel.pool import accounts
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.course_file import BOUNDS, parse_bound, read_courses, write_courses
 from gpukernel.pool.errors import Refused
+from gpukernel.pool.history import Held, held_between
 from gpukernel.pool.identity import Caller, Identity, Token, create_token, list_tokens, revoke_token
+from gpukernel.pool.model import Holder
 from gpukernel.pool.quota import MILLION, Account, Bounds, Standing, Subject
 from gpukernel.pool.rules import Rules, write_rules
 from gpukernel.pool.schema import audit
@@ -151,6 +154,35 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
         def work() -> Any:
             token = revoke_token(self._store, request.id, caller.name, time.time())
             return pb.RevokeTokenReply(token=_token_to(token))
+
+        return await self._or_refuse(context, work)
+
+    async def Report(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        caller, rules = await self._caller(context, administers=False), self._store.rules()
+        end = request.end or self._broker.now()
+        if not (math.isfinite(request.begin) and math.isfinite(end) and request.begin < end):
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "A report ends after it begins; look at --since and --until.",
+            )
+        with self._store.reader.connect() as db:
+            found = list(held_between(db, request.begin, end))
+        for part in found:
+            if request.course not in ("", part.course) or request.person not in ("", part.person):
+                continue
+            if caller.may_see(Holder(part.person, course=part.course), rules):
+                yield pb.HeldPart(**{name: getattr(part, name) for name in Held.__dataclass_fields__})
+
+    async def Drain(self, request: Any, context: Any) -> Any:
+        caller = await self._caller(context)
+
+        def work() -> Any:
+            if request.undo:
+                self._broker.undrain(request.server, caller.name)
+                return pb.DrainReply()
+            return pb.DrainReply(
+                leases=self._broker.drain(request.server, caller.name, request.deadline_seconds)
+            )
 
         return await self._or_refuse(context, work)
 

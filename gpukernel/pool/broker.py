@@ -19,7 +19,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -480,6 +480,49 @@ class Broker:
         if connected:
             self._store.renew(connected, self._clock())
 
+    def faults(self, server: str, found: Mapping[int, str]) -> None:
+        """Which devices of `server` do not work now: they get no leases, and those that they have are lost."""
+        broken = self._store.faults(server, found)
+        for lease, piece in self._store.on_server(server) if broken else ():
+            if piece.device_id in broken:
+                self.end(lease.id, f"its device {piece.device_id} failed: {found[piece.device_index]}")
+        if broken:
+            log.error("devices failed: %s", ", ".join(broken))
+            self._tell_all()
+
+    def drain(self, server: str, who: str, deadline: float = 0.0) -> int:
+        """Give `server` no new leases; those that it has end by themselves, or `deadline` seconds from now, which their
+        holders are told.  Returns how many they are.
+
+        Raises
+        ------
+        Refused
+            ``no_such_server``.
+        """
+        now = self._clock()
+        if not 0 <= deadline < 1e9:
+            raise Refused("invalid", f"A deadline of {deadline!r} s is not possible.")
+        if not self._store.drain(server, True, now + deadline if deadline else None, who, now):
+            raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
+        held = {lease.id for lease, _ in self._store.on_server(server)}
+        for lease_id in held if deadline else ():
+            self._store.notify(
+                lease_id, f"This slice ends at {_time(now + deadline)}: its GPU server is being drained."
+            )
+        self._tell_all()
+        self.on_change()
+        return len(held)
+
+    def undrain(self, server: str, who: str) -> None:
+        """`server` gets leases again; raises `Refused` as `drain` does."""
+        if not self._store.drain(server, False, None, who, self._clock()):
+            raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
+        for lease, _ in self._store.on_server(server):
+            self._store.notify(lease.id, "", only_over="This slice ends at")
+        self.pump()
+        self._tell_all()
+        self.on_change()
+
     # --- time and the other pools ---
 
     def tick(self) -> None:
@@ -495,6 +538,9 @@ class Broker:
         for server in self._store.away(now - SERVER_GRACE):
             for lease, _ in self._store.on_server(server):
                 self.end(lease.id, f"its GPU server {server} was lost")
+        for server in self._store.drained_by(now):
+            for lease, _ in self._store.on_server(server):
+                self.end(lease.id, f"its GPU server {server} was drained")
         if self._line.known(self._store.shared):
             self._line.still_here(self._waiters, now)
         self.look()

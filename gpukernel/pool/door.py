@@ -40,7 +40,8 @@ async def open_door(path: Path, behind: Path, identity: Identity, *, everybody: 
         assert task is not None
         connections.add(task)
         try:
-            with contextlib.suppress(OSError):
+            # Cancelled is how a connection ends with the pool; asyncio's streams would log that as a fault.
+            with contextlib.suppress(OSError, asyncio.CancelledError):
                 await _pass_through(reader, writer, behind, identity)
         finally:
             connections.discard(task)

@@ -14,11 +14,25 @@ import sqlalchemy as sa
 from gpukernel.pool.quota import MILLION
 from gpukernel.pool.schema import leases, spans
 
-__all__ = ["Held", "close_span", "held_between", "open_span"]
+__all__ = ["Held", "close_span", "first_span", "held_between", "open_span"]
+
+
+_INSERT = spans.insert()
+_CLOSE = (
+    spans.update()
+    .where(spans.c.lease_id == sa.bindparam("lease"), spans.c.ends.is_(None))
+    .values(ends=sa.case((spans.c.begins > sa.bindparam("now"), spans.c.begins), else_=sa.bindparam("now")))
+)
+
+
+def first_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: float) -> None:
+    """A new lease holds this much: millionths of a device, bytes."""
+    values = {"lease_id": lease_id, "begins": now, "ends": None, "share": share, "memory_bytes": memory}
+    db.execute(_INSERT, values)
 
 
 def open_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: float) -> None:
-    """From `now` on the lease holds this much: millionths of a device, bytes."""
+    """From `now` on the lease holds this much instead."""
     close_span(db, lease_id, now)
     values = {"share": share, "memory_bytes": memory, "ends": None}
     again = spans.update().where(spans.c.lease_id == lease_id, spans.c.begins >= now)
@@ -28,12 +42,7 @@ def open_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: fl
 
 def close_span(db: sa.Connection, lease_id: str, now: float) -> None:
     """From `now` on the lease holds something else, or nothing."""
-    open_now = spans.c.lease_id == lease_id, spans.c.ends.is_(None)
-    db.execute(
-        spans.update()
-        .where(*open_now)
-        .values(ends=sa.case((spans.c.begins > now, spans.c.begins), else_=now))
-    )
+    db.execute(_CLOSE, {"lease": lease_id, "now": now})
 
 
 @dataclass(frozen=True)

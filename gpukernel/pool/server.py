@@ -22,6 +22,7 @@ from gpukernel.pool.broker import Broker
 from gpukernel.pool.door import open_door
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.identity import Identity
+from gpukernel.pool.metrics import serve_metrics
 from gpukernel.pool.service import AgentsService, PoolService
 from gpukernel.pool.store import Store
 
@@ -78,13 +79,17 @@ def _only_one(state: Path) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def serve(state: Path, listen: str = "", *, everybody: bool = False) -> AsyncIterator[RunningPool]:
+async def serve(
+    state: Path, listen: str = "", *, everybody: bool = False, metrics: str = ""
+) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
 
     Parameters
     ----------
     everybody
         Every account of this machine may ask over the unix socket, not only the pool's own and root.
+    metrics
+        ``HOST:PORT`` at which Prometheus reads figures; empty: nowhere.
 
     Raises
     ------
@@ -119,7 +124,10 @@ async def serve(state: Path, listen: str = "", *, everybody: bool = False) -> As
         clock = asyncio.create_task(broker.run())
         calls = asyncio.create_task(listen_to_others(store, broker))
         try:
-            async with open_door(path, behind, identity, everybody=everybody):
+            async with contextlib.AsyncExitStack() as doors:
+                await doors.enter_async_context(open_door(path, behind, identity, everybody=everybody))
+                if metrics:
+                    await doors.enter_async_context(serve_metrics(metrics, store, broker))
                 try:
                     yield RunningPool(broker, agents, listen or f"unix:{path}")
                 finally:

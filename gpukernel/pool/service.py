@@ -228,6 +228,10 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
                     workers = request.heartbeat.workers
                     usage = {(w.lease_id, w.device_index): messages.usage_from(w.usage) for w in workers}
                     self._broker.heartbeat(server, usage)
+                    if request.heartbeat.devices_checked:
+                        self._broker.faults(
+                            server, {f.device_index: f.sentence for f in request.heartbeat.faults}
+                        )
                 elif kind == "worker_ready":
                     ready = request.worker_ready
                     self._broker.worker_ready(

@@ -24,16 +24,17 @@ from sqlalchemy.exc import IntegrityError
 from gpukernel.pool import accounts
 from gpukernel.pool.database import database_url, open_database
 from gpukernel.pool.direct import Machine
-from gpukernel.pool.history import close_span, open_span
+from gpukernel.pool.history import close_span, first_span
 from gpukernel.pool.model import Device, Holder, Lease, Slice, Usage
 from gpukernel.pool.placement import DeviceClass, Placement, classes
 from gpukernel.pool.quota import millionths
-from gpukernel.pool.rules import Rules, load_rules
+from gpukernel.pool.rules import Rules, load_rules, note
 from gpukernel.pool.schema import devices, leases, ledger, servers, slices
 
 __all__ = ["Conflict", "Store"]
 
 _USAGE = tuple(Usage.__dataclass_fields__)
+_GONE = "its server has it no more"
 _LIVING = leases.c.state.in_(["starting", "live"])
 _LEDGER = sa.select(ledger).with_for_update()
 _NEXT_EPOCH = ledger.update().values(epoch=ledger.c.epoch + 1).returning(ledger.c.epoch)
@@ -46,6 +47,48 @@ _USED = (
     slices.update()
     .where(slices.c.lease_id == sa.bindparam("lease"), slices.c.device_id == sa.bindparam("device"))
     .values({name: sa.bindparam(f"new_{name}") for name in _USAGE})
+)
+# Statements of every grant, built once: building costs more than SQLite's work on them.
+_READY = (
+    slices.update()
+    .where(
+        slices.c.lease_id == sa.bindparam("lease"),
+        slices.c.device_id == sa.bindparam("device"),
+        slices.c.worker != "gone",
+    )
+    .values(worker="ready", endpoints=sa.bindparam("where"))
+)
+_ALL_READY = (
+    leases.update()
+    .where(
+        leases.c.id == sa.bindparam("lease"),
+        leases.c.state == "starting",
+        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), slices.c.worker != "ready"),
+    )
+    .values(state="live")
+)
+_FULLEST = (
+    sa.select(devices)
+    .where(
+        devices.c.name == sa.bindparam("name"),
+        devices.c.memory_bytes == sa.bindparam("whole"),
+        devices.c.available,
+        devices.c.promised_bytes <= sa.bindparam("most"),
+    )
+    .order_by(devices.c.promised_bytes.desc(), devices.c.id.desc())
+    .limit(sa.bindparam("count"))
+)
+_ONE_LEASE = sa.select(leases).where(leases.c.id == sa.bindparam("lease"))
+_PARTS = sa.select(
+    slices,
+    devices.c.server,
+    devices.c.index,
+    devices.c.name,
+    devices.c.memory_bytes.label("whole"),
+).join(devices, devices.c.id == slices.c.device_id)
+_ITS_PARTS = _PARTS.where(slices.c.lease_id == sa.bindparam("lease")).order_by(slices.c.ordinal)
+_OF_KEYS = sa.select(leases.c.key, leases.c.id, leases.c.state).where(
+    leases.c.key.in_(sa.bindparam("keys", expanding=True)), leases.c.state != "ended"
 )
 
 
@@ -108,21 +151,67 @@ class Store:
                     "memory_bytes": device.memory_bytes,
                     "compute_capability": device.compute_capability,
                     "multiprocessors": device.multiprocessors,
-                    "available": True,
                 }
-                if known.pop(device.id, None) is None:
+                before = known.pop(device.id, None)
+                if before is not None and before.fault == _GONE:
+                    values["fault"] = ""
+                if before is None:
                     db.execute(devices.insert().values(id=device.id, promised_bytes=0, **values))
                 else:
                     db.execute(devices.update().where(devices.c.id == device.id).values(**values))
             for row in known.values():
                 if db.execute(sa.select(slices.c.lease_id).where(slices.c.device_id == row.id)).first():
-                    db.execute(devices.update().where(devices.c.id == row.id).values(available=False))
+                    db.execute(devices.update().where(devices.c.id == row.id).values(fault=_GONE))
                 else:
                     db.execute(devices.delete().where(devices.c.id == row.id))
             values = {"pool": pool, "seen": now, "away_since": None, "direct_machine": direct_machine}
             if not db.execute(servers.update().where(servers.c.name == server).values(**values)).rowcount:
                 db.execute(servers.insert().values(name=server, **values))
-            _devices_changed(db)
+            self._what_is_available(db, [server])
+
+    @staticmethod
+    def _what_is_available(db: sa.Connection, names: Sequence[str]) -> None:
+        """Devices of these servers may be promised where the agent speaks, nobody drains the server, and they work."""
+        ready = sa.select(servers.c.name).where(servers.c.away_since.is_(None), servers.c.draining.is_(False))
+        works = sa.and_(devices.c.fault == "", devices.c.server.in_(ready))
+        db.execute(devices.update().where(devices.c.server.in_(names)).values(available=works))
+        _devices_changed(db)
+
+    def faults(self, server: str, found: Mapping[int, str]) -> list[str]:
+        """Note which devices of a server do not work now; returns the ids of those that did until now."""
+        query = sa.select(devices.c.id, devices.c.index, devices.c.fault).where(devices.c.server == server)
+        with self.reader.connect() as db:
+            known = {row.id: (row._mapping["index"], row.fault) for row in db.execute(query)}
+        changed = {
+            device_id: found.get(index, "")
+            for device_id, (index, fault) in known.items()
+            if found.get(index, "") != fault and fault != _GONE
+        }
+        if not changed:
+            return []
+        with self.deciding() as (db, _):
+            for device_id, sentence in changed.items():
+                db.execute(devices.update().where(devices.c.id == device_id).values(fault=sentence))
+            self._what_is_available(db, [server])
+        return [device_id for device_id, sentence in changed.items() if sentence and not known[device_id][1]]
+
+    def drain(self, server: str, draining: bool, until: float | None, who: str, now: float) -> bool:
+        """Give a server no new leases, or again some; False where there is no such server."""
+        with self.deciding() as (db, _):
+            before = db.execute(sa.select(servers).where(servers.c.name == server)).first()
+            if before is None:
+                return False
+            values = {"draining": draining, "drain_until": until}
+            db.execute(servers.update().where(servers.c.name == server).values(**values))
+            note(db, now, who, "drain", server, *(_drained(b) for b in (before.draining, draining)))
+            self._what_is_available(db, [server])
+        return True
+
+    def drained_by(self, now: float) -> list[str]:
+        """Servers whose leases have to be over by now."""
+        query = sa.select(servers.c.name).where(servers.c.draining, servers.c.drain_until <= now)
+        with self.reader.connect() as db:
+            return list(db.execute(query).scalars())
 
     def servers_seen(self, pool: str, now: float) -> None:
         """The agents of these servers still speak with `pool`."""
@@ -142,8 +231,7 @@ class Store:
             query = sa.select(servers.c.name).where(condition, servers.c.away_since.is_(None))
             if gone := list(db.execute(query).scalars()):
                 db.execute(servers.update().where(servers.c.name.in_(gone)).values(pool="", away_since=now))
-                db.execute(devices.update().where(devices.c.server.in_(gone)).values(available=False))
-                _devices_changed(db)
+                self._what_is_available(db, gone)
 
     def away(self, since: float) -> list[str]:
         """Servers that have been away since before a time."""
@@ -159,12 +247,18 @@ class Store:
             .subquery()
         )
         query = (
-            sa.select(devices, sa.func.coalesce(counted.c.leases, 0).label("leases"))
+            sa.select(
+                devices,
+                sa.func.coalesce(counted.c.leases, 0).label("leases"),
+                servers.c.away_since,
+                servers.c.draining,
+            )
             .outerjoin(counted, counted.c.device_id == devices.c.id)
+            .outerjoin(servers, servers.c.name == devices.c.server)
             .order_by(devices.c.server, devices.c.index)
         )
         with self.reader.connect() as db:
-            return [_device(row, row.leases) for row in db.execute(query)]
+            return [_device(row, row.leases, _trouble(row)) for row in db.execute(query)]
 
     def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
         """The kinds of available devices; read again only where devices came or went."""
@@ -238,18 +332,13 @@ class Store:
     @staticmethod
     def fullest(db: sa.Connection, kind: DeviceClass, size: int, count: int) -> list[Device]:
         """The `count` fullest devices of a kind that still have room for `size` bytes: one step in an index."""
-        query = (
-            sa.select(devices)
-            .where(
-                devices.c.name == kind.name,
-                devices.c.memory_bytes == kind.memory_bytes,
-                devices.c.available,
-                devices.c.promised_bytes <= kind.memory_bytes - size,
-            )
-            .order_by(devices.c.promised_bytes.desc(), devices.c.id.desc())
-            .limit(count)
-        )
-        return [_device(row) for row in db.execute(query)]
+        wanted = {
+            "name": kind.name,
+            "whole": kind.memory_bytes,
+            "most": kind.memory_bytes - size,
+            "count": count,
+        }
+        return [_device(row) for row in db.execute(_FULLEST, wanted)]
 
     @staticmethod
     def emptiest(db: sa.Connection, kind: DeviceClass, count: int) -> list[Device]:
@@ -354,7 +443,7 @@ class Store:
                 for ordinal, piece in enumerate(placed)
             ]
             db.execute(slices.insert(), rows)
-            open_span(db, lease_id, share, memory, now)
+            first_span(db, lease_id, share, memory, now)
         except IntegrityError as error:
             raise Conflict(str(error.orig)) from None
         return Lease(
@@ -387,21 +476,11 @@ class Store:
 
     def worker_ready(self, lease_id: str, device_id: str, endpoints: Iterable[str]) -> Lease | None:
         """A worker listens; when all of a lease's do, it is ``live``.  None where there is no such slice."""
+        this = {"lease": lease_id, "device": device_id, "where": " ".join(endpoints)}
         with self.engine.begin() as db:
-            db.execute(
-                slices.update()
-                .where(
-                    slices.c.lease_id == lease_id, slices.c.device_id == device_id, slices.c.worker != "gone"
-                )
-                .values(worker="ready", endpoints=" ".join(endpoints))
-            )
-            waiting = sa.exists().where(slices.c.lease_id == lease_id, slices.c.worker != "ready")
-            db.execute(
-                leases.update()
-                .where(leases.c.id == lease_id, leases.c.state == "starting", ~waiting)
-                .values(state="live")
-            )
-            return next(iter(self._leases(leases.c.id == lease_id, db)), None)
+            db.execute(_READY, this)
+            db.execute(_ALL_READY, {"lease": lease_id})
+            return self._one(lease_id, db)
 
     def forget_caps(self, server: str) -> None:
         """The agent of a server attaches: what caps its workers have is not known."""
@@ -517,17 +596,22 @@ class Store:
 
     def lease(self, lease_id: str) -> Lease | None:
         """The lease, with its secret."""
-        return next(iter(self._leases(leases.c.id == lease_id)), None)
+        with self.reader.connect() as db:
+            return self._one(lease_id, db)
+
+    @staticmethod
+    def _one(lease_id: str, db: sa.Connection) -> Lease | None:
+        row = db.execute(_ONE_LEASE, {"lease": lease_id}).first()
+        if row is None:
+            return None
+        return _lease(row, [_slice(part) for part in db.execute(_ITS_PARTS, {"lease": lease_id})])
 
     def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str]]:
         """Id and state of the leases of `keys` that have not ended."""
-        query = sa.select(leases.c.key, leases.c.id, leases.c.state).where(
-            leases.c.key.in_(list(keys)), leases.c.state != "ended"
-        )
         if db is None:
             with self.reader.connect() as db:
                 return self.living(keys, db)
-        return {row.key: (row.id, row.state) for row in db.execute(query)}
+        return {row.key: (row.id, row.state) for row in db.execute(_OF_KEYS, {"keys": list(keys)})}
 
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
@@ -566,20 +650,7 @@ class Store:
         rows = list(db.execute(sa.select(leases).where(condition).order_by(leases.c.epoch)))
         pieces: dict[str, list[Slice]] = {row.id: [] for row in rows}
         which = slices.c.lease_id.in_(sa.select(leases.c.id).where(condition))
-        if len(rows) == 1:
-            which = slices.c.lease_id == rows[0].id
-        parts = (
-            sa.select(
-                slices,
-                devices.c.server,
-                devices.c.index,
-                devices.c.name,
-                devices.c.memory_bytes.label("whole"),
-            )
-            .join(devices, devices.c.id == slices.c.device_id)
-            .where(which)
-            .order_by(slices.c.lease_id, slices.c.ordinal)
-        )
+        parts = _PARTS.where(which).order_by(slices.c.lease_id, slices.c.ordinal)
         for part in db.execute(parts) if rows else ():
             if part.lease_id in pieces:
                 pieces[part.lease_id].append(_slice(part))
@@ -590,7 +661,19 @@ def _devices_changed(db: sa.Connection) -> None:
     db.execute(ledger.update().values(devices_version=ledger.c.devices_version + 1))
 
 
-def _device(row: Any, count: int = 0) -> Device:
+def _drained(draining: bool) -> str:
+    return "drained" if draining else "in use"
+
+
+def _trouble(row: Any) -> str:
+    if row.available:
+        return ""
+    if row.away_since is not None:
+        return "away"
+    return str(row.fault) or ("drained" if row.draining else "away")
+
+
+def _device(row: Any, count: int = 0, trouble: str = "") -> Device:
     return Device(
         id=row.id,
         server=row.server,
@@ -600,6 +683,7 @@ def _device(row: Any, count: int = 0) -> Device:
         promised_bytes=row.promised_bytes,
         leases=count,
         available=row.available,
+        trouble=trouble,
         compute_capability=row.compute_capability,
         multiprocessors=row.multiprocessors,
     )

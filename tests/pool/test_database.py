@@ -10,7 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from gpukernel.pool import accounts, schema
-from gpukernel.pool.database import open_database
+from gpukernel.pool.database import NEWEST, open_database
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.quota import Account
 from gpukernel.pool.store import Store
@@ -62,6 +62,7 @@ def test_migrations_make_exactly_the_tables_that_the_code_knows(database: str, b
     with engine.connect() as db:
         context = MigrationContext.configure(db, opts={"compare_type": True, "compare_server_default": False})
         assert compare_metadata(context, schema.metadata) == []
+        assert context.get_current_revision() == NEWEST
     engine.dispose()
 
 

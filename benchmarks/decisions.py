@@ -1,0 +1,340 @@
+"""The pool's own work: how long a grant takes, how many a second, how a class gets through the door, and what a lease costs.
+
+Decisions are made by a real pool on a real SQLite file; its GPU servers are stand-ins that call every worker ready at once,
+except in the last table, whose workers are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from benchmarks.report import Table, mebibytes
+from gpukernel.embedded import EmbeddedPool
+from gpukernel.pool import schema
+from gpukernel.pool.address import resolve_address
+from gpukernel.pool.broker import Broker
+from gpukernel.pool.client import PoolClient
+from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest
+from gpukernel.pool.server import RunningPool, serve
+from gpukernel.pool.store import Store
+
+GIB = 2**30
+MEMORY = 32 * GIB
+SLICE = SliceRequest(share=0.02)
+HOLDER = Holder("benchmark", course="ml101")
+
+
+class PromptServer:
+    """A GPU server whose workers are ready at once, and which has none."""
+
+    def __init__(self, broker: Broker, devices: int, name: str = "s") -> None:
+        self.broker, self.name = broker, name
+        found = [Device(f"{name}/{i}", name, i, "Tesla V100", MEMORY) for i in range(devices)]
+        broker.attach(name, self, found, {})
+
+    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+        self.broker.worker_ready(self.name, lease.id, device_index, ("unix:/x",))
+
+    def start_direct(self, *_: object) -> None:
+        raise NotImplementedError
+
+    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
+        self.broker.worker_ended(self.name, lease_id, device_index, "stopped")
+
+    def interrupt_worker(self, lease_id: str, device_index: int) -> None: ...
+
+    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None: ...
+
+
+def quantile(times: Sequence[float], part: float) -> float:
+    return sorted(times)[min(math.ceil(len(times) * part) - 1, len(times) - 1)]
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms"
+
+
+@asynccontextmanager
+async def running(devices: int) -> AsyncIterator[RunningPool]:
+    with tempfile.TemporaryDirectory(prefix="gpukernel-") as folder:
+        async with serve(Path(folder)) as pool:
+            PromptServer(pool.broker, devices)
+            yield pool
+
+
+async def get(broker: Broker, key: str) -> Lease:
+    async for event in broker.acquire(key, SLICE, HOLDER, 0, 3600):
+        if isinstance(event, Lease):
+            return event
+    raise AssertionError
+
+
+def file_size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def bare_transaction(folder: Path) -> float:
+    """Seconds of a transaction that changes one row, in SQLite as the pool sets it: what no decision can undercut."""
+    db = sqlite3.connect(folder / "bare.db", isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.execute("CREATE TABLE t (n INTEGER)")
+    db.execute("INSERT INTO t VALUES (0)")
+    times = []
+    for _ in range(300):
+        begin = time.perf_counter()
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE t SET n = n + 1")
+        db.execute("COMMIT")
+        times.append(time.perf_counter() - begin)
+    db.close()
+    return statistics.median(times)
+
+
+async def grants(live: int = 400, count: int = 300) -> Table:
+    """Acquire to grant beside `live` leases, from a client over the unix socket and inside the pool."""
+    table = Table(
+        "A grant beside 400 live leases",
+        ["figure", "median", "p99", "÷ bare transaction", "aim"],
+        notes="Acquire to grant, the lease on disk. Bare transaction: one row changed in SQLite as the pool sets it. "
+        "The workers are stand-ins that are ready at once.",
+    )
+    async with running(9) as pool:
+        for number in range(live):
+            await get(pool.broker, f"live {number}")
+        with tempfile.TemporaryDirectory() as folder:
+            bare = bare_transaction(Path(folder))
+        inside, outside = [], []
+        begin = time.perf_counter()
+        for number in range(count):
+            since = time.perf_counter()
+            lease = await get(pool.broker, f"in {number}")
+            inside.append(time.perf_counter() - since)
+            pool.broker.end(lease.id, "done")
+        took = time.perf_counter() - begin
+        async with PoolClient(pool.address) as client:
+            for number in range(count):
+                since = time.perf_counter()
+                lease = await client.acquire_now(f"out {number}", SLICE, HOLDER)
+                outside.append(time.perf_counter() - since)
+                await client.release(lease.id)
+        filling = time.perf_counter()
+        for number in range(50):
+            await get(pool.broker, f"fill {number}")
+        rate = 50 / (time.perf_counter() - filling)
+    for name, times, aim in (("inside the pool", inside, "p99 ≤ 10 ms"), ("for a client", outside, "")):
+        ratio = f"{statistics.median(times) / bare:.1f}"
+        p99 = milliseconds(quantile(times, 0.99))
+        table.rows.append([name, milliseconds(statistics.median(times)), p99, ratio, aim])
+    table.rows.append(["bare transaction", milliseconds(bare), "", "1.0", ""])
+    table.rows.append(["grants a second, one after the other", f"{rate:.0f}", "", "", "≥ 500"])
+    table.rows.append(["grants and releases a second", f"{count / took:.0f}", "", "", ""])
+    return table
+
+
+async def a_class(people: int = 200) -> Table:
+    """Everybody of a class asks within a second, over connections of their own; 100 slices are there."""
+    async with running(2) as pool:
+        granted: list[float] = []
+        told: list[float] = []
+        begin = time.perf_counter()
+
+        async def person(number: int) -> None:
+            await asyncio.sleep(number / people)
+            async with PoolClient(pool.address) as client:
+                holder = Holder(f"person {number}", course="ml101")
+                async for event in client.acquire(f"class {number}", SLICE, holder, ttl_seconds=3600):
+                    if isinstance(event, Queued):
+                        told.append(time.perf_counter() - begin)
+                        return
+                    granted.append(time.perf_counter() - begin)
+
+        await asyncio.gather(*(person(number) for number in range(people)))
+    return Table(
+        "A class of 200 that arrives within one second",
+        ["figure", "value"],
+        [
+            ["granted at once", str(len(granted))],
+            ["told their place", str(len(told))],
+            ["last grant or place, after the first arrival", f"{max(granted + told):.2f} s"],
+        ],
+        notes="The pool has 100 such slices; each person has a connection of their own.",
+    )
+
+
+def fill(store: Store, leases: int) -> None:
+    """As many leases as the pool would hold after granting them one by one, written in one go; 40 of 50 on each device."""
+    share, memory = 20_000, int(0.02 * MEMORY) // 2**20 * 2**20
+    devices = max(leases // 40, 1) + 1
+    with store.engine.begin() as db:
+        db.execute(schema.servers.insert().values(name="big", pool="", seen=0, away_since=None))
+        per = [min(40, leases - 40 * d) for d in range(devices)]
+        db.execute(
+            schema.devices.insert(),
+            [
+                {
+                    "id": f"big/{d}",
+                    "server": "big",
+                    "index": d,
+                    "name": "Tesla V100",
+                    "memory_bytes": MEMORY,
+                    "promised_bytes": max(per[d], 0) * memory,
+                    "compute_capability": "7.0",
+                    "multiprocessors": 80,
+                    "available": True,
+                }
+                for d in range(devices)
+            ],
+        )
+        now = time.time()
+        common = {
+            "person": "benchmark",
+            "server": "",
+            "course": "ml101",
+            "description": "",
+            "secret": "0" * 64,
+            "state": "live",
+            "created": now,
+            "expires": now + 1e6,
+            "ttl_seconds": 1e6,
+            "until": None,
+            "share": share,
+            "memory_bytes": memory,
+        }
+        db.execute(
+            schema.leases.insert(),
+            [{"id": f"{n:016x}", "key": f"big {n}", "epoch": n + 1, **common} for n in range(leases)],
+        )
+        db.execute(
+            schema.slices.insert(),
+            [
+                {
+                    "lease_id": f"{n:016x}",
+                    "ordinal": 0,
+                    "device_id": f"big/{n // 40}",
+                    "memory_bytes": memory,
+                    "limit_bytes": memory,
+                    "weight": 0.02,
+                    "worker": "ready",
+                    "endpoints": "unix:/x",
+                }
+                for n in range(leases)
+            ],
+        )
+        spans = [
+            {"lease_id": f"{n:016x}", "begins": now, "ends": None, "share": share, "memory_bytes": memory}
+            for n in range(leases)
+        ]
+        db.execute(schema.spans.insert(), spans)
+        held = {"share_held": share * leases, "memory_held": memory * leases, "leases_held": leases}
+        keys = (
+            ("pool", "", ""),
+            ("course", "ml101", ""),
+            ("member", "ml101", "benchmark"),
+            ("person", "", "benchmark"),
+        )
+        db.execute(
+            schema.accounts.insert(),
+            [{"kind": k, "course": c, "person": p, "settled": now, **held} for k, c, p in keys],
+        )
+        db.execute(
+            schema.ledger.update().values(
+                epoch=leases + 1, devices_version=schema.ledger.c.devices_version + 1
+            )
+        )
+
+
+async def growth(sizes: Sequence[int] = (10, 1_000, 100_000), count: int = 200) -> Table:
+    """One decision with ever more leases in the book."""
+    table = Table(
+        "One decision in ever larger pools",
+        ["live leases", "median", "p99", "÷ 10 leases", "database per lease"],
+        notes="Acquire to grant inside the pool, then its release; 40 leases on each simulated V100. Aim: no faster than the logarithm.",
+    )
+    first = 0.0
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="gpukernel-") as folder:
+            path = Path(folder, "pool.db")
+            store = Store(f"sqlite:///{path}")
+            empty = file_size(path)
+            fill(store, size)
+            broker = Broker(store)
+            with store.engine.begin() as db:  # as if the agent of those devices were attached
+                db.execute(schema.devices.update().values(available=True))
+                db.execute(schema.servers.update().values(away_since=None))
+                db.execute(
+                    sa.update(schema.ledger).values(devices_version=schema.ledger.c.devices_version + 1)
+                )
+            broker._agents["big"] = _Ready(broker)
+            times = []
+            for number in range(count):
+                since = time.perf_counter()
+                lease = await get(broker, f"more {number}")
+                times.append(time.perf_counter() - since)
+                broker.end(lease.id, "done")
+            store.close()  # the last connection writes everything into the one file
+            bytes_each = (file_size(path) - empty) / size
+        median = statistics.median(times)
+        first = first or median
+        p99 = milliseconds(quantile(times, 0.99))
+        cost = f"{bytes_each / 1024:.1f} KiB" if size > 100 else ""
+        table.rows.append([f"{size:,}", milliseconds(median), p99, f"{median / first:.2f}", cost])
+    return table
+
+
+class _Ready(PromptServer):
+    def __init__(self, broker: Broker) -> None:
+        self.broker, self.name = broker, "big"
+
+
+async def real(leases: int = 400) -> Table:
+    """Eight simulated V100s, fifty slices each, every one with its worker."""
+    from benchmarks.pool import worker_memory
+
+    with EmbeddedPool("v100:8") as pool:
+        assert pool.process is not None
+        status = Path(f"/proc/{pool.process.pid}/status")
+
+        def resident() -> int:
+            line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+            return int(line.split()[1]) * 1024
+
+        before = resident()
+        async with PoolClient(resolve_address(None, pool.state)) as client:
+            begin = time.perf_counter()
+            slots = asyncio.Semaphore(8)
+
+            async def one(number: int) -> None:
+                async with slots:
+                    await client.acquire_now(f"real {number}", SLICE, HOLDER, ttl_seconds=3600)
+
+            await asyncio.gather(*(one(number) for number in range(leases)))
+            took = time.perf_counter() - begin
+            held = [lease for lease in (await client.leases())[0] if lease.state == "live"]
+            workers, after = worker_memory(), resident()
+    return Table(
+        "400 leases at once, each with a worker",
+        ["figure", "value"],
+        [
+            ["live leases on 8 simulated V100", str(len(held))],
+            ["workers", str(len(workers))],
+            ["time until the last is live", f"{took:.1f} s"],
+            ["proportional memory of all workers", mebibytes(sum(w.pss for w in workers))],
+            ["pool and agent, per lease", f"{(after - before) / leases / 1024:.0f} KiB"],
+        ],
+    )
+
+
+async def measure() -> list[Table]:
+    """Every table."""
+    return [await grants(), await a_class(), await growth(), await real()]

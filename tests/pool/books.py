@@ -1,0 +1,101 @@
+"""What must be true of the pool's books at any moment, whoever died; computed from the tables row by row, without the pool's code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import sqlalchemy as sa
+
+from gpukernel.pool import schema
+from gpukernel.pool.rules import Rules
+from gpukernel.pool.store import Store
+
+__all__ = ["check_books", "naive_order"]
+
+
+def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules | None = None) -> None:
+    """Fail where memory is promised twice, a figure is not the sum of its parts, or a lease is lost or doubled.
+
+    Parameters
+    ----------
+    caps
+        What each living worker may allocate, by lease and device id: the truth outside of the pool.
+    rules
+        Quotas that nothing may exceed, where they were never lowered.
+    """
+    with store.reader.connect() as db:
+        devices = {row.id: row for row in db.execute(sa.select(schema.devices))}
+        leases = {row.id: row for row in db.execute(sa.select(schema.leases))}
+        pieces = list(db.execute(sa.select(schema.slices)))
+        books = list(db.execute(sa.select(schema.accounts)))
+        spans = list(db.execute(sa.select(schema.spans)))
+    promised: dict[str, int] = defaultdict(int)
+    sizes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    held: dict[tuple[str, str], int] = {}
+    for piece in pieces:
+        whole = devices[piece.device_id].memory_bytes
+        sizes[piece.lease_id].append((piece.memory_bytes, round(piece.memory_bytes / whole * 1_000_000)))
+        if piece.worker != "gone":
+            promised[piece.device_id] += piece.memory_bytes
+            held[piece.lease_id, piece.device_id] = piece.memory_bytes
+    for device in devices.values():
+        assert device.promised_bytes == promised[device.id] <= device.memory_bytes, device.id
+    for worker, cap in caps.items():
+        assert cap <= held.get(worker, 0), f"worker {worker} may allocate what is not promised to it"
+    totals: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    keys = []
+    for lease in leases.values():
+        assert lease.memory_bytes == sum(memory for memory, _ in sizes[lease.id])
+        assert lease.share == sum(share for _, share in sizes[lease.id])
+        open_spans = [s for s in spans if s.lease_id == lease.id and s.ends is None]
+        if lease.state == "ended":
+            assert not open_spans
+            assert all((lease.id, device) not in held for device in devices)
+            continue
+        keys.append(lease.key)
+        assert [(s.share, s.memory_bytes) for s in open_spans] == [(lease.share, lease.memory_bytes)]
+        for account in (
+            ("pool", "", ""),
+            ("course", lease.course, ""),
+            *([("member", lease.course, lease.person)] if lease.course else []),
+            ("person", "", lease.person),
+        ):
+            for place, amount in enumerate((lease.share, lease.memory_bytes, 1)):
+                totals[account][place] += amount
+    assert len(keys) == len(set(keys)), "two living leases for one use"
+    for book in books:
+        expected = totals.pop((book.kind, book.course, book.person), [0, 0, 0])
+        assert [book.share_held, book.memory_held, book.leases_held] == expected, book
+    assert not totals, "something is held that no account knows"
+    for subject, bounds in rules.quotas.items() if rules else ():
+        for book in books:
+            kind, person = subject.kind, subject.person
+            if kind in ("student", "instructor"):
+                members = rules.courses[subject.course].members if rules else {}
+                if members.get(book.person, members.get("*")) != kind:
+                    continue
+                kind, person = "member", book.person
+            if (book.kind, book.course, book.person) != (kind, subject.course, person):
+                continue
+            if bounds.devices is not None:
+                assert book.share_held <= round(bounds.devices * 1_000_000), book
+            if bounds.leases is not None:
+                assert book.leases_held <= bounds.leases, book
+
+
+def naive_order(
+    waiting: Iterable[tuple[int, str, int]], held: Mapping[str, int], weights: Mapping[str, float]
+) -> list[int]:
+    """The tickets of (ticket, course, size) in the order of the definition, looked for anew at every step."""
+    left, now, order = sorted(waiting), dict(held), []
+    while left:
+        first: dict[str, tuple[int, str, int]] = {}
+        for one in left:
+            first.setdefault(one[1], one)
+        course = min(first, key=lambda c: (now.get(c, 0) / weights.get(c, 1.0), first[c][0]))
+        ticket, _, size = first[course]
+        order.append(ticket)
+        left.remove(first[course])
+        now[course] = now.get(course, 0) + size
+    return order

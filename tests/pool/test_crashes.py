@@ -1,0 +1,30 @@
+"""Pools that are killed with SIGKILL leave nothing promised twice and nothing lost (`tests.pool.crashing` does it).
+
+The ordinary suite takes some of the transaction boundaries; ``make crashes`` all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+STRIDE = int(os.environ.get("GPUKERNEL_CRASH_STRIDE", "9"))
+MOMENTS = int(os.environ.get("GPUKERNEL_CRASH_MOMENTS", "2"))
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_whenever_a_pool_is_killed_the_next_one_finds_the_truth(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    address = "sqlite" if kind == "sqlite" else request.getfixturevalue("postgresql")
+    command = [sys.executable, "-m", "tests.pool.crashing", address, str(MOMENTS), str(STRIDE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    counts = json.loads(done.stdout)
+    assert counts["boundaries"] >= 40 // STRIDE
+    assert counts["killed"] >= 2 * counts["boundaries"] - 1
