@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import Worker, call_number, special_number, worker
+from tests.remoting.test_door import INVALID_VALUE, WELCOME, enter, read, still_serves
 from tests.remoting.test_worker import until, unused
 
+INVALID_HANDLE = 400
 HOST = r"""
 begin(); cuda = ctypes.CDLL("libcuda.so.1"); HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p); BACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p); kept = []
 def handle(x): return ctypes.c_void_p(int(x))
@@ -113,3 +117,51 @@ a = stream(); go.set(); call(a, lambda: said.append(1)); p = int(ok(d.cuMemAlloc
 ok(d.cuMemsetD32Async(p, 5, 1000, a)); call(a, lambda: said.extend([int(x[999]), threading.current_thread() is threading.main_thread()])); print(said)
 """
     says(code, ["[1]", "[1, 5, True]"])
+
+
+def test_a_client_that_lies_about_its_functions_gets_an_error_and_keeps_nobody_waiting() -> None:
+    introduce, function, following, done = map(
+        special_number, ("introduce", "host_function", "next_host_function", "host_function_done")
+    )
+    synchronize = call_number("cuStreamSynchronize")
+
+    def tell(sock: socket.socket, call: int, body: bytes) -> None:
+        sock.sendall(struct.pack("<IHH", len(body), call, 0) + body)
+
+    def ask(sock: socket.socket, call: int, body: bytes) -> int:
+        tell(sock, call, body)
+        length, answered, _ = struct.unpack("<IHH", read(sock, 8))
+        assert answered == call
+        return int(struct.unpack("<I", read(sock, length)[:4])[0])
+
+    def lie(one: Worker) -> None:
+        status, mine = enter(one, one.secret)
+        also, beside = enter(one, one.secret)
+        assert (status, also) == (WELCOME, WELCOME)
+        tell(mine, introduce, struct.pack("<IIQ", 1, 0, 77))
+        wait = struct.pack("<Q", 0)
+        assert ask(mine, synchronize, wait) == 0
+        assert ask(beside, following, struct.pack("<Q", 78)) == INVALID_HANDLE  # nobody's key
+        assert ask(beside, following, b"") == INVALID_HANDLE
+        tell(beside, done, struct.pack("<QQ", 77, 5))  # which nobody waits for
+        tell(mine, function, struct.pack("<QQ", 123, 1))  # on no stream
+        assert ask(mine, synchronize, wait) == INVALID_HANDLE
+        assert ask(beside, following, struct.pack("<Q", 77)) == 0
+        tell(mine, function, struct.pack("<QQ", 0, 1))  # the number is taken until it is done
+        assert ask(mine, synchronize, wait) == INVALID_VALUE
+        tell(beside, done, struct.pack("<QQ", 77, 1))
+        tell(mine, function, struct.pack("<QQ", 0, 2))
+        assert ask(beside, following, struct.pack("<Q", 77)) == 0
+        # Its stream waits for a function that nobody will run, until who would have run it is gone.
+        beside.close()
+        assert ask(mine, synchronize, wait) == 0
+        tell(mine, function, struct.pack("<QQ", 0, 3))
+        assert ask(mine, synchronize, wait) == INVALID_VALUE
+        mine.close()
+
+    async def story() -> None:
+        async with worker() as one:
+            await asyncio.to_thread(lie, one)
+            await still_serves(one)
+
+    asyncio.run(story())

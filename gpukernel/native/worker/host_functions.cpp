@@ -5,7 +5,7 @@
 namespace gpukernel::worker {
 
 namespace {
-constexpr size_t MOST_SHUT = 1 << 16;  // that a program can have the worker remember
+constexpr size_t MOST = 1 << 16;  // that a program can have the worker remember
 }  // namespace
 
 struct HostFunctions::Gate {
@@ -18,7 +18,7 @@ CUresult HostFunctions::hold(Driver& cuda, const CUstream* stream, uint64_t numb
     {
         std::lock_guard lock(mutex_);
         if (over_) return CUDA_ERROR_INVALID_VALUE;
-        if (shut_.size() >= MOST_SHUT) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (shut_.size() >= MOST || reached_.size() >= MOST) return CUDA_ERROR_OUT_OF_MEMORY;
         if (!shut_.insert(number).second) return CUDA_ERROR_INVALID_VALUE;
     }
     auto gate = std::make_unique<Gate>(Gate{shared_from_this(), number});
