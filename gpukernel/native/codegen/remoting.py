@@ -48,6 +48,7 @@ ALSO_LOOKED_UP = [
     "cuMemFreeHost",
     "cuMemcpyHtoD_v2",
     "cuMemcpyHtoDAsync_v2",
+    "cuStreamAddCallback",
     "cuModuleEnumerateFunctions",
     "cuLibraryEnumerateKernels",
     "cuFuncGetName",

@@ -75,6 +75,12 @@ bool Connection::flush_with(const void* data, size_t size) {
     return sent;
 }
 
+wire::Socket Connection::beside(std::string& error) const {
+    wire::Socket socket = wire::connect_to_worker({endpoint_}, secret_, CONNECT_SECONDS, error);
+    if (socket) socket.timeout(0);
+    return socket;
+}
+
 // A second thread: from now on the worker shall serve one while another waits.  If the first waits right now,
 // what is queued here is not read before that ends, so it is said over a connection of its own.
 void Connection::come_in(const void* thread) {
@@ -94,7 +100,7 @@ void Connection::come_in(const void* thread) {
     }
     if (somebody_waits) {
         std::string error;
-        wire::Socket other = wire::connect_to_worker({endpoint_}, secret_, CONNECT_SECONDS, error);
+        wire::Socket other = beside(error);
         if (other && other.write(&frame, sizeof frame)) return;
     }
     wire::Writer(buffer_).put(frame);

@@ -37,6 +37,8 @@ class Connection {
     // Connects to the first endpoint that answers and proves itself; false, and `error` says why.
     bool open(const std::vector<std::string>& endpoints, const std::string& secret, std::string& error);
     bool alive() const { return alive_.load(std::memory_order_acquire); }
+    // Another connection to the same door, for what must not wait behind this one's requests.
+    wire::Socket beside(std::string& error) const;
     uint64_t key() const { return key_; }  // by which another connection can speak of this one
 
     // Whether the worker's server may have an image already, and how it is named.

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "capture.h"
+#include "host_functions.h"
 #include "managed.h"
 #include "request.h"
 
@@ -129,15 +130,12 @@ CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, 
                   true, kernelParams, nullptr);
 }
 
-// A host function runs here, in the calling thread, once what was submitted before it is done.
 CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
     GPUKERNEL_CURRENT(connection);
     if (!fn) return CUDA_ERROR_INVALID_VALUE;
     if (capturing())
         if (Captured captured = captured_host(*connection, fn, userData, hStream)) return *captured;
-    CUresult error = cuStreamSynchronize(hStream);
-    if (error == CUDA_SUCCESS) fn(userData);
-    return error;
+    return call_in_order(*connection, {fn, nullptr, hStream, userData});
 }
 CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData,
                                      unsigned int flags) {
@@ -145,9 +143,7 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback
     GPUKERNEL_CURRENT(connection);
     if (capturing())
         if (Captured captured = captured_refusal(*connection, hStream)) return *captured;
-    CUresult error = cuStreamSynchronize(hStream);
-    if (error != GONE) callback(hStream, error, userData);
-    return error;
+    return call_in_order(*connection, {nullptr, callback, hStream, userData});
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) { return cuCtxGetCurrent(pctx); }

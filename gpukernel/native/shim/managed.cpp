@@ -14,7 +14,8 @@ std::atomic<int> managed_allocations{0};
 using wire::Call;
 
 namespace {
-constexpr size_t WIDEST = (4 << 20) / BLOCK;  // blocks fetched at one touch
+constexpr size_t MOST_READ = (4 << 20) / BLOCK;     // blocks fetched at one touch,
+constexpr size_t MOST_WRITTEN = (1 << 20) / BLOCK;  // and taken for written
 
 GPUKERNEL_HANDLER_LOCAL bool holding = false;
 }  // namespace
@@ -103,16 +104,18 @@ bool serve_fault(uint64_t address, std::optional<bool> writing) {
     const size_t block = a.block(address);
     const bool known_read = writing && !*writing;
     if (a.blocks[block] == State::stale) {
-        // Touches in order fetch more and more at one time; any other begins again.
-        a.window = block == a.next ? std::min(2 * a.window, WIDEST) : 1;
-        const size_t end = std::min(block + a.window, a.blocks.size());
-        if (!fetch(a, block, end)) return true;
-        a.next = end;
+        if (!fetch(a, block, std::min(a.read.end(block, MOST_READ), a.blocks.size()))) return true;
         if (!writing || known_read) return true;
     }
     // The page was readable and is written now; or another thread was first, and it is as it should be.
-    const bool first_write = a.blocks[block] == State::clean && !known_read;
-    if (!set(a, block, block + 1, first_write ? State::dirty : a.blocks[block])) take_over(a);
+    size_t end = block + 1;
+    State state = a.blocks[block];
+    if (state == State::clean && !known_read) {
+        const size_t most = std::min(a.written.end(block, MOST_WRITTEN), a.blocks.size());
+        while (end < most && a.blocks[end] == State::clean) ++end;
+        state = State::dirty;
+    }
+    if (!set(a, block, end, state)) take_over(a);
     return true;
 }
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "capture.h"
+#include "host_functions.h"
 #include "managed_pages.h"
 #include "request.h"
 
@@ -168,6 +169,8 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned 
         return CUDA_ERROR_INVALID_VALUE;
     if (capturing())
         if (Captured captured = captured_unsafe(*connection, false)) return *captured;
+    if (!has_managed())  // those that are on their way may touch what is made now
+        if (const CUresult error = finish_host_calls(*connection); error != CUDA_SUCCESS) return error;
     CUdeviceptr address = 0;
     CUresult result;
     {

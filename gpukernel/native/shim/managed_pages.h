@@ -2,6 +2,7 @@
 // has. Everything here is guarded by Managed::mutex.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -27,6 +28,15 @@ struct Range {
     CUdeviceptr used_up_to;  // behind it the device's memory is as it came
 };
 
+// Touches that go on in order are served more and more at one time; any other begins again.
+struct InOrder {
+    size_t next = 0, window = 1;
+    size_t end(size_t block, size_t most) {
+        window = block == next ? std::min(2 * window, most) : 1;
+        return next = block + window;
+    }
+};
+
 struct Allocation {
     Range* range;
     Device* device;
@@ -37,7 +47,7 @@ struct Allocation {
     std::pair<uint64_t, uint64_t> file;
     std::vector<State> blocks;
     std::vector<char> twin;  // of an open one
-    size_t next = 0, window = 1;
+    InOrder read, written;
     bool wanted = false;  // by cuMemPrefetchAsync to the host
     bool lost = false;    // the device's memory is gone
     ManagedAdvice advice;
