@@ -16,7 +16,7 @@ LEVEL := $(if $(call has,avx512f avx512bw avx512cd avx512dq avx512vl),4,$(if $(c
 LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test model crashes lint format docs bench suites fuzz fuzzers sanitize screenshots wheel system clean
+.PHONY: help demo test model crashes lint format docs bench gpu suites fuzz fuzzers sanitize screenshots wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ docs: $(VENV)/.dev  ## Build the documentation into site/, warnings as errors
 
 bench: $(VENV)/.test  ## Measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+gpu: $(VENV)/.test  ## On a machine with an NVIDIA GPU: run tests/gpu and measure, and write docs/benchmarks-gpu.md
+	$(BIN)/python -m benchmarks.gpu
 
 suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half an hour), or SUITE=pycuda alone
 	$(BIN)/python -m tests.suites $(SUITE)

@@ -45,11 +45,12 @@ async def leased(share: float, count: int = 1, transport: str = "") -> AsyncIter
                 f"benchmark {number}", SliceRequest(share=share), Holder("benchmark")
             )
             await stack.enter_async_context(client.keep_alive(lease))
-        write_lease_file(folder / "lease", _only(lease, transport))
+        write_lease_file(folder / "lease", only(lease, transport))
         yield shim_environment(folder / "lease", os.environ)
 
 
-def _only(lease: Lease, transport: str) -> Lease:
+def only(lease: Lease, transport: str) -> Lease:
+    """The lease with endpoints of that kind alone; all of them for an empty one."""
     slices = tuple(
         replace(piece, endpoints=tuple(e for e in piece.endpoints if e.startswith(transport)))
         for piece in lease.slices

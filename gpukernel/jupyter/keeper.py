@@ -22,13 +22,14 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from gpukernel.pool.client import PoolClient
-    from gpukernel.pool.model import Holder, Lease, SliceRequest
+    from gpukernel.pool.model import Device, Holder, Lease, SliceRequest, Waiting
 
-__all__ = ["GRACE_SECONDS", "LeaseKeeper", "SliceUnavailable", "keeper"]
+__all__ = ["GRACE_SECONDS", "LeaseKeeper", "Look", "SliceUnavailable", "keeper"]
 
 T = TypeVar("T")
 
@@ -41,6 +42,15 @@ _LAST_SECONDS = 1.0
 
 class SliceUnavailable(RuntimeError):
     """The kernel got no slice; the text is one sentence for the person who started it."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the pool shows to its people."""
+
+    devices: list[Device]
+    leases: list[Lease]
+    waiting: list[Waiting]
 
 
 class LeaseKeeper:
@@ -79,6 +89,10 @@ class LeaseKeeper:
         """Give the lease back; where the pool cannot be reached, stop renewing and leave it to expiry."""
         await self._ask(self._release(address, key, lease_id, reason))
 
+    async def look(self, address: str) -> Look:
+        """The pool's devices, leases and queue; raises `gpukernel.pool.errors.PoolError`."""
+        return await self._ask(self._look(address))
+
     async def _ask(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
@@ -94,6 +108,11 @@ class LeaseKeeper:
     async def _forget_client(self, address: str) -> None:
         if client := self._clients.pop(address, None):
             await client.__aexit__(None, None, None)
+
+    async def _look(self, address: str) -> Look:
+        client = await self._client(address)
+        devices, (leases, waiting) = await asyncio.gather(client.devices(), client.leases())
+        return Look(devices, leases, waiting)
 
     async def _acquire(
         self, address: str, key: str, slice_: SliceRequest, holder: Holder, wait_seconds: float

@@ -15,11 +15,16 @@ from typing import Any
 
 from gpukernel.jupyter import logo
 
-__all__ = ["STANDARD", "InvalidSpec", "SliceSpec", "installed", "write"]
+__all__ = ["STANDARD", "InvalidSpec", "SliceSpec", "figure", "installed", "write"]
 
 
 class InvalidSpec(ValueError):
     """A kernelspec that cannot be; the text is a sentence for the person who asked for it."""
+
+
+def figure(share: float) -> str:
+    """A share as names have it."""
+    return "1.0" if share == 1 else f"{share:g}"
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,11 @@ class SliceSpec:
             raise InvalidSpec(f"A share lies between 0.001 and 1, for example 0.02; {self.share:g} does not.")
         if self.mode not in ("remote", "direct", "auto"):
             raise InvalidSpec(f"A mode is remote, direct or auto; “{self.mode}” is none.")
-        figure = "1.0" if self.share == 1 else f"{self.share:g}"
         if not self.name:
             model = re.sub(r"[^a-z0-9._-]+", "-", self.model.lower())
-            object.__setattr__(self, "name", f"gpu-{model or 'any'}-{figure}")
+            object.__setattr__(self, "name", f"gpu-{model or 'any'}-{figure(self.share)}")
         if not self.display_name:
-            object.__setattr__(self, "display_name", f"{self.model or 'GPU'} × {figure}")
+            object.__setattr__(self, "display_name", f"{self.model or 'GPU'} × {figure(self.share)}")
         if not re.fullmatch(r"[a-z0-9._-]+", self.name):
             raise InvalidSpec(
                 f"A kernel's name has only small letters, figures, dots, dashes and underscores; “{self.name}” has others."

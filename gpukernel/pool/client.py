@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
-import grpc
-import grpc.aio
+from gpukernel.pool.forks import grpc  # before the messages import it
 
+# isort: split
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages

@@ -293,7 +293,7 @@ ok(d.cuCtxSynchronize()); os.write(1, b"parent goes on\\n"); os._exit(0)
             lines = {await asyncio.to_thread(program.stdout.readline) for _ in range(2)}
             assert lines == {"CUDA_ERROR_NOT_INITIALIZED CUDA_ERROR_NOT_INITIALIZED\n", "parent goes on\n"}
             await until(lambda: unused(one))  # though the child still lives
-            assert program.poll() == 0
+            assert await asyncio.to_thread(program.wait, 20) == 0
             await asyncio.to_thread(program.communicate, "\n")
 
     asyncio.run(story())
@@ -349,7 +349,7 @@ ok(d.cuStreamDestroy(s)); d.cuEventRecord(e, s); print(d.cuCtxSynchronize()[0].n
 
 
 def test_what_cannot_be_done_says_not_supported_and_stays_silent() -> None:
-    code = "begin(); print(d.cuMemAllocManaged(1024, 1)[0].name, d.cuGraphAddMemFreeNode(ok(d.cuGraphCreate(0)), None, 0, 4096)[0].name)"
+    code = "begin(); print(d.cuIpcGetMemHandle(ok(d.cuMemAlloc(1024)))[0].name, d.cuGraphAddMemFreeNode(ok(d.cuGraphCreate(0)), None, 0, 4096)[0].name)"
 
     async def story() -> None:
         async with worker() as one:

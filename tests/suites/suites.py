@@ -8,16 +8,11 @@ from tests.suites.runner import Suite
 _PROCESSES = "starts processes that import the test by its short name, which the import mode of a wheel's tests forbids"
 _OUT_OF_BOUNDS = "reads or writes past its array, which the simulated GPU reports as compute-sanitizer would"
 
-_MANAGED = "managed memory cannot cross a network"
 _MAPPED = "host memory mapped into the device cannot cross a network"
 _IPC = "IPC handles cannot cross a network"
 
 # Whole classes, or single tests (docs/compatibility.md).
 _NUMBA_KNOWN = {
-    "TestArrayReductions": _MANAGED,
-    "TestCudaArrayInterface.test_produce_managed_no_stream": _MANAGED,
-    "TestCudaArrayInterface.test_produce_managed_stream": _MANAGED,
-    "TestWarnings.test_nowarn_on_managed_array": _MANAGED,
     "TestCudaArray": _MAPPED,
     "TestCudaArrayInterface.test_produce_no_stream": _MAPPED,
     "TestCudaArrayInterface.test_produce_stream": _MAPPED,

@@ -48,6 +48,7 @@ ALSO_LOOKED_UP = [
     "cuMemFreeHost",
     "cuMemcpyHtoD_v2",
     "cuMemcpyHtoDAsync_v2",
+    "cuStreamAddCallback",
     "cuModuleEnumerateFunctions",
     "cuLibraryEnumerateKernels",
     "cuFuncGetName",
@@ -84,6 +85,9 @@ class Call:
     needs_context: bool
     by_hand: bool
     captured: bool
+    uses_memory: bool
+    may_be_managed: bool
+    waits: bool
     annotations: dict[str, str]
 
     def inputs(self) -> list[Parameter]:
@@ -103,14 +107,14 @@ def read_table(headers: Headers) -> list[Call]:
         kind, name, *notes = words
         prototype = headers.prototypes.get(name)
         annotations = dict(note.split(":") for note in notes)
-        if kind.rstrip("!?") not in ("sync", "async", "global") or prototype is None:
+        if kind.rstrip("!?~&=") not in ("sync", "async", "global") or prototype is None:
             raise SystemExit(f"calls.txt:{number}: no such class or function: {line}")
         if unknown := annotations.keys() - {p.name for p in prototype.parameters}:
             raise SystemExit(f"calls.txt:{number}: {name} has no parameter {', '.join(unknown)}")
         for parameter in prototype.parameters:
             if "*" in parameter.type and parameter.name not in annotations:
                 raise SystemExit(f"calls.txt:{number}: {name}: {parameter.name} points at what?")
-        kind_name = kind.rstrip("!?")
+        kind_name = kind.rstrip("!?~&=")
         calls.append(
             Call(
                 prototype,
@@ -118,6 +122,9 @@ def read_table(headers: Headers) -> list[Call]:
                 needs_context=kind_name != "global",
                 by_hand="!" in kind,
                 captured="?" in kind,
+                uses_memory="~" in kind,
+                may_be_managed="&" in kind,
+                waits="=" in kind,
                 annotations=annotations,
             )
         )
@@ -139,11 +146,20 @@ def shim_function(call: Call) -> str:
     for p in call.prototype.parameters:
         if call.annotations.get(p.name) in ("text", "new", "in"):
             lines.append(f"    if (!{p.name}) return CUDA_ERROR_INVALID_VALUE;")
+    arguments = ", ".join(["*connection", *(p.name for p in call.prototype.parameters)])
+    for p in call.prototype.parameters:
+        if call.annotations.get(p.name) == "text":  # not to be read in the middle of a request
+            lines.append(f"    const std::string own_{p.name}({p.name});")
     if call.captured:
-        arguments = ", ".join(["*connection", *(p.name for p in call.prototype.parameters)])
         lines.append(
             f"    if (capturing()) if (Captured captured = captured_{name}({arguments})) return *captured;"
         )
+    if call.uses_memory:
+        lines.append(f"    const DeviceWork work = managed_{name}({arguments});")
+    if call.waits:
+        lines.append(f"    const DeviceWait wait = managed_{name}({arguments});")
+    if call.may_be_managed:
+        lines.append(f"    if (has_managed()) if (auto done = managed_{name}({arguments})) return *done;")
     for p in call.inputs():
         if p.type == "CUstream":
             lines.append(f"    const uint64_t of_{p.name} = stream_name(*connection, {p.name});")
@@ -151,7 +167,7 @@ def shim_function(call: Call) -> str:
     for p in call.inputs():
         note = call.annotations.get(p.name)
         if note == "text":
-            lines.append(f"    request.text({p.name});")
+            lines.append(f"    request.text(own_{p.name});")
         elif note == "in":
             lines.append(f"    request.put(*{p.name});")
         elif note == "maybe":
@@ -172,6 +188,7 @@ def shim_function(call: Call) -> str:
         lines.append("    return request.queue();")
     else:
         lines.append("    CUresult result = request.send();")
+        lines.append(f'    if (result == CUDA_ERROR_NOT_SUPPORTED) return gpukernel::unsupported("{name}");')
         for p in call.outputs():
             if _target(p) in HANDLES:
                 read = f"reinterpret_cast<{_target(p)}>(request.get<uint64_t>())"
@@ -180,7 +197,7 @@ def shim_function(call: Call) -> str:
             lines.append(
                 f"    if (result == CUDA_SUCCESS) {{ auto value = {read}; if ({p.name}) *{p.name} = value; }}"
             )
-        lines.append("    return result;")
+        lines.append("    return wait.over(result);" if call.waits else "    return result;")
     return "\n".join([*lines, "}"])
 
 
@@ -235,12 +252,19 @@ def main() -> None:
         )
         + "    end\n};\n}  // namespace gpukernel::wire\n",
         "shim_calls.cpp": generated
-        + '#define __CUDA_API_VERSION_INTERNAL\n#include "capture.h"\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
+        + '#define __CUDA_API_VERSION_INTERNAL\n#include "capture.h"\n#include "managed.h"\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
         + "namespace gpukernel::shim {  // in capture.cpp\n"
         + "".join(
             f"Captured captured_{call.prototype.name}(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
             for call in calls
             if call.captured
+        )
+        + "}\n\nnamespace gpukernel::shim {  // in managed.cpp\n"
+        + "".join(
+            f"{'DeviceWork' if call.uses_memory else 'DeviceWait' if call.waits else 'std::optional<CUresult>'} managed_{call.prototype.name}"
+            f"(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
+            for call in calls
+            if call.uses_memory or call.may_be_managed or call.waits
         )
         + "}\n\n"
         + 'extern "C" {\n'

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "managed.h"
 #include "memory.h"
 #include "request.h"
 
@@ -87,6 +88,19 @@ void each_row(const BoxCopy& piece, const BoxPlace& host, Row row) {
             row(reinterpret_cast<char*>(host.address + (z * host.rows + y) * host.pitch));
 }
 
+// Where one side is managed memory of another device.
+CUresult by_rows(Connection& connection, const BoxCopy& box, const Side& from, const Side& to,
+                 CUstream stream) {
+    for (uint64_t z = 0; z < box.depth; ++z)
+        for (uint64_t y = 0; y < box.height; ++y)
+            if (CUresult error =
+                    copy_span(connection, {to.host, moved(to.place, 0, y, z).address},
+                              {from.host, moved(from.place, 0, y, z).address}, box.width, stream);
+                error != CUDA_SUCCESS)
+                return error;
+    return CUDA_SUCCESS;
+}
+
 CUresult host_to_device(Connection& connection, const BoxCopy& box, const Side& from, const Side& to) {
     return in_pieces(box, [&](const BoxCopy& piece, uint64_t x, uint64_t y, uint64_t z) {
         const BoxPlace host = moved(from.place, x, y, z), there = moved(to.place, x, y, z);
@@ -123,6 +137,18 @@ CUresult device_to_host(Connection& connection, const BoxCopy& box, const Side& 
     });
 }
 
+// Of device memory; what the worker will find too much is cut to what there is.
+Use use(const Side& side, const BoxCopy& box, bool writes) {
+    uint64_t rows = 0, bytes = 0;
+    if (side.host || side.array) return {0, 0, false};
+    if (__builtin_mul_overflow(side.place.rows, box.depth - 1, &rows) ||
+        __builtin_add_overflow(rows, box.height - 1, &rows) ||
+        __builtin_mul_overflow(side.place.pitch, rows, &bytes) ||
+        __builtin_add_overflow(bytes, box.width, &bytes))
+        bytes = UINT64_MAX;
+    return {side.place.address, bytes, writes};
+}
+
 bool whole(const BoxCopy& box) {
     uint64_t bytes;
     return !__builtin_mul_overflow(box.width, box.height, &bytes) &&
@@ -134,9 +160,15 @@ CUresult copy_box(Connection& connection, const CUDA_MEMCPY3D& asked, CUstream s
     if (!asked.WidthInBytes || !asked.Height || !asked.Depth) return CUDA_SUCCESS;
     CUDA_MEMCPY3D copy = asked;
     if (CUresult error = resolve(connection, copy); error != CUDA_SUCCESS) return error;
-    const BoxCopy box{reinterpret_cast<uint64_t>(stream), copy.WidthInBytes, copy.Height, copy.Depth};
+    const BoxCopy box{stream_name(connection, stream), copy.WidthInBytes, copy.Height, copy.Depth};
     Side from = source_of(copy), to = destination_of(copy);
     if (!whole(box) || !settle(from, box) || !settle(to, box)) return CUDA_ERROR_INVALID_VALUE;
+    for (Side* side : {&from, &to}) {  // managed memory is the device's, however it is named
+        const Connection* owner = side->host ? managed_at(side->place.address) : nullptr;
+        if (owner && owner != &connection && !from.array && !to.array)
+            return by_rows(connection, box, from, to, stream);
+        if (owner) side->host = false;
+    }
     if (one_span(from, box) && one_span(to, box))
         return copy_span(connection, {to.host, to.place.address}, {from.host, from.place.address},
                          box.width * box.height * box.depth, stream);
@@ -147,6 +179,7 @@ CUresult copy_box(Connection& connection, const CUDA_MEMCPY3D& asked, CUstream s
                              reinterpret_cast<void*>(moved(from.place, 0, y, z).address), box.width);
         return CUDA_SUCCESS;
     }
+    const DeviceWork work(connection, stream, {use(to, box, true), use(from, box, false)});
     if (from.host) return host_to_device(connection, box, from, to);
     if (to.host) return device_to_host(connection, box, from, to);
     Request request(connection, Special::copy_box);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <cstring>
 
 #include "request.h"
+#include "threads.h"
 #include "wire/handshake.h"
 
 namespace gpukernel::shim {
@@ -42,12 +42,9 @@ bool Connection::open(const std::vector<std::string>& endpoints, const std::stri
         endpoint_ = endpoints[i], secret_ = secret;
         if (::getrandom(&key_, sizeof key_, 0) != sizeof key_) key_ = 0;
         alive_ = true;
-        sigset_t all, before;  // signals belong to the program's own threads
-        ::sigfillset(&all);
-        ::pthread_sigmask(SIG_SETMASK, &all, &before);
-        std::thread(&Connection::flush_in_time, this).detach();
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        return true;
+        if (start_thread([this] { flush_in_time(); })) return true;
+        alive_ = false;
+        error = "the system gives this program no more threads";
     }
     if (endpoints.empty()) error = "the lease names no worker";
     return false;
@@ -78,6 +75,12 @@ bool Connection::flush_with(const void* data, size_t size) {
     return sent;
 }
 
+wire::Socket Connection::beside(std::string& error) const {
+    wire::Socket socket = wire::connect_to_worker({endpoint_}, secret_, CONNECT_SECONDS, error);
+    if (socket) socket.timeout(0);
+    return socket;
+}
+
 // A second thread: from now on the worker shall serve one while another waits.  If the first waits right now,
 // what is queued here is not read before that ends, so it is said over a connection of its own.
 void Connection::come_in(const void* thread) {
@@ -97,7 +100,7 @@ void Connection::come_in(const void* thread) {
     }
     if (somebody_waits) {
         std::string error;
-        wire::Socket other = wire::connect_to_worker({endpoint_}, secret_, CONNECT_SECONDS, error);
+        wire::Socket other = beside(error);
         if (other && other.write(&frame, sizeof frame)) return;
     }
     wire::Writer(buffer_).put(frame);

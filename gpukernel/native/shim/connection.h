@@ -37,6 +37,8 @@ class Connection {
     // Connects to the first endpoint that answers and proves itself; false, and `error` says why.
     bool open(const std::vector<std::string>& endpoints, const std::string& secret, std::string& error);
     bool alive() const { return alive_.load(std::memory_order_acquire); }
+    // Another connection to the same door, for what must not wait behind this one's requests.
+    wire::Socket beside(std::string& error) const;
     uint64_t key() const { return key_; }  // by which another connection can speak of this one
 
     // Whether the worker's server may have an image already, and how it is named.
@@ -55,6 +57,8 @@ class Connection {
     bool flush();
     bool flush_with(const void* data, size_t size);  // the queue, then user memory, in one system call
     void queued();                                   // a request is complete and needs no answer
+    // An error that came when nobody asked, in a fault of the program: the next call's answer.
+    CUresult owed = CUDA_SUCCESS;
     bool expect(Awaited& answer);  // gives it the number of its request; false: too many wait
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
     bool has_several_threads() const { return attentive_; }

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "managed.h"
 #include "request.h"
+#include "virtual_memory.h"
 
 using namespace gpukernel::shim;
 
@@ -151,9 +153,13 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
 // Everything that this program has on the device ends; its pinned memory, which is its own, does not.
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
-    Request request(device->connection, gpukernel::wire::Special::reset);
-    device->retained = 0;
-    return request.send();
+    return end_ranges(*device, [&] {
+        return end_managed(device->connection, [&] {
+            Request request(device->connection, gpukernel::wire::Special::reset);
+            device->retained = 0;
+            return request.send();
+        });
+    });
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {

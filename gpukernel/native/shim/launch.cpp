@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "capture.h"
+#include "host_functions.h"
+#include "managed.h"
 #include "request.h"
 
 using namespace gpukernel::shim;
@@ -31,6 +33,7 @@ CUresult fill(const Layout& layout, char* block, void** params, void** extra) {
 
 CUresult queue(Connection& connection, const void* function, const unsigned (&shape)[6], unsigned shared,
                bool cooperative, CUstream stream, const char* block, size_t bytes) {
+    const DeviceWork work(connection, stream);
     const uint64_t of = stream_name(connection, stream);
     Request request(connection, Special::launch);
     struct {
@@ -127,15 +130,12 @@ CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, 
                   true, kernelParams, nullptr);
 }
 
-// A host function runs here, in the calling thread, once what was submitted before it is done.
 CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
     GPUKERNEL_CURRENT(connection);
     if (!fn) return CUDA_ERROR_INVALID_VALUE;
     if (capturing())
         if (Captured captured = captured_host(*connection, fn, userData, hStream)) return *captured;
-    CUresult error = cuStreamSynchronize(hStream);
-    if (error == CUDA_SUCCESS) fn(userData);
-    return error;
+    return call_in_order(*connection, {fn, nullptr, hStream, userData});
 }
 CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData,
                                      unsigned int flags) {
@@ -143,9 +143,7 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback
     GPUKERNEL_CURRENT(connection);
     if (capturing())
         if (Captured captured = captured_refusal(*connection, hStream)) return *captured;
-    CUresult error = cuStreamSynchronize(hStream);
-    if (error != GONE) callback(hStream, error, userData);
-    return error;
+    return call_in_order(*connection, {nullptr, callback, hStream, userData});
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) { return cuCtxGetCurrent(pctx); }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "capture.h"
+#include "managed.h"
 #include "request.h"
 
 using namespace gpukernel::shim;
@@ -26,8 +27,12 @@ bool is_host(uint64_t address) {
     return it != host_memory.begin() && address < std::prev(it)->first + std::prev(it)->second;
 }
 
-CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
-                   CUstream stream) {
+}  // namespace
+
+namespace gpukernel::shim {
+
+CUresult write_to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
+                         CUstream stream) {
     if (bytes && !source) return CUDA_ERROR_INVALID_VALUE;
     const char* from = static_cast<const char*>(source);
     const uint64_t of = stream_name(connection, stream);
@@ -50,8 +55,8 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
     return CUDA_SUCCESS;
 }
 
-CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
-                 CUstream stream) {
+CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                          CUstream stream) {
     if (bytes && !destination) return CUDA_ERROR_INVALID_VALUE;
     char* to = static_cast<char*>(destination);
     const uint64_t of = stream_name(connection, stream);
@@ -90,8 +95,27 @@ CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, 
     }
 }
 
+}  // namespace gpukernel::shim
+
+namespace {
+CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
+                   CUstream stream) {
+    if (auto done =
+            managed_copy(connection, destination, reinterpret_cast<uint64_t>(source), bytes, true, stream))
+        return *done;
+    return write_to_device(connection, destination, source, bytes, stream);
+}
+CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                 CUstream stream) {
+    if (auto done =
+            managed_copy(connection, reinterpret_cast<uint64_t>(destination), source, bytes, false, stream))
+        return *done;
+    return read_from_device(connection, destination, source, bytes, stream);
+}
+
 bool on_device(Connection& connection, CUdeviceptr address) {
     if (is_host(address)) return false;
+    if (is_managed(address)) return true;
     Request request(connection, Special::pointer_attribute);
     request.put<int32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
     request.put<uint64_t>(address);
@@ -160,9 +184,11 @@ CUresult copy_span(Connection& connection, Place to, Place from, size_t bytes, C
     if (to.host && from.host) return std::memmove(there, here, bytes), CUDA_SUCCESS;
     if (from.host) return to_device(connection, to.address, here, bytes, stream);
     if (to.host) return to_host(connection, there, from.address, bytes, stream);
+    const DeviceWork work(connection, stream, {{to.address, bytes, true}, {from.address, bytes, false}});
+    const uint64_t of = stream_name(connection, stream);
     Request request(connection, gpukernel::wire::Call::cuMemcpyDtoDAsync_v2);
     request.put<uint64_t>(to.address), request.put<uint64_t>(from.address), request.put<uint64_t>(bytes);
-    request.put(reinterpret_cast<uint64_t>(stream));
+    request.put(of);
     return request.queue();
 }
 
@@ -255,6 +281,7 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
             return *captured;
     }
     if (&to == &from) {
+        const DeviceWork work(to, hStream, {{dstDevice, ByteCount, true}, {srcDevice, ByteCount, false}});
         const uint64_t of = stream_name(to, hStream);
         Request request(to, gpukernel::wire::Call::cuMemcpyDtoDAsync_v2);
         request.put<uint64_t>(dstDevice), request.put<uint64_t>(srcDevice), request.put<uint64_t>(ByteCount);
@@ -331,6 +358,7 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     GPUKERNEL_CURRENT(connection);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
+    if (auto done = managed_attribute(data, attribute, ptr)) return *done;
     uint64_t value = 0;
     if (is_host(ptr)) {
         switch (attribute) {

@@ -11,6 +11,12 @@ CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& copy);
 // Says of unified addresses whose they are.
 CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy);
 
+// Plain copies, between device memory and memory of this process that is not managed.
+CUresult write_to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
+                         CUstream stream);
+CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                          CUstream stream);
+
 struct Place {
     bool host;
     uint64_t address;

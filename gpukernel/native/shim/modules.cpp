@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 
+#include "managed.h"
 #include "request.h"
 #include "wire/hmac.h"
 #include "wire/image.h"
@@ -62,6 +63,8 @@ CUresult load(Connection& connection, Special call, const void* image, const Log
     std::string_view bytes;
     if (!image) return CUDA_ERROR_INVALID_VALUE;
     if (!gpukernel::wire::extent_of(image, bytes)) return CUDA_ERROR_INVALID_IMAGE;
+    std::string copy;  // of managed memory, which is not touched in the middle of a request
+    if (is_managed(reinterpret_cast<uint64_t>(image))) bytes = copy = bytes;
     return send_image(
         connection, call, bytes, [](Request&) {},
         [&](Request& request, CUresult result) {
@@ -222,16 +225,21 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
                                void** optionValues) {
     GPUKERNEL_CURRENT(connection);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
+    std::string_view bytes(static_cast<const char*>(data), size);
+    const std::string label = name ? name : "";
+    std::string copy;
+    if (is_managed(reinterpret_cast<uint64_t>(data))) bytes = copy = bytes;
     return send_image(
-        *connection, Special::link_add, {static_cast<const char*>(data), size},
+        *connection, Special::link_add, bytes,
         [&](Request& request) {
             request.put(reinterpret_cast<uint64_t>(state));
             request.put<int32_t>(type);
-            request.text(name ? name : "");
+            request.text(label);
         },
         [&](Request& request, CUresult result) {
+            std::string_view log = request.get_text();
             std::lock_guard lock(links.mutex);
-            if (result != CUDA_SUCCESS) links.logs[{connection, state}].write(request.get_text());
+            if (result != CUDA_SUCCESS) links.logs[{connection, state}].write(log);
             return result;
         });
 }

@@ -115,6 +115,10 @@ Connection* current(CUresult& error) {
         error = CUDA_ERROR_NOT_INITIALIZED;
         return nullptr;
     }
+    if (calling_host) {  // what it asked for might wait for its stream
+        error = CUDA_ERROR_NOT_PERMITTED;
+        return nullptr;
+    }
     if (context_stack.empty()) {
         error = CUDA_ERROR_INVALID_CONTEXT;
         return nullptr;
@@ -123,7 +127,7 @@ Connection* current(CUresult& error) {
 }
 
 Connection* default_device(CUresult& error) {
-    if (!context_stack.empty()) return current(error);
+    if (!context_stack.empty() || calling_host) return current(error);
     if (!process()) {
         error = CUDA_ERROR_NOT_INITIALIZED;
         return nullptr;

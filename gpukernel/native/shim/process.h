@@ -34,6 +34,7 @@ Process* process();
 CUresult initialise();
 
 extern thread_local std::vector<Context*> context_stack;
+extern thread_local bool calling_host;  // this thread runs a function of the program for a stream
 
 Device* device_at(CUdevice index);      // nullptr for a number that is none
 Context* context_of(CUcontext handle);  // nullptr for a stray handle

@@ -2,11 +2,15 @@
 
 #include <cstddef>
 #include <cstring>
+#include <utility>
+
+#include "managed.h"
 
 namespace gpukernel::shim {
 
 Request::Request(Connection& connection, uint16_t call, std::unique_lock<std::mutex> lock)
     : connection_(connection), call_(call), lock_(std::move(lock)), writer_(connection.buffer()) {
+    open_ = true;
     connection.come_in();
     start_ = connection.buffer().size();
     put(wire::FrameHeader{0, call, 0});
@@ -42,6 +46,11 @@ CUresult Request::queue_with(const void* data, size_t size) {
 CUresult Request::send() { return send_with(nullptr, 0); }
 
 CUresult Request::send_with(const void* data, size_t size) {
+    if (const CUresult owed = connection_.owed; owed != CUDA_SUCCESS && !holds_managed()) {
+        connection_.buffer().resize(start_);  // nothing is made that nobody would hear of
+        connection_.owed = CUDA_SUCCESS;
+        return owed;
+    }
     Awaited mine{call_, nullptr, 0, &answer_};
     const CUresult result = exchange(mine, data, size);
     reader_ = wire::Reader(answer_.data(), answer_.size());
@@ -56,6 +65,7 @@ CUresult Request::send_into(void* data, size_t size) {
 CUresult Request::exchange(Awaited& mine, const void* data, size_t size) {
     if (const CUresult error = ask(mine, data, size); error != CUDA_SUCCESS) return error;
     lock_.unlock();  // others may ask while this one waits
+    open_ = false;
     return connection_.await(mine);
 }
 

@@ -5,6 +5,7 @@
 
 #include "call_numbers.h"
 #include "connection.h"
+#include "page_faults.h"
 #include "process.h"
 #include "wire/body.h"
 
@@ -23,11 +24,18 @@ class Request {
     }
     void text(std::string_view text) { writer_.text(text); }
     void bytes(const void* data, size_t size) { writer_.bytes(data, size); }
+    // This thread is in the middle of a request and cannot make another.
+    static bool is_open() { return open_; }
     uint64_t name_handle() {
         uint64_t name = connection_.next_name();
         put(name);
         return name;
     }
+
+    ~Request() {
+        if (lock_.owns_lock()) open_ = false;
+    }
+    Request(const Request&) = delete;
 
     // What no frame can carry is CUDA_ERROR_INVALID_VALUE and is not sent.
     CUresult queue();                                    // done: nobody waits for it
@@ -57,6 +65,7 @@ class Request {
     bool close(size_t extra);
     CUresult exchange(Awaited& mine, const void* data = nullptr, size_t size = 0);
 
+    static inline GPUKERNEL_HANDLER_LOCAL bool open_ = false;
     Connection& connection_;
     const uint16_t call_;
     std::unique_lock<std::mutex> lock_;

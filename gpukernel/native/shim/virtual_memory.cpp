@@ -139,6 +139,20 @@ CUresult reserve_on_both_sides(Connection& connection, uint64_t bytes, uint64_t 
     return error == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : error;
 }
 
+CUresult end_ranges(Device& device, const std::function<CUresult()>& end) {
+    std::lock_guard lock(ranges_mutex);
+    const CUresult result = end();
+    if (result != CUDA_SUCCESS) return result;
+    std::erase_if(mappings, [&](const auto& each) { return each.second.device == &device; });
+    for (auto it = ranges.begin(); it != ranges.end();) {
+        auto& [address, range] = *it;
+        const bool its_own = std::erase(range.devices, &device) && range.devices.empty();
+        if (its_own) free_here(address, range.bytes);
+        it = its_own ? ranges.erase(it) : std::next(it);
+    }
+    return result;
+}
+
 void free_here(CUdeviceptr address, uint64_t bytes) { ::munmap(reinterpret_cast<void*>(address), bytes); }
 
 }  // namespace gpukernel::shim

@@ -1,6 +1,7 @@
 // Addresses that mean the same here and at a worker, and the requests about the memory that is mapped there.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 
 #include "request.h"
@@ -15,6 +16,8 @@ CUresult ask(Connection& connection, wire::VirtualMemory operation, std::initial
 // the other: at `wanted` where both have it free, else where both have room.
 CUresult reserve_on_both_sides(Connection& connection, uint64_t bytes, uint64_t alignment, uint64_t wanted,
                                CUdeviceptr& address);
+// Everything that the device has ends; `end` has the worker do so.
+CUresult end_ranges(Device& device, const std::function<CUresult()>& end);
 void free_here(CUdeviceptr address, uint64_t bytes);
 
 }  // namespace gpukernel::shim

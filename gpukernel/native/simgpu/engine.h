@@ -114,6 +114,7 @@ struct GlobalInfo {
     std::string name;
     uint64_t address;  // in device memory
     size_t bytes;
+    bool managed = false;  // the program uses it too
 };
 
 struct Dim3 {

@@ -103,6 +103,10 @@ enum class Special : uint16_t {
     attend,          // asynchronous: the key of a connection whose requests shall be served while one of
                      // them waits.  That connection may wait right now, so this comes over another one
     virtual_memory,  // an operation as below, four u64 of which it takes what it needs → u64 or nothing
+    host_function,   // asynchronous: stream, number; what is submitted later waits for host_function_done
+    // Over another connection: with the key of the program's, as the stream may keep that waiting.
+    next_host_function,  // → number, status (s32) of the next function that its stream has come to
+    host_function_done,  // asynchronous: number
 };
 
 // cuMemCreate and what belongs to it.  Addresses and handles are the program's own; sizes are bytes.

@@ -275,6 +275,11 @@ CUresult variable(Session& session, Reader& in, Writer& out, Kind kind, Function
     size_t bytes = 0;
     CUresult result = function(&address, &bytes, handle, name.c_str());
     if (result != CUDA_SUCCESS) return result;
+    unsigned managed = 0;  // a program would touch it at this address, where it has nothing
+    if (session.cuda().cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+            CUDA_SUCCESS &&
+        managed)
+        return CUDA_ERROR_NOT_SUPPORTED;
     session.lease().know(address, bytes, &session, handle);
     out.put(address);
     out.put<uint64_t>(bytes);

@@ -25,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 // The driver's granularity: what one allocation costs of the cap.
 constexpr uint64_t charge(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
 
+class HostFunctions;
+
 // Memory and use of one lease.  Quantities are unsigned and checked: nothing is given back that was not
 // taken.
 class Lease {
@@ -87,6 +89,8 @@ class Lease {
     void one_thread_less() { --threads_; }
     // Has the connection of that key served while it waits; the server's.
     std::function<void(uint64_t key)> attend;
+    std::function<std::shared_ptr<HostFunctions>(uint64_t key)>
+        host_functions_of;  // nullptr: no such program
 
     // The programs: connections that made a call.  `owner` is that of their memory.
     struct Program {

@@ -37,6 +37,7 @@ std::string quoted(std::string_view text) {
 
 Server::Ending Server::run() {
     lease_.attend = [this](uint64_t key) { attend(key); };
+    lease_.host_functions_of = [this](uint64_t key) { return host_functions_of(key); };
     struct Client {
         int fd;
         std::string pending;
@@ -81,7 +82,11 @@ Server::Ending Server::run() {
             if (int fd = ::accept4(doors_.control.fd(), nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
                 control.push_back({fd, {}});
         for (size_t i = 0; i < served.size(); ++i)
-            if (watched[watched.size() - served.size() + i].revents) served[i]->left = Clock::now();
+            if (watched[watched.size() - served.size() + i].revents) {
+                served[i]->left = Clock::now();
+                std::lock_guard lock(mutex_);
+                if (served[i]->session) served[i]->session->left();
+            }
         if (std::string why = endless_work(); !why.empty()) {
             say_goodbye(why);
             return Ending::poisoned;
@@ -241,6 +246,13 @@ void Server::attend(uint64_t key) {
     for (auto& guest : guests_)
         if (guest->session && guest->session->key() == key)
             guest->session->be_attentive(readers_, guest->number);
+}
+
+std::shared_ptr<HostFunctions> Server::host_functions_of(uint64_t key) {
+    std::lock_guard lock(mutex_);
+    for (auto& guest : guests_)
+        if (guest->session && guest->session->key() == key) return guest->session->host_functions();
+    return nullptr;
 }
 
 // Something has come from a program whose connection waits.

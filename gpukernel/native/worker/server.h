@@ -47,6 +47,7 @@ class Server {
     wire::Admission shake_hands(wire::Socket& socket);
     void show_out_slow_strangers();
     void attend(uint64_t key);
+    std::shared_ptr<HostFunctions> host_functions_of(uint64_t key);
     void look_up();
     bool somebody_left();
     std::string endless_work();

@@ -69,6 +69,19 @@ bool poisons(CUresult code) {
            code == CUDA_ERROR_ECC_UNCORRECTABLE;
 }
 
+void Session::hear_of(std::shared_ptr<HostFunctions> functions) {
+    std::lock_guard lock(mutex_);
+    if (left_) functions->end();
+    hears_of_ = std::move(functions);
+}
+
+void Session::left() {
+    std::lock_guard lock(mutex_);
+    left_ = true;
+    host_functions_->end();
+    if (hears_of_) hears_of_->end();
+}
+
 void Session::end_everything() {
     if (own_default_) cuda().cuStreamDestroy_v2(own_default_), own_default_ = nullptr;
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // a fault that nobody waited for
@@ -119,6 +132,7 @@ void Session::end_everything() {
 }
 
 Session::~Session() {
+    host_functions_->end();
     if (!is_program_) return;
     end_everything();
     lease_.leave(this);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "call_numbers.h"
+#include "host_functions.h"
 #include "lease.h"
 #include "textures.h"
 #include "virtual_memory.h"
@@ -61,10 +62,13 @@ class Session {
     // `number` when something has come while the reader waits.
     void be_attentive(int watch, uint64_t number);
     void look_up();  // something has come: somebody else reads on
+    void left();     // the program has, though it is still served: none of its functions will run
 
     // --- what serves requests ---
     Lease& lease() { return lease_; }
     VirtualMemory& virtual_memory() { return virtual_memory_; }
+    const std::shared_ptr<HostFunctions>& host_functions() const { return host_functions_; }
+    void hear_of(std::shared_ptr<HostFunctions> functions);  // of another session, whose program this is
     Driver& cuda() { return lease_.cuda; }
     CUdevice device() const { return lease_.device; }
 
@@ -159,6 +163,7 @@ class Session {
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
     std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
     VirtualMemory virtual_memory_{*this};
+    const std::shared_ptr<HostFunctions> host_functions_ = std::make_shared<HostFunctions>();
     uint64_t next_name_ = 0x1000;
     bool is_program_ = false;  // it asked more than questions
     CUstream own_default_ =
@@ -167,6 +172,8 @@ class Session {
     std::atomic<CUresult> kept_{CUDA_SUCCESS};  // the first error of a call that was not answered
 
     std::mutex mutex_;  // what follows
+    std::shared_ptr<HostFunctions> hears_of_;
+    bool left_ = false;
     std::unordered_map<const void*, Use> used_;
     Desk* waiting_ = nullptr;  // of the reader, while it waits
     std::atomic<bool> attentive_ = false;

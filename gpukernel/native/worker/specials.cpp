@@ -34,7 +34,9 @@ CUresult device(Session& session, Reader&, Writer& out) {
           CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
         facts.attributes[lacking] = 0;
-    facts.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] = 0;
+    // The shim makes managed memory of mapped memory, whatever kind of it the device would have.
+    facts.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] =
+        facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED];
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // the shim's, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     const Images& images = session.lease().images;
@@ -262,6 +264,41 @@ CUresult attend(Session& session, Reader& in, Writer&) {
     return CUDA_SUCCESS;
 }
 
+// --- host functions ---
+
+CUresult host_function(Session& session, Reader& in, Writer&) {
+    CUstream stream;
+    const bool known = session.handle(in.get<uint64_t>(), Kind::stream, stream);
+    const auto number = in.get<uint64_t>();
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    return session.host_functions()->hold(session.cuda(), known ? &stream : nullptr, number);
+}
+
+std::shared_ptr<HostFunctions> of_another(Session& session, Reader& in) {
+    const auto key = in.get<uint64_t>();
+    const auto& find = session.lease().host_functions_of;
+    return in.failed() || !key || !find ? nullptr : find(key);
+}
+
+CUresult next_host_function(Session& session, Reader& in, Writer& out) {
+    uint64_t number;
+    CUresult status;
+    auto functions = of_another(session, in);
+    if (!functions) return CUDA_ERROR_INVALID_HANDLE;
+    session.hear_of(functions);
+    if (!functions->next(number, status)) return CUDA_ERROR_INVALID_HANDLE;
+    out.put(number), out.put<int32_t>(status);
+    return CUDA_SUCCESS;
+}
+
+CUresult host_function_done(Session& session, Reader& in, Writer&) {
+    auto functions = of_another(session, in);
+    const auto number = in.get<uint64_t>();
+    if (!functions || in.failed()) return CUDA_ERROR_INVALID_HANDLE;
+    functions->done(number);
+    return CUDA_SUCCESS;
+}
+
 CUresult usage(Session& session, Reader&, Writer& out) {
     const Lease& lease = session.lease();
     const auto programs = lease.programs();
@@ -338,8 +375,12 @@ constexpr Served specials[] = {
     {"box_to_host", box_to_host, false},
     {"attend", attend, true, true},
     {"virtual_memory", virtual_memory, false},
+    {"host_function", host_function, true},
+    {"next_host_function", next_host_function, false, true},
+    {"host_function_done", host_function_done, true, true},
 };
-static_assert(std::size(specials) == static_cast<size_t>(Special::virtual_memory) - wire::FIRST_SPECIAL + 1);
+static_assert(std::size(specials) ==
+              static_cast<size_t>(Special::host_function_done) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {

@@ -52,13 +52,23 @@ CUresult VirtualMemory::free(CUdeviceptr address, uint64_t bytes) {
     return CUDA_SUCCESS;
 }
 
-CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out) {
+CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out, std::unique_lock<std::mutex>& taking) {
     if (session_.kept_error() != CUDA_SUCCESS) return session_.kept_error();
     size_t unit = 0;
     if (CUresult error = granularity(CU_MEM_ALLOC_GRANULARITY_MINIMUM, unit); error != CUDA_SUCCESS)
         return error;
     if (!bytes || bytes % unit) return CUDA_ERROR_INVALID_VALUE;
-    if (!session_.lease().charge(&session_, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    while (!session_.lease().charge(&session_, bytes)) {
+        // What this program has freed may still be waiting for the device.
+        bool waited = false;
+        taking.unlock();
+        session_.wait([&] {
+            waited = session_.lease().wait_for_releases();
+            return CUDA_SUCCESS;
+        });
+        taking.lock();
+        if (!waited) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const CUmemAllocationProp prop = properties();
     CUmemGenericAllocationHandle handle = 0;
     const CUresult result = session_.cuda().cuMemCreate(&handle, bytes, &prop, 0);
@@ -168,7 +178,7 @@ CUresult VirtualMemory::serve(wire::Reader& in, wire::Writer& out) {
     const auto first = in.get<uint64_t>(), second = in.get<uint64_t>(), third = in.get<uint64_t>(),
                fourth = in.get<uint64_t>();
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
-    std::lock_guard taking(session_.lease().taking);
+    std::unique_lock taking(session_.lease().taking);
     switch (operation) {
         case wire::VirtualMemory::granularity: {
             size_t bytes = 0;
@@ -181,7 +191,7 @@ CUresult VirtualMemory::serve(wire::Reader& in, wire::Writer& out) {
         case wire::VirtualMemory::free:
             return free(first, second);
         case wire::VirtualMemory::create:
-            return create(first, out);
+            return create(first, out, taking);
         case wire::VirtualMemory::release:
             return release(first);
         case wire::VirtualMemory::map:

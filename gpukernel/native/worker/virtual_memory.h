@@ -33,7 +33,7 @@ class VirtualMemory {
     CUresult granularity(CUmemAllocationGranularity_flags option, size_t& bytes);
     CUresult reserve(uint64_t bytes, uint64_t alignment, CUdeviceptr wanted, wire::Writer& out);
     CUresult free(CUdeviceptr address, uint64_t bytes);
-    CUresult create(uint64_t bytes, wire::Writer& out);
+    CUresult create(uint64_t bytes, wire::Writer& out, std::unique_lock<std::mutex>& taking);
     CUresult release(uint64_t name);
     CUresult map(CUdeviceptr address, uint64_t bytes, uint64_t offset, uint64_t name);
     CUresult unmap(CUdeviceptr address, uint64_t bytes);

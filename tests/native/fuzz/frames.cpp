@@ -19,6 +19,7 @@ using namespace gpukernel;
 
 namespace {
 constexpr size_t LEASE_BYTES = 8 << 20, MOST_REQUESTS = 48;
+// Those after it are left out: streams would wait for functions that nobody runs.
 constexpr uint16_t SPECIAL_CALLS =
     static_cast<uint16_t>(wire::Special::box_to_host) - wire::FIRST_SPECIAL + 1;
 constexpr uint16_t REGULAR_CALLS = static_cast<uint16_t>(wire::Call::end) - wire::FIRST_FUNCTION;

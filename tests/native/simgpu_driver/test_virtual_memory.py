@@ -28,3 +28,22 @@ f = load(ADD, b"add"); launch(f, p, 1024); ok(d.cuCtxSynchronize()); print(host[
 P = d.CUpointer_attribute; print(ok(d.cuPointerGetAttribute(P.CU_POINTER_ATTRIBUTE_IS_MANAGED, p)), int(ok(d.cuPointerGetAttribute(P.CU_POINTER_ATTRIBUTE_HOST_POINTER, p))) == p)
 ok(d.cuMemFree(p)); q = ok(d.cuMemAlloc(4096)); print(ok(d.cuPointerGetAttribute(P.CU_POINTER_ATTRIBUTE_IS_MANAGED, q)))"""
     assert out(code).splitlines() == ["1 0", "42 1", "True True", "False"]
+
+
+VARIABLE = r"""
+module = ok(d.cuModuleLoadData(b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .global .align 4 .attribute(.managed) .u32 counter = 40;
+.visible .global .align 4 .u32 other;
+.visible .entry count() { .reg .b32 %r<2>; ld.global.u32 %r1, [counter]; add.u32 %r1, %r1, 1; st.global.u32 [counter], %r1; ret; }
+\0'''))
+ok(d.cuLaunchKernel(ok(d.cuModuleGetFunction(module, b"count")), 1,1,1, 1,1,1, 0, 0, 0, 0)); ok(d.cuCtxSynchronize())
+"""
+
+
+def test_a_managed_variable_is_the_program_s_too() -> None:
+    code = """P = d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED
+p, n = ok(d.cuModuleGetGlobal(module, b"counter")); print(n, ctypes.c_uint32.from_address(int(p)).value, ok(d.cuPointerGetAttribute(P, p)))
+print(ok(d.cuPointerGetAttribute(P, ok(d.cuModuleGetGlobal(module, b"other"))[0])))"""
+    assert out("begin()" + VARIABLE + code).splitlines() == ["4 41 True", "False"]

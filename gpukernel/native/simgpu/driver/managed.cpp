@@ -35,6 +35,10 @@ bool is_managed(Device* device, uint64_t address) {
     Allocation* found = find(address, 1);
     return found && found->device == device;
 }
+void remember_managed(Device* device, uint64_t address, size_t bytes) {
+    std::lock_guard lock(managed_mutex);
+    managed.try_emplace(address, Allocation{device, bytes, {}});
+}
 void forget_managed(Device* device, uint64_t address) {
     std::lock_guard lock(managed_mutex);
     auto it = managed.find(address);
@@ -46,10 +50,8 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned 
     GPUKERNEL_HERE(device);
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
     CUresult error = cuMemAlloc(dptr, bytesize);
-    if (error != CUDA_SUCCESS) return error;
-    std::lock_guard lock(managed_mutex);
-    managed[*dptr] = {device, bytesize, {}};
-    return CUDA_SUCCESS;
+    if (error == CUDA_SUCCESS) remember_managed(device, *dptr, bytesize);
+    return error;
 }
 
 CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location,

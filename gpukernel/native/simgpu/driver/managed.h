@@ -6,6 +6,7 @@
 namespace gpukernel::simgpu {
 
 bool is_managed(Device* device, uint64_t address);
+void remember_managed(Device* device, uint64_t address, size_t bytes);
 void forget_managed(Device* device, uint64_t address);  // its allocation ends
 
 }  // namespace gpukernel::simgpu

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "image.h"
-#include "state.h"
+#include "managed.h"
 
 using namespace gpukernel::simgpu;
 
@@ -89,6 +89,8 @@ CUresult unload(void* handle) {
     driver()->modules.remove(loaded);
     drop_references(*loaded);
     for (auto& function : loaded->functions) driver()->functions.remove(function.get());
+    for (const GlobalInfo& global : loaded->image->globals())
+        if (global.managed) forget_managed(loaded->device, global.address);
     delete loaded;
     return error;
 }
@@ -106,13 +108,15 @@ CUresult function_named(void* handle, const char* name, void** function) {
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult global_named(void* handle, const char* name, CUdeviceptr* address, size_t* bytes) {
+CUresult global_named(void* handle, const char* name, CUdeviceptr* address, size_t* bytes,
+                      bool managed_only = false) {
     GPUKERNEL_HERE(device);
     auto* loaded = driver()->modules.get<Loaded>(handle);
     if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
     if (!name) return CUDA_ERROR_INVALID_VALUE;
     for (const GlobalInfo& global : loaded->image->globals())
-        if (global.name == name) {
+        if (global.name == name && (global.managed || !managed_only)) {
+            if (global.managed) remember_managed(device, global.address, global.bytes);
             if (address) *address = global.address;
             if (bytes) *bytes = global.bytes;
             return CUDA_SUCCESS;
@@ -294,6 +298,10 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
 }
 CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
     return global_named(library, name, dptr, bytes);
+}
+
+CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
+    return global_named(library, name, dptr, bytes, true);
 }
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {

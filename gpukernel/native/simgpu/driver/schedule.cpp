@@ -232,7 +232,8 @@ void Schedule::run(Stream& stream, Lock& lock) {
     ++running;
     works(device);
     lock.unlock();
-    if (device.sticky_error() == CUDA_SUCCESS)
+    // Callbacks hear of errors, too.
+    if (piece.engine == Engine::host_functions || device.sticky_error() == CUDA_SUCCESS)
         if (const CUresult error = piece.work(); error != CUDA_SUCCESS) device.failed(error);
     piece = {};
     lock.lock();

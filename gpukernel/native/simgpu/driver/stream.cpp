@@ -6,14 +6,14 @@
 using namespace gpukernel::simgpu;
 
 namespace {
-CUresult host_function(CUstream hStream, std::function<void()> function) {
+CUresult host_function(CUstream hStream, std::function<void(CUresult status)> function) {
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     schedule().submit(*stream, Engine::host_functions, [device, function = std::move(function)] {
         device->flush_printed();
         inside_host_function = true;
-        function();
+        function(device->sticky_error());
         inside_host_function = false;
         return CUDA_SUCCESS;
     });
@@ -128,12 +128,14 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* ca
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
     if (!fn) return CUDA_ERROR_INVALID_VALUE;
-    return host_function(hStream, [=] { fn(userData); });
+    return host_function(hStream, [=](CUresult status) {
+        if (status == CUDA_SUCCESS) fn(userData);
+    });
 }
 CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData,
                                      unsigned int flags) {
     if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
-    return host_function(hStream, [=] { callback(hStream, CUDA_SUCCESS, userData); });
+    return host_function(hStream, [=](CUresult status) { callback(hStream, status, userData); });
 }
 
 CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int Flags) {

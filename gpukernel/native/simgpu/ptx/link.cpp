@@ -71,7 +71,7 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
             owned_.push_back(*address);
             placed_.emplace_back(&v, *address);
             auto& list = v.type == Type::texref ? textures_ : v.type == Type::surfref ? surfaces_ : globals_;
-            list.push_back({v.name, *address, v.bytes()});
+            list.push_back({v.name, *address, v.bytes(), v.managed});
             if (v.where == Where::constant) constant_bytes_ += v.bytes();
             symbols[v.name] = {Symbol::global, *address};
         }

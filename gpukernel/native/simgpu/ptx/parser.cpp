@@ -93,6 +93,15 @@ class Parser {
             step();
         }
     }
+    bool attributes_say(std::string_view text) {
+        bool found = false;
+        while (!take(")")) {
+            if (here().kind == Tok::end) fail("the text ends before ')'");
+            found |= here().text == text;
+            step();
+        }
+        return found;
+    }
     void skip_line() {
         uint32_t line = here().line;
         while (here().kind != Tok::end && here().line == line) step();
@@ -191,7 +200,7 @@ class Parser {
             else if (take(".ptr") || space(ignored))
                 continue;
             else if (take(".attribute"))
-                skip_past(")");
+                shape.managed |= attributes_say(".managed");
             else if (here().kind == Tok::directive && type_named(here().text, shape.type))
                 step();
             else

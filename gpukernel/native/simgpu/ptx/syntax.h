@@ -73,7 +73,7 @@ struct Variable {
     Type type = Type::none;
     uint32_t align = 0;
     uint64_t count = 1;  // elements
-    bool array = false, external = false, weak = false;
+    bool array = false, external = false, weak = false, managed = false;
     std::vector<Initialiser> init;
     uint32_t line = 0;
     uint64_t bytes() const { return size_of(type) * count; }

@@ -1,0 +1,171 @@
+"""Everything there is to try on a machine with a real NVIDIA GPU, in one run: ``make gpu`` writes docs/benchmarks-gpu.md.
+
+Runs ``tests/gpu`` first, then the calls, copies and training step of `benchmarks.data_path` in process, in direct mode and in
+remote mode, and ResNet-110 with PyTorch where it is installed: alone on the device, in direct mode, and four slices at once.
+``GPUKERNEL_TEST_GPU=simulated`` tries the script itself on a simulated GPU and writes no page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.pool import only
+from benchmarks.report import Table, gigabytes_per_second, microseconds, ratio
+from gpukernel import native
+from gpukernel.agent.inventory import NoDevices, real, simulated
+from gpukernel.embedded import EmbeddedPool
+from gpukernel.pool.client import PoolClient, resolve_address
+from gpukernel.pool.machine import machine_identity
+from gpukernel.pool.model import Holder, SliceRequest
+from gpukernel.remoting.environment import program_environment
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "benchmarks-gpu.md"
+SIMULATED = "v100:1" if os.environ.get("GPUKERNEL_TEST_GPU") == "simulated" else ""
+SHARE = 0.1
+
+
+def alone() -> dict[str, str]:
+    """The environment of a program on the whole device, without gpukernel."""
+    if not SIMULATED:
+        return dict(os.environ)
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(native.simgpu_library().parent),
+        "GPUKERNEL_SIMGPU": SIMULATED,
+    }
+
+
+@contextlib.asynccontextmanager
+async def slices(
+    pool: EmbeddedPool, count: int, mode: str, transport: str = ""
+) -> AsyncIterator[list[dict[str, str]]]:
+    """The environments of programs on `count` slices of `SHARE`; `transport` leaves only endpoints of that kind."""
+    request = SliceRequest(
+        share=SHARE, mode=mode, machine=machine_identity() if mode == "direct" else "", user=os.getuid()
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(PoolClient(resolve_address(None, pool.state)))
+        found = []
+        for number in range(count):
+            lease = await client.acquire_now(f"{mode} {transport} {number}", request, Holder("benchmark"))
+            await stack.enter_async_context(client.keep_alive(lease))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            found.append(program_environment(folder / "lease", only(lease, transport), os.environ))
+        yield found
+
+
+async def figures(program: str, environment: Mapping[str, str], *words: str) -> dict[str, float]:
+    """The JSON that ``python -m benchmarks.PROGRAM`` prints."""
+    command = [sys.executable, "-m", f"benchmarks.{program}", *words]
+    process = await asyncio.create_subprocess_exec(
+        *command, env=dict(environment), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    said, errors = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {said.decode()}{errors.decode()}")
+    return dict(json.loads(said.decode().splitlines()[-1]))
+
+
+async def calls(pool: EmbeddedPool) -> list[Table]:
+    """One column for each way to the device."""
+    ways = {"in process": alone()}
+    measured, steps = {}, {}
+    for name, mode, transport, shared in (
+        ("direct", "direct", "", "1"),
+        ("shared memory", "remote", "unix", "1"),
+        ("unix socket", "remote", "unix", "0"),
+        ("TCP", "remote", "tcp", "0"),
+    ):
+        async with slices(pool, 1, mode, transport) as [environment]:
+            ways[name] = {**environment, "GPUKERNEL_SHARED_MEMORY": shared}
+            measured[name] = await figures("driver_calls", ways[name])
+            steps[name] = (await figures("training_step", ways[name]))["step"]
+    measured = {"in process": await figures("driver_calls", ways["in process"]), **measured}
+    steps = {"in process": (await figures("training_step", ways["in process"]))["step"], **steps}
+    table = Table("Calls, copies and a training step", ["figure", *measured])
+    for key, title in (
+        ("launch", "a launch"),
+        ("launch_and_synchronize", "a launch and a wait for it"),
+        ("synchronous_call", "a synchronous call"),
+        ("attribute", "a cached attribute"),
+    ):
+        table.rows.append([title, *(microseconds(one[key]) for one in measured.values())])
+    for key, title in (
+        ("host_to_device", "256 MiB host → device"),
+        ("device_to_host", "256 MiB device → host"),
+    ):
+        table.rows.append([title, *(gigabytes_per_second(one[key]) for one in measured.values())])
+    table.rows.append(["a training step of 300 calls", *(f"{one * 1e3:.2f} ms" for one in steps.values())])
+    table.rows.append(["÷ in process", *(ratio(one, steps["in process"]) for one in steps.values())])
+    return [table]
+
+
+async def network(pool: EmbeddedPool) -> list[Table]:
+    """ResNet-110 beside the same program without gpukernel."""
+    if SIMULATED or find_spec("torch") is None:
+        return []
+    table = Table("ResNet-110, batches of 128", ["program", "images/s", "÷ alone on the device"])
+    whole = (await figures("resnet", alone()))["images_per_second"]
+    table.rows.append(["alone on the device", f"{whole:.0f}", "1.00"])
+    for count in (1, 4):
+        async with slices(pool, count, "direct") as environments:
+            rates = await asyncio.gather(*(figures("resnet", one) for one in environments))
+            total = sum(one["images_per_second"] for one in rates)
+            what = (
+                f"{count} slices of {SHARE:g} at once, together" if count > 1 else f"one slice of {SHARE:g}"
+            )
+            table.rows.append([f"direct mode, {what}", f"{total:.0f}", ratio(total, whole)])
+    return [table]
+
+
+def tests() -> Table:
+    """What ``tests/gpu`` says."""
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests/gpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    print(done.stdout, file=sys.stderr)
+    lines = done.stdout.strip().splitlines()
+    rows = [[line] for line in lines if line.startswith(("SKIPPED", "FAILED", "ERROR"))]
+    return Table("`tests/gpu`", ["result"], [*rows, [lines[-1].strip("= ")]])
+
+
+def main() -> None:
+    try:
+        inventory = simulated(SIMULATED) if SIMULATED else real()
+    except NoDevices as error:
+        raise SystemExit(f"make gpu needs an NVIDIA GPU: {error}") from None
+    tables = [tests()]
+
+    async def measure() -> None:
+        with EmbeddedPool(SIMULATED, tcp_host="127.0.0.1", options=("--direct",)) as pool:
+            for part in (calls, network):
+                print(f"{part.__name__} …", file=sys.stderr, flush=True)
+                try:
+                    tables.extend(await part(pool))
+                except RuntimeError as error:  # the other parts' figures are worth having all the same
+                    tables.append(Table(part.__name__, ["failed"], [[" ".join(str(error).split())[-600:]]]))
+
+    asyncio.run(measure())
+    device = inventory.devices[0]
+    text = (
+        f"# Benchmarks on a GPU\n\nMade by `make gpu` on {datetime.date.today().isoformat()}: {device.name}, "
+        f"{device.memory_bytes >> 30} GiB, compute capability {device.compute_capability}, {os.cpu_count()} cores.\n\n"
+        + "\n".join(table.markdown() for table in tables)
+    )
+    print(text)
+    if not SIMULATED:
+        PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""What a person may take of a pool now: sizes, how many of each are free, and words for it.
+
+Guarantees of `OfferBook`
+-------------------------
+* `OfferBook.read` answers within its patience (30 ms), whatever the pool does; the pool is asked in a thread of its own.
+* What it says is at most `STALE_SECONDS` old, or carries a note that says that it is not from the pool.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpukernel.jupyter.kernelspecs import STANDARD, figure
+
+if TYPE_CHECKING:
+    from gpukernel.pool.model import Device, Waiting
+
+__all__ = ["Offer", "OfferBook", "Offers", "free_now", "name_of", "offers_of", "short_model"]
+
+MIB = 2**20
+STANDARD_SHARES = tuple(spec.share for spec in STANDARD)
+FRESH_SECONDS = 2.0
+STALE_SECONDS = 15.0
+PATIENCE_SECONDS = 0.03
+
+_NO_MODEL = re.compile(
+    r"^(NVIDIA|Tesla|GeForce|Quadro|GRID|Graphics Device|[0-9]+ ?GB|HBM\w*|PCIe?|SXM\w*)$", re.I
+)
+
+
+def short_model(name: str) -> str:
+    """What people call a device: ``Tesla V100-SXM2-32GB (simulated)`` is a V100, ``NVIDIA GeForce RTX 3090`` an RTX 3090."""
+    words = [word.split("-")[0] for word in name.replace("(simulated)", "").split()]
+    return " ".join(word for word in words if not _NO_MODEL.match(word)) or name
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A size that may be asked for.
+
+    Attributes
+    ----------
+    share, model
+        As in a slice request; `model` is the short one.
+    memory_bytes
+        What a slice of it has, on the smallest such device.
+    free
+        How many such slices the pool could give now; None where that is not known.
+    waiting
+        How many wait already for a device of this model.
+    """
+
+    share: float
+    model: str
+    memory_bytes: int = 0
+    free: int | None = None
+    waiting: int = 0
+
+    def words(self) -> str:
+        """Behind the name in a launcher."""
+        if self.free is None:
+            return ""
+        size = (
+            f"{self.memory_bytes // MIB:,} MiB"
+            if self.memory_bytes < 10_240 * MIB
+            else f"{self.memory_bytes / 2**30:.0f} GiB"
+        )
+        if self.free:
+            return f"{size}, {self.free} free"
+        return f"{size}, would wait" + (f" behind {self.waiting}" if self.waiting else "")
+
+
+@dataclass(frozen=True)
+class Offers:
+    """All of them, and a note where they are not what the pool said just now."""
+
+    offers: tuple[Offer, ...]
+    note: str = ""
+
+
+def free_now(share: float, devices: Iterable[Device]) -> tuple[int, int]:
+    """How many slices of `share` fit into `devices` now, and the bytes of the smallest."""
+    count, least = 0, 0
+    for device in devices:
+        size = max(MIB, int(share * device.memory_bytes) // MIB * MIB)
+        count += (device.memory_bytes - device.promised_bytes) // size
+        least = min(least or size, size)
+    return count, least
+
+
+def offers_of(
+    devices: Iterable[Device], waiting: Iterable[Waiting], shares: Iterable[float] = STANDARD_SHARES
+) -> tuple[Offer, ...]:
+    """Every share of every model among the attached `devices`; a device that others wait for is free for nobody."""
+    models: dict[str, list[Device]] = {}
+    for device in devices:
+        if device.available:
+            models.setdefault(short_model(device.name), []).append(device)
+    queue = list(waiting)
+    found = []
+    for model, of_model in sorted(models.items()):
+        before = sum(
+            not getattr(w, "reason", "")  # a quota holds it back, not this device
+            and any(w.slice.model.lower() in device.name.lower() for device in of_model)
+            for w in queue
+        )
+        for share in shares:
+            free, size = free_now(share, of_model)
+            found.append(Offer(share, model, size, 0 if before else free, before))
+    return tuple(found)
+
+
+class OfferBook:
+    """The offers as the pool told them last.
+
+    Parameters
+    ----------
+    ask
+        Gives devices and queue, or raises; called in a thread of its own, one at a time.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], tuple[list[Device], list[Waiting]]],
+        shares: Iterable[float] = STANDARD_SHARES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._shares = tuple(shares)
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._asking = False
+        self._answered = 0  # how many questions have come back
+        self._told: tuple[Offer, ...] = tuple(
+            Offer(share, spec.model) for spec in STANDARD[:1] for share in self._shares
+        )
+        self._told_at = -float("inf")
+        self._failure = ""
+
+    def refresh(self) -> None:
+        """Ask the pool, unless it is being asked."""
+        with self._changed:
+            if self._asking:
+                return
+            self._asking = True
+        threading.Thread(target=self._refresh, name="gpukernel offers", daemon=True).start()
+
+    def _refresh(self) -> None:
+        told, failure = None, ""
+        try:
+            devices, waiting = self._ask()
+            told = offers_of(devices, waiting, self._shares)
+        except Exception as error:  # whatever it was, the launcher says it in its note
+            failure = str(error) or type(error).__name__
+        with self._changed:
+            if told is not None:
+                self._told, self._told_at = told, self._clock()
+            self._failure = failure
+            self._asking = False
+            self._answered += 1
+            self._changed.notify_all()
+
+    def read(self, patience: float = PATIENCE_SECONDS) -> Offers:
+        """The offers now, after at most `patience` seconds."""
+        if self._clock() - self._told_at > FRESH_SECONDS:
+            with self._changed:
+                seen = self._answered
+            self.refresh()
+            with self._changed:
+                self._changed.wait_for(lambda: self._answered != seen, patience)
+        with self._changed:
+            age = self._clock() - self._told_at
+            if age <= STALE_SECONDS and not (self._failure and age > FRESH_SECONDS):
+                return Offers(self._told)
+            note = "the pool is away" if self._failure else "the pool is slow to answer"
+            return Offers(tuple(Offer(one.share, one.model) for one in self._told), note)
+
+    @property
+    def failure(self) -> str:
+        """The sentence of the last question that failed; empty where it did not."""
+        return self._failure
+
+
+def name_of(share: float, model: str) -> str:
+    """As `gpukernel.jupyter.kernelspecs.SliceSpec` names its directory."""
+    return f"gpu-{re.sub(r'[^a-z0-9._-]+', '-', model.lower()) or 'any'}-{figure(share)}"

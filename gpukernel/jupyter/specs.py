@@ -1,0 +1,215 @@
+"""A `KernelSpecManager` that lists, beside the ordinary kernels, the slices that this person may take now.
+
+Switched on for a server by ``ServerApp.kernel_spec_manager_class = "gpukernel.jupyter.specs.GPUKernelSpecManager"``, which the
+package's server configuration does.
+
+Guarantees
+----------
+* A listing waits at most 30 ms for the pool; one that is away or slow leaves the set that was known, each with a note.
+* A kernelspec that somebody installed under an offer's name stays what it is: only the words behind its name are the pool's.
+* Names are those of the static set (``gpu-v100-0.02``), so a notebook runs under nbclient and papermill, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
+from traitlets import Dict, Float, Instance, List, Type, Unicode
+from traitlets import default as default_of
+
+from gpukernel.jupyter import logo
+from gpukernel.jupyter.keeper import keeper
+from gpukernel.jupyter.kernelspecs import SliceSpec, figure
+from gpukernel.jupyter.offers import STANDARD_SHARES, Offer, OfferBook, name_of
+
+if TYPE_CHECKING:
+    from gpukernel.pool.model import Device, Waiting
+
+__all__ = ["GPUKernelSpecManager"]
+
+ASK_SECONDS = 20.0
+PROVISIONER = "gpu-slice"
+_NAME = re.compile(r"gpu-(?P<model>.+?)-(?P<share>0\.\d+|1\.0)(?:-(?P<base>.+))?")
+
+
+class GPUKernelSpecManager(KernelSpecManager):
+    """The ordinary kernels, and one for each offer of the pool on each base kernel."""
+
+    pool = Unicode(
+        "", help="Address of the pool; empty: GPUKERNEL_POOL, else the socket in the state directory."
+    ).tag(config=True)
+    shares = List(
+        Float(), list(STANDARD_SHARES), help="The sizes to list, as parts of a device's memory."
+    ).tag(config=True)
+    bases = List(
+        Unicode(),
+        ["python3"],
+        help="Names of the kernelspecs to offer on slices: any language's, or a conda environment's. The first gives the plain names.",
+    ).tag(config=True)
+    slice_config = Dict(
+        help="More settings of the kernels' provisioner, for example {'acquire': 'on_first_use'}."
+    ).tag(config=True)
+    ordinary_class = Type(
+        KernelSpecManager,
+        klass=KernelSpecManager,
+        help="What lists the ordinary kernels, for example nb_conda_kernels.CondaKernelSpecManager.",
+    ).tag(config=True)
+
+    ordinary = Instance(KernelSpecManager)
+    book = Instance(OfferBook)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._note = ""
+        self._custom: dict[str, Offer] = {}
+        self._logos: tempfile.TemporaryDirectory[str] | None = None
+        self.book.refresh()
+
+    @default_of("ordinary")
+    def _ordinary_default(self) -> KernelSpecManager:
+        return self.ordinary_class(parent=self.parent)
+
+    @default_of("book")
+    def _book_default(self) -> OfferBook:
+        return OfferBook(self._ask, self.shares)
+
+    def _ask(self) -> tuple[list[Device], list[Waiting]]:
+        from gpukernel.pool.client import resolve_address
+
+        async def ask() -> tuple[list[Device], list[Waiting]]:
+            looked = await asyncio.wait_for(keeper().look(resolve_address(self.pool or None)), ASK_SECONDS)
+            return looked.devices, looked.waiting
+
+        return asyncio.run(ask())
+
+    def find_kernel_specs(self) -> dict[str, str]:
+        """Every kernel's name and its directory; the offers' hold their logos only."""
+        found: dict[str, str] = dict(self.ordinary.find_kernel_specs())
+        for name, (offer, _) in self._offered(found).items():
+            found.setdefault(name, self._logo_directory(offer.share))
+        return found
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        """The kernelspec; a slice of any size exists, ``gpu-v100-0.07`` for example, whether or not it is listed."""
+        found = self.ordinary.find_kernel_specs()
+        offered = self._offered(found).get(kernel_name)
+        if kernel_name in found or (spec_of := self._any_size(kernel_name)) is None:
+            return self._installed(kernel_name, offered)
+        offer, base = offered or spec_of
+        return self._on_slice(offer, base, self.ordinary.get_kernel_spec(base))
+
+    def get_all_specs(self) -> dict[str, Any]:
+        """As the base class, with one look at the pool for all of them."""
+        listed: dict[str, Any] = {}
+        found = self.ordinary.find_kernel_specs()
+        offered = self._offered(found)
+        bases: dict[str, KernelSpec] = {}
+        for name in {**found, **offered}:
+            try:
+                if name in found:
+                    spec = self._installed(name, offered.get(name))
+                else:
+                    offer, base = offered[name]
+                    if base not in bases:
+                        bases[base] = self.ordinary.get_kernel_spec(base)
+                    spec = self._on_slice(offer, base, bases[base])
+            except NoSuchKernel:
+                continue
+            except Exception:
+                self.log.warning("Error loading kernelspec %r", name, exc_info=True)
+                continue
+            listed[name] = {"resource_dir": spec.resource_dir, "spec": spec.to_dict()}
+        return listed
+
+    def remove_kernel_spec(self, name: str) -> str:
+        """Remove an installed kernelspec."""
+        return str(self.ordinary.remove_kernel_spec(name))
+
+    def add_size(self, share: float, model: str) -> str:
+        """List a size of one's own from now on; returns its kernel's name.
+
+        Raises
+        ------
+        InvalidSpec
+            The share cannot be.
+        """
+        spec = SliceSpec(round(share, 4), model)
+        self._custom[spec.name] = Offer(spec.share, spec.model)
+        return spec.name
+
+    # --- how it is made ---
+
+    def _offered(self, found: dict[str, str]) -> dict[str, tuple[Offer, str]]:
+        """By kernel name: the offer and its base; the offers' notes are in `_note`."""
+        offers = self.book.read()
+        self._note = offers.note
+        listed = {name_of(one.share, one.model): one for one in offers.offers}
+        custom = {name: one for name, one in self._custom.items() if name not in listed}
+        result: dict[str, tuple[Offer, str]] = {}
+        for number, base in enumerate(self.bases):
+            if base not in found:
+                continue
+            for name, offer in {**listed, **custom}.items():
+                result[name if number == 0 else f"{name}-{base}"] = (offer, base)
+        return result
+
+    def _any_size(self, name: str) -> tuple[Offer, str] | None:
+        parts = _NAME.fullmatch(name)
+        if parts is None or not 0.001 <= (share := float(parts["share"])) <= 1:
+            return None
+        base = parts["base"] or (self.bases[0] if self.bases else "python3")
+        slugs = {name_of(share, one.model): one.model for one in self.book.read().offers}
+        plain = f"gpu-{parts['model']}-{figure(share)}"
+        model = slugs.get(plain) or parts["model"].replace("-", " ").upper()
+        return Offer(share, "" if model == "ANY" else model), base
+
+    def _words(self, offer: Offer) -> str:
+        words = self._note or offer.words()
+        return f" — {words}" if words else ""
+
+    def _installed(self, name: str, offered: tuple[Offer, str] | None) -> KernelSpec:
+        spec = self.ordinary.get_kernel_spec(name)
+        provisioner = spec.metadata.get("kernel_provisioner") or {}
+        if provisioner.get("provisioner_name") == PROVISIONER:
+            if offered is not None:
+                spec.display_name += self._words(offered[0])
+            elif self._note:
+                spec.display_name += f" — {self._note}"
+        return spec
+
+    def _on_slice(self, offer: Offer, base: str, of_base: KernelSpec) -> KernelSpec:
+        spec = SliceSpec(offer.share, offer.model)
+        config = {**self.slice_config, "share": offer.share, "model": offer.model}
+        if self.pool:
+            config.setdefault("pool", self.pool)
+        language = f" ({of_base.display_name})" if base != self.bases[0] else ""
+        return self.kernel_spec_class(
+            resource_dir=self._logo_directory(offer.share),
+            argv=list(of_base.argv),
+            env=dict(of_base.env),
+            language=of_base.language,
+            interrupt_mode=of_base.interrupt_mode,
+            display_name=f"{spec.display_name}{language}{self._words(offer)}",
+            metadata={
+                **of_base.metadata,
+                "kernel_provisioner": {"provisioner_name": PROVISIONER, "config": config},
+            },
+        )
+
+    def _logo_directory(self, share: float) -> str:
+        if self._logos is None:
+            self._logos = tempfile.TemporaryDirectory(prefix=f"gpukernel-logos-{getpass.getuser()}-")
+        directory = Path(self._logos.name, figure(share))
+        if not directory.is_dir():
+            directory.mkdir()
+            (directory / "logo-svg.svg").write_text(logo.svg(share), encoding="utf-8")
+            for side in (32, 64):
+                (directory / f"logo-{side}x{side}.png").write_bytes(logo.png(share, side))
+        return os.fspath(directory)

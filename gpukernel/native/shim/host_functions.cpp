@@ -1,0 +1,132 @@
+#include "host_functions.h"
+
+#include <map>
+
+#include "managed.h"
+#include "request.h"
+#include "threads.h"
+#include "wire/handshake.h"
+
+namespace gpukernel::shim {
+
+namespace {
+using wire::Special;
+
+// Hears from the worker which stream has come to which function, over a connection of its own: on the
+// program's an answer might have to wait for just that stream.
+class Caller {
+  public:
+    bool start(Connection& connection) {
+        std::string error;
+        socket_ = connection.beside(error);
+        key_ = connection.key();
+        return socket_ && start_thread([this] { run(); });
+    }
+    uint64_t expect(const HostCall& call) {
+        std::lock_guard lock(mutex_);
+        waiting_[++numbers_] = call;
+        return numbers_;
+    }
+    void forget(uint64_t number) {
+        std::lock_guard lock(mutex_);
+        waiting_.erase(number);
+    }
+
+  private:
+    void run() {
+        uint64_t number = 0;
+        CUresult status;
+        while (next(number, status)) {
+            HostCall call;
+            {
+                std::lock_guard lock(mutex_);
+                auto it = waiting_.find(number);
+                if (it == waiting_.end()) return;
+                call = it->second;
+                waiting_.erase(it);
+            }
+            calling_host = true;
+            if (call.callback)
+                call.callback(call.stream, status, call.data);
+            else if (status == CUDA_SUCCESS)
+                call.function(call.data);
+            calling_host = false;
+            struct {
+                wire::FrameHeader header;
+                uint64_t key, number;
+            } done{{16, static_cast<uint16_t>(Special::host_function_done), 0}, key_, number};
+            if (!socket_.write(&done, sizeof done)) return;
+        }
+    }
+    bool next(uint64_t& number, CUresult& status) {
+        struct {
+            wire::FrameHeader header;
+            uint64_t key;
+        } ask{{sizeof key_, static_cast<uint16_t>(Special::next_host_function), 0}, key_};
+        struct __attribute__((packed)) {
+            wire::FrameHeader header;
+            uint32_t result, printed;
+            uint64_t number;
+            int32_t status;
+        } answer;
+        if (!socket_.write(&ask, sizeof ask) || !socket_.read(&answer, sizeof answer) ||
+            answer.header.length != sizeof answer - sizeof answer.header || answer.result != CUDA_SUCCESS)
+            return false;
+        number = answer.number, status = static_cast<CUresult>(answer.status);
+        return true;
+    }
+
+    wire::Socket socket_;
+    uint64_t key_ = 0;
+    std::mutex mutex_;
+    std::map<uint64_t, HostCall> waiting_;
+    uint64_t numbers_ = 0;
+};
+
+Caller* caller_of(Connection& connection, bool make) {
+    static std::mutex mutex;
+    static auto* const callers = new std::map<Connection*, std::unique_ptr<Caller>>;  // threads are in them
+    std::lock_guard lock(mutex);
+    std::unique_ptr<Caller>& caller = (*callers)[&connection];
+    if (!caller && make) {
+        auto fresh = std::make_unique<Caller>();
+        if (!fresh->start(connection)) return nullptr;
+        caller = std::move(fresh);
+    }
+    return caller.get();
+}
+
+// Where there is managed memory: in the calling thread, once what was submitted before is done.  A function
+// that touched a page would wait for the device, and the device for the function.
+CUresult call_now(const HostCall& call) {
+    const CUresult error = cuStreamSynchronize(call.stream);
+    if (call.callback && error != GONE)
+        call.callback(call.stream, error, call.data);
+    else if (!call.callback && error == CUDA_SUCCESS)
+        call.function(call.data);
+    return error;
+}
+}  // namespace
+
+thread_local bool calling_host = false;
+
+CUresult call_in_order(Connection& connection, const HostCall& call) {
+    if (has_managed()) return call_now(call);
+    if (!connection.alive()) return GONE;
+    Caller* const caller = caller_of(connection, true);
+    if (!caller) return connection.alive() ? CUDA_ERROR_OUT_OF_MEMORY : GONE;
+    const uint64_t of = stream_name(connection, call.stream), number = caller->expect(call);
+    Request request(connection, Special::host_function);
+    request.put(of), request.put(number);
+    const CUresult result = request.queue();
+    if (result != CUDA_SUCCESS) caller->forget(number);
+    return result;
+}
+
+CUresult finish_host_calls(Connection& connection) {
+    if (!caller_of(connection, false)) return CUDA_SUCCESS;
+    Request request(connection, wire::Call::cuCtxSynchronize);
+    return request.send();
+}
+
+}  // namespace gpukernel::shim

@@ -1,0 +1,181 @@
+"""What the launcher lists: the offers of a real pool through a real Jupyter server, and without a pool."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from gpukernel.jupyter import kernelspecs
+from gpukernel.jupyter.offers import OfferBook, offers_of, short_model
+from gpukernel.jupyter.specs import GPUKernelSpecManager
+from gpukernel.pool.model import Device, Holder, SliceRequest, Waiting
+from tests.conftest import Pool, eventually
+from tests.jupyter.server import Server, pool_environment
+
+OPTION = "--ServerApp.kernel_spec_manager_class=gpukernel.jupyter.specs.GPUKernelSpecManager"
+V100 = Device("a/0", "a", 0, "Tesla V100-SXM2-32GB (simulated)", 32 << 30)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for kind in ("DATA", "CONFIG", "RUNTIME"):
+        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
+    return tmp_path
+
+
+@pytest.fixture
+def server(own_pool: Pool, home: Path) -> Iterator[Server]:
+    with Server(home, pool_environment(own_pool.state), OPTION) as running:
+        yield running
+
+
+def listed(server: Server) -> dict[str, str]:
+    specs = server.get("/api/kernelspecs")["kernelspecs"]
+    return {name: spec["spec"]["display_name"] for name, spec in specs.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("Tesla V100-SXM2-32GB (simulated)", "V100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA GeForce RTX 3090", "RTX 3090"),
+        ("NVIDIA", "NVIDIA"),
+    ],
+)
+def test_a_model_is_called_as_people_call_it_and_found_by_that_name(name: str, short: str) -> None:
+    assert short_model(name) == short
+    assert short in name
+
+
+def test_offers_say_how_many_are_free_and_who_would_wait() -> None:
+    half = Device("a/1", "a", 1, V100.name, 32 << 30, promised_bytes=32 << 30)
+    away = Device("b/0", "b", 0, "Tesla T4", 16 << 30, available=False)
+    small, whole = offers_of([V100, half, away], [], [0.02, 1.0])
+    assert (small.words(), whole.words()) == ("655 MiB, 50 free", "32 GiB, 1 free")
+    waiting = Waiting("k", Holder("anna"), SliceRequest(share=1.0, model="V100"), 1, 0.0)
+    small, whole = offers_of([half], [waiting], [0.02, 1.0])
+    assert small.words() == "655 MiB, would wait behind 1"
+
+
+def test_a_pool_that_is_slow_costs_a_listing_its_patience_and_no_more() -> None:
+    import threading
+
+    asked, answer = threading.Event(), threading.Event()
+
+    def ask() -> tuple[list[Device], list[Waiting]]:
+        asked.set()
+        answer.wait()
+        return [V100], []
+
+    book = OfferBook(ask, [0.02])
+    before = time.monotonic()
+    assert book.read(0.02).note == "the pool is slow to answer"
+    assert time.monotonic() - before < 0.5
+    assert asked.wait(5)
+    answer.set()
+    assert eventually(lambda: book.read().offers[0].free) == 50
+
+
+def test_the_launcher_lists_what_is_free_now(server: Server, own_pool: Pool, home: Path) -> None:
+    assert listed(server)["gpu-v100-0.02"] == "V100 × 0.02 — 655 MiB, 50 free"
+    session = server.session("gpu-v100-0.25")
+    eventually(lambda: listed(server)["gpu-v100-0.02"].endswith("37 free"))
+    with server.kernel(session["kernel"]["id"]) as kernel:
+        look = "from cuda.bindings import driver as d; d.cuInit(0); print(d.cuDeviceTotalMem(0)[1] >> 20)"
+        assert kernel.run(look) == "8192\n"
+    whole = server.session("gpu-v100-0.75", "b.ipynb")  # not listed, and there all the same
+    eventually(lambda: listed(server)["gpu-v100-0.02"].endswith("would wait"))
+    for one in (session, whole):
+        assert server.ask("DELETE", f"/api/sessions/{one['id']}")[0] == 204
+    eventually(lambda: listed(server)["gpu-v100-1.0"] == "V100 × 1.0 — 32 GiB, 1 free")
+    logo = server.get("/api/kernelspecs")["kernelspecs"]["gpu-v100-0.02"]["resources"]["logo-svg"]
+    assert "<svg" in server.get(logo)
+
+
+def test_when_the_pool_goes_away_the_set_stays_with_a_note_and_a_listing_stays_fast(
+    server: Server, own_pool: Pool
+) -> None:
+    before = listed(server)
+    own_pool.kill()
+    eventually(lambda: listed(server)["gpu-v100-0.02"] == "V100 × 0.02 — the pool is away")
+    assert listed(server).keys() == before.keys()
+    status, answer = server.ask(
+        "POST",
+        "/api/sessions",
+        {"path": "a", "name": "a", "type": "notebook", "kernel": {"name": "gpu-v100-0.02"}},
+    )
+    assert status == 500
+    assert "No pool answers" in answer["message"]
+    own_pool.start()
+    eventually(lambda: listed(server)["gpu-v100-0.02"].endswith("50 free"))
+
+
+def test_a_listing_takes_less_than_50_ms(own_pool: Pool, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUKERNEL_STATE", str(own_pool.state))
+    manager = GPUKernelSpecManager()
+    eventually(lambda: manager.get_all_specs()["gpu-v100-0.02"]["spec"]["display_name"].endswith("free"))
+
+    def timed() -> float:
+        before = time.perf_counter()
+        manager.get_all_specs()
+        return time.perf_counter() - before
+
+    assert statistics.median(timed() for _ in range(20)) < 0.05
+
+
+def test_any_language_runs_on_a_slice(own_pool: Pool, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base here is another Python's kernelspec with an environment of its own, as a conda environment has it."""
+    monkeypatch.setenv("GPUKERNEL_STATE", str(own_pool.state))
+    other = home / "data" / "kernels" / "my-env"
+    other.mkdir(parents=True)
+    content = {
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "My environment",
+        "language": "python",
+        "env": {"FLAVOUR": "mine"},
+    }
+    (other / "kernel.json").write_text(json.dumps(content))
+    manager = GPUKernelSpecManager(bases=["python3", "my-env", "no-such"])
+    name = "gpu-v100-0.02-my-env"
+    specs = eventually(
+        lambda: (s := manager.get_all_specs()) and "free" in s[name]["spec"]["display_name"] and s
+    )
+    assert re.fullmatch(
+        r"V100 × 0.02 \(My environment\) — 655 MiB, 50 free", specs[name]["spec"]["display_name"]
+    )
+    kernel = KernelManager(kernel_name=name, kernel_spec_manager=manager)
+    kernel.start_kernel()
+    try:
+        assert [lease.slices[0].memory_bytes >> 20 for lease in own_pool.live()] == [655]
+        client = kernel.blocking_client()
+        client.start_channels()
+        client.wait_for_ready(60)
+        reply = client.execute_interactive(
+            "import os; assert os.environ['FLAVOUR'] == 'mine' and os.environ['GPUKERNEL_LEASE_FILE']",
+            timeout=60,
+        )
+        assert reply["content"]["status"] == "ok"
+        client.stop_channels()
+    finally:
+        kernel.shutdown_kernel(now=True)
+
+
+def test_a_kernelspec_that_somebody_installed_keeps_its_settings(
+    own_pool: Pool, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUKERNEL_STATE", str(own_pool.state))
+    kernelspecs.write(kernelspecs.SliceSpec(0.02, wait_seconds=3), home / "data" / "kernels")
+    manager = GPUKernelSpecManager()
+    spec = manager.get_kernel_spec("gpu-v100-0.02")
+    assert spec.metadata["kernel_provisioner"]["config"]["wait_seconds"] == 3
+    eventually(lambda: manager.get_kernel_spec("gpu-v100-0.02").display_name.endswith("50 free"))

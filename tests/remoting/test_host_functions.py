@@ -1,0 +1,167 @@
+"""Functions of the program in the order of its streams: the program goes on meanwhile, the stream does not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+from tests.remoting.conftest import Worker, call_number, special_number, worker
+from tests.remoting.test_door import INVALID_VALUE, WELCOME, enter, read, still_serves
+from tests.remoting.test_worker import until, unused
+
+INVALID_HANDLE = 400
+HOST = r"""
+begin(); cuda = ctypes.CDLL("libcuda.so.1"); HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p); BACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p); kept = []
+def handle(x): return ctypes.c_void_p(int(x))
+def call(s, function): f = HOST(lambda data: function()); kept.append(f); return cuda.cuLaunchHostFunc(handle(s), f, None)
+def back(s, function): f = BACK(lambda stream, status, data: function(status)); kept.append(f); return cuda.cuStreamAddCallback(handle(s), f, None, 0)
+def stream(flags=1): return ok(d.cuStreamCreate(flags))
+def state(result): return result[0].name.removeprefix("CUDA_").removeprefix("ERROR_")
+said = []; go = threading.Event()
+"""
+
+
+def says(code: str, lines: list[str]) -> None:
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(HOST + code)
+            assert done.stdout.splitlines() == lines, done.stderr
+            assert done.returncode == 0, done.stderr
+            await until(lambda: unused(one))
+
+    asyncio.run(story())
+
+
+def test_the_program_and_other_streams_go_on_while_a_function_runs_and_its_own_stream_waits() -> None:
+    code = """
+a, b = stream(), stream(); p = ok(d.cuMemAlloc(4)); ok(d.cuMemsetD32(p, 1, 1)); ok(d.cuCtxSynchronize()); e = ok(d.cuEventCreate(0))
+print(call(a, lambda: (go.wait(60), said.append("ran")))); ok(d.cuMemsetD32Async(p, 7, 1, a)); ok(d.cuEventRecord(e, a))
+ok(d.cuMemsetD8Async(ok(d.cuMemAlloc(4)), 1, 4, b)); ok(d.cuStreamSynchronize(b)); out = bytes(4); ok(d.cuMemcpyDtoHAsync(out, p, 4, b)); ok(d.cuStreamSynchronize(b))
+print(said, state(d.cuStreamQuery(a)), state(d.cuEventQuery(e)), out[0]); go.set(); ok(d.cuEventSynchronize(e)); ok(d.cuMemcpyDtoH(out, p, 4)); print(said, state(d.cuStreamQuery(a)), out[0])
+"""
+    says(code, ["0", "[] NOT_READY NOT_READY 1", "['ran'] SUCCESS 7"])
+
+
+def test_functions_run_in_the_order_of_their_stream_each_after_the_work_before_it() -> None:
+    code = """
+a = stream(); n = 50
+for i in range(n): (call(a, lambda i=i: said.append(i)) if i % 2 else back(a, lambda status, i=i: said.append(i + status)))
+ok(d.cuStreamSynchronize(a)); print(said == list(range(n)))
+who = []; call(0, lambda: who.append(threading.get_ident())); ok(d.cuCtxSynchronize()); print(len(who), who[0] == threading.get_ident())
+"""
+    says(code, ["True", "1 False"])
+
+
+def test_many_threads_wait_behind_one_function() -> None:
+    code = """
+context = ok(d.cuCtxGetCurrent()); a = stream(); call(a, lambda: go.wait(60)); waiting = threading.Barrier(41)
+def work(): ok(d.cuCtxSetCurrent(context)); waiting.wait(); ok(d.cuStreamSynchronize(a)); said.append(1)
+threads = [threading.Thread(target=work) for _ in range(40)]; [t.start() for t in threads]; waiting.wait(); b = stream(); ok(d.cuStreamSynchronize(b)); print(said)
+go.set(); [t.join() for t in threads]; print(len(said))
+"""
+    says(code, ["[]", "40"])
+
+
+def test_a_function_may_not_call_cuda() -> None:
+    code = """
+a = stream(); call(a, lambda: said.extend([state(d.cuMemAlloc(4)), state(d.cuStreamSynchronize(a)), state(d.cuCtxSynchronize())])); ok(d.cuStreamSynchronize(a)); print(*said); ok(d.cuMemAlloc(4))
+"""
+    says(code, ["NOT_PERMITTED NOT_PERMITTED NOT_PERMITTED"])
+
+
+def test_a_graph_s_launch_does_not_wait_for_its_functions() -> None:
+    code = """
+a = stream(); ok(d.cuStreamBeginCapture(a, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)); call(a, lambda: (go.wait(60), said.append(1)))
+graph = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(a)), 0)); print(said); ok(d.cuGraphLaunch(graph, a)); ok(d.cuGraphLaunch(graph, a)); print(said); go.set(); ok(d.cuStreamSynchronize(a)); print(said)
+"""
+    says(code, ["[]", "[]", "[1, 1]"])
+
+
+def test_after_a_fault_a_callback_hears_of_it_and_a_function_is_not_called() -> None:
+    code = """
+a = stream(); bad = load(WILD, b"wild"); heard = threading.Event(); ok(d.cuLaunchKernel(bad, 1,1,1, 1,1,1, 0, a, 0, 0))
+call(a, lambda: said.append("function")); back(a, lambda status: (said.append(status), heard.set())); heard.wait(60); print(said, state(d.cuStreamSynchronize(a)))
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(HOST + code)
+            assert done.stdout.splitlines()[-1] == "[700] ILLEGAL_ADDRESS", done.stderr
+
+    asyncio.run(story())
+
+
+def test_a_program_that_goes_in_the_middle_of_a_function_leaves_the_slice_free() -> None:
+    code = """
+a = stream(); call(a, lambda: (os.write(1, b"in\\n"), go.wait(600))); call(a, lambda: said.append(1)); ok(d.cuMemsetD8Async(ok(d.cuMemAlloc(4)), 1, 4, a)); ok(d.cuStreamSynchronize(a))
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            program = one.start(HOST + code)
+            assert program.stdout is not None
+            assert await asyncio.to_thread(program.stdout.readline) == "in\n"
+            program.kill()
+            await asyncio.to_thread(program.communicate)
+            await until(lambda: unused(one))
+            assert (await one.run("begin(); print(ok(d.cuMemGetInfo())[0] >> 20)")).stdout == "64\n"
+
+    asyncio.run(story())
+
+
+def test_where_there_is_managed_memory_a_function_runs_in_the_calling_thread() -> None:
+    code = """
+import numpy as np
+a = stream(); go.set(); call(a, lambda: said.append(1)); p = int(ok(d.cuMemAllocManaged(4000, 1))); x = np.ctypeslib.as_array((ctypes.c_uint32 * 1000).from_address(p)); print(said)
+ok(d.cuMemsetD32Async(p, 5, 1000, a)); call(a, lambda: said.extend([int(x[999]), threading.current_thread() is threading.main_thread()])); print(said)
+"""
+    says(code, ["[1]", "[1, 5, True]"])
+
+
+def test_a_client_that_lies_about_its_functions_gets_an_error_and_keeps_nobody_waiting() -> None:
+    introduce, function, following, done = map(
+        special_number, ("introduce", "host_function", "next_host_function", "host_function_done")
+    )
+    synchronize = call_number("cuStreamSynchronize")
+
+    def tell(sock: socket.socket, call: int, body: bytes) -> None:
+        sock.sendall(struct.pack("<IHH", len(body), call, 0) + body)
+
+    def ask(sock: socket.socket, call: int, body: bytes) -> int:
+        tell(sock, call, body)
+        length, answered, _ = struct.unpack("<IHH", read(sock, 8))
+        assert answered == call
+        return int(struct.unpack("<I", read(sock, length)[:4])[0])
+
+    def lie(one: Worker) -> None:
+        status, mine = enter(one, one.secret)
+        also, beside = enter(one, one.secret)
+        assert (status, also) == (WELCOME, WELCOME)
+        tell(mine, introduce, struct.pack("<IIQ", 1, 0, 77))
+        wait = struct.pack("<Q", 0)
+        assert ask(mine, synchronize, wait) == 0
+        assert ask(beside, following, struct.pack("<Q", 78)) == INVALID_HANDLE  # nobody's key
+        assert ask(beside, following, b"") == INVALID_HANDLE
+        tell(beside, done, struct.pack("<QQ", 77, 5))  # which nobody waits for
+        tell(mine, function, struct.pack("<QQ", 123, 1))  # on no stream
+        assert ask(mine, synchronize, wait) == INVALID_HANDLE
+        assert ask(beside, following, struct.pack("<Q", 77)) == 0
+        tell(mine, function, struct.pack("<QQ", 0, 1))  # the number is taken until it is done
+        assert ask(mine, synchronize, wait) == INVALID_VALUE
+        tell(beside, done, struct.pack("<QQ", 77, 1))
+        tell(mine, function, struct.pack("<QQ", 0, 2))
+        assert ask(beside, following, struct.pack("<Q", 77)) == 0
+        # Its stream waits for a function that nobody will run, until who would have run it is gone.
+        beside.close()
+        assert ask(mine, synchronize, wait) == 0
+        tell(mine, function, struct.pack("<QQ", 0, 3))
+        assert ask(mine, synchronize, wait) == INVALID_VALUE
+        mine.close()
+
+    async def story() -> None:
+        async with worker() as one:
+            await asyncio.to_thread(lie, one)
+            await still_serves(one)
+
+    asyncio.run(story())
