@@ -295,9 +295,10 @@ class Broker:
                     waiter.clear()
                     await waiter.wait()
         except TimeoutError:
-            resizing.give_up(
-                self._store, lease_id, "its GPU server did not answer in time; the slice keeps what it has."
-            )
+            late = "its GPU server did not answer in time; the slice keeps the size that it has."
+            if resizing.grows(self._store, lease_id):
+                late = "its GPU server has not answered yet; the memory is promised, and the cap follows when it does."
+            resizing.give_up(self._store, lease_id, late)
             self._order_caps()
         finally:
             self._resizing[lease_id].discard(waiter)
