@@ -212,10 +212,10 @@ def test_who_only_looks_is_no_program_and_keeps_no_lease_busy(tools: Tools) -> N
 
 def test_a_worker_without_agent_and_programs_ends_though_a_tool_looks_on(tools: Tools) -> None:
     async def story() -> None:
-        async with worker(orphan_seconds=0.5) as one:
+        async with worker(orphan_seconds=4) as one:
             tool = tools(one.environment())
             assert tool.ask("nvmlDeviceGetMemoryInfo(gpu()).used") == 0
-            await asyncio.wait_for(one.handle.wait(), 10)
+            await asyncio.wait_for(one.handle.wait(), 20)
             assert tool.ask("nvmlDeviceGetMemoryInfo(gpu())") == "NVMLError_GpuIsLost"
 
     asyncio.run(story())

@@ -10,7 +10,7 @@ GRAPHS = """
 begin()
 GLOBAL, THREAD, RELAXED = (d.CUstreamCaptureMode(i) for i in range(3))
 s, t = ok(d.cuStreamCreate(1)), ok(d.cuStreamCreate(1))
-a = ok(d.cuMemAlloc(64)); ok(d.cuMemsetD8Async(a, 0, 64, s))
+a = ok(d.cuMemAlloc(64)); ok(d.cuMemsetD8Async(a, 0, 64, s)); ok(d.cuCtxSynchronize())
 store = load(STORE_U32, b'store')
 KINDS = (ctypes.c_uint64, ctypes.c_uint32)
 def words(n=4):

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -56,9 +57,25 @@ for n in (10, 100_000, 3_000_000):
     says(code, ["1 0 0", "True", "True", "True"])
 
 
+@pytest.mark.parametrize("way", [{"kind": "tcp"}, {"kind": "unix", "shared_memory": False}], ids=str)
+def test_sockets_carry_it_as_shared_memory_does(way: dict[str, Any]) -> None:
+    code = """
+n = 3_000_000; p, a = managed(n); a[:] = np.arange(n); q, b = managed(10)
+for i in range(3): add(p, n); add(q, 10); wait(); a += 10; b += 10
+add(p, n); print((a == np.arange(n) + 34).all(), set(b))
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(MANAGED + code, **way)
+            assert done.stdout == "True {np.uint32(33)}\n", done.stderr
+
+    asyncio.run(story())
+
+
 def test_a_touch_without_a_wait_sees_all_work_that_was_submitted() -> None:
     code = """
-n = 500_000; p, a = managed(n); s = ok(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING))
+n = 500_000; p, a = managed(n); s = ok(d.cuStreamCreate(0))
 for i in range(5): add(p, n, s); add(p, n)
 print(set(a[::5000])); a[7] = 100; add(p, n, s); print(a[7], a[8], a[-1])
 """

@@ -18,8 +18,10 @@ namespace gpukernel::worker {
 
 namespace {
 constexpr int64_t MS = 1'000'000;  // times are nanoseconds of the machine's monotonic clock
-constexpr int64_t TURN = 20 * MS;  // how long a turn lasts where others wait
 constexpr int64_t BATCH = 4 * MS;  // launched work is waited for about this often, so that a turn can end
+// A program whose kernels were tiny may go on with long ones: so many of them make one turn too long, no
+// more.
+constexpr int MOST_AT_ONCE = 64, MOST_AHEAD = 256;
 // A turn without a launch for this long is over.  Between a program's waiting for a result and its next
 // launch lies a moment: who still has time coming keeps the turn through it, or would lose it to whoever had
 // more already.
@@ -42,7 +44,7 @@ bool lives(int pid) { return pid && (::kill(pid, 0) == 0 || errno == EPERM); }
 struct TurnTable {
     struct alignas(64) Slot {
         std::atomic<int> pid;
-        std::atomic<bool> wants;
+        std::atomic<bool> wants, waits;   // for the turn; for its own work
         std::atomic<double> weight, had;  // seconds of turns divided by the weight
         std::atomic<int64_t> last_launch;
     };
@@ -83,7 +85,7 @@ bool Turns::open(const std::string& path, std::function<CUresult()> wait, const 
     if (mine_ < 0) return false;
     TurnTable::Slot& slot = table->slots[mine_];
     if (table->holder == mine_ + 1) table->holder = 0;
-    slot.wants = false, slot.had = 0, slot.last_launch = 0, slot.weight = double(weight_);
+    slot.wants = slot.waits = false, slot.had = 0, slot.last_launch = 0, slot.weight = double(weight_);
     slot.pid = ::getpid();
     table->used = std::max<int>(table->used, mine_ + 1);
     wait_ = std::move(wait), error_ = &error;
@@ -106,7 +108,8 @@ bool Turns::others_work(int64_t now) {
     asked_others_.store(now, std::memory_order_relaxed);
     bool others = false;
     for (int i = 0, used = std::min<int>(table_->used, SLOTS); i < used && !others; ++i)
-        others = i != mine_ && (now - table_->slots[i].last_launch < RECENT || table_->slots[i].wants);
+        others = i != mine_ && (now - table_->slots[i].last_launch < RECENT || table_->slots[i].wants ||
+                                (table_->slots[i].waits && lives(table_->slots[i].pid)));
     others_.store(others, std::memory_order_relaxed);
     return others;
 }
@@ -125,12 +128,20 @@ void Turns::before_launch() {
     std::unique_lock lock(mutex_);
     table_->slots[mine_].last_launch.store(now, std::memory_order_relaxed);
     if (!others_work(now)) {
+        // Alone, but not further ahead of the device than some turns' worth: who comes next would have to
+        // live with all of it.
+        if (launched_ >= std::min(8 * most_launched_, MOST_AHEAD)) {
+            table_->slots[mine_].waits = true;
+            wait_for_device();
+            table_->slots[mine_].waits = false;
+        }
         ++launched_;
         return;
     }
     if (holding_ && launched_ >= most_launched_) {
         wait_for_device();
-        if (now_ns() - began_ > TURN || table_->holder != mine_ + 1 || others_deserve_it()) give();
+        // Who gave it to nobody would have to take it again, and might find it gone to one who had more.
+        if (table_->holder != mine_ + 1 || others_deserve_it()) give();
     }
     if (!holding_) take();
     ++launched_;
@@ -154,7 +165,7 @@ void Turns::wait_for_device() {
     if (launched_)
         most_launched_ = std::clamp<int64_t>(BATCH / std::max<int64_t>(1, (last_wait_ - start) / launched_),
                                              1, 4 * int64_t(most_launched_));
-    most_launched_ = std::min(most_launched_, 1024);
+    most_launched_ = std::min(most_launched_, MOST_AT_ONCE);
     launched_ = 0;
 }
 
