@@ -70,6 +70,12 @@ Direct = Annotated[
         help="Let programs on this machine use its GPUs themselves (docs/direct-mode.md says whom that trusts).",
     ),
 ]
+Filter = Annotated[
+    str,
+    typer.Option(
+        metavar="WHICH", help="Which devices: model=V100, server=gpu1, or “model=V100 and server=gpu1”."
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")]
 
 
@@ -181,6 +187,7 @@ def run(
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")
     ] = "",
+    filter: Filter = "",
     wait: Annotated[
         str,
         typer.Option(
@@ -216,7 +223,7 @@ def run(
     """
     from gpukernel.cli import running
 
-    running.run(command, devices, share, memory, model, course, wait, at_most, direct, pool, state)
+    running.run(command, devices, share, memory, model, filter, course, wait, at_most, direct, pool, state)
 
 
 @app.command()
@@ -231,6 +238,7 @@ def request(
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")
     ] = "",
+    filter: Filter = "",
     course: Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")] = "",
     wait: Annotated[
         str, typer.Option(metavar="TIME", help="Longest wait in the queue; -1: for ever.")
@@ -252,7 +260,7 @@ def request(
     """
     from gpukernel.cli import held
 
-    held.request(devices, share, memory, model, course, wait, keep, pool, state)
+    held.request(devices, share, memory, model, filter, course, wait, keep, pool, state)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -70,6 +70,7 @@ def request(
     share: float | None,
     memory_mib: int | None,
     model: str,
+    filter: str,
     course: str,
     wait: str,
     keep: str,
@@ -77,7 +78,8 @@ def request(
     state: Path | None,
 ) -> None:
     """Acquire, and leave the lease with its file; prints its id."""
-    wanted, patience, ttl = wanted_slice(share, memory_mib, devices, model), seconds(wait), seconds(keep)
+    wanted = wanted_slice(share, memory_mib, devices, model, filter)
+    patience, ttl = seconds(wait), seconds(keep)
     if not 10 <= ttl <= LONGEST_KEEP:
         raise Problem(f"A lease can be kept for 10 s to 1 h without being used, not for {keep[:20]}.", 2)
     holder = Holder(getpass.getuser(), platform.node(), course, "held for several commands")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from gpukernel.cli.output import Problem
@@ -11,13 +12,29 @@ from gpukernel.pool.client import PoolClient
 from gpukernel.pool.model import Lease, SliceRequest
 from gpukernel.remoting.environment import LEASE_FILE_VARIABLE
 
-__all__ = ["find_lease", "resize", "wanted_slice"]
+__all__ = ["conditions", "find_lease", "resize", "wanted_slice"]
 
 MIB = 2**20
 
 
+_CONDITION = re.compile(r"\s*(\w+)\s*=\s*(\S+)\s*")
+
+
+def conditions(text: str) -> dict[str, str]:
+    """What ``--filter`` says: ``model=V100 and server=gpu1``; a `Problem` where that is not understood."""
+    found: dict[str, str] = {}
+    for part in re.split(r"\s+and\s+", text) if text.strip() else ():
+        match = _CONDITION.fullmatch(part)
+        if match is None or match[1] not in ("model", "server") or match[1] in found:
+            raise Problem(
+                f"“{part[:40]}” is no filter; write model=NAME, server=NAME, or both with “and” between.", 2
+            )
+        found[match[1]] = match[2]
+    return found
+
+
 def wanted_slice(
-    share: float | None, memory_mib: int | None, devices: int = 1, model: str = ""
+    share: float | None, memory_mib: int | None, devices: int = 1, model: str = "", filter: str = ""
 ) -> SliceRequest:
     """What ``-p``, ``-m``, ``-n`` and ``--model`` ask for; a `Problem` says what is wrong with them."""
     if (share is None) == (memory_mib is None):
@@ -28,7 +45,16 @@ def wanted_slice(
         raise Problem(f"{devices} devices are not possible; ask for at least 1.", 2)
     if share == 0:  # which means "not given" in messages
         raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", 2)
-    return SliceRequest(share, None if memory_mib is None else memory_mib * MIB, devices, model)
+    asked = conditions(filter)
+    if model and "model" in asked:
+        raise Problem("Say the model once: with --model, or in --filter.", 2)
+    return SliceRequest(
+        share,
+        None if memory_mib is None else memory_mib * MIB,
+        devices,
+        model or asked.get("model", ""),
+        server=asked.get("server", ""),
+    )
 
 
 def _of_this_slice() -> str:

@@ -39,6 +39,7 @@ def run(
     share: float | None,
     memory_mib: int | None,
     model: str,
+    filter: str,
     course: str,
     wait: str,
     at_most: str,
@@ -47,7 +48,7 @@ def run(
     state: Path | None,
 ) -> None:
     """Acquire, run, release; ends this process with the program's status."""
-    request = wanted_slice(share, memory_mib, devices, model)
+    request = wanted_slice(share, memory_mib, devices, model, filter)
     if direct:
         request = replace(request, mode="direct", machine=machine_identity(), user=os.getuid())
     patience, longest = seconds(wait), seconds(at_most)

@@ -81,7 +81,8 @@ class Broker:
         self._starting: dict[str, _Waiter] = {}
         self._resizing: dict[str, set[asyncio.Event]] = {}
         self._capping: set[tuple[str, str, int]] = set()  # caps that an attached agent was told to set
-        self._free: dict[tuple[str, tuple[DeviceClass, ...]], int] = {}  # by machine and kinds
+        # By servers, where only some come into question, and kinds.
+        self._free: dict[tuple[tuple[str, ...] | None, tuple[DeviceClass, ...]], int] = {}
         self._line = Line(store, self.id)
         self.on_change: Callable[[], None] = lambda: None  # tells the other pools on this database
         now = self._clock()
@@ -165,7 +166,8 @@ class Broker:
     def _check(
         self, key: str, request: SliceRequest, holder: Holder, wait: float, ttl: float, longest: float
     ) -> None:
-        texts = (key, holder.person, holder.server, holder.course, holder.description, request.machine)
+        asking = (key, holder.person, holder.server, holder.course, holder.description)
+        texts = (*asking, request.machine, request.server)
         check_request(request, texts)
         check_mode(request)
         if not key or not holder.person:
@@ -188,12 +190,12 @@ class Broker:
         if reason:
             reason = f"{reason} Waiting: {len(self._line)}; position {position} in the queue."
         else:
-            machines = self._store.machines()
-            kinds = matching_in_mode(request, self._store.classes(), machines)
-            where = request.machine if request.mode == "direct" else ""
-            what = where, tuple(kinds)
+            places = self._store.places()
+            kinds = matching_in_mode(request, self._store.classes(), places)
+            place = places.of(request)
+            what = place.servers if place else None, tuple(kinds)
             if what not in self._free:
-                self._free[what] = self._store.most_free(kinds, machines.get(where))
+                self._free[what] = self._store.most_free(kinds, place)
             reason = (
                 f"{reason_for_no_room(request, kinds, self._free[what])}; position {position} in the queue."
             )
@@ -293,9 +295,10 @@ class Broker:
                     waiter.clear()
                     await waiter.wait()
         except TimeoutError:
-            resizing.give_up(
-                self._store, lease_id, "its GPU server did not answer in time; the slice keeps what it has."
-            )
+            late = "its GPU server did not answer in time; the slice keeps the size that it has."
+            if resizing.grows(self._store, lease_id):
+                late = "its GPU server has not answered yet; the memory is promised, and the cap follows when it does."
+            resizing.give_up(self._store, lease_id, late)
             self._order_caps()
         finally:
             self._resizing[lease_id].discard(waiter)

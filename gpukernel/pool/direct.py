@@ -6,14 +6,15 @@ agent allows it.  A request in mode ``auto`` is one that may have any device, an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import SliceRequest
 from gpukernel.pool.placement import DeviceClass, matching
 
-__all__ = ["MODES", "NO_USER", "Machine", "check_mode", "matching_in_mode"]
+__all__ = ["MODES", "NO_USER", "Machine", "Places", "check_mode", "matching_in_mode"]
 
 MODES = ("remote", "direct", "auto")
 NO_USER = 2**32 - 1
@@ -28,6 +29,35 @@ class Machine:
     kinds: tuple[DeviceClass, ...] = ()
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where requests may be confined to: machines that allow direct mode, by identity, and servers, each with its kinds."""
+
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    servers: Mapping[str, tuple[DeviceClass, ...]] = field(default_factory=dict)
+
+    def of(self, request: SliceRequest) -> Machine | None:
+        """The only place where `request` may lie; None where that is the whole pool, or in direct mode nowhere."""
+        machine = self.machines.get(request.machine) if request.mode == "direct" else None
+        if not request.server or (request.mode == "direct" and machine is None):
+            return machine
+        return self.named(request.server, machine)
+
+    def named(self, part: str, machine: Machine | None = None) -> Machine:
+        """The servers whose name contains `part`, of a machine or of the pool."""
+        names = [
+            name
+            for name in sorted(self.servers)
+            if part.lower() in name.lower() and (machine is None or name in machine.servers)
+        ]
+        counts: Counter[tuple[str, int]] = Counter()
+        for name in names:
+            for kind in self.servers[name]:
+                counts[kind.name, kind.memory_bytes] += kind.count
+        kinds = (DeviceClass(name, memory, count) for (name, memory), count in sorted(counts.items()))
+        return Machine(tuple(names), tuple(kinds))
+
+
 def check_mode(request: SliceRequest) -> None:
     """Raise `Refused` with code ``invalid`` where the request's mode is none, or its user cannot be one."""
     if request.mode not in MODES:
@@ -37,7 +67,7 @@ def check_mode(request: SliceRequest) -> None:
 
 
 def matching_in_mode(
-    request: SliceRequest, known: Iterable[DeviceClass], machines: Mapping[str, Machine]
+    request: SliceRequest, known: Iterable[DeviceClass], places: Places
 ) -> list[DeviceClass]:
     """As `gpukernel.pool.placement.matching`, in direct mode among the devices of the program's machine alone.
 
@@ -45,8 +75,8 @@ def matching_in_mode(
     ----------
     known
         The kinds of the pool's devices.
-    machines
-        Those that allow direct mode, by their identity.
+    places
+        What requests may be confined to.
 
     Raises
     ------
@@ -54,8 +84,10 @@ def matching_in_mode(
         ``no_direct`` where the program's machine does not allow it, or its server is away; else as `matching`.
     """
     if request.mode != "direct":
-        return matching(request, known)
-    machine = machines.get(request.machine)
+        if not request.server:
+            return matching(request, known)
+        return matching(request, places.named(request.server).kinds, f"a server named “{request.server}”")
+    machine = places.of(request)
     if machine is None:
         raise Refused(
             "no_direct",

@@ -13,14 +13,14 @@ For direct mode only the devices of one machine are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from gpukernel.pool import accounts
-from gpukernel.pool.direct import Machine, matching_in_mode
+from gpukernel.pool.direct import Machine, Places, matching_in_mode
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.fairness import Profile, fair_order, promise
 from gpukernel.pool.model import Device, Holder, Lease, SliceRequest, Waiting
@@ -77,7 +77,7 @@ class _Walk:
     closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise
     profiles: dict[str, Profile] = field(default_factory=dict)  # devices on which something is promised
     promises: int = 0
-    machines: Mapping[str, Machine] = field(default_factory=dict)  # that allow direct mode
+    places: Places = field(default_factory=Places)
 
     def room(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
         """Whether `size` bytes of a device, for `length` seconds, delay nobody who waits."""
@@ -256,13 +256,13 @@ class Line:
             with self._store.deciding() as (db, row):
                 rules = self._store.rules(db, row.rules_version)
                 kinds = self._store.classes(db, row.devices_version)
-                machines = self._store.machines(db, row.devices_version)
+                places = self._store.places(db, row.devices_version)
                 self._refresh(db, row.line_version)
                 before = (self._version, dict(self._entries))
                 if newcomer is not None:
                     self._doubtful.add(newcomer.key)
-                    newcomer = self._admit(rules, kinds, machines, newcomer, row.ticket + 1)
-                walk = _Walk(now, machines=machines)
+                    newcomer = self._admit(rules, kinds, places, newcomer, row.ticket + 1)
+                walk = _Walk(now, places=places)
                 granted = self._serve(db, rules, kinds, walk, set(here), newcomer)
                 if then is not None:
                     then(db, rules, walk)
@@ -279,11 +279,11 @@ class Line:
         self,
         rules: Rules,
         kinds: list[DeviceClass],
-        machines: Mapping[str, Machine],
+        places: Places,
         entry: Entry,
         ticket: int,
     ) -> Entry:
-        fitting = matching_in_mode(entry.request, kinds, machines)
+        fitting = matching_in_mode(entry.request, kinds, places)
         role = rules.role(entry.course, entry.holder.person)
         old = self._entries.get(entry.key)
         levels = [Standing(a, rules.bounds(a, role), role=role) for a in entry.accounts]
@@ -363,7 +363,7 @@ class Line:
         self, db: sa.Connection, rules: Rules, kinds: list[DeviceClass], entry: Entry, walk: _Walk
     ) -> Lease | None:
         try:
-            fitting = matching_in_mode(entry.request, kinds, walk.machines)
+            fitting = matching_in_mode(entry.request, kinds, walk.places)
         except Refused:
             return None  # its server is away for now
         allowed, refused = [], None
@@ -422,13 +422,15 @@ class Line:
     ) -> tuple[list[Placement] | None, str]:
         """Where, and in which mode, `entry` can start now without breaking a promise."""
         request = entry.request
-        if request.mode != "remote" and (machine := walk.machines.get(request.machine)) is not None:
-            here = self._store.on_machine(db, machine, kinds)
-            placed = best_fit(request, [d for d in here if self._undisturbed(request, d, length, walk)])
-            if placed is not None:
-                return placed, "direct"
+        direct = replace(request, mode="direct")
+        machine = walk.places.of(direct) if request.mode != "remote" else None
+        if machine is not None and (placed := self._room_at(db, machine, request, kinds, length, walk)):
+            return placed, "direct"
         if request.mode == "direct":
             return None, "direct"
+        if request.server:
+            servers = walk.places.named(request.server)
+            return self._room_at(db, servers, request, kinds, length, walk), "remote"
         found: list[Device] = []
         for kind in kinds:
             size = slice_bytes(request, kind)
@@ -437,6 +439,18 @@ class Line:
                 if self._undisturbed(request, device, length, walk):
                     found.append(device)
         return best_fit(request, found), "remote"
+
+    def _room_at(
+        self,
+        db: sa.Connection,
+        place: Machine,
+        request: SliceRequest,
+        kinds: list[DeviceClass],
+        length: float,
+        walk: _Walk,
+    ) -> list[Placement] | None:
+        here = self._store.on_machine(db, place, kinds)
+        return best_fit(request, [d for d in here if self._undisturbed(request, d, length, walk)])
 
     @staticmethod
     def _undisturbed(request: SliceRequest, device: Device, length: float, walk: _Walk) -> bool:
@@ -455,7 +469,7 @@ class Line:
         if walk.promises == PROMISES:
             walk.closed.update(open_kinds)
             return
-        machine = walk.machines.get(entry.request.machine) if entry.request.mode == "direct" else None
+        machine = walk.places.of(entry.request)
         if machine is not None:
             found = self._store.on_machine(db, machine, open_kinds)
         else:
@@ -479,7 +493,7 @@ class Line:
             return
         walk.promises += 1
         if math.isinf(when):
-            # It waits for this machine alone: nobody behind it gets anything there, but elsewhere.
+            # It waits for this place alone: nobody behind it gets anything there, but elsewhere.
             for profile in profiles:
                 profile.taken.append((walk.now, math.inf, devices[profile.device].memory_bytes))
                 walk.profiles[profile.device] = profile
@@ -511,6 +525,7 @@ def _values(entry: Entry) -> dict[str, Any]:
         "model": request.model,
         "mode": request.mode,
         "machine": request.machine,
+        "on_server": request.server,
         "uid": request.user,
         "ttl_seconds": entry.ttl,
         "longest_seconds": entry.longest,
@@ -524,7 +539,16 @@ def _values(entry: Entry) -> dict[str, Any]:
 def _entry(row: Any) -> Entry:
     return Entry(
         row.key,
-        SliceRequest(row.share, row.memory_bytes, row.devices, row.model, row.mode, row.machine, row.uid),
+        SliceRequest(
+            row.share,
+            row.memory_bytes,
+            row.devices,
+            row.model,
+            row.mode,
+            row.machine,
+            row.uid,
+            row.on_server,
+        ),
         Holder(row.person, row.server, row.course, row.description),
         row.role,
         row.ttl_seconds,
@@ -542,6 +566,8 @@ def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: in
     count = f"{request.devices} devices with " if request.devices > 1 else ""
     asked = slice_bytes(request, kinds[0]) // MIB
     where = "This machine" if request.mode == "direct" else "The pool"
+    if request.server:
+        where = f"A server named “{request.server}”"
     return (
         f"{where} has no room for {count}{asked} MiB of {request.model or 'a device'} now "
         f"(most free on one device: {free // MIB} MiB)"

@@ -65,6 +65,7 @@ def request_from(message: Any) -> model.SliceRequest:
         mode=message.mode or "remote",
         machine=message.machine,
         user=message.user,
+        server=message.server,
     )
 
 
@@ -77,6 +78,7 @@ def request_to(request: model.SliceRequest) -> Any:
         mode=request.mode,
         machine=request.machine,
         user=request.user,
+        server=request.server,
     )
 
 

@@ -9,7 +9,8 @@ __all__ = ["Device", "Holder", "Lease", "Queued", "Slice", "SliceRequest", "Usag
 
 @dataclass(frozen=True)
 class SliceRequest:
-    """What is asked for: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`.
+    """What is asked for: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`, on
+    GPU servers whose name contains `server`.
 
     `mode` is ``remote``, ``direct`` or ``auto``; for the latter two `machine` is the identity of the machine that the
     program runs on (`gpukernel.pool.machine`) and `user` the number of the user who runs it there.
@@ -22,6 +23,7 @@ class SliceRequest:
     mode: str = "remote"
     machine: str = ""
     user: int = 0
+    server: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from gpukernel.pool.rules import Rules
 from gpukernel.pool.schema import devices, leases, servers, slices
 from gpukernel.pool.store import Store
 
-__all__ = ["Cap", "Queue", "begin", "capped", "give_up", "outcome", "wrong_caps"]
+__all__ = ["Cap", "Queue", "begin", "capped", "give_up", "grows", "outcome", "wrong_caps"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,9 @@ def begin(
                 f"which has {piece.whole // MIB} MiB.",
             )
     more = {p.device_id: sizes[p.device_id] - p.memory_bytes for p in pieces}
+    db.execute(leases.update().where(leases.c.id == lease_id).values(resize_refusal=""))
+    if not any(more.values()):
+        return  # it has that size
     if any(grown > 0 for grown in more.values()):
         if any(grown < 0 for grown in more.values()):
             raise Refused(
@@ -119,7 +122,6 @@ def begin(
         this = slices.c.lease_id == lease_id, slices.c.device_id == piece.device_id
         changed = {"memory_bytes": size, "weight": size / piece.whole} if more[piece.device_id] > 0 else {}
         db.execute(slices.update().where(*this).values(wanted_bytes=size, **changed))
-    db.execute(leases.update().where(leases.c.id == lease_id).values(resize_refusal=""))
 
 
 def _promise_more(
@@ -220,6 +222,15 @@ def give_up(store: Store, lease_id: str, sentence: str) -> None:
         wanting = slices.c.lease_id == lease_id, slices.c.wanted_bytes.is_not(None)
         if db.execute(slices.update().where(*wanting).values(wanted_bytes=None)).rowcount:
             db.execute(leases.update().where(leases.c.id == lease_id).values(resize_refusal=sentence))
+
+
+def grows(store: Store, lease_id: str) -> bool:
+    """Whether a resize is under way whose memory is promised already."""
+    query = sa.select(slices.c.lease_id).where(
+        slices.c.lease_id == lease_id, slices.c.wanted_bytes == slices.c.memory_bytes
+    )
+    with store.reader.connect() as db:
+        return db.execute(query).first() is not None
 
 
 def outcome(store: Store, lease_id: str) -> tuple[bool, str]:

@@ -251,6 +251,7 @@ requests = Table(
     Column("memory_bytes", BigInteger, nullable=True),
     Column("devices", Integer, nullable=False),
     Column("model", String, nullable=False),
+    Column("on_server", String, nullable=False, server_default=""),
     Column("mode", String, nullable=False, server_default="remote"),  # or "direct", "auto"
     Column("machine", String, nullable=False, server_default=""),  # that the program runs on
     Column("uid", BigInteger, nullable=False, server_default="0"),  # the account there that runs it

@@ -23,7 +23,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gpukernel.pool import accounts
 from gpukernel.pool.database import database_url, open_database
-from gpukernel.pool.direct import Machine
+from gpukernel.pool.direct import Machine, Places
 from gpukernel.pool.history import close_span, first_span
 from gpukernel.pool.model import Device, Holder, Lease, Slice, Usage
 from gpukernel.pool.placement import DeviceClass, Placement, classes
@@ -105,7 +105,7 @@ class Store:
         self.shared = self.engine.dialect.name != "sqlite"
         self._rules: tuple[int, Rules] = (-1, Rules())
         self._classes: tuple[int, list[DeviceClass]] = (-1, [])
-        self._machines: tuple[int, dict[str, Machine]] = (-1, {})
+        self._places: tuple[int, Places] = (-1, Places())
 
     @classmethod
     def in_directory(cls, state: Path) -> Store:
@@ -280,14 +280,21 @@ class Store:
             self._classes = (version, found)
         return self._classes[1]
 
-    def machines(self, db: sa.Connection | None = None, version: int | None = None) -> Mapping[str, Machine]:
-        """The machines that allow direct mode, by identity; read again only where devices or servers came or went."""
+    def places(self, db: sa.Connection | None = None, version: int | None = None) -> Places:
+        """Machines that allow direct mode, and servers; read again only where devices or servers came or went."""
         if db is None:
             with self.reader.connect() as db:
-                return self.machines(db)
+                return self.places(db)
         if version is None:
             version = db.execute(sa.select(ledger.c.devices_version)).scalar_one()
-        if self._machines[0] != version:
+        if self._places[0] != version:
+            kind = (devices.c.server, devices.c.name, devices.c.memory_bytes)
+            count = sa.select(*kind, sa.func.count().label("number")).where(devices.c.available)
+            servers_kinds: dict[str, list[DeviceClass]] = {}
+            for row in db.execute(count.group_by(*kind)):
+                servers_kinds.setdefault(row.server, []).append(
+                    DeviceClass(row.name, row.memory_bytes, row.number)
+                )
             query = (
                 sa.select(servers.c.direct_machine, servers.c.name.label("speaks_for"), devices)
                 .outerjoin(devices, sa.and_(devices.c.server == servers.c.name, devices.c.available))
@@ -304,8 +311,9 @@ class Store:
                 identity: Machine(tuple(here), tuple(classes(offered.get(identity, ()))))
                 for identity, here in names.items()
             }
-            self._machines = (version, found)
-        return self._machines[1]
+            by_server = {name: tuple(kinds) for name, kinds in servers_kinds.items()}
+            self._places = (version, Places(found, by_server))
+        return self._places[1]
 
     @staticmethod
     def on_machine(db: sa.Connection, machine: Machine, kinds: Iterable[DeviceClass]) -> list[Device]:

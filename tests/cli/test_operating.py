@@ -87,6 +87,20 @@ def test_drain_waits_until_the_deadline_has_ended_what_is_left(pool: Pool) -> No
     assert (unknown.returncode, unknown.stderr) == (1, "gpukernel: The pool has no GPU server gpu7.\n")
 
 
+def test_a_filter_names_server_and_model(pool: Pool) -> None:
+    words = ("run", "-p", "0.1", "--wait", "0", "--filter")
+    assert pool.gpukernel(*words, "model=v100 and server=gpu1", "--", "true").returncode == 0
+    for wish, sentence in (
+        ("server=gpu9", "A server named “gpu9” has no device"),
+        ("model=T4 and server=gpu1", "A server named “gpu1” has no T4; it has Tesla V100"),
+        ("driver=5", "“driver=5” is no filter"),
+    ):
+        refused = pool.gpukernel(*words, wish, "--", "true")
+        assert refused.returncode in (1, 2)
+        assert sentence in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+
+
 def test_a_report_adds_up_what_was_held(pool: Pool) -> None:
     program = hold(pool)
     over(program)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from gpukernel.pool.direct import NO_USER, Machine, check_mode, matching_in_mode
+from gpukernel.pool.direct import NO_USER, Machine, Places, check_mode, matching_in_mode
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.machine import machine_identity
 from gpukernel.pool.messages import lease_from, lease_to, request_from, request_to
@@ -20,7 +20,7 @@ from gpukernel.pool.store import Store
 from tests.pool.world import ANNA, GIB, Agent, World, story
 
 V100, A100 = DeviceClass("V100", 32 * GIB, 3), DeviceClass("A100", 80 * GIB, 1)
-MACHINES = {"m1": Machine(("here",), (DeviceClass("V100", 32 * GIB),)), "m2": Machine(("away",))}
+MACHINES = Places({"m1": Machine(("here",), (DeviceClass("V100", 32 * GIB),)), "m2": Machine(("away",))})
 
 
 def request(mode: str, machine: str = "m1", devices: int = 1, share: float = 0.5) -> SliceRequest:

@@ -168,13 +168,13 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.agent.alive)
     @rule(data=st.data(), part=st.sampled_from([0.0, 0.5, 1.0]))
     def allocate(self, data: st.DataObject, part: float) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.world.agent.alive)))
+        worker = data.draw(st.sampled_from(self.world.agent.workers()))
         self.world.agent.used[worker] = int(self.world.agent.caps[worker] * part)
 
     @precondition(lambda self: self.world.agent.alive and self.attached)
     @rule(data=st.data(), idle=st.sampled_from([0.0, 85.0, 200.0]), connections=st.sampled_from([0, 1]))
     def heartbeat(self, data: st.DataObject, idle: float, connections: int) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.world.agent.alive)))
+        worker = data.draw(st.sampled_from(self.world.agent.workers()))
         usage = Usage(connections=connections, idle_seconds=idle)
         self.world.broker.heartbeat("s", {worker: usage})
         self.settle()
@@ -182,7 +182,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.agent.alive and self.attached)
     @rule(data=st.data())
     def worker_dies(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.world.agent.alive)))
+        worker = data.draw(st.sampled_from(self.world.agent.workers()))
         self.world.agent.alive.discard(worker)
         self.forget(worker[0])
         self.world.broker.worker_ended("s", *worker, "it died")
@@ -197,7 +197,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.granted)
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
-        self.world.broker.renew(data.draw(st.sampled_from(sorted(self.granted))))
+        self.world.broker.renew(data.draw(st.sampled_from(list(self.granted))))
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 25.0, 300.0]))
     def pass_time(self, seconds: float) -> None:

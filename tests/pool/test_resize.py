@@ -35,7 +35,7 @@ def standing(world: World, account: Account) -> Standing:
 def test_growing_and_shrinking_change_the_cap_the_promise_and_the_quota_together(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         lease = await world.get("k", 0.25, holder=ANNA)
-        for size in (0.5, 0.125, 1.0):
+        for size in (0.5, 0.5, 0.125, 1.0):
             changed = await world.broker.resize(lease.id, share(size))
             assert changed is not None
             assert changed.slices[0].memory_bytes == size * 32 * GIB
@@ -228,6 +228,11 @@ def test_a_server_that_is_away_or_silent_leaves_the_size_as_it_is(
             await world.broker.resize(lease.id, share(0.25))
         world.agent.limit()  # too late: it is told to go back
         assert (world.promised(), world.agent.caps[lease.id, 0]) == (0.5, 16 * GIB)
+        with pytest.raises(Refused, match="has not answered yet; the memory is promised"):
+            await world.broker.resize(lease.id, share(0.75))
+        assert (world.promised(), world.agent.caps[lease.id, 0]) == (0.75, 16 * GIB)
+        world.agent.limit()
+        assert world.agent.caps[lease.id, 0] == 24 * GIB
         world.broker.detach("s", world.agent)
         with pytest.raises(Refused, match="GPU server s does not answer now"):
             await world.broker.resize(lease.id, share(0.25))

@@ -42,7 +42,12 @@ class Agent:
 
     def attach(self) -> None:
         self.to_start, self.to_stop, self.to_limit = [], [], []
-        self.broker.attach(self.name, self, self.devices, self._living(self.alive), self.direct_machine)
+        self.broker.attach(self.name, self, self.devices, self._living(self.workers()), self.direct_machine)
+
+    def workers(self) -> list[tuple[str, int]]:
+        """Those that live, as they were started: ids are random, and tests are to repeat themselves."""
+        started = {worker: number for number, worker in enumerate(self.caps)}
+        return sorted(self.alive, key=lambda worker: (started.get(worker, -1), worker))
 
     def _living(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[str, ...]]:
         return {key: ("direct:/x" if key in self.users else "unix:/x",) for key in keys}
