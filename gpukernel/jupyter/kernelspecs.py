@@ -40,7 +40,9 @@ class SliceSpec:
     name, display_name
         Directory name and launcher name; made of model and share where empty.
     wait_seconds
-        How long a start waits in a full pool's queue; None leaves the provisioner's 20 s.
+        How long a start waits for its slice; None leaves the provisioner's 20 s.
+    acquire
+        The start policy, ``at_start`` or ``on_first_use``; empty leaves the provisioner's.
     """
 
     share: float
@@ -48,6 +50,7 @@ class SliceSpec:
     name: str = ""
     display_name: str = ""
     wait_seconds: float | None = None
+    acquire: str = ""
 
     def __post_init__(self) -> None:
         if not 0.001 <= self.share <= 1:
@@ -67,6 +70,8 @@ class SliceSpec:
         config: dict[str, Any] = {"share": self.share, "model": self.model}
         if self.wait_seconds is not None:
             config["wait_seconds"] = self.wait_seconds
+        if self.acquire:
+            config["acquire"] = self.acquire
         return {
             "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
             "display_name": self.display_name,
@@ -112,6 +117,7 @@ def installed() -> list[tuple[SliceSpec, Path]]:
                 name,
                 content["display_name"],
                 config.get("wait_seconds"),
+                config.get("acquire", ""),
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue

@@ -9,6 +9,9 @@ secret.  It is a text file of mode 0600, one ``key value …`` a line, that the 
     secret 3f9a…
     device 0 unix:/run/…/data.sock tcp:127.0.0.1:41234
 
+Where somebody keeps the slice for a kernel, ``desk /path/of/a/socket`` and ``key KERNEL`` say whom to ask for it (gpukernel/jupyter/desk.py);
+then ``state none`` means that there is no slice yet.
+
 ``device`` lines stand in CUDA device order, the endpoints of each best first.  ``state ended`` comes with a
 ``reason`` line, the sentence that the shim prints instead of connecting.
 """
@@ -25,13 +28,13 @@ from gpukernel import native
 if TYPE_CHECKING:
     from gpukernel.pool.model import Lease
 
-__all__ = ["LEASE_FILE_VARIABLE", "shim_environment", "write_lease_file"]
+__all__ = ["LEASE_FILE_VARIABLE", "shim_environment", "write_lease_file", "write_no_lease_file"]
 
 LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
 _STATE = {"starting": "waiting", "live": "live", "ending": "ended", "ended": "ended"}
 
 
-def write_lease_file(path: Path, lease: Lease) -> None:
+def write_lease_file(path: Path, lease: Lease, key: str = "", desk: str = "") -> None:
     """Write `lease` for the shim, readable by this user only, replacing an older file in one step.
 
     Parameters
@@ -40,6 +43,8 @@ def write_lease_file(path: Path, lease: Lease) -> None:
         Where the file goes; the directory must exist.
     lease
         A lease as `Acquire` returned it to its holder, with its secret.
+    key, desk
+        The kernel, and the socket of who keeps its slice; empty where nobody does.
 
     Raises
     ------
@@ -51,6 +56,20 @@ def write_lease_file(path: Path, lease: Lease) -> None:
         lines.append("reason " + " ".join(lease.end_reason.split()))
     for number, piece in enumerate(lease.slices):
         lines.append(" ".join([f"device {number}", *piece.endpoints]))
+    _write(path, lines, key, desk)
+
+
+def write_no_lease_file(path: Path, reason: str, key: str, desk: str) -> None:
+    """Write that there is no slice now, why, and whom to ask for one."""
+    lines = ["version 1", "state none"]
+    if reason:
+        lines.append("reason " + " ".join(reason.split()))
+    _write(path, lines, key, desk)
+
+
+def _write(path: Path, lines: list[str], key: str, desk: str) -> None:
+    if desk:
+        lines = [*lines, f"key {key}", f"desk {desk}"]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

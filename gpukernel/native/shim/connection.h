@@ -40,6 +40,7 @@ class Connection {
     bool read(void* data, size_t size);
     void lost(const char* while_doing);  // says once why, and ends everything
     void abandon();  // in a forked child: the connection is the parent's, and ends with it
+    void retire();   // its slice was given back: no more of it, and no word about it
     void goodbye(const std::string& reason);
     void queued();  // a request is complete and needs no answer
     uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "capture.h"
+#include "counters.h"
 #include "request.h"
 
 using namespace gpukernel::shim;
@@ -30,6 +31,7 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
                    CUstream stream) {
     if (bytes && !source) return CUDA_ERROR_INVALID_VALUE;
     const char* from = static_cast<const char*>(source);
+    counters.bytes_to_device += bytes;
     for (size_t at = 0; at < bytes || at == 0;) {
         const size_t piece = std::min(bytes - at, COPY_PIECE);
         Request request(connection, Special::copy_to_device);
@@ -55,6 +57,7 @@ CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, 
     // Ask for a few pieces ahead, so that the worker fetches the next while this one is on its way.
     constexpr size_t AHEAD = 4;
     char* to = static_cast<char*>(destination);
+    counters.bytes_to_host += bytes;
     size_t asked = 0, got = 0;
     auto ask = [&](Request& request) {
         const size_t piece = std::min(bytes - asked, COPY_PIECE);

@@ -83,7 +83,8 @@ enum class Special : uint16_t {
     share_memory,            // → a ring's descriptor beside the answer; both ends use the ring from then on
     introduce,               // asynchronous: process id, command line as /proc/PID/cmdline has it
     usage,                   // → memory limit, used, GPU seconds, GPU share of the last second (doubles);
-                             //   the number of programs; of each: process id, bytes, command line
+                             //   the number of programs; of each: process id, bytes, command line; then the
+                             //   most memory used since a question with a body, which begins anew; launches
 };
 
 // An image travels as `named_image` and its name, 32 bytes: HMAC-SHA256 of it under the salt that `device`
