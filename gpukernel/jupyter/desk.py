@@ -145,7 +145,7 @@ class Desk:
                     await holding.change()
             elif command in ("show", "release", "resize", "cancel"):
                 if command == "release":
-                    await holding.release("released by its holder")
+                    await holding.release("released in its notebook")
                 elif command == "cancel":
                     holding.leave("the request was cancelled; run the cell again to queue again")
                 elif command == "resize":

@@ -186,7 +186,7 @@ class LeaseKeeper:
     async def _do(self, key: str, what: str, size: dict[str, Any]) -> None:
         async def act(holding: Holding) -> None:
             if what == "release":
-                await holding.release("released by its holder")
+                await holding.release("released in its notebook")
             elif what == "cancel":
                 holding.leave("the request was cancelled; run the cell again to queue again")
             elif what == "resize":

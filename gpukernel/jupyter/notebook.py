@@ -247,7 +247,7 @@ def _wanted(share: float | None, memory_mib: int | None, model: str = "") -> dic
 
 
 def acquire(share: float | None = None, *, memory_mib: int | None = None, model: str = "") -> Status:
-    """Have a slice: waits in the queue, with the place as one line on stderr, until it comes.  Interrupting leaves the queue.
+    """Have a slice: waits in the queue, with the place as one line, until it comes.  Interrupting leaves the queue.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def acquire(share: float | None = None, *, memory_mib: int | None = None, model:
                 kind, _, rest = line.strip().partition(" ")
                 if kind == "waiting":
                     width = max(width, len(rest))
-                    print(f"\rgpukernel: {rest:{width}}", end="", file=sys.stderr, flush=True)
+                    print(f"\rgpukernel: {rest:{width}}", end="", flush=True)
                 elif kind == "live":
                     break
                 else:
@@ -279,7 +279,7 @@ def acquire(share: float | None = None, *, memory_mib: int | None = None, model:
             raise
         finally:
             if width:
-                print(file=sys.stderr)
+                print(flush=True)
     # Where CUDA was in use before, cuInit has the shim change over to the new slice.
     if (cuda := _libcuda()) is not None and cuda.cuInit(0) == 0 and _used_by_libraries():
         return replace(status(), notice=KEEPS_OLD)

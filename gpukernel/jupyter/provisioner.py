@@ -135,6 +135,17 @@ class GPUSliceProvisioner(LocalProvisioner):
             await self._release("the kernel was shut down")
         await super().cleanup(restart)
 
+    async def get_provisioner_info(self) -> dict[str, Any]:
+        """What another process needs to take this kernel over."""
+        return {**await super().get_provisioner_info(), "gpukernel": bool(self._key)}
+
+    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
+        """Take a running kernel over: asking again under its id gives the lease that it has."""
+        await super().load_provisioner_info(provisioner_info)
+        if provisioner_info.get("gpukernel"):
+            await self._ask_for_slice()
+            await keeper().watch(self._key, int(provisioner_info["pid"]))
+
     async def _ask_for_slice(self) -> Path:
         from gpukernel.pool.client import resolve_address
         from gpukernel.pool.errors import PoolError

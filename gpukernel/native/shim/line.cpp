@@ -13,7 +13,8 @@ namespace {
 constexpr int CONNECT_SECONDS = 10;
 constexpr size_t LONGEST_LINE = 4096;
 
-// One line of the terminal or the cell, written over itself.
+// One line of the terminal or the cell, written over itself.  On stdout: it is no error, and front ends paint
+// stderr red.
 class Progress {
   public:
     void show(const std::string& text) {
@@ -27,7 +28,7 @@ class Progress {
 
   private:
     static void put(const std::string& text) {
-        [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+        [[maybe_unused]] ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     }
     size_t width_ = 0;
 };

@@ -8,7 +8,7 @@ namespace gpukernel::shim {
 
 enum class Line { came, left, refused };
 
-// Waits until the slice of `key` is there, with the place in the queue as one line on stderr that changes.
+// Waits until the slice of `key` is there, with the place in the queue as one line on stdout that changes.
 // `left`: the place was given up, by an interrupt for example, and may be asked for again; `refused`: there
 // will be no slice.  In both `error` says why.
 Line wait_in_line(const std::string& desk, const std::string& key, std::string& error);

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -46,7 +47,13 @@ thread_local std::vector<Context*> context_stack;
 namespace {
 std::mutex initialising;
 std::atomic<Process*> instance{nullptr};
-std::atomic<bool> forked{false}, again{false};
+std::atomic<bool> forked{false};
+
+// When cuInit left the queue, or the clock's zero.  A cell that was cancelled goes on to its next calls at
+// once, and those must fail, too; a later cell may wait again.
+using Clock = std::chrono::steady_clock;
+std::atomic<Clock::time_point> left_queue{Clock::time_point{}};
+constexpr auto LEFT_FOR = std::chrono::seconds(1);
 
 // Tells the worker who this is, for those who ask what runs on the slice.
 void introduce(Device& device) {
@@ -121,11 +128,11 @@ CUresult initialise() {
     std::string error = "this process has no slice: start it with 'gpukernel run', or in a slice kernel";
     bool live = path && *path && wire::read_lease_file(path, lease, error);
     if (const Process* held = instance.load(); held && !(live && outdated(*held, lease))) return CUDA_SUCCESS;
-    again = false;
+    left_queue = Clock::time_point{};
     auto fresh = live ? connect(lease, error) : nullptr;
     if (!fresh && !lease.desk.empty()) {  // no slice yet, or one whose end has not come to the file
         const Line line = wait_in_line(lease.desk, lease.key, error);
-        again = line == Line::left;
+        if (line == Line::left) left_queue = Clock::now();
         lease = {};
         if (line == Line::came && wire::read_lease_file(path, lease, error)) fresh = connect(lease, error);
     }
@@ -143,7 +150,9 @@ CUresult initialise() {
 Process* process() {
     if (forked.load(std::memory_order_relaxed)) return nullptr;
     Process* found = instance.load(std::memory_order_acquire);
-    if (found || !again.load(std::memory_order_relaxed)) return found;
+    if (found) return found;
+    const Clock::time_point left = left_queue.load(std::memory_order_relaxed);
+    if (left == Clock::time_point{} || Clock::now() - left < LEFT_FOR) return nullptr;
     initialise();
     return instance.load(std::memory_order_acquire);
 }
