@@ -138,6 +138,18 @@ const plugin: JupyterFrontEndPlugin<void> = {
       current?.sessionContext.kernelChanged.connect(() => void slices.refresh());
     });
 
+    // JupyterLab looks for kernels once a minute; whoever looks at a launcher sees what is free now.
+    let listed = 0;
+    const list = () => {
+      if (Date.now() - listed > 2000 && !document.hidden) {
+        listed = Date.now();
+        void app.serviceManager.kernelspecs.refreshSpecs();
+      }
+    };
+    const atLauncher = () => labShell?.currentWidget?.id.startsWith('launcher') ?? false;
+    labShell?.currentChanged.connect(() => atLauncher() && list());
+    slices.event.connect(() => atLauncher() && list());
+
     app.commands.addCommand(SHOW, { label: 'GPU slices', icon: sliceIcon, execute: open });
     app.commands.addCommand(CUSTOM, {
       label: args => (args['isPalette'] ? 'Start a Kernel on a GPU Slice of Custom Size…' : 'Your own size…'),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import websocket
+from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 from gpukernel.jupyter import kernelspecs
@@ -140,14 +142,14 @@ def test_what_a_manager_persists_brings_another_back_to_the_kernel_and_its_lease
         monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
     kernelspecs.write(kernelspecs.SliceSpec(0.02), tmp_path / "data" / "kernels")
     first = (
-        "import asyncio, json, os; from jupyter_client.manager import KernelManager\n"
+        "import asyncio, os; from jupyter_client.manager import KernelManager\n"
         "manager = KernelManager(kernel_name='gpu-v100-0.02'); manager.start_kernel(independent=True)\n"
         "info = asyncio.run(manager.provisioner.get_provisioner_info())\n"
-        "print(json.dumps([manager.kernel_id, manager.connection_file, info]), flush=True); os._exit(0)"
+        "print(repr([manager.kernel_id, manager.connection_file, info]), flush=True); os._exit(0)"
     )
     process = subprocess.Popen([sys.executable, "-c", first], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    kernel_id, connection_file, info = json.loads(process.stdout.readline())
+    kernel_id, connection_file, info = ast.literal_eval(process.stdout.readline())
     assert process.wait() == 0
     (lease,) = own_pool.live()
     manager = KernelManager(kernel_name=KERNEL, kernel_id=kernel_id, connection_file=connection_file)
@@ -166,8 +168,8 @@ def test_what_a_manager_persists_brings_another_back_to_the_kernel_and_its_lease
         assert [(one["key"], one["lease"]["id"]) for one in shown if one["key"] == kernel_id] == [
             (kernel_id, lease.id)
         ]
-        manager.load_connection_file()
-        client = manager.blocking_client()
+        client = BlockingKernelClient(connection_file=connection_file)
+        client.load_connection_file()
         client.start_channels()
         client.wait_for_ready(60)
         client.stop_channels()
