@@ -17,6 +17,7 @@ from tests.e2e.lab import Lab, browser_page
 from tests.jupyter.server import Server, pool_environment
 
 ROOT = Path(__file__).parents[1]
+expect.set_options(timeout=90_000)
 IMAGES = ROOT / "docs" / "images"
 SPIN = """\
 import numpy as np
@@ -63,9 +64,11 @@ def magics(lab: Lab) -> None:
     lab.cell("%gpu watch")
     lab.cell(MEASURED)
     expect(lab.output("launch")).to_be_visible()
-    for _ in range(3):
-        lab.cell("for _ in range(20): walk[1 << 9, 256](x); cuda.synchronize()")
-    lab.page.wait_for_timeout(20_000)
+    lab.cell("for _ in range(60): walk[1 << 9, 256](x); cuda.synchronize()")
+    lab.page.wait_for_timeout(25_000)
+    lab.page.locator(".jp-NotebookPanel:visible .jp-CodeCell").first.scroll_into_view_if_needed()
+    lab.output("held for").hover()
+    lab.page.mouse.wheel(0, -3000)
     shot(lab, "magics")
     lab.page.keyboard.press("Control+b")
 

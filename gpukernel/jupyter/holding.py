@@ -178,11 +178,13 @@ class Holding:
 
     def what(self) -> str:
         """What is asked for, in words: V100 × 0.02."""
+        from gpukernel.jupyter.kernelspecs import figure
+
         request = self.request
         if request is None:
             return "a slice"
         size = (
-            f"{request.share:g}" if request.share is not None else f"{(request.memory_bytes or 0) // MIB} MiB"
+            figure(request.share) if request.share is not None else f"{(request.memory_bytes or 0) // MIB} MiB"
         )
         count = f"{request.devices} × " if request.devices > 1 else ""
         return f"{count}{request.model or 'GPU'} × {size}"

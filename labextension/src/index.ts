@@ -139,16 +139,19 @@ const plugin: JupyterFrontEndPlugin<void> = {
     });
 
     // JupyterLab looks for kernels once a minute; whoever looks at a launcher sees what is free now.
-    let listed = 0;
+    // Twice for each occasion: at once, and when the server's answer of before is no longer fresh enough for it.
+    let later = 0;
     const list = () => {
-      if (Date.now() - listed > 2000 && !document.hidden) {
-        listed = Date.now();
+      if (later === 0 && !document.hidden && labShell?.currentWidget?.id.startsWith('launcher')) {
         void app.serviceManager.kernelspecs.refreshSpecs();
+        later = window.setTimeout(() => {
+          later = 0;
+          void app.serviceManager.kernelspecs.refreshSpecs();
+        }, 2500);
       }
     };
-    const atLauncher = () => labShell?.currentWidget?.id.startsWith('launcher') ?? false;
-    labShell?.currentChanged.connect(() => atLauncher() && list());
-    slices.event.connect(() => atLauncher() && list());
+    labShell?.currentChanged.connect(list);
+    slices.event.connect(list);
 
     app.commands.addCommand(SHOW, { label: 'GPU slices', icon: sliceIcon, execute: open });
     app.commands.addCommand(CUSTOM, {

@@ -50,8 +50,10 @@ class Lab:
             "request",
             lambda request: "/gpukernel/api/" in request.url and self.requests.append(time.monotonic()),
         )
+        news = page.get_by_role("button", name="No", exact=True)  # whether to show Jupyter's news
+        page.add_locator_handler(news, lambda: news.click())
         page.goto(f"{server.url}/lab{path}?reset&token={server.token}")
-        page.get_by_role("button", name="No", exact=True).click()  # Jupyter's news
+        page.locator("#jp-main-dock-panel").wait_for()
 
     def card(self, name: str) -> Locator:
         """A card of the launcher's notebooks."""

@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium"),
 ]
 T = TypeVar("T")
+expect.set_options(timeout=60_000)
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 MEMORY = "from numba import cuda\nprint(cuda.current_context().get_memory_info()[1] >> 20)"
 
@@ -133,7 +134,7 @@ def test_the_first_notebook_runs_and_idling_costs_one_request_in_five_seconds_an
         lab.status.wait_for()
         page.get_by_text("Run", exact=True).first.click()
         page.get_by_text("Run All Cells", exact=True).click()
-        expect(page.locator(".jp-NotebookPanel:visible .jp-InputPrompt").last).to_have_text(
+        expect(page.locator(".jp-NotebookPanel:visible .jp-CodeCell .jp-InputPrompt").last).to_have_text(
             re.compile(r"\[\d+\]:")
         )
         expect(page.locator(".jp-OutputArea-output[data-mime-type*=error]")).to_have_count(0)
