@@ -16,7 +16,7 @@ LEVEL := $(if $(call has,avx512f avx512bw avx512cd avx512dq avx512vl),4,$(if $(c
 LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test model crashes lint format docs bench gpu suites fuzz fuzzers sanitize screenshots wheel system clean
+.PHONY: help demo test model crashes lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,7 +82,10 @@ suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half 
 	$(BIN)/python -m tests.suites $(SUITE)
 
 screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chromium)
-	$(BIN)/python docs/screenshots.py
+	$(BIN)/python -m docs.screenshots
+
+labextension: $(VENV)/.dev  ## Build labextension/built from its source (needs Node; docs/jupyter.md says why it is committed)
+	cd labextension && npm ci --no-audit --no-fund && npx tsc && rm -rf built && PATH="$(abspath $(BIN)):$$PATH" jupyter-builder build .
 
 wheel: $(VENV)/.dev  ## Build a wheel into dist/
 	$(BIN)/pip wheel --no-deps -w dist .

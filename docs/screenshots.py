@@ -1,108 +1,135 @@
-"""Take docs/images/{launcher,notebook}.png again: real JupyterLab, real kernels, headless Chromium.
+"""Take docs/images/*.png again: the real JupyterLab on a pool of simulated GPUs, in headless Chromium.
 
-Needs Chromium and `pip install playwright`.  ``--launcher-only`` needs no pool.
+Run as ``make screenshots``; needs Chromium.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
-import socket
-import subprocess
-import sys
+import shutil
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import expect
 
 from gpukernel.embedded import EmbeddedPool
-from gpukernel.jupyter import kernelspecs
+from tests.e2e.lab import Lab, browser_page
+from tests.jupyter.server import Server, pool_environment
 
 ROOT = Path(__file__).parents[1]
+expect.set_options(timeout=90_000)
 IMAGES = ROOT / "docs" / "images"
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-]
-QUIET += ["--disable-component-update", "--disable-sync"]
+SPIN = """\
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def walk(x):
+    i = cuda.grid(1)
+    for _ in range(200):
+        x[i] = x[i] * 1.0001 + 1e-6
+
+held = cuda.to_device(np.ones(40 << 20, np.float32))
+for step in range(1000):
+    walk[1 << 12, 256](held)
+    cuda.synchronize()"""
+MEASURED = """\
+%%gpu
+x = cuda.to_device(np.ones(8 << 20, np.float32))
+walk[1 << 9, 256](x)
+print(x.copy_to_host().mean())"""
 
 
-@contextlib.contextmanager
-def jupyterlab(environment: dict[str, str], home: Path) -> Iterator[str]:
-    """A JupyterLab of its own; gives its address with the token."""
-    for spec in kernelspecs.STANDARD:
-        kernelspecs.write(spec, home / "data" / "kernels")
-    token = secrets.token_hex(16)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    places = {f"JUPYTER_{kind}_DIR": str(home / kind.lower()) for kind in ("DATA", "CONFIG", "RUNTIME")}
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1"]
-    command += [
-        f"--port={port}",
-        "--LabApp.news_url=None",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    ]
-    environment = {**environment, **places, "JUPYTER_TOKEN": token}
-    server = subprocess.Popen([*command, str(ROOT / "notebooks")], env=environment, stderr=subprocess.DEVNULL)
-    try:
-        address = f"http://127.0.0.1:{port}/api/status?token={token}"
-        for _ in range(240):
-            with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5):
-                break
-            time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/lab{{}}?reset&token={token}"
-    finally:
-        server.terminate()
-        server.wait()
+def shot(lab: Lab, name: str) -> None:
+    """One picture, when nothing moves any more."""
+    lab.page.wait_for_timeout(1200)
+    lab.page.screenshot(path=IMAGES / f"{name}.png")
 
 
-def launcher(page: Page, address: str) -> None:
-    """The launcher with the kernels on slices."""
-    page.goto(address.format(""))
-    page.locator(".jp-LauncherCard").nth(6).wait_for(timeout=120_000)
-    page.get_by_role("button", name="No", exact=True).click()  # Jupyter's news
-    page.keyboard.press("Control+b")
-    page.wait_for_timeout(1500)
-    page.screenshot(path=IMAGES / "launcher.png")
+def launcher(lab: Lab) -> None:
+    """What is free now."""
+    expect(lab.card("V100 × 1.0")).to_contain_text("free")
+    lab.page.keyboard.press("Control+b")
+    shot(lab, "launcher")
+    lab.page.keyboard.press("Control+b")
 
 
-def notebook(page: Page, address: str) -> None:
+def magics(lab: Lab) -> None:
+    """%gpu, %%gpu and %gpu watch, one under the other."""
+    lab.start("V100 × 0.02", 0)
+    lab.page.keyboard.press("Control+b")
+    lab.cell(SPIN.split("held")[0].strip())
+    lab.cell("%gpu")
+    expect(lab.output("held for")).to_be_visible()
+    lab.cell("%gpu watch")
+    lab.cell(MEASURED)
+    expect(lab.output("launch")).to_be_visible()
+    lab.cell("for _ in range(60): walk[1 << 9, 256](x); cuda.synchronize()")
+    lab.page.wait_for_timeout(25_000)
+    lab.page.locator(".jp-NotebookPanel:visible .jp-CodeCell").first.scroll_into_view_if_needed()
+    lab.output("held for").hover()
+    lab.page.mouse.wheel(0, -3000)
+    shot(lab, "magics")
+    lab.page.keyboard.press("Control+b")
+
+
+def waiting(lab: Lab) -> None:
+    """A cell, the status bar, a notification and the panel say where a kernel stands in the queue."""
+    lab.launcher()
+    lab.start("V100 × 0.25", 1)
+    lab.cell(SPIN)
+    lab.launcher()
+    lab.start("V100 × 1.0", 2)
+    expect(lab.status).to_contain_text("position")
+    lab.cell("from numba import cuda\nprint(cuda.current_context().get_memory_info())")
+    expect(lab.output("waiting for")).to_be_visible()
+    lab.show_panel()
+    lab.page.wait_for_timeout(30_000)  # until there is something in the charts
+    shot(lab, "waiting")
+
+
+def slices(lab: Lab) -> None:
+    """The side panel, beside the notebook that works, and the dialog for a size of one's own."""
+    lab.status.get_by_role("button", name="Cancel").click()
+    lab.page.get_by_role("tab", name="Untitled1.ipynb").click()
+    lab.page.wait_for_timeout(20_000)
+    shot(lab, "slices")
+    lab.page.locator(".gpukernel-panel").get_by_role("button", name="Your own size").click()
+    lab.own_size("0.07")
+    shot(lab, "own-size")
+    lab.page.get_by_role("button", name="Cancel").last.click()
+
+
+def notebook(lab: Lab) -> None:
     """The second notebook, executed, at its plots."""
-    page.goto(address.format("/tree/02-classification.ipynb"))
-    page.locator(".jp-Notebook").wait_for(timeout=120_000)
+    page = lab.page
+    page.locator(".jp-Notebook").wait_for()
     page.get_by_text("Run", exact=True).first.click()
     page.get_by_text("Run All Cells", exact=True).click()
-    page.get_by_text("'test accuracy'").wait_for(timeout=180_000)
+    page.get_by_text("'test accuracy'").wait_for(timeout=300_000)
     page.locator(".jp-OutputArea img").last.scroll_into_view_if_needed()
-    page.wait_for_timeout(1000)
-    page.screenshot(path=IMAGES / "notebook.png")
+    shot(lab, "notebook")
 
 
 def main() -> None:
-    """Take both pictures, or only the launcher's."""
-    only_launcher = "--launcher-only" in sys.argv
+    """Take all of them."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        environment = dict(os.environ)
-        if not only_launcher:
-            environment = stack.enter_context(EmbeddedPool("v100:2")).environment
-        address = stack.enter_context(jupyterlab(environment, home))
-        browser = stack.enter_context(sync_playwright()).chromium.launch(
-            executable_path="/usr/bin/chromium", args=QUIET
+        work = home / "work"
+        shutil.copytree(ROOT / "notebooks", work)
+        state = stack.enter_context(EmbeddedPool("v100:1")).state
+        options = "--GPUKernelSpecManager.slice_config={'wait_seconds': 1}"
+        server = stack.enter_context(
+            Server(home, pool_environment(state), options, application="jupyterlab", root=work)
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 760})
-        launcher(page, address)
-        if not only_launcher:
-            notebook(page, address)
-        browser.close()
+        with browser_page() as page:
+            lab = Lab(page, server)
+            launcher(lab)
+            magics(lab)
+            waiting(lab)
+            slices(lab)
+        with browser_page() as page:
+            notebook(Lab(page, server, "/tree/02-classification.ipynb"))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
-"""Holds the leases of all kernels that this process has started.
+"""Holds the slices of all kernels that this process has started.
 
 A synchronous ``KernelManager`` may run every provisioner call in an event loop of its own, and a gRPC channel
 belongs to one loop.  So one daemon thread with one loop owns the pool's clients; provisioners of any loop ask it.
 
 Guarantees
 ----------
-* A lease that is held is renewed four times within its time to live, whatever the caller's loop does.
-* A kernel process that ends by itself gives its lease back after `GRACE_SECONDS`, unless it is started again first.
-* Calls for one key run one after the other: a release never overtakes the acquire that follows it.
-* When this process ends, leases whose kernels have ended too are given back at once (a console's kernel ends with it).
-* When this process dies, nothing renews any more, and the pool ends the leases.
+* A kernel process that ends by itself gives its slice back after `GRACE_SECONDS`, unless it is started again first.
+* When this process ends, slices whose kernels have ended too are given back at once (a console's kernel ends with it).
+* When this process dies, nothing renews any more, and the pool ends the leases and clears the queue of its places.
 """
 
 from __future__ import annotations
@@ -20,10 +18,13 @@ import contextlib
 import functools
 import os
 import threading
-from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpukernel.jupyter.desk import Desk, request_from
+from gpukernel.jupyter.holding import Holding, SliceUnavailable
 
 if TYPE_CHECKING:
     from gpukernel.pool.client import PoolClient
@@ -36,12 +37,7 @@ T = TypeVar("T")
 GRACE_SECONDS = 5.0
 """How long a dead kernel keeps its slice, so that a restart finds it again (Jupyter looks every 3 s)."""
 
-_RELEASE_SECONDS = 10.0
 _LAST_SECONDS = 1.0
-
-
-class SliceUnavailable(RuntimeError):
-    """The kernel got no slice; the text is one sentence for the person who started it."""
 
 
 @dataclass(frozen=True)
@@ -59,134 +55,191 @@ class LeaseKeeper:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._clients: dict[str, PoolClient] = {}
-        self._renewals: dict[str, asyncio.Task[None]] = {}
-        self._watches: dict[str, asyncio.Task[None]] = {}
-        self._watched: dict[str, tuple[str, str, int]] = {}
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._holdings: dict[str, Holding] = {}
+        self._watches: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        self._desk = Desk(self._holdings.get)
+        self._listeners: list[Callable[[dict[str, Any]], None]] = []
         threading.Thread(target=self._loop.run_forever, name="gpukernel leases", daemon=True).start()
 
-    async def acquire(
-        self, address: str, key: str, slice_: SliceRequest, holder: Holder, wait_seconds: float
-    ) -> Lease:
-        """The live lease of `key`, or a new one; it is renewed from now on.
+    async def register(
+        self, key: str, address: str, slice_: SliceRequest, holder: Holder, lease_file: Path
+    ) -> None:
+        """A kernel is about to start: from now on its lease file says what it has, and its programs may ask for a slice."""
+        await self._ask(self._register(key, address, slice_, holder, lease_file))
+
+    async def acquire(self, key: str, wait_seconds: float) -> bool:
+        """Ask for the slice of `key`; False where it still waits after `wait_seconds`, with its place kept.
 
         Raises
         ------
         SliceUnavailable
-            When the pool refuses, cannot be reached, or has nothing free within `wait_seconds`.
+            When the pool refuses or cannot be reached.
         """
-        return await self._ask(self._acquire(address, key, slice_, holder, wait_seconds))
+        return await self._ask(self._acquire(key, wait_seconds))
 
-    async def watch(self, address: str, key: str, lease_id: str, pid: int) -> None:
-        """Release `lease_id` some seconds after process `pid` has ended, unless `key` is acquired again."""
-        await self._ask(self._start_watch(address, key, lease_id, pid))
+    async def environment(self, key: str, base: dict[str, str]) -> dict[str, str]:
+        """`base`, changed for the kernel of `key`, which is about to start; raises `SliceUnavailable`."""
+        return await self._ask(self._holdings[key].environment(base))
 
-    async def interrupt(self, address: str, lease_id: str) -> None:
-        """The kernel was interrupted: GPU work that does not end by itself ends; a pool that is away changes nothing."""
-        await self._ask(self._interrupt(address, lease_id))
+    async def mode(self, key: str) -> str:
+        """``remote`` or ``direct``, what the kernel of `key` runs in."""
+        return await self._ask(self._mode(key))
 
-    async def release(self, address: str, key: str, lease_id: str, reason: str) -> None:
-        """Give the lease back; where the pool cannot be reached, stop renewing and leave it to expiry."""
-        await self._ask(self._release(address, key, lease_id, reason))
+    async def watch(self, key: str, pid: int) -> None:
+        """Release the slice of `key` some seconds after process `pid` has ended, unless it is started again."""
+        await self._ask(self._start_watch(key, pid))
+
+    async def interrupt(self, key: str) -> None:
+        """The kernel was interrupted: GPU work that does not end by itself ends, and a cell that waits leaves the queue."""
+        await self._ask(self._with(key, lambda holding: holding.interrupt()))
+
+    async def close_key(self, key: str, reason: str) -> None:
+        """The kernel is over: its place or its slice goes back."""
+        await self._ask(self._end(key, reason))
+
+    async def show(self, *, fresh: bool = True) -> list[dict[str, Any]]:
+        """Every kernel of this process, as `Holding.show` describes it, with the ``secret`` of its lease."""
+        return await self._ask(self._show(fresh))
+
+    async def do(self, key: str, what: str, size: dict[str, Any]) -> None:
+        """``release``, ``acquire``, ``cancel`` or ``resize`` for a kernel; the kernel lives on.  Raises `SliceUnavailable`."""
+        await self._ask(self._do(key, what, size))
 
     async def look(self, address: str) -> Look:
         """The pool's devices, leases and queue; raises `gpukernel.pool.errors.PoolError`."""
         return await self._ask(self._look(address))
+
+    async def end_lease(self, address: str, lease_id: str, reason: str) -> None:
+        """End a lease that another server of this person may hold; raises `gpukernel.pool.errors.PoolError`."""
+        await self._ask(self._end_lease(address, lease_id, reason))
+
+    def listen(self, listener: Callable[[dict[str, Any]], None]) -> None:
+        """Call `listener`, in the keeper's thread, whenever a kernel's slice or place changes."""
+        self._listeners.append(listener)
 
     async def _ask(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     # --- in the keeper's loop --------------------------------------------------------------------------------
 
-    async def _client(self, address: str) -> PoolClient:
+    async def client(self, address: str) -> PoolClient:
+        """The client of the pool at `address`; it connects again by itself."""
         from gpukernel.pool.client import PoolClient
 
         if address not in self._clients:
             self._clients[address] = await PoolClient(address).__aenter__()
         return self._clients[address]
 
-    async def _forget_client(self, address: str) -> None:
-        if client := self._clients.pop(address, None):
-            await client.__aexit__(None, None, None)
+    def patient(self, key: str) -> bool:
+        """Whether the kernel of `key` runs, so that it can wait for a pool that is away."""
+        return key in self._watches
+
+    def tell(self, holding: Holding) -> None:
+        """Something about `holding` is different."""
+        if self._listeners:
+            notice = getattr(holding.lease, "notice", "") if holding.lease else ""
+            event = {
+                "kernel_id": holding.key,
+                "state": holding.state,
+                "what": holding.what(),
+                "words": holding.words() if holding.state == "waiting" else "",
+                "sentence": holding.sentence,
+                "notice": notice,
+                "position": holding.queued.position if holding.queued else 0,
+                "estimate_seconds": holding.queued.estimate_seconds if holding.queued else -1.0,
+            }
+            for listener in self._listeners:
+                listener(event)
+
+    async def _register(
+        self, key: str, address: str, slice_: SliceRequest, holder: Holder, lease_file: Path
+    ) -> None:
+        if not self._desk.path:
+            await self._desk.open()
+        if watch := self._watches.pop(key, None):
+            watch[1].cancel()
+        holding = self._holdings.get(key)
+        if holding is None:
+            holding = self._holdings[key] = Holding(self, key, address, self._desk.path)
+        if holding.state in ("none", "ended"):
+            holding.request = slice_
+        holding.starts += 1
+        holding.holder, holding.file = holder, lease_file
+        holding.write()
+
+    async def _acquire(self, key: str, wait_seconds: float) -> bool:
+        holding = self._holdings[key]
+        await holding.check()
+        holding.begin()
+        if not await holding.settled(wait_seconds):
+            mode = holding.request.mode if holding.request else ""
+            if mode == "direct":
+                holding.leave("no slice came in time")
+                raise SliceUnavailable(
+                    f"No slice in direct mode was free for {wait_seconds:g} s, and a kernel cannot start without one; "
+                    "start it again later, or give its kernelspec a longer wait_seconds, or the mode auto or remote."
+                )
+            if mode == "auto":
+                await holding.wait_for_a_worker()
+            if holding.state == "waiting":
+                return False
+        if holding.state != "live":
+            raise SliceUnavailable(holding.sentence or "The request for a slice was cancelled.")
+        return True
+
+    async def _with(self, key: str, what: Callable[[Holding], Coroutine[Any, Any, None]]) -> None:
+        holding = self._holdings.get(key)
+        if holding is None:
+            raise SliceUnavailable("This server has no such kernel on a slice.")
+        await what(holding)
+
+    async def _mode(self, key: str) -> str:
+        holding = self._holdings.get(key)
+        return holding.request.mode if holding is not None and holding.request is not None else "remote"
+
+    async def _show(self, fresh: bool) -> list[dict[str, Any]]:
+        holdings = list(self._holdings.values())
+        shown = await asyncio.gather(*(holding.show(fresh=fresh) for holding in holdings))
+        return [
+            {**one, "secret": holding.lease.secret if holding.lease else ""}
+            for one, holding in zip(shown, holdings, strict=True)
+        ]
+
+    async def _do(self, key: str, what: str, size: dict[str, Any]) -> None:
+        async def act(holding: Holding) -> None:
+            if what == "release":
+                holding.may_be_released()
+                await holding.release("released in its notebook")
+            elif what == "cancel":
+                holding.leave("the request was cancelled; run the cell again to queue again")
+            elif what == "resize":
+                await holding.resize(request_from(size, holding.request))
+            else:
+                if size and holding.state in ("none", "ended"):
+                    holding.request = request_from(size, holding.request)
+                await holding.check()
+                holding.begin()
+
+        await self._with(key, act)
 
     async def _look(self, address: str) -> Look:
-        client = await self._client(address)
+        client = await self.client(address)
         devices, (leases, waiting) = await asyncio.gather(client.devices(), client.leases())
         return Look(devices, leases, waiting)
 
-    async def _acquire(
-        self, address: str, key: str, slice_: SliceRequest, holder: Holder, wait_seconds: float
-    ) -> Lease:
-        from gpukernel.pool.errors import PoolError, PoolUnreachable, Refused
-        from gpukernel.pool.model import Lease
+    async def _end_lease(self, address: str, lease_id: str, reason: str) -> None:
+        await (await self.client(address)).release(lease_id, reason)
 
-        if watch := self._watches.pop(key, None):
-            watch.cancel()
-        async with self._locks[key]:
-            position = 0
-            try:
-                client = await self._client(address)
-                async for event in client.acquire(key, slice_, holder, wait_seconds=wait_seconds):
-                    if isinstance(event, Lease):
-                        self._renew_from_now_on(address, key, event)
-                        return event
-                    position = event.position
-            except Refused as refusal:
-                sentence = str(refusal)
-                if position and "position" not in sentence:
-                    sentence = (
-                        f"{sentence.rstrip('.')}; your position in the queue was {position}. "
-                        "Try again later, or take a smaller slice."
-                    )
-                raise SliceUnavailable(sentence) from None
-            except PoolUnreachable as error:
-                await self._forget_client(address)
-                raise SliceUnavailable(str(error)) from None
-            except PoolError as error:
-                raise SliceUnavailable(str(error)) from None
-        raise SliceUnavailable(
-            f"The pool at {address} ended the call without an answer; start the kernel again."
-        )
-
-    async def _interrupt(self, address: str, lease_id: str) -> None:
-        from gpukernel.pool.errors import PoolError
-
-        with contextlib.suppress(PoolError):
-            await (await self._client(address)).interrupt(lease_id)
-
-    def _renew_from_now_on(self, address: str, key: str, lease: Lease) -> None:
-        if old := self._renewals.pop(key, None):
-            old.cancel()
-        every = max(lease.ttl_seconds / 4, 0.05)
-        self._renewals[key] = self._loop.create_task(self._renew(address, lease.id, every))
-
-    async def _renew(self, address: str, lease_id: str, every: float) -> None:
-        from gpukernel.pool.errors import LeaseEnded, PoolError, PoolUnreachable
-
-        while True:
-            await asyncio.sleep(every)
-            try:
-                client = await self._client(address)
-                if (await client.renew(lease_id)).state == "ended":
-                    return
-            except LeaseEnded:
-                return
-            except PoolUnreachable:
-                continue  # the pool may come back: its database remembers the lease
-            except PoolError:
-                return
-
-    async def _start_watch(self, address: str, key: str, lease_id: str, pid: int) -> None:
+    async def _start_watch(self, key: str, pid: int) -> None:
         if old := self._watches.pop(key, None):
-            old.cancel()
-        self._watches[key] = self._loop.create_task(self._watch(address, key, lease_id, pid))
-        self._watched[key] = (address, lease_id, pid)
+            old[1].cancel()
+        self._watches[key] = (pid, self._loop.create_task(self._watch(key, pid)))
 
-    async def _watch(self, address: str, key: str, lease_id: str, pid: int) -> None:
+    async def _watch(self, key: str, pid: int) -> None:
         await self._process_end(pid)
         await asyncio.sleep(GRACE_SECONDS)
         self._watches.pop(key, None)
-        await self._release(address, key, lease_id, "the kernel ended by itself")
+        await self._end(key, "the kernel ended by itself")
 
     async def _process_end(self, pid: int) -> None:
         """Wait for `pid` without reaping it: that is for whoever started it."""
@@ -202,35 +255,27 @@ class LeaseKeeper:
             self._loop.remove_reader(descriptor)
             os.close(descriptor)
 
-    async def _release(self, address: str, key: str, lease_id: str, reason: str) -> None:
-        from gpukernel.pool.errors import PoolError
-
+    async def _end(self, key: str, reason: str) -> None:
         if watch := self._watches.pop(key, None):
-            watch.cancel()
-        self._watched.pop(key, None)
-        async with self._locks[key]:
-            if renewal := self._renewals.pop(key, None):
-                renewal.cancel()
-            with contextlib.suppress(PoolError, TimeoutError):
-                client = await self._client(address)
-                await asyncio.wait_for(client.release(lease_id, reason), _RELEASE_SECONDS)
-        if not self._locks[key].locked():
-            self._locks.pop(key, None)
+            watch[1].cancel()
+        holding = self._holdings.get(key)
+        if holding is not None:
+            starts = holding.starts
+            await holding.release(reason)
+            if holding.starts == starts:  # else the kernel was started again meanwhile
+                self._holdings.pop(key, None)
+                holding.forget()
 
     async def _close(self) -> None:
-        async def release_if_dead(key: str, address: str, lease_id: str, pid: int) -> None:
+        async def end_if_dead(key: str, pid: int) -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process_end(pid), _LAST_SECONDS)
-                await self._release(
-                    address, key, lease_id, "the kernel ended with the program that started it"
-                )
+                await self._end(key, "the kernel ended with the program that started it")
 
-        watched = list(self._watched.items())
-        await asyncio.gather(*(release_if_dead(key, *rest) for key, rest in watched))
-        for task in [*self._renewals.values(), *self._watches.values()]:
-            task.cancel()
-        for address in list(self._clients):
-            await self._forget_client(address)
+        await asyncio.gather(*(end_if_dead(key, pid) for key, (pid, _) in list(self._watches.items())))
+        await self._desk.close()
+        for client in self._clients.values():
+            await client.__aexit__(None, None, None)
 
     def close(self) -> None:
         """Stop renewing and close the channels (at the end of the process)."""

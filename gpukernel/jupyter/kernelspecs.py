@@ -15,7 +15,12 @@ from typing import Any
 
 from gpukernel.jupyter import logo
 
-__all__ = ["STANDARD", "InvalidSpec", "SliceSpec", "figure", "installed", "write"]
+__all__ = ["DIRECT_AT_START", "STANDARD", "InvalidSpec", "SliceSpec", "figure", "installed", "write"]
+
+DIRECT_AT_START = (
+    "A kernel in direct mode has its slice from the start, since what its programs load depends on it; "
+    "on_first_use goes with the modes remote and auto."
+)
 
 
 class InvalidSpec(ValueError):
@@ -40,9 +45,11 @@ class SliceSpec:
     name, display_name
         Directory name and launcher name; made of model and share where empty.
     wait_seconds
-        How long a start waits in a full pool's queue; None leaves the provisioner's 20 s.
+        How long a start waits for its slice; None leaves the provisioner's 20 s.
     mode
         ``remote``, ``direct`` or ``auto``, as the provisioner's.
+    acquire
+        The start policy, ``at_start`` or ``on_first_use``; empty leaves the provisioner's.
     """
 
     share: float
@@ -51,12 +58,17 @@ class SliceSpec:
     display_name: str = ""
     wait_seconds: float | None = None
     mode: str = "remote"
+    acquire: str = ""
 
     def __post_init__(self) -> None:
         if not 0.001 <= self.share <= 1:
             raise InvalidSpec(f"A share lies between 0.001 and 1, for example 0.02; {self.share:g} does not.")
         if self.mode not in ("remote", "direct", "auto"):
             raise InvalidSpec(f"A mode is remote, direct or auto; “{self.mode}” is none.")
+        if self.acquire not in ("", "at_start", "on_first_use"):
+            raise InvalidSpec(f"A start policy is at_start or on_first_use; “{self.acquire}” is none.")
+        if (self.mode, self.acquire) == ("direct", "on_first_use"):
+            raise InvalidSpec(DIRECT_AT_START)
         if not self.name:
             model = re.sub(r"[^a-z0-9._-]+", "-", self.model.lower())
             object.__setattr__(self, "name", f"gpu-{model or 'any'}-{figure(self.share)}")
@@ -74,6 +86,8 @@ class SliceSpec:
             config["wait_seconds"] = self.wait_seconds
         if self.mode != "remote":
             config["mode"] = self.mode
+        if self.acquire:
+            config["acquire"] = self.acquire
         return {
             "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
             "display_name": self.display_name,
@@ -120,6 +134,7 @@ def installed() -> list[tuple[SliceSpec, Path]]:
                 content["display_name"],
                 config.get("wait_seconds"),
                 config.get("mode", "remote"),
+                config.get("acquire", ""),
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue

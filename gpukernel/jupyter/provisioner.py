@@ -9,27 +9,49 @@ What calls what, and when (as observed with jupyter_client 8.10):
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import getpass
 import os
 import platform
 import signal
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Enum, Float, Int, Unicode
 
 from gpukernel.jupyter.keeper import SliceUnavailable, keeper
+from gpukernel.jupyter.kernelspecs import DIRECT_AT_START
 from gpukernel.jupyter.plainly import show_plainly
 from gpukernel.jupyter.ports import ReservedPorts
-
-if TYPE_CHECKING:
-    from gpukernel.pool.model import Lease
 
 __all__ = ["GPUSliceProvisioner"]
 
 
+_MAGICS = "--InteractiveShellApp.extra_extensions=gpukernel"
 _QUIET_WARNING = "ignore:cuda.bindings.nvjitlink is not available:RuntimeWarning"
+
+
+_knows_gpukernel: dict[str, bool] = {sys.executable: True}
+
+
+async def with_magics(command: list[str]) -> list[str]:
+    """`command` with ``%load_ext gpukernel`` where it starts an ipykernel whose Python has the package."""
+    if not any("ipykernel" in word for word in command[:4]):
+        return command
+    python = command[0]
+    if python not in _knows_gpukernel:
+        look = "import importlib.util as u, sys; sys.exit(u.find_spec('gpukernel') is None)"
+        try:
+            process = await asyncio.create_subprocess_exec(
+                python, "-c", look, stderr=asyncio.subprocess.DEVNULL
+            )
+            _knows_gpukernel[python] = await process.wait() == 0
+        except OSError:
+            return command  # starting the kernel will say what is wrong
+    return [*command, _MAGICS] if _knows_gpukernel[python] else command
 
 
 class GPUSliceProvisioner(LocalProvisioner):
@@ -46,8 +68,15 @@ class GPUSliceProvisioner(LocalProvisioner):
     model = Unicode("", help="Part of the device model's name, for example V100; empty: any model.").tag(
         config=True
     )
+    acquire = Enum(
+        ["at_start", "on_first_use"],
+        "at_start",
+        help="When the slice is asked for: before the kernel starts, or when CUDA is first used; the latter in remote mode only.",
+    ).tag(config=True)
     wait_seconds = Float(
-        20.0, help="How long a start waits in the queue of a full pool before it is refused, in seconds."
+        20.0,
+        help="How long a start waits for its slice, in seconds; then the kernel starts, and its first CUDA call waits in the queue. "
+        "In direct mode the start fails then, and in mode auto the queue is for a remote slice.",
     ).tag(config=True)
     pool = Unicode(
         "", help="Address of the pool; empty: GPUKERNEL_POOL, else the socket in the state directory."
@@ -60,9 +89,7 @@ class GPUSliceProvisioner(LocalProvisioner):
     ).tag(config=True)
     course = Unicode("", help="Course that the slice is for, shown in the pool's tables.").tag(config=True)
 
-    _lease: Lease | None = None
-    _address = ""
-    _lease_file: Path | None = None
+    _key = ""  # of the holding, while there is one
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -74,10 +101,10 @@ class GPUSliceProvisioner(LocalProvisioner):
         Raises
         ------
         SliceUnavailable
-            One sentence: the pool refused, cannot be reached, or had nothing free within `wait_seconds`.
+            One sentence: the pool refused, or cannot be reached.
         """
         try:
-            await self._acquire()
+            await self._ask_for_slice(self.mode)
         except SliceUnavailable:
             show_plainly(self.log)
             raise
@@ -85,7 +112,8 @@ class GPUSliceProvisioner(LocalProvisioner):
             if self.parent is not None and self._ports.assign(self.parent):
                 self.ports_cached = True  # so that the base class leaves them alone
             kwargs = await super().pre_launch(**kwargs)
-            kwargs["env"] = self._environment(kwargs["env"])
+            kwargs["env"] = await self._environment(kwargs["env"])
+            kwargs["cmd"] = await with_magics(kwargs["cmd"])
         except BaseException:
             await self._release("the kernel could not be prepared")
             raise
@@ -95,19 +123,19 @@ class GPUSliceProvisioner(LocalProvisioner):
         """Start ipykernel itself, without a wrapper: it watches its direct parent and ends with it."""
         try:
             connection = await super().launch_kernel(cmd, **kwargs)
-            assert self._lease is not None
             assert self.process is not None
-            await keeper().watch(self._address, self.kernel_id, self._lease.id, self.process.pid)
+            await keeper().watch(self._key, self.process.pid)
         except BaseException:
             await self._release("the kernel could not be started")
             raise
         return connection
 
     async def send_signal(self, signum: int) -> None:
-        """Pass a signal on; an interrupt also ends GPU work that would keep the cell waiting for ever."""
+        """Pass a signal on; an interrupt also leaves the queue, or ends GPU work that would keep the cell waiting for ever."""
         await super().send_signal(signum)
-        if signum == signal.SIGINT and self._lease is not None:
-            await keeper().interrupt(self._address, self._lease.id)
+        if signum == signal.SIGINT and self._key:
+            with contextlib.suppress(SliceUnavailable):
+                await keeper().interrupt(self._key)
 
     async def cleanup(self, restart: bool = False) -> None:
         """Give the slice back, unless the kernel is about to be started again."""
@@ -115,12 +143,29 @@ class GPUSliceProvisioner(LocalProvisioner):
             await self._release("the kernel was shut down")
         await super().cleanup(restart)
 
-    async def _acquire(self) -> None:
+    async def get_provisioner_info(self) -> dict[str, Any]:
+        """What another process needs to take this kernel over."""
+        mode = await keeper().mode(self._key) if self._key else ""
+        return {**await super().get_provisioner_info(), "gpukernel": mode}
+
+    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
+        """Take a running kernel over: asking again under its id gives the lease that it has."""
+        await super().load_provisioner_info(provisioner_info)
+        if provisioner_info.get("gpukernel"):
+            await self._ask_for_slice(provisioner_info["gpukernel"])
+            await keeper().environment(self._key, dict(os.environ))  # it has one: this is for its lease file
+            await keeper().watch(self._key, int(provisioner_info["pid"]))
+
+    async def _ask_for_slice(self, mode: str) -> None:
         from gpukernel.pool.client import resolve_address
         from gpukernel.pool.errors import PoolError
         from gpukernel.pool.machine import machine_identity
         from gpukernel.pool.model import Holder, SliceRequest
 
+        if self.acquire == "on_first_use":
+            if mode == "direct":
+                raise SliceUnavailable(DIRECT_AT_START)
+            mode = "remote"  # what `auto` comes to, since the kernel starts without a slice
         size = self.memory_mib * 2**20
         if not size and not 0 < self.share <= 1:
             raise SliceUnavailable(
@@ -132,8 +177,8 @@ class GPUSliceProvisioner(LocalProvisioner):
             memory_bytes=size or None,
             devices=self.devices,
             model=self.model,
-            mode=self.mode,
-            machine="" if self.mode == "remote" else machine_identity(),
+            mode=mode,
+            machine="" if mode == "remote" else machine_identity(),
             user=os.getuid(),
         )
         holder = Holder(
@@ -143,33 +188,30 @@ class GPUSliceProvisioner(LocalProvisioner):
             description=f"kernel {self.kernel_id[:8]}",
         )
         try:
-            self._address = resolve_address(self.pool or None, None)
+            address = resolve_address(self.pool or None, None)
         except PoolError as error:
             raise SliceUnavailable(str(error)) from None
-        self._lease = await keeper().acquire(
-            self._address, self.kernel_id, request, holder, self.wait_seconds
-        )
+        self._key = self.kernel_id
+        await keeper().register(self._key, address, request, holder, self._lease_file())
+        if self.acquire == "at_start":
+            try:
+                await keeper().acquire(self._key, self.wait_seconds)
+            except SliceUnavailable:
+                await self._release("no slice could be had")
+                raise
 
-    def _environment(self, base: dict[str, str]) -> dict[str, str]:
-        from gpukernel.remoting.direct import DriverNotFound
-        from gpukernel.remoting.environment import program_environment
-
-        assert self._lease is not None
+    def _lease_file(self) -> Path:
         assert self.parent is not None
-        runtime = Path(self.parent.connection_file).resolve().parent
-        self._lease_file = runtime / f"gpukernel-{self.kernel_id}.lease"
-        try:
-            environment = program_environment(self._lease_file, self._lease, base)
-        except DriverNotFound as error:
-            raise SliceUnavailable(str(error)) from None
+        return Path(self.parent.connection_file).resolve().parent / f"gpukernel-{self.kernel_id}.lease"
+
+    async def _environment(self, base: dict[str, str]) -> dict[str, str]:
+        environment = await keeper().environment(self._key, base)
         # A slice's environment comes without nvJitLink on purpose (docs/simulated-gpu.md): no red text about it in cells.
         warnings = [base.get("PYTHONWARNINGS", ""), _QUIET_WARNING]
         return environment | {"PYTHONWARNINGS": ",".join(filter(None, warnings))}
 
     async def _release(self, reason: str) -> None:
         self._ports.close()
-        lease, self._lease = self._lease, None
-        if self._lease_file is not None:
-            self._lease_file.unlink(missing_ok=True)
-        if lease is not None:
-            await keeper().release(self._address, self.kernel_id, lease.id, reason)
+        key, self._key = self._key, ""
+        if key:
+            await keeper().close_key(key, reason)

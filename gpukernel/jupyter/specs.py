@@ -1,7 +1,7 @@
 """A `KernelSpecManager` that lists, beside the ordinary kernels, the slices that this person may take now.
 
-Switched on for a server by ``ServerApp.kernel_spec_manager_class = "gpukernel.jupyter.specs.GPUKernelSpecManager"``, which the
-package's server configuration does.
+The server extension puts it around the server's own manager, whichever that is.  ``GPUKernelSpecManager`` in a server's configuration
+holds its settings.
 
 Guarantees
 ----------
@@ -59,7 +59,7 @@ class GPUKernelSpecManager(KernelSpecManager):
     ordinary_class = Type(
         KernelSpecManager,
         klass=KernelSpecManager,
-        help="What lists the ordinary kernels, for example nb_conda_kernels.CondaKernelSpecManager.",
+        help="What lists the ordinary kernels where this class is the server's kernel_spec_manager_class itself.",
     ).tag(config=True)
 
     ordinary = Instance(KernelSpecManager)

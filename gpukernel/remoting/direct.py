@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpukernel import native
+from gpukernel.remoting.questions import Use
 from gpukernel.remoting.worker import WorkerStartFailed
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Slot:
     overhead_bytes: int
     launches: int
     last_launch: float
+    gpu_seconds: float
     command: str
 
 
@@ -125,6 +127,21 @@ class Table:
         header = _HEADER.unpack(self._read(0, _HEADER.size))
         return header[5], header[6]
 
+    def use(self) -> Use:
+        """What the slice's programs hold and did, as far as it is known."""
+        limit, peak, past = (_HEADER.unpack(self._read(0, _HEADER.size))[at] for at in (3, 5, 6))
+        (share,) = struct.unpack("<f", self._read(_GPU_SHARE, 4))
+        slots = self.slots()
+        return Use(
+            limit_bytes=limit,
+            used_bytes=min(sum(one.counted_bytes + one.overhead_bytes for one in slots), limit),
+            gpu_seconds=sum(one.gpu_seconds for one in slots),
+            gpu_share=min(max(share, 0.0), 1.0),
+            programs=len(slots),
+            peak_bytes=peak,
+            launches=past + sum(one.launches for one in slots),
+        )
+
     @property
     def uuid(self) -> str:
         """The device's UUID as NVML writes it."""
@@ -136,11 +153,22 @@ class Table:
         data = self._read(_FIRST_SLOT, taken * _SLOT.size)
         found = []
         for number, fields in enumerate(_SLOT.iter_unpack(data)):
-            pid, _, start, namespace, counted, overhead, launches, last, _, command = fields
+            pid, _, start, namespace, counted, overhead, launches, last, gpu_seconds, command = fields
             if pid > 0:
                 words = command.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
                 found.append(
-                    Slot(number, pid, start, namespace, counted, overhead, launches, last / 1e9, words)
+                    Slot(
+                        number,
+                        pid,
+                        start,
+                        namespace,
+                        counted,
+                        overhead,
+                        launches,
+                        last / 1e9,
+                        gpu_seconds,
+                        words,
+                    )
                 )
         return found
 

@@ -9,6 +9,9 @@ secret.  It is a text file of mode 0600, one ``key value …`` a line, that the 
     secret 3f9a…
     device 0 unix:/run/…/data.sock tcp:127.0.0.1:41234
 
+Where somebody keeps the slice for a kernel, ``desk /path/of/a/socket`` and ``key KERNEL`` say whom to ask for it (gpukernel/jupyter/desk.py);
+then ``state none`` means that there is no slice yet.
+
 ``device`` lines stand in CUDA device order, the endpoints of each best first.  ``state ended`` comes with a
 ``reason`` line, the sentence that the shim prints instead of connecting.  In direct mode the endpoint of a device is
 ``direct:DIRECTORY`` and a line ``driver PATH`` names the real ``libcuda.so.1``.
@@ -27,13 +30,22 @@ from gpukernel.remoting.direct import direct_directories, direct_environment, fi
 if TYPE_CHECKING:
     from gpukernel.pool.model import Lease
 
-__all__ = ["LEASE_FILE_VARIABLE", "program_environment", "shim_environment", "write_lease_file"]
+__all__ = [
+    "LEASE_FILE_VARIABLE",
+    "lease_environment",
+    "program_environment",
+    "shim_environment",
+    "write_lease_file",
+    "write_no_lease_file",
+]
 
 LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
 _STATE = {"starting": "waiting", "live": "live", "ending": "ended", "ended": "ended"}
 
 
-def write_lease_file(path: Path, lease: Lease, driver: Path | None = None) -> None:
+def write_lease_file(
+    path: Path, lease: Lease, key: str = "", desk: str = "", driver: Path | None = None
+) -> None:
     """Write `lease` for the shim, readable by this user only, replacing an older file in one step.
 
     Parameters
@@ -42,6 +54,8 @@ def write_lease_file(path: Path, lease: Lease, driver: Path | None = None) -> No
         Where the file goes; the directory must exist.
     lease
         A lease as `Acquire` returned it to its holder, with its secret.
+    key, desk
+        The kernel, and the socket of who keeps its slice; empty where nobody does.
     driver
         In direct mode, the real ``libcuda.so.1``.
 
@@ -57,6 +71,20 @@ def write_lease_file(path: Path, lease: Lease, driver: Path | None = None) -> No
         lines.append(f"driver {driver}")
     for number, piece in enumerate(lease.slices):
         lines.append(" ".join([f"device {number}", *piece.endpoints]))
+    _write(path, lines, key, desk)
+
+
+def write_no_lease_file(path: Path, reason: str, key: str, desk: str) -> None:
+    """Write that there is no slice now, why, and whom to ask for one."""
+    lines = ["version 1", "state none"]
+    if reason:
+        lines.append("reason " + " ".join(reason.split()))
+    _write(path, lines, key, desk)
+
+
+def _write(path: Path, lines: list[str], key: str, desk: str) -> None:
+    if desk:
+        lines = [*lines, f"key {key}", f"desk {desk}"]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -87,8 +115,28 @@ def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str
     return environment
 
 
+def lease_environment(
+    path: Path, lease: Lease, base: Mapping[str, str]
+) -> tuple[dict[str, str], Path | None]:
+    """`base`, changed so that a program runs on `lease` in its mode, and in direct mode the real driver.
+
+    Raises
+    ------
+    DriverNotFound
+        In direct mode, where this machine has no driver.
+    OSError
+        In direct mode, where the slice cannot be reached from here.
+    """
+    directories = direct_directories(lease)
+    if not directories:
+        return shim_environment(path, base), None
+    environment = direct_environment(directories, base)
+    environment[LEASE_FILE_VARIABLE] = str(path)
+    return environment, find_driver(environment)
+
+
 def program_environment(path: Path, lease: Lease, base: Mapping[str, str]) -> dict[str, str]:
-    """Write the lease file to `path` and return `base`, changed so that a program runs on `lease`, in its mode.
+    """As `lease_environment`, and write the lease file to `path`.
 
     Raises
     ------
@@ -97,11 +145,6 @@ def program_environment(path: Path, lease: Lease, base: Mapping[str, str]) -> di
     OSError
         When the lease file cannot be written, or the slice cannot be reached from here.
     """
-    directories = direct_directories(lease)
-    if not directories:
-        write_lease_file(path, lease)
-        return shim_environment(path, base)
-    environment = direct_environment(directories, base)
-    write_lease_file(path, lease, find_driver(environment))
-    environment[LEASE_FILE_VARIABLE] = str(path)
+    environment, driver = lease_environment(path, lease, base)
+    write_lease_file(path, lease, driver=driver)
     return environment

@@ -19,7 +19,6 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 from gpukernel.jupyter import kernelspecs
-from gpukernel.jupyter.keeper import SliceUnavailable
 from gpukernel.pool.model import Lease
 from tests.conftest import Pool, eventually
 
@@ -143,25 +142,6 @@ def test_a_killed_worker_is_an_error_in_the_cell_and_a_restart_gets_a_fresh_slic
         manager.shutdown_kernel(now=True)
 
 
-def test_a_full_pool_is_one_sentence_with_the_position(
-    own_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPUKERNEL_STATE", str(own_pool.state))
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
-    for share, wait in ((1.0, 0.0), (0.02, 0.2)):
-        kernelspecs.write(kernelspecs.SliceSpec(share, wait_seconds=wait), tmp_path / "data" / "kernels")
-    first = KernelManager(kernel_name="gpu-v100-1.0")
-    first.start_kernel()
-    try:
-        with pytest.raises(
-            SliceUnavailable, match=r"no room for 655 MiB.*position 1 in the queue"
-        ) as refusal:
-            KernelManager(kernel_name="gpu-v100-0.02").start_kernel()
-        assert "\n" not in str(refusal.value)
-    finally:
-        first.shutdown_kernel(now=True)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["01-first-slice", "02-classification"])
 def test_the_notebooks_run_and_the_second_learns(
@@ -194,13 +174,13 @@ def test_the_notebook_gives_the_same_numbers_over_tcp_as_over_the_unix_socket(
     write, used = environment.write_lease_file, []
 
     def figures(kind: str) -> dict[str, object]:
-        def write_only(path: Path, lease: Lease) -> None:
+        def write_only(path: Path, lease: Lease, *rest: str) -> None:
             slices = tuple(
                 replace(piece, endpoints=tuple(e for e in piece.endpoints if e.startswith(kind)))
                 for piece in lease.slices
             )
             used.append(slices[0].endpoints)
-            write(path, replace(lease, slices=slices))
+            write(path, replace(lease, slices=slices), *rest)
 
         monkeypatch.setattr(environment, "write_lease_file", write_only)
         content = nbformat.read(NOTEBOOKS / "02-classification.ipynb", as_version=4)

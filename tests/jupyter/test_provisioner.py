@@ -39,7 +39,7 @@ def start(
         monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
     running: list[KernelManager] = []
 
-    def start(share: float = 0.02, wait: float = 0) -> KernelManager:
+    def start(share: float = 0.02, wait: float = 20) -> KernelManager:
         spec = kernelspecs.SliceSpec(share, wait_seconds=wait)
         kernelspecs.write(spec, tmp_path / "data" / "kernels")
         manager = KernelManager(kernel_name=spec.name)

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "counters.h"
 #include "managed.h"
 #include "memory.h"
 #include "request.h"
@@ -105,6 +106,7 @@ CUresult host_to_device(Connection& connection, const BoxCopy& box, const Side& 
     return in_pieces(box, [&](const BoxCopy& piece, uint64_t x, uint64_t y, uint64_t z) {
         const BoxPlace host = moved(from.place, x, y, z), there = moved(to.place, x, y, z);
         const size_t bytes = piece.width * piece.height * piece.depth;
+        counters.bytes_to_device += bytes;
         Request request(connection, Special::box_to_device);
         request.put(piece), request.put(there);
         if (one_span({true, false, host}, piece))
@@ -123,6 +125,7 @@ CUresult device_to_host(Connection& connection, const BoxCopy& box, const Side& 
         const size_t bytes = piece.width * piece.height * piece.depth;
         const bool direct = one_span({true, false, host}, piece);
         packed.resize(direct ? 0 : bytes);
+        counters.bytes_to_host += bytes;
         Request request(connection, Special::box_to_host);
         request.put(piece), request.put(there);
         CUresult result =

@@ -255,6 +255,10 @@ void Connection::goodbye(const std::string& reason) {
              "fresh slice.");
 }
 
+void Connection::retire() {
+    if (alive_.exchange(false)) channel_.socket().shut();
+}
+
 void Connection::abandon() { ::close(channel_.socket().fd()); }
 
 void Connection::queued() {

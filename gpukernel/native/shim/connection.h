@@ -67,6 +67,7 @@ class Connection {
     CUresult await(Awaited& answer);
 
     void abandon();  // in a forked child: the connection is the parent's, and ends with it
+    void retire();   // its slice was given back: no more of it, and no word about it
 
   private:
     friend class Impostor;  // tests/native/fuzz: a worker that lies

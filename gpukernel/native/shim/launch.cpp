@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "capture.h"
+#include "counters.h"
 #include "host_functions.h"
 #include "managed.h"
 #include "request.h"
@@ -43,6 +44,7 @@ CUresult queue(Connection& connection, const void* function, const unsigned (&sh
     std::memcpy(head.shape, shape, sizeof shape);
     request.put(head);
     request.bytes(block, bytes);
+    ++counters.launches;
     return request.queue();
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "capture.h"
+#include "counters.h"
 #include "managed.h"
 #include "request.h"
 
@@ -36,6 +37,7 @@ CUresult write_to_device(Connection& connection, CUdeviceptr destination, const 
     if (bytes && !source) return CUDA_ERROR_INVALID_VALUE;
     const char* from = static_cast<const char*>(source);
     const uint64_t of = stream_name(connection, stream);
+    counters.bytes_to_device += bytes;
     for (size_t at = 0; at < bytes || at == 0;) {
         const size_t piece = std::min(bytes - at, COPY_PIECE);
         Request request(connection, Special::copy_to_device);
@@ -59,6 +61,7 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
                           CUstream stream) {
     if (bytes && !destination) return CUDA_ERROR_INVALID_VALUE;
     char* to = static_cast<char*>(destination);
+    counters.bytes_to_host += bytes;
     const uint64_t of = stream_name(connection, stream);
     auto put = [&](Request& request, size_t from, size_t piece) {
         request.put<uint64_t>(source + from);

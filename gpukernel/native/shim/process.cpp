@@ -3,15 +3,27 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <unordered_set>
 
+#include "counters.h"
+#include "line.h"
 #include "request.h"
 #include "wire/lease_file.h"
 
 namespace gpukernel {
+
+shim::Counters shim::counters;
+
+// In this order: launches, bytes to the device, bytes to the host.
+extern "C" __attribute__((visibility("default"))) void gpukernel_counters(uint64_t (&figures)[3]) {
+    figures[0] = shim::counters.launches;
+    figures[1] = shim::counters.bytes_to_device;
+    figures[2] = shim::counters.bytes_to_host;
+}
 
 CUresult unsupported(const char* name) {
     static const bool debug = [] {
@@ -36,6 +48,12 @@ namespace {
 std::mutex initialising;
 std::atomic<Process*> instance{nullptr};
 std::atomic<bool> forked{false};
+
+// When cuInit left the queue, or the clock's zero.  A cell that was cancelled goes on to its next calls at
+// once, and those must fail, too; a later cell may wait again.
+using Clock = std::chrono::steady_clock;
+std::atomic<Clock::time_point> left_queue{Clock::time_point{}};
+constexpr auto LEFT_FOR = std::chrono::seconds(1);
 
 // Tells the worker who this is, for those who ask what runs on the slice.
 void introduce(Device& device) {
@@ -62,6 +80,7 @@ bool learn(Device& device) {
 void in_forked_child() {
     // The socket is the parent's and threads are gone.  CUDA cannot be used after fork; a child that never
     // used it may start anew.
+    new (&initialising) std::mutex;  // its thread, which may be waiting in the queue, is the parent's
     Process* parents = instance.load();
     if (!parents) return;
     forked = true;
@@ -69,45 +88,74 @@ void in_forked_child() {
 }
 }  // namespace
 
+// The slice's devices, each connected; nullptr, and `error` says why, where one is not.
+static std::unique_ptr<Process> connect(const wire::LeaseFile& lease, std::string& error) {
+    auto fresh = std::make_unique<Process>();
+    fresh->lease = lease.lease;
+    for (const auto& endpoints : lease.devices) {
+        auto device = std::make_unique<Device>();
+        device->index = static_cast<int>(fresh->devices.size());
+        std::string reason;
+        const bool open = device->connection.open(endpoints, lease.secret, reason);
+        if (open) introduce(*device);
+        if (!open || !learn(*device)) {
+            error = "the slice cannot be reached: " + (open ? "its worker ended the connection" : reason);
+            // A device that connected keeps its flushing thread, which refers to it.
+            if (open) device.release();
+            for (auto& one : fresh->devices) one.release();
+            return nullptr;
+        }
+        device->primary = std::make_unique<Context>(Context{device.get()});
+        fresh->devices.push_back(std::move(device));
+    }
+    if (fresh->devices.empty()) return error = "the lease names no device", nullptr;
+    return fresh;
+}
+
+// The slice of `held` was given back, and the kernel has another now.
+static bool outdated(const Process& held, const wire::LeaseFile& now) {
+    if (held.lease == now.lease) return false;
+    for (const auto& device : held.devices) device->connection.retire();
+    return true;
+}
+
 CUresult initialise() {
     if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-    if (process()) return CUDA_SUCCESS;
     std::lock_guard lock(initialising);
-    if (process()) return CUDA_SUCCESS;
     static const int registered = ::pthread_atfork(nullptr, nullptr, in_forked_child);
     (void)registered;
     const char* path = std::getenv("GPUKERNEL_LEASE_FILE");
     wire::LeaseFile lease;
     std::string error = "this process has no slice: start it with 'gpukernel run', or in a slice kernel";
-    auto fresh = std::make_unique<Process>();
-    if (path && *path && wire::read_lease_file(path, lease, error)) {
-        for (const auto& endpoints : lease.devices) {
-            auto device = std::make_unique<Device>();
-            device->index = static_cast<int>(fresh->devices.size());
-            if (!device->connection.open(endpoints, lease.secret, error)) {
-                error = "the slice cannot be reached: " + error;
-                break;
-            }
-            introduce(*device);
-            if (!learn(*device)) return GONE;
-            device->primary = std::make_unique<Context>(Context{device.get()});
-            fresh->devices.push_back(std::move(device));
-        }
-        if (!lease.devices.empty() && fresh->devices.size() == lease.devices.size()) {
-            instance.store(
-                fresh.release());  // for as long as the process lives: threads may be inside at exit
-            return CUDA_SUCCESS;
-        }
+    bool live = path && *path && wire::read_lease_file(path, lease, error);
+    if (const Process* held = instance.load(); held && !(live && outdated(*held, lease))) return CUDA_SUCCESS;
+    left_queue = Clock::time_point{};
+    auto fresh = live ? connect(lease, error) : nullptr;
+    if (!fresh && !lease.desk.empty()) {  // no slice yet, or one whose end has not come to the file
+        const Line line = wait_in_line(lease.desk, lease.key, error);
+        if (line == Line::left) left_queue = Clock::now();
+        lease = {};
+        if (line == Line::came && wire::read_lease_file(path, lease, error)) fresh = connect(lease, error);
     }
-    static bool told = false;
-    if (!std::exchange(told, true)) complain(error + ".");
-    // A device that connected keeps its flushing thread, which refers to it.
-    for (auto& device : fresh->devices) device.release();
+    if (fresh) {
+        // For as long as the process lives: threads may be inside at exit, and hold what an earlier one had.
+        instance.store(fresh.release());
+        context_stack.clear();
+        return CUDA_SUCCESS;
+    }
+    static std::string told;  // once: some libraries try again and again
+    if (std::exchange(told, error) != error) complain(error + ".");
     return CUDA_ERROR_NO_DEVICE;
 }
 
 Process* process() {
-    return forked.load(std::memory_order_relaxed) ? nullptr : instance.load(std::memory_order_acquire);
+    if (forked.load(std::memory_order_relaxed)) return nullptr;
+    Process* found = instance.load(std::memory_order_acquire);
+    if (found) return found;
+    const Clock::time_point left = left_queue.load(std::memory_order_relaxed);
+    if (left == Clock::time_point{} || Clock::now() - left < LEFT_FOR) return nullptr;
+    initialise();
+    return instance.load(std::memory_order_acquire);
 }
 
 Connection* current(CUresult& error) {

@@ -26,10 +26,12 @@ struct Context {
 };
 
 struct Process {
+    std::string lease;
     std::vector<std::unique_ptr<Device>> devices;
 };
 
-// After cuInit succeeded, and not in a forked child; else nullptr.
+// After cuInit succeeded, and not in a forked child; else nullptr.  Where cuInit left the queue because its
+// cell was interrupted, this waits again: some libraries call cuInit once in their life.
 Process* process();
 CUresult initialise();
 

@@ -94,7 +94,8 @@ enum class Special : uint16_t {
     introduce,               // asynchronous: process id, command line as /proc/PID/cmdline has it, a key that
                              // the shim chose
     usage,                   // → memory limit, used, GPU seconds, GPU share of the last second (doubles);
-                             //   the number of programs; of each: process id, bytes, command line
+                             //   the number of programs; of each: process id, bytes, command line; then the
+                             //   most memory used since a question with a body, which begins anew; launches
     functions,               // of a library?, its or a module's handle, how many at most → count, handles
     reset,                   // everything that this program made on the device ends
     copy_box,                // asynchronous: BoxCopy, the source, the destination

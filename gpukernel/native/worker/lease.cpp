@@ -8,10 +8,18 @@ bool Lease::take(uint64_t bytes) {
     if (bytes > limit_ || used_ > limit_ - bytes) return false;
     used_ += bytes;
     peak_ = std::max<uint64_t>(peak_, used_);
+    recent_peak_ = std::max<uint64_t>(recent_peak_, used_);
     return true;
 }
 
 void Lease::give_back(uint64_t bytes) { used_ -= std::min<uint64_t>(bytes, used_); }
+
+uint64_t Lease::recent_peak(bool begin_again) {
+    std::lock_guard lock(mutex_);
+    const uint64_t peak = std::max<uint64_t>(recent_peak_, used_);
+    if (begin_again) recent_peak_ = 0;
+    return peak;
+}
 
 bool Lease::reserve(uint64_t bytes) {
     std::lock_guard lock(mutex_);

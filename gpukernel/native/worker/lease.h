@@ -77,6 +77,7 @@ class Lease {
     uint64_t memory_limit() const { return limit_; }
     uint64_t memory_used() const { return used_; }
     uint64_t memory_peak() const { return peak_; }
+    uint64_t recent_peak(bool begin_again);  // since it was last asked to begin again
     void restore_peak(uint64_t bytes) { peak_ = bytes; }
 
     void call(bool launch);
@@ -130,7 +131,7 @@ class Lease {
     std::map<CUlimit, uint64_t> aside_;
     int ending_ = 0;
     std::condition_variable ended_;
-    std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0};
+    std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0}, recent_peak_{0};
     Clock::time_point busy_since_{};
     double busy_ = 0;
     Activity activity_;

@@ -299,8 +299,8 @@ CUresult host_function_done(Session& session, Reader& in, Writer&) {
     return CUDA_SUCCESS;
 }
 
-CUresult usage(Session& session, Reader&, Writer& out) {
-    const Lease& lease = session.lease();
+CUresult usage(Session& session, Reader& in, Writer& out) {
+    Lease& lease = session.lease();
     const auto programs = lease.programs();
     out.put(lease.memory_limit()), out.put(lease.memory_used());
     out.put(lease.gpu_seconds()), out.put(lease.gpu_share());
@@ -309,6 +309,8 @@ CUresult usage(Session& session, Reader&, Writer& out) {
         out.put(program.pid), out.put(program.bytes);
         out.text(program.command);
     }
+    out.put(lease.recent_peak(!in.rest().empty()));
+    out.put<uint64_t>(lease.launches);
     return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,219 @@
+"""``%gpu`` and ``%%gpu``: the slice of this kernel in its notebook, and notices of the pool under the latest cell."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+from gpukernel.jupyter import notebook
+from gpukernel.jupyter.notebook import SliceError, Status
+
+__all__ = ["load", "unload"]
+
+USAGE = """\
+%gpu                     this kernel's slice: memory, GPU time, time left
+%gpu resize 0.05         another size while it is in use (or 700 MiB: %gpu resize 700m)
+%gpu release             give the slice back; the kernel stays
+%gpu acquire [0.02]      have a slice again, of this size and model (%gpu acquire 0.02 A100)
+%gpu watch [SECONDS]     a small live plot; %gpu watch stop
+%%gpu                    run the cell, then say what it did: GPU time, peak memory, bytes moved, launches"""
+
+
+class _Words(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SliceError(f"{message[:1].upper()}{message[1:]}.\n{USAGE}")
+
+
+def _size(word: str) -> dict[str, Any]:
+    """``0.05`` or ``700m``."""
+    try:
+        if word.lower().endswith(("m", "mib")):
+            return {"memory_mib": int(word.lower().removesuffix("ib").removesuffix("m"))}
+        return {"share": float(word)}
+    except ValueError:
+        raise SliceError(f"“{word}” is no size; write a share like 0.05, or MiB like 700m.") from None
+
+
+def gpu(line: str, cell: str | None = None) -> Status | None:
+    """This kernel's slice; ``%gpu help`` says more."""
+    try:
+        if cell is not None:
+            _measured(cell)
+            return None
+        parser = _Words(prog="%gpu", add_help=False)
+        parser.add_argument(
+            "what",
+            nargs="?",
+            default="show",
+            choices=["show", "resize", "release", "acquire", "watch", "help"],
+        )
+        parser.add_argument("size", nargs="?", default="")
+        parser.add_argument("model", nargs="?", default="")
+        asked = parser.parse_args(shlex.split(line))
+        if asked.what == "help":
+            print(USAGE)
+            return None
+        if asked.what == "watch":
+            _watch(asked.size)
+            return None
+        if asked.what == "resize":
+            return notebook.resize(**(_size(asked.size) if asked.size else {}))
+        if asked.what == "release":
+            return notebook.release()
+        if asked.what == "acquire":
+            return notebook.acquire(**(_size(asked.size) if asked.size else {}), model=asked.model)
+        return notebook.status()
+    except SliceError as error:
+        print(error, file=sys.stderr)
+        return None
+
+
+def _measured(cell: str) -> None:
+    from IPython.core.getipython import get_ipython
+
+    shell: Any = get_ipython()
+    with notebook.measure() as figures:
+        result = shell.run_cell(cell, store_history=False)
+    print(figures)
+    if not result.success:
+        from IPython.core.error import UsageError
+
+        # The cell has shown its own error; whoever runs the notebook must learn that it failed.
+        raise UsageError("the cell above failed")
+
+
+# --- watching --------------------------------------------------------------------------------------------------
+
+_POINTS, _EVERY = 120, 0.5
+_watching: threading.Event | None = None
+
+
+def _watch(word: str) -> None:
+    global _watching
+    if _watching is not None:
+        _watching.set()
+        _watching = None
+    if word == "stop":
+        return
+    try:
+        seconds = float(word or 600)
+    except ValueError:
+        raise SliceError(f"“{word}” is no number of seconds.") from None
+    notebook.status()  # says at once where there is nothing to watch
+    from IPython import display as displays
+
+    display: Any = displays.display
+    picture = display(_Plot([]), display_id=True)
+    stop = _watching = threading.Event()
+    threading.Thread(target=_draw, args=(picture, seconds, stop), name="%gpu watch", daemon=True).start()
+
+
+def _draw(picture: Any, seconds: float, stop: threading.Event) -> None:
+    points: list[tuple[float, float]] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not stop.wait(_EVERY):
+        try:
+            now = notebook.use()
+        except SliceError:
+            now = ()
+        limit = sum(one.limit_bytes for one in now)
+        points.append(
+            (
+                sum(one.used_bytes for one in now) / limit if limit else 0.0,
+                max((one.gpu_share for one in now), default=0.0),
+            )
+        )
+        del points[:-_POINTS]
+        picture.update(_Plot(points, limit))
+
+
+class _Plot:
+    """Memory and compute of the last minute, as SVG."""
+
+    def __init__(self, points: list[tuple[float, float]], limit: int = 0) -> None:
+        self._points = list(points)
+        self._limit = limit
+
+    def __repr__(self) -> str:
+        memory, busy = self._points[-1] if self._points else (0.0, 0.0)
+        return f"memory {memory:.0%} of {self._limit // notebook.MIB:,} MiB, {busy:.0%} busy"
+
+    def _repr_html_(self) -> str:
+        width, height = 360, 60
+
+        def curve(which: int) -> str:
+            first = _POINTS - len(self._points)
+            return " ".join(
+                f"{(first + i) * width / (_POINTS - 1):.1f},{height - 2 - point[which] * (height - 4):.1f}"
+                for i, point in enumerate(self._points)
+            )
+
+        memory, busy = self._points[-1] if self._points else (0.0, 0.0)
+        limit = f" of {self._limit // notebook.MIB:,} MiB" if self._limit else ""
+        return (
+            f'<div style="font-size:12px;line-height:1.6"><svg width="{width}" height="{height}" '
+            'style="background:rgba(128,128,128,.12);border-radius:4px;display:block">'
+            f'<polyline points="{curve(0)}" fill="none" stroke="#1e9e5a" stroke-width="2"/>'
+            f'<polyline points="{curve(1)}" fill="none" stroke="#d9822b" stroke-width="1.5"/></svg>'
+            f'<span style="color:#1e9e5a">■</span> memory {memory:.0%}{limit} &nbsp; '
+            f'<span style="color:#d9822b">■</span> compute {busy:.0%} &nbsp; '
+            '<span style="opacity:.6">the last minute</span></div>'
+        )
+
+
+# --- notices ---------------------------------------------------------------------------------------------------
+
+
+class _Notices:
+    """Prints, under the cell that ran last, what the pool wants this kernel's person to know."""
+
+    def __init__(self) -> None:
+        self._closed = False
+        threading.Thread(target=self._listen, name="gpukernel notices", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _listen(self) -> None:
+        quietly = contextlib.suppress(SliceError, OSError, ValueError)
+        with quietly, notebook.desk("watch", seconds=None) as answers:
+            before, told = "", ""
+            for line in answers:
+                kind, _, rest = line.partition(" ")
+                if kind != "ok" or self._closed:
+                    return
+                shown = json.loads(rest)
+                words = (shown["lease"] or {}).get("notice", "")
+                if shown["state"] == "ended" and before == "live":
+                    words = f"The slice of this kernel is gone: {shown['sentence']}"
+                before = shown["state"]
+                if words and words != told:
+                    print(f"gpukernel: {words}", file=sys.stderr, flush=True)
+                told = words
+
+
+_notices: _Notices | None = None
+
+
+def load(shell: Any) -> None:
+    """Give `shell` the magics, and its notebook the notices."""
+    global _notices
+    shell.register_magic_function(gpu, "line_cell", "gpu")
+    if _notices is None:
+        _notices = _Notices()
+
+
+def unload(shell: Any) -> None:
+    """Take them away again."""
+    global _notices
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("gpu", None)
+    if _notices is not None:
+        _notices.close()
+        _notices = None

@@ -1,0 +1,111 @@
+// A size of one's own: for a new kernel, or for a slice that is held.
+import { Dialog, showDialog } from '@jupyterlab/apputils';
+import { Widget } from '@lumino/widgets';
+import { ask, IKernel, IOffers } from './api';
+import { size } from './model';
+
+export interface ISize {
+  share: number;
+  model: string;
+}
+
+class SizeForm extends Widget implements Dialog.IBodyWidget<ISize> {
+  constructor(models: { [model: string]: number }, now: ISize, fixed: boolean, offers?: IOffers) {
+    super();
+    this.addClass('gpukernel-size');
+    this._models = models;
+    this._offers = offers;
+    for (const model of Object.keys(models)) {
+      this._model.add(new Option(`${model} — ${size(models[model])} each`, model));
+    }
+    this._model.value = now.model;
+    this._model.disabled = fixed;
+    // The slider is logarithmic: small slices are the usual ones.
+    Object.assign(this._slider, { type: 'range', min: '-3', max: '0', step: '0.01' });
+    Object.assign(this._share, { type: 'number', min: '0.001', max: '1', step: '0.001' });
+    this._share.value = String(now.share);
+    this._slider.value = String(Math.log10(now.share));
+    this._slider.oninput = () => {
+      const share = Math.min(1, 10 ** Number(this._slider.value));
+      this._share.value = String(Number(share.toPrecision(2)));
+      this._say();
+    };
+    this._share.oninput = () => {
+      this._slider.value = String(Math.log10(Number(this._share.value) || 0.001));
+      this._say();
+    };
+    this._model.onchange = () => this._say();
+    this._words.className = 'gpukernel-size-words';
+    this.node.append(
+      this._row('GPU', this._model),
+      this._row('Share', this._share),
+      this._slider,
+      this._words
+    );
+    this._slider.setAttribute('aria-label', 'Share');
+    this._say();
+  }
+
+  getValue(): ISize {
+    return { share: Number(this._share.value), model: this._model.value };
+  }
+
+  private _row(name: string, input: HTMLElement): HTMLElement {
+    const label = document.createElement('label');
+    const text = document.createElement('span');
+    text.textContent = name;
+    label.append(text, input);
+    return label;
+  }
+
+  private _say(): void {
+    const { share, model } = this.getValue();
+    if (!(share >= 0.001 && share <= 1)) {
+      this._words.textContent = 'A share lies between 0.001 and 1.';
+      return;
+    }
+    const bytes = Math.floor((share * (this._models[model] ?? 0)) / 2 ** 20) * 2 ** 20;
+    const whole = this._offers?.offers.find(offer => offer.model === model && offer.share === share);
+    const free = whole && whole.free !== null ? (whole.free ? `, ${whole.free} free now` : ', would wait now') : '';
+    this._words.textContent = bytes ? `${size(bytes)} of memory${free}` : '';
+  }
+
+  private _models: { [model: string]: number };
+  private _offers?: IOffers;
+  private _model = document.createElement('select');
+  private _share = document.createElement('input');
+  private _slider = document.createElement('input');
+  private _words = document.createElement('div');
+}
+
+/** Ask for a size for a new kernel; null where the person thought better of it. */
+export async function askForSize(button: string): Promise<ISize | null> {
+  const offers = await ask<IOffers>('offers');
+  if (!Object.keys(offers.models).length) {
+    await showDialog({
+      title: 'No GPU to take a slice of',
+      body: offers.note ? `Nothing is known now: ${offers.note}.` : 'The pool has no GPU now.',
+      buttons: [Dialog.okButton()]
+    });
+    return null;
+  }
+  const form = new SizeForm(offers.models, { share: 0.05, model: Object.keys(offers.models)[0] }, false, offers);
+  const result = await showDialog({
+    title: 'A GPU slice of your own size',
+    body: form,
+    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: button })]
+  });
+  return result.button.accept ? result.value : null;
+}
+
+/** Ask for another size of a slice that is held. */
+export async function askForResize(kernel: IKernel): Promise<ISize | null> {
+  const now = kernel.share ?? kernel.memory_bytes / kernel.device_memory_bytes;
+  const form = new SizeForm({ [kernel.model || 'GPU']: kernel.device_memory_bytes }, { share: now, model: kernel.model || 'GPU' }, true);
+  const result = await showDialog({
+    title: `Resize ${kernel.what}`,
+    body: form,
+    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: 'Resize' })]
+  });
+  return result.button.accept ? result.value : null;
+}

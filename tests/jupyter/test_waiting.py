@@ -1,0 +1,217 @@
+"""Kernels in a full pool: they start, their first CUDA call waits, and the cell says where they stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
+
+from gpukernel.jupyter import kernelspecs
+from tests.conftest import Pool, eventually
+
+LOOK = (
+    "from cuda.bindings import driver as d\nr = d.cuInit(0)[0]\nprint(r.name, d.cuDeviceTotalMem(0)[1] >> 20)"
+)
+
+
+class Kernel:
+    """A started kernel and a client of it."""
+
+    def __init__(self, name: str) -> None:
+        self.manager = KernelManager(kernel_name=name)
+        self.manager.start_kernel()
+        self.client: BlockingKernelClient = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(60)
+
+    def cell(self, code: str) -> Iterator[str]:
+        """What a cell shows, piece by piece."""
+        request = self.client.execute(code)
+        while True:
+            message = self.client.get_iopub_msg(timeout=100)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                yield content["text"]
+            elif message["msg_type"] == "error":
+                yield f"{content['ename']}: {content['evalue']}"
+            elif message["msg_type"] == "status" and content["execution_state"] == "idle":
+                return
+
+    def run(self, code: str) -> str:
+        return "".join(self.cell(code))
+
+    def end(self) -> None:
+        self.client.stop_channels()
+        if self.manager.is_alive():
+            self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def start(own_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Kernel]]:
+    """Start a kernel of a share; nothing of them is left afterwards."""
+    monkeypatch.setenv("GPUKERNEL_STATE", str(own_pool.state))
+    for kind in ("DATA", "RUNTIME"):
+        monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
+    running: list[Kernel] = []
+
+    def start(share: float = 0.02, acquire: str = "at_start", wait: float = 0.1) -> Kernel:
+        monkeypatch.delenv(
+            "PYTEST_CURRENT_TEST", raising=False
+        )  # ipykernel captures file descriptors without it
+        name = f"gpu-{share:g}-{acquire.replace('_', '-')}"
+        spec = kernelspecs.SliceSpec(share, name=name, wait_seconds=wait, acquire=acquire)
+        kernelspecs.write(spec, tmp_path / "data" / "kernels")
+        running.append(Kernel(name))
+        return running[-1]
+
+    yield start
+    for kernel in running:
+        kernel.end()
+    if own_pool.process is not None and own_pool.process.poll() is None:
+        eventually(lambda: own_pool.promised() == 0 and own_pool.leases()[1] == [])
+    assert list((tmp_path / "runtime").glob("*.lease")) == []
+
+
+def read_until(cell: Iterator[str], pattern: str) -> str:
+    seen = ""
+    while not re.search(pattern, seen):
+        seen += next(cell)
+    return seen
+
+
+def test_a_kernel_of_a_full_pool_starts_and_its_first_call_waits_until_the_slice_comes(
+    start: Callable[..., Kernel], own_pool: Pool
+) -> None:
+    first, second, third = start(1.0, wait=20), start(), start()
+    assert [w.position for w in own_pool.leases()[1]] == [1, 2]
+    assert third.run("print(6 * 7)") == "42\n"  # nothing waits but CUDA
+    cell = second.cell(LOOK)
+    seen = read_until(cell, r"V100 × 0.02: position 1 in the queue")
+    other = third.cell(LOOK)
+    assert read_until(other, r"position 2 in the queue")
+    first.end()
+    seen += "".join(cell)
+    assert "CUDA_SUCCESS 655\n" in seen
+    assert "CUDA_SUCCESS 655\n" in "".join(other)
+    line = seen.replace("CUDA_SUCCESS 655\n", "")
+    assert re.fullmatch(r"(\rgpukernel: [^\r\n]+)+ {3,}\n", line)  # one line, written over itself
+    assert "the slice is here" in line
+
+
+def test_interrupting_the_waiting_cell_leaves_the_queue_and_running_it_again_queues_again(
+    start: Callable[..., Kernel], own_pool: Pool
+) -> None:
+    first, second = start(1.0, wait=20), start()
+    cell = second.cell(LOOK)
+    read_until(cell, "position 1")
+    second.manager.interrupt_kernel()
+    rest = "".join(cell)
+    assert "KeyboardInterrupt" in rest
+    assert "left the queue" in rest
+    assert own_pool.leases()[1] == []
+    cell = second.cell(LOOK)
+    read_until(cell, "position 1")
+    first.end()
+    assert "CUDA_SUCCESS 655\n" in "".join(cell)
+
+
+def test_numba_survives_an_interrupted_wait(start: Callable[..., Kernel]) -> None:
+    first, second = start(1.0, wait=20), start()
+    code = "from numba import cuda; print(cuda.current_context().get_memory_info()[1] >> 20)"
+    cell = second.cell(code)
+    read_until(cell, "position 1")
+    second.manager.interrupt_kernel()
+    assert "KeyboardInterrupt" in "".join(cell)
+    first.end()
+    assert second.run(code).endswith("655\n")
+
+
+def test_an_interrupt_of_other_work_keeps_the_place(start: Callable[..., Kernel], own_pool: Pool) -> None:
+    _, second = start(1.0, wait=20), start()
+    cell = second.cell("import signal; print('sleeps', flush=True); signal.pause()")
+    read_until(cell, "sleeps")
+    second.manager.interrupt_kernel()
+    assert "KeyboardInterrupt" in "".join(cell)
+    assert len(own_pool.leases()[1]) == 1
+
+
+def test_on_first_use_nothing_is_asked_for_before_cuda_is_used(
+    start: Callable[..., Kernel], own_pool: Pool
+) -> None:
+    kernel = start(acquire="on_first_use")
+    assert kernel.run("print(6 * 7)") == "42\n"
+    assert own_pool.leases() == ([], [])
+    assert kernel.run(LOOK) == "CUDA_SUCCESS 655\n"  # and no line about waiting: it did not have to
+    assert len(own_pool.live()) == 1
+
+
+def test_a_size_that_no_device_has_is_a_sentence_in_the_cell(start: Callable[..., Kernel]) -> None:
+    kernel = start(acquire="on_first_use")
+    code = "from gpukernel.jupyter import notebook as n\ntry: n.acquire(0.02, model='B200')\nexcept n.SliceError as e: print(e)"
+    assert "no B200" in kernel.run(code)
+
+
+def test_the_place_survives_a_restart_of_the_kernel_and_of_the_pool(
+    start: Callable[..., Kernel], own_pool: Pool
+) -> None:
+    first, second = start(1.0, wait=20), start()
+    second.manager.restart_kernel(now=True)
+    second.client.wait_for_ready(60)
+    assert len(own_pool.leases()[1]) == 1
+    cell = second.cell(LOOK)
+    read_until(cell, "position 1")
+    own_pool.kill()
+    read_until(cell, "the pool does not answer; asking again")
+    own_pool.start()
+    read_until(cell, "position 1")
+    first.end()
+    assert "CUDA_SUCCESS 655\n" in "".join(cell)
+
+
+def test_a_killed_kernel_leaves_the_queue(start: Callable[..., Kernel], own_pool: Pool) -> None:
+    _, second = start(1.0, wait=20), start()
+    assert len(own_pool.leases()[1]) == 1
+    second.manager.provisioner.process.kill()
+    eventually(lambda: own_pool.leases()[1] == [])
+
+
+def test_nbclient_waits_in_its_cell(start: Callable[..., Kernel], own_pool: Pool, tmp_path: Path) -> None:
+    first = start(1.0, wait=20)
+    start(wait=0.1, acquire="on_first_use")  # writes the kernelspec
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(LOOK)])
+    client = NotebookClient(notebook, kernel_name="gpu-0.02-on-first-use", timeout=100)
+
+    import threading
+
+    done = threading.Thread(target=client.execute)
+    done.start()
+
+    def text() -> str:
+        return "".join(output.get("text", "") for output in notebook.cells[0].outputs)
+
+    eventually(lambda: "position 1" in text())
+    first.end()
+    done.join(60)
+    assert "CUDA_SUCCESS 655\n" in text()
+
+
+@pytest.mark.slow
+def test_the_first_cuda_call_takes_150_ms_at_most(start: Callable[..., Kernel]) -> None:
+    times = []
+    for _ in range(5):
+        kernel = start()
+        said = kernel.run(
+            "import time; from cuda.bindings import driver as d\n"
+            "t = time.perf_counter(); d.cuInit(0); d.cuDeviceTotalMem(0); print(time.perf_counter() - t)"
+        )
+        times.append(float(said))
+        kernel.end()
+    assert sorted(times)[2] < 0.15
