@@ -184,7 +184,9 @@ class Holding:
         if request is None:
             return "a slice"
         size = (
-            figure(request.share) if request.share is not None else f"{(request.memory_bytes or 0) // MIB} MiB"
+            figure(request.share)
+            if request.share is not None
+            else f"{(request.memory_bytes or 0) // MIB} MiB"
         )
         count = f"{request.devices} × " if request.devices > 1 else ""
         return f"{count}{request.model or 'GPU'} × {size}"

@@ -174,7 +174,7 @@ def _kernel(shown: dict[str, Any]) -> dict[str, Any]:
         try:
             uses = []
             for piece in shown["lease"]["slices"]:
-                with Questions(piece["endpoints"], shown["secret"]) as questions:
+                with Questions(piece["endpoints"], shown["secret"], LOOK_SECONDS) as questions:
                     uses.append(questions.usage())
         except WorkerSilent:
             return kernel

@@ -42,9 +42,10 @@ class Use:
 
 
 class Questions:
-    """A connection to the worker that listens at one of `endpoints`; a context manager."""
+    """A connection to the worker that listens at one of `endpoints`; a context manager.  No answer takes longer than `seconds`."""
 
-    def __init__(self, endpoints: Sequence[str], secret: str) -> None:
+    def __init__(self, endpoints: Sequence[str], secret: str, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
         self._socket = self._open(endpoints, secret)
 
     def close(self) -> None:
@@ -92,11 +93,11 @@ class Questions:
             try:
                 if kind == "unix":
                     self._socket = socket.socket(socket.AF_UNIX)
-                    self._socket.settimeout(SECONDS)
+                    self._socket.settimeout(self._seconds)
                     self._socket.connect(place)
                 else:
                     host, _, port = place.rpartition(":")
-                    self._socket = socket.create_connection((host.strip("[]"), int(port)), SECONDS)
+                    self._socket = socket.create_connection((host.strip("[]"), int(port)), self._seconds)
                 challenge = self._read(40)
                 if struct.unpack_from("<II", challenge) != (_MAGIC, _VERSION):
                     raise WorkerSilent("it speaks another version of the protocol")
