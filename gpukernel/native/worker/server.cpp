@@ -133,7 +133,7 @@ void Server::host(std::shared_ptr<Guest> guest) {
         }
         ::eventfd_write(news_, 1);  // whether it goes is watched from now on
         try {
-            Session(lease_, guest->channel, guest->writing).serve();
+            Session(lease_, guest->channel, guest->writing, &guest->program).serve();
         } catch (const std::exception&) {
             // Out of host memory for what a program sent: its connection ends, the worker does not.
         }
@@ -192,7 +192,8 @@ void Server::show_out_slow_strangers() {
 
 bool Server::somebody_left() {
     std::lock_guard lock(mutex_);
-    return std::any_of(guests_.begin(), guests_.end(), [](auto& guest) { return guest->left.has_value(); });
+    return std::any_of(guests_.begin(), guests_.end(),
+                       [](auto& guest) { return guest->left.has_value() && guest->program; });
 }
 
 // Why the context must go though programs use it, or nothing: work that does not end after its program was

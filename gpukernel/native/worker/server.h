@@ -36,6 +36,7 @@ class Server {
         wire::Channel channel;
         std::mutex writing;
         bool admitted = false;
+        std::atomic<bool> program{false};  // it made a call; questions about the slice are none
         Clock::time_point came = Clock::now();
         std::optional<Clock::time_point> left;  // since when its program has gone, though it is still served
     };

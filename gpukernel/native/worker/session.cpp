@@ -165,7 +165,10 @@ bool Session::serve_one(const FrameHeader& header) {
 }
 
 void Session::called(bool launch) {
-    if (!std::exchange(is_program_, true)) lease_.enter(this);
+    if (!std::exchange(is_program_, true)) {
+        lease_.enter(this);
+        if (program_) *program_ = true;
+    }
     lease_.call(launch);
 }
 

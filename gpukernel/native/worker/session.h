@@ -1,6 +1,7 @@
 // One connection: a program's handles, its requests in order, and the end of everything it made.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
@@ -21,9 +22,10 @@ enum class Kind : uint8_t { module, library, function, kernel, stream, event, li
 
 class Session {
   public:
-    // `writing` is held while an answer goes out, so that no goodbye lands inside one.
-    Session(Lease& lease, wire::Channel& channel, std::mutex& writing)
-        : lease_(lease), channel_(channel), writing_(writing) {}
+    // `writing` is held while an answer goes out, so that no goodbye lands inside one.  `program` becomes
+    // true with the first call: whoever only asks about the slice is none.
+    Session(Lease& lease, wire::Channel& channel, std::mutex& writing, std::atomic<bool>* program = nullptr)
+        : lease_(lease), channel_(channel), writing_(writing), program_(program) {}
     ~Session();
     void serve();  // until the program goes, or breaks the protocol
 
@@ -71,6 +73,7 @@ class Session {
     Lease& lease_;
     wire::Channel& channel_;
     std::mutex& writing_;
+    std::atomic<bool>* const program_;
     std::unordered_map<uint64_t, Entry> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
     std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
