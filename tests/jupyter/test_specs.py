@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -183,3 +184,16 @@ def test_a_kernelspec_that_somebody_installed_keeps_its_settings(
     spec = manager.get_kernel_spec("gpu-v100-0.02")
     assert spec.metadata["kernel_provisioner"]["config"]["wait_seconds"] == 3
     eventually(lambda: plain(manager.get_kernel_spec("gpu-v100-0.02").display_name).endswith("50 free"))
+
+
+def test_a_process_has_one_keeper_whoever_asks_first() -> None:
+    code = (
+        "import threading\nfrom gpukernel.jupyter.keeper import keeper\n"
+        "found, go = [], threading.Barrier(20)\n"
+        "def ask(): go.wait(); found.append(keeper())\n"
+        "threads = [threading.Thread(target=ask) for _ in range(20)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]\n"
+        "print(len({id(one) for one in found}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
