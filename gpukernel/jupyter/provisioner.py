@@ -185,8 +185,13 @@ class GPUSliceProvisioner(LocalProvisioner):
         return lease_file
 
     def _lease_file(self) -> Path:
-        assert self.parent is not None
-        return Path(self.parent.connection_file).resolve().parent / f"gpukernel-{self.kernel_id}.lease"
+        """Beside the connection file; a manager that has not written one yet will do so in the runtime directory."""
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        named = self.parent.connection_file if self.parent is not None else ""
+        place = Path(named).resolve().parent if named else Path(jupyter_runtime_dir())
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return place / f"gpukernel-{self.kernel_id}.lease"
 
     def _environment(self, base: dict[str, str], lease_file: Path) -> dict[str, str]:
         from gpukernel.remoting.environment import shim_environment
