@@ -259,7 +259,8 @@ class Holding:
                     self._tell()
                 sentence = f"The pool at {self.address} ended the call without an answer."
             except PoolUnreachable as error:
-                if not self._keeper.patient(self.key):
+                # A kernel that is only starting is told so, unless the pool had answered already.
+                if not self._keeper.patient(self.key) and self.queued is None:
                     self._queueing = None
                     return self._turn("ended", str(error))
                 self.queued = Queued(0, -1.0, AWAY)
