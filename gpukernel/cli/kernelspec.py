@@ -43,7 +43,11 @@ def install(
         str, typer.Option("--display-name", help="Name in the launcher of the one kernel.")
     ] = "",
     wait: Annotated[
-        float | None, typer.Option("--wait", help="Seconds that a start waits when the pool is full.")
+        float | None,
+        typer.Option(
+            "--wait",
+            help="Seconds that a start waits for its slice; then the kernel starts, and its first CUDA call waits.",
+        ),
     ] = None,
     mode: Annotated[
         str,
@@ -51,6 +55,10 @@ def install(
             "--mode", help="remote; direct: a GPU of the kernel's own machine, without a worker; or auto."
         ),
     ] = "remote",
+    on_first_use: Annotated[
+        bool,
+        typer.Option("--on-first-use", help="Ask for the slice when CUDA is first used, not at the start."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Install the kernels that the launcher shows as “V100 × 0.02” and so on.
@@ -66,7 +74,8 @@ def install(
     if len(shares) > 1 and (name or display_name):
         _stop("--name and --display-name go with exactly one --share.")
     try:
-        specs = [kernelspecs.SliceSpec(one, model, name, display_name, wait, mode) for one in shares]
+        policy = "on_first_use" if on_first_use else ""
+        specs = [kernelspecs.SliceSpec(one, model, name, display_name, wait, mode=mode, acquire=policy) for one in shares]
         places = [kernelspecs.write(spec, _kernels(user, prefix)) for spec in specs]
     except kernelspecs.InvalidSpec as error:
         _stop(str(error))

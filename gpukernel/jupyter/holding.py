@@ -312,7 +312,8 @@ class Holding:
             except PoolUnreachable as error:
                 if self._queueing is not asyncio.current_task():
                     return
-                if not self._keeper.patient(self.key):
+                # A kernel that is only starting is told so, unless the pool had answered already.
+                if not self._keeper.patient(self.key) and self.queued is None:
                     self._queueing = None
                     return self._turn("ended", str(error))
                 self.queued = Queued(0, -1.0, AWAY)

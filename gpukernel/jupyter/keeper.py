@@ -283,9 +283,17 @@ class LeaseKeeper:
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_LAST_SECONDS + 2)
 
 
-@functools.cache
+_one = threading.Lock()
+
+
 def keeper() -> LeaseKeeper:
-    """This process's keeper of leases; it starts with the first call."""
+    """This process's keeper of leases; it starts with the first call, from whichever thread that comes."""
+    with _one:
+        return _keeper()
+
+
+@functools.cache
+def _keeper() -> LeaseKeeper:
     instance = LeaseKeeper()
     atexit.register(instance.close)
     return instance

@@ -201,8 +201,13 @@ class GPUSliceProvisioner(LocalProvisioner):
                 raise
 
     def _lease_file(self) -> Path:
-        assert self.parent is not None
-        return Path(self.parent.connection_file).resolve().parent / f"gpukernel-{self.kernel_id}.lease"
+        """Beside the connection file; a manager that has not written one yet will do so in the runtime directory."""
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        named = self.parent.connection_file if self.parent is not None else ""
+        place = Path(named).resolve().parent if named else Path(jupyter_runtime_dir())
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return place / f"gpukernel-{self.kernel_id}.lease"
 
     async def _environment(self, base: dict[str, str]) -> dict[str, str]:
         environment = await keeper().environment(self._key, base)

@@ -172,7 +172,10 @@ def _kernel(shown: dict[str, Any]) -> dict[str, Any]:
     }
     if shown["secret"]:
         try:
-            uses = [usage_of(piece["endpoints"], shown["secret"]) for piece in shown["lease"]["slices"]]
+            uses = [
+                usage_of(piece["endpoints"], shown["secret"], patience=LOOK_SECONDS)
+                for piece in shown["lease"]["slices"]
+            ]
         except WorkerSilent:
             return kernel
         kernel["used_bytes"] = sum(one.used_bytes for one in uses)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["GPUKernelSpecManager"]
 
 ASK_SECONDS = 20.0
+NBSP = "\N{NO-BREAK SPACE}"
 PROVISIONER = "gpu-slice"
 _NAME = re.compile(r"gpu-(?P<model>.+?)-(?P<share>0\.\d+|1\.0)(?:-(?P<base>.+))?")
 
@@ -172,7 +173,8 @@ class GPUKernelSpecManager(KernelSpecManager):
 
     def _words(self, offer: Offer) -> str:
         words = self._note or offer.words()
-        return f" — {words}" if words else ""
+        # Launchers break lines where they must: at the commas, please.
+        return f"{NBSP}— " + ", ".join(part.replace(" ", NBSP) for part in words.split(", ")) if words else ""
 
     def _installed(self, name: str, offered: tuple[Offer, str] | None) -> KernelSpec:
         spec = self.ordinary.get_kernel_spec(name)
@@ -181,7 +183,7 @@ class GPUKernelSpecManager(KernelSpecManager):
             if offered is not None:
                 spec.display_name += self._words(offered[0])
             elif self._note:
-                spec.display_name += f" — {self._note}"
+                spec.display_name += self._words(Offer(1.0, ""))
         return spec
 
     def _on_slice(self, offer: Offer, base: str, of_base: KernelSpec) -> KernelSpec:

@@ -62,7 +62,12 @@ class PoolClient:
 
     def _translate(self, error: grpc.aio.AioRpcError) -> PoolError:
         code = error.code()
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        # CANCELLED is no answer of the pool either: a connection that broke down under load, for example.
+        if code in (
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            grpc.StatusCode.CANCELLED,
+        ):
             return PoolUnreachable(
                 f"No pool answers at {self.address}; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL."
             )

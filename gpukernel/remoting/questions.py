@@ -44,9 +44,10 @@ class Use:
 
 
 class Questions:
-    """A connection to the worker that listens at one of `endpoints`; a context manager."""
+    """A connection to the worker that listens at one of `endpoints`; a context manager.  No answer takes longer than `seconds`."""
 
-    def __init__(self, endpoints: Sequence[str], secret: str) -> None:
+    def __init__(self, endpoints: Sequence[str], secret: str, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
         self._socket = self._open(endpoints, secret)
 
     def close(self) -> None:
@@ -94,11 +95,11 @@ class Questions:
             try:
                 if kind == "unix":
                     self._socket = socket.socket(socket.AF_UNIX)
-                    self._socket.settimeout(SECONDS)
+                    self._socket.settimeout(self._seconds)
                     self._socket.connect(place)
                 else:
                     host, _, port = place.rpartition(":")
-                    self._socket = socket.create_connection((host.strip("[]"), int(port)), SECONDS)
+                    self._socket = socket.create_connection((host.strip("[]"), int(port)), self._seconds)
                 challenge = self._read(40)
                 if struct.unpack_from("<II", challenge) != (_MAGIC, _VERSION):
                     raise WorkerSilent("it speaks another version of the protocol")
@@ -127,8 +128,11 @@ class Questions:
         return data
 
 
-def usage_of(endpoints: Sequence[str], secret: str, *, begin_anew: bool = False) -> Use:
-    """What a device of a slice has used: asked of its worker, or in direct mode read from the slice's table.
+def usage_of(
+    endpoints: Sequence[str], secret: str, *, begin_anew: bool = False, patience: float = SECONDS
+) -> Use:
+    """What a device of a slice has used: asked of its worker, which has `patience` seconds for each answer, or in direct mode
+    read from the slice's table.
 
     The table's peak is that of the slice's life, and its GPU time is the agent's, up to half a second old.
 
@@ -145,5 +149,5 @@ def usage_of(endpoints: Sequence[str], secret: str, *, begin_anew: bool = False)
                     return table.use()
             except (OSError, TableBroken) as error:
                 raise WorkerSilent(f"the table of this slice cannot be read: {error}") from None
-    with Questions(endpoints, secret) as questions:
+    with Questions(endpoints, secret, patience) as questions:
         return questions.usage(begin_anew=begin_anew)

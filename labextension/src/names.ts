@@ -3,7 +3,7 @@
 import { ISessionContext } from '@jupyterlab/apputils';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 
-const WORDS = / — (?:[\d,]+ [MG]iB, .*|the pool is .*)$/;
+const WORDS = /\s— (?:[\d,]+\s[MG]iB, .*|the\spool\sis\s.*)$/;
 
 export function plainName(name: string): string {
   return name.replace(WORDS, '');

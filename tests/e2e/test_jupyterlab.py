@@ -112,6 +112,8 @@ def test_a_size_of_ones_own(server: Server, own_pool: Pool) -> None:
         page.get_by_role("button", name="Start a notebook").click()
         expect(lab.status).to_contain_text("V100 × 0.07 · 0 MiB of 2,293 MiB")
         assert of(own_pool.promised) == 2293 << 20
+        lab.cell("print(6 * 7)")
+        expect(lab.output("42")).to_be_visible()
 
 
 def test_the_first_notebook_runs_and_idling_costs_one_request_in_five_seconds_and_none_when_hidden(

@@ -27,7 +27,7 @@ def test_sixty_kernels_at_once_on_one_v100(
     for kind in ("DATA", "RUNTIME"):
         monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
     kernelspecs.write(kernelspecs.SliceSpec(0.02, wait_seconds=5), tmp_path / "data" / "kernels")
-    asyncio.run(_sixty())
+    asyncio.run(_sixty(own_pool))
 
 
 class One:
@@ -63,16 +63,22 @@ class One:
         await self.manager.shutdown_kernel(now=True)
 
 
-async def _sixty() -> None:
+async def _sixty(pool: Pool) -> None:
     kernels = [One() for _ in range(SIXTY)]
     await asyncio.gather(*(one.start() for one in kernels))
     try:
-        answers = await asyncio.gather(*(one.says(r"CUDA_SUCCESS 655|position (\d+)") for one in kernels))
-        running = [one for one, found in zip(kernels, answers, strict=True) if found[1] is None]
-        waiting = [one for one in kernels if one not in running]
-        assert (len(running), len(waiting)) == (ROOM, SIXTY - ROOM)
-        assert sorted(int(found[1]) for found in answers if found[1]) == list(range(1, SIXTY - ROOM + 1))
-        await asyncio.gather(*(one.end() for one in running[: SIXTY - ROOM]))
-        await asyncio.gather(*(one.says("CUDA_SUCCESS 655") for one in waiting))
+        async with asyncio.timeout(300):
+            while True:
+                leases, waiting = await asyncio.to_thread(pool.leases)
+                live = {lease.key for lease in leases if lease.state == "live"}
+                if len(live) == ROOM and len(waiting) == SIXTY - ROOM:
+                    break
+                await asyncio.sleep(0.5)
+        of = {one.manager.kernel_id: one for one in kernels}
+        await asyncio.gather(*(of[key].says("CUDA_SUCCESS 655") for key in live))
+        assert sorted(one.position for one in waiting) == list(range(1, SIXTY - ROOM + 1))
+        await asyncio.gather(*(of[one.key].says(rf"position {one.position} in") for one in waiting))
+        await asyncio.gather(*(of[key].end() for key in sorted(live)[: SIXTY - ROOM]))
+        await asyncio.gather(*(of[one.key].says("CUDA_SUCCESS 655") for one in waiting))
     finally:
-        await asyncio.gather(*(one.end() for one in kernels[:]), return_exceptions=True)
+        await asyncio.gather(*(one.end() for one in kernels), return_exceptions=True)

@@ -76,9 +76,13 @@ class Server:
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         if self.process is not None:
-            self.process.send_signal(signum)
-            self.process.wait(60)
-            self.process = None
+            process, self.process = self.process, None
+            process.send_signal(signum)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
 
     def __enter__(self) -> Server:
         self.start()

@@ -74,3 +74,11 @@ def test_logos_are_pictures_of_the_right_size(share: float) -> None:
     (length,) = struct.unpack(">I", data[start - 4 : start])
     pixels = zlib.decompress(data[start + 4 : start + 4 + length])
     assert len(pixels) == 32 * (1 + 32 * 4)
+
+
+def test_a_kernelspec_may_ask_on_first_use(jupyter_home: Path) -> None:
+    arguments = ["install", "--user", "--share", "0.3", "--on-first-use", "--wait", "5"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    content = json.loads((jupyter_home / "share/jupyter/kernels/gpu-v100-0.3/kernel.json").read_text())
+    config = content["metadata"]["kernel_provisioner"]["config"]
+    assert config == {"share": 0.3, "model": "V100", "wait_seconds": 5.0, "acquire": "on_first_use"}

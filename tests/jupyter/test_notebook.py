@@ -177,3 +177,59 @@ def test_the_end_of_a_lease_is_told_under_the_latest_cell(
         if message["msg_type"] == "stream":
             seen += message["content"]["text"]
     assert "The slice of this kernel is gone" in seen
+
+
+BUSY = '''
+from cuda.bindings import driver as d
+PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry count(.param .u32 rounds) {
+    .reg .u32 %r<3>; .reg .pred %p;
+    ld.param.u32 %r1, [rounds]; mov.u32 %r2, 0;
+again: add.u32 %r2, %r2, 1; setp.lt.u32 %p, %r2, %r1; @%p bra again; ret;
+}
+"""
+import ctypes, time
+d.cuInit(0); d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1])
+count = d.cuModuleGetFunction(d.cuModuleLoadData(PTX + b"\\0")[1], b"count")[1]
+rounds = 1 << 20
+while True:  # as many as take three seconds here
+    before = time.monotonic()
+    d.cuLaunchKernel(count, 1, 1, 1, 1, 1, 1, 0, 0, ((rounds,), (ctypes.c_uint32,)), 0)
+    result = d.cuCtxSynchronize()[0].name
+    if time.monotonic() - before > 3 or result != "CUDA_SUCCESS": break
+    rounds *= 2
+print(result, d.cuMemAlloc(1024)[0].name)
+'''
+
+
+def test_whoever_only_asks_about_a_slice_and_goes_leaves_no_work_behind(
+    kernel: Callable[..., Kernel], own_pool: Pool
+) -> None:
+    """A worker ends work that its program left; a panel that looks at it every so often is no program."""
+    import asyncio
+    import threading
+
+    from gpukernel.jupyter.keeper import keeper
+    from gpukernel.remoting.questions import Questions
+
+    one = kernel()
+    (shown,) = asyncio.run(keeper().show())
+    (piece,) = shown["lease"]["slices"]
+    done, asked = threading.Event(), []
+
+    def look() -> None:
+        while not done.wait(0.01):
+            with Questions(piece["endpoints"], shown["secret"]) as questions:
+                asked.append(questions.usage())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        assert one.run(BUSY) == "CUDA_SUCCESS CUDA_SUCCESS\n"
+    finally:
+        done.set()
+        looking.join()
+    assert len(asked) > 50

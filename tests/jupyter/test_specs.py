@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -39,7 +40,11 @@ def server(own_pool: Pool, home: Path) -> Iterator[Server]:
 
 def listed(server: Server) -> dict[str, str]:
     specs = server.get("/api/kernelspecs")["kernelspecs"]
-    return {name: spec["spec"]["display_name"] for name, spec in specs.items()}
+    return {name: plain(spec["spec"]["display_name"]) for name, spec in specs.items()}
+
+
+def plain(name: str) -> str:
+    return name.replace("\N{NO-BREAK SPACE}", " ")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +156,7 @@ def test_any_language_runs_on_a_slice(own_pool: Pool, home: Path, monkeypatch: p
         lambda: (s := manager.get_all_specs()) and "free" in s[name]["spec"]["display_name"] and s
     )
     assert re.fullmatch(
-        r"V100 × 0.02 \(My environment\) — 655 MiB, 50 free", specs[name]["spec"]["display_name"]
+        r"V100 × 0.02 \(My environment\) — 655 MiB, 50 free", plain(specs[name]["spec"]["display_name"])
     )
     kernel = KernelManager(kernel_name=name, kernel_spec_manager=manager)
     kernel.start_kernel()
@@ -178,4 +183,17 @@ def test_a_kernelspec_that_somebody_installed_keeps_its_settings(
     manager = GPUKernelSpecManager()
     spec = manager.get_kernel_spec("gpu-v100-0.02")
     assert spec.metadata["kernel_provisioner"]["config"]["wait_seconds"] == 3
-    eventually(lambda: manager.get_kernel_spec("gpu-v100-0.02").display_name.endswith("50 free"))
+    eventually(lambda: plain(manager.get_kernel_spec("gpu-v100-0.02").display_name).endswith("50 free"))
+
+
+def test_a_process_has_one_keeper_whoever_asks_first() -> None:
+    code = (
+        "import threading\nfrom gpukernel.jupyter.keeper import keeper\n"
+        "found, go = [], threading.Barrier(20)\n"
+        "def ask(): go.wait(); found.append(keeper())\n"
+        "threads = [threading.Thread(target=ask) for _ in range(20)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]\n"
+        "print(len({id(one) for one in found}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

@@ -176,9 +176,13 @@ def test_the_place_survives_a_restart_of_the_kernel_and_of_the_pool(
     assert "CUDA_SUCCESS 655\n" in "".join(cell)
 
 
-def test_a_killed_kernel_leaves_the_queue(start: Callable[..., Kernel], own_pool: Pool) -> None:
+def test_a_killed_kernel_leaves_the_queue(
+    start: Callable[..., Kernel], own_pool: Pool, tmp_path: Path
+) -> None:
     _, second = start(1.0, wait=20), start()
     assert len(own_pool.leases()[1]) == 1
+    named = f"gpukernel-{second.manager.kernel_id}.lease"
+    assert [one.stat().st_mode & 0o777 for one in (tmp_path / "runtime").glob(named)] == [0o600]
     second.manager.provisioner.process.kill()
     eventually(lambda: own_pool.leases()[1] == [])
 

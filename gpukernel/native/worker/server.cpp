@@ -142,7 +142,7 @@ void Server::host(std::shared_ptr<Guest> guest) {
         }
         ::eventfd_write(news_, 1);  // whether it goes is watched from now on
         try {
-            Session session(lease_, guest->channel, guest->writing);
+            Session session(lease_, guest->channel, guest->writing, &guest->program);
             {
                 std::lock_guard lock(mutex_);
                 guest->session = &session;
@@ -214,7 +214,8 @@ void Server::show_out_slow_strangers() {
 
 bool Server::somebody_left() {
     std::lock_guard lock(mutex_);
-    return std::any_of(guests_.begin(), guests_.end(), [](auto& guest) { return guest->left.has_value(); });
+    return std::any_of(guests_.begin(), guests_.end(),
+                       [](auto& guest) { return guest->left.has_value() && guest->program; });
 }
 
 // Why the context must go though programs use it, or nothing: work that does not end after its program was

@@ -37,6 +37,7 @@ class Server {
         wire::Channel channel;
         std::mutex writing;
         bool admitted = false;
+        std::atomic<bool> program{false};  // it made a call; questions about the slice are none
         Clock::time_point came = Clock::now();
         Session* session = nullptr;
         uint64_t number = 0;

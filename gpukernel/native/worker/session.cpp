@@ -382,7 +382,10 @@ bool Session::serve_one(Desk& desk) {
 }
 
 void Session::called(bool launch) {
-    if (!std::exchange(is_program_, true)) lease_.enter(this);
+    if (!std::exchange(is_program_, true)) {
+        lease_.enter(this);
+        if (program_) *program_ = true;
+    }
     lease_.call(launch);
 }
 

@@ -45,9 +45,10 @@ enum class Kind : uint8_t {
 
 class Session {
   public:
-    // `writing` is held while an answer goes out, so that no goodbye lands inside one.
-    Session(Lease& lease, wire::Channel& channel, std::mutex& writing)
-        : lease_(lease), channel_(channel), writing_(writing) {}
+    // `writing` is held while an answer goes out, so that no goodbye lands inside one.  `program` becomes
+    // true with the first call: whoever only asks about the slice is none.
+    Session(Lease& lease, wire::Channel& channel, std::mutex& writing, std::atomic<bool>* program = nullptr)
+        : lease_(lease), channel_(channel), writing_(writing), program_(program) {}
     ~Session();
     void serve();  // until the program goes, or breaks the protocol
 
@@ -158,6 +159,7 @@ class Session {
     Lease& lease_;
     wire::Channel& channel_;
     std::mutex& writing_;
+    std::atomic<bool>* const program_;
     // Only the thread that reads:
     std::unordered_map<uint64_t, Entry> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
