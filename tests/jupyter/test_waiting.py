@@ -149,7 +149,9 @@ def test_on_first_use_nothing_is_asked_for_before_cuda_is_used(
     kernel = start(acquire="on_first_use")
     assert kernel.run("print(6 * 7)") == "42\n"
     assert own_pool.leases() == ([], [])
-    assert kernel.run(LOOK) == "CUDA_SUCCESS 655\n"  # and no line about waiting: it did not have to
+    said = kernel.run(LOOK)  # a machine that is busy may need so long that a line is drawn
+    assert said.endswith("CUDA_SUCCESS 655\n")
+    assert "position" not in said
     assert len(own_pool.live()) == 1
 
 
