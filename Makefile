@@ -84,8 +84,12 @@ suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half 
 screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chromium)
 	$(BIN)/python -m docs.screenshots
 
-labextension: $(VENV)/.dev  ## Build labextension/built from its source (needs Node; docs/jupyter.md says why it is committed)
-	cd labextension && npm ci --no-audit --no-fund && npx tsc && rm -rf built && PATH="$(abspath $(BIN)):$$PATH" jupyter-builder build .
+labextension: $(VENV)/.dev labextension/node_modules  ## Build labextension/built from its source (needs Node; docs/jupyter.md says why it is committed)
+	cd labextension && npx tsc && rm -rf built && PATH="$(abspath $(BIN)):$$PATH" jupyter-builder build .
+
+labextension/node_modules: labextension/package-lock.json
+	cd labextension && npm ci --no-audit --no-fund
+	@touch $@
 
 wheel: $(VENV)/.dev  ## Build a wheel into dist/
 	$(BIN)/pip wheel --no-deps -w dist .
