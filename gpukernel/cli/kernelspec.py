@@ -75,7 +75,10 @@ def install(
         _stop("--name and --display-name go with exactly one --share.")
     try:
         policy = "on_first_use" if on_first_use else ""
-        specs = [kernelspecs.SliceSpec(one, model, name, display_name, wait, mode=mode, acquire=policy) for one in shares]
+        specs = [
+            kernelspecs.SliceSpec(one, model, name, display_name, wait, mode=mode, acquire=policy)
+            for one in shares
+        ]
         places = [kernelspecs.write(spec, _kernels(user, prefix)) for spec in specs]
     except kernelspecs.InvalidSpec as error:
         _stop(str(error))
