@@ -32,6 +32,8 @@ class Notices {
     this._slices = slices;
     this._nameOf = nameOf;
     slices.event.connect((_, change) => this._tell(change));
+    // An event that came before this page listened is not told again.
+    slices.changed.connect(() => slices.status.kernels.forEach(kernel => this._tell(kernel)));
   }
 
   private _tell(change: IChange): void {
