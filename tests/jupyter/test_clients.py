@@ -199,4 +199,4 @@ def test_the_notebook_gives_the_same_numbers_over_tcp_as_over_the_unix_socket(
         return {**found, "losses": re.findall("loss .*", said), "pictures": pictures}
 
     assert figures("unix") == figures("tcp")
-    assert [endpoints[0].split(":")[0] for endpoints in used] == ["unix", "tcp"]
+    assert list(dict.fromkeys(endpoints[0].split(":")[0] for endpoints in used)) == ["unix", "tcp"]

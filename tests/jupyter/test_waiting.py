@@ -77,7 +77,7 @@ def start(own_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         kernel.end()
     if own_pool.process is not None and own_pool.process.poll() is None:
         eventually(lambda: own_pool.promised() == 0 and own_pool.leases()[1] == [])
-    assert list((tmp_path / "runtime").glob("*.lease")) == []
+    eventually(lambda: list((tmp_path / "runtime").glob("*.lease")) == [])
 
 
 def read_until(cell: Iterator[str], pattern: str) -> str:
@@ -131,7 +131,8 @@ def test_numba_survives_an_interrupted_wait(start: Callable[..., Kernel]) -> Non
     second.manager.interrupt_kernel()
     assert "KeyboardInterrupt" in "".join(cell)
     first.end()
-    assert second.run(code).endswith("655\n")
+    # For a second after it left the queue a call does not queue again: a cell makes many of them.
+    eventually(lambda: second.run(code).endswith("655\n"))
 
 
 def test_an_interrupt_of_other_work_keeps_the_place(start: Callable[..., Kernel], own_pool: Pool) -> None:

@@ -133,6 +133,8 @@ void Session::end_everything() {
 
 Session::~Session() {
     host_functions_->end();
+    if (hears_of_)
+        hears_of_->end();  // who would have run them is gone, whether or not the server has seen it
     if (!is_program_) return;
     end_everything();
     lease_.leave(this);
