@@ -287,6 +287,7 @@ class Holding:
         """The kernel is over: its lease file goes."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
+            self.file = None  # whatever still changes is written nowhere
 
     async def _queue(self) -> None:
         from gpukernel.pool.errors import PoolError, PoolUnreachable, Refused

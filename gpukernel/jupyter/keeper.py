@@ -164,6 +164,8 @@ class LeaseKeeper:
         if holding.state in ("none", "ended"):
             holding.request = slice_
         holding.starts += 1
+        if holding.file not in (None, lease_file):
+            holding.forget()  # the kernel starts again, with its connection file in another directory
         holding.holder, holding.file = holder, lease_file
         holding.write()
 
