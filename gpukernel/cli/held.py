@@ -19,8 +19,7 @@ import platformdirs
 
 from gpukernel.cli.holding import wanted_slice
 from gpukernel.cli.output import Problem, complain, seconds
-from gpukernel.cli.running import _acquire as acquire
-from gpukernel.cli.running import _program as run_program
+from gpukernel.cli.running import acquire, run_program
 from gpukernel.pool.address import resolve_address
 from gpukernel.pool.client import PoolClient
 from gpukernel.pool.errors import LeaseEnded, PoolError

@@ -26,7 +26,7 @@ from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.remoting.direct import DriverNotFound
 from gpukernel.remoting.environment import program_environment
 
-__all__ = ["run"]
+__all__ = ["acquire", "run", "run_program"]
 
 OVER = "the program ended"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -66,7 +66,7 @@ async def _run(
     command: list[str], request: SliceRequest, holder: Holder, wait: float, longest: float, address: str
 ) -> int:
     async with PoolClient(address) as client:
-        lease = await _acquire(client, request, holder, wait, longest)
+        lease = await acquire(client, request, holder, wait, longest)
         try:
             with tempfile.TemporaryDirectory(prefix="gpukernel-run-") as folder:
                 try:
@@ -74,7 +74,7 @@ async def _run(
                 except (DriverNotFound, OSError) as error:
                     raise Problem(str(error)) from None
                 async with client.keep_alive(lease):
-                    return await _program(command, environment, lambda: client.interrupt(lease.id))
+                    return await run_program(command, environment, lambda: client.interrupt(lease.id))
         finally:
             try:
                 over = await client.release(lease.id, OVER)
@@ -85,7 +85,7 @@ async def _run(
                 complain(f"{error} The slice goes back by itself when its time is over.")
 
 
-async def _acquire(
+async def acquire(
     client: PoolClient,
     request: SliceRequest,
     holder: Holder,
@@ -93,6 +93,13 @@ async def _acquire(
     longest: float,
     ttl: float = 0.0,
 ) -> Lease:
+    """A live lease of `request`; while it waits, the place in the queue is one line on standard error.
+
+    Raises
+    ------
+    PoolError
+        As `PoolClient.acquire` does.
+    """
     shown = False
     terminal = sys.stderr.isatty()
     key = f"run-{uuid.uuid4()}"
@@ -114,9 +121,10 @@ async def _acquire(
     raise PoolError("The pool ended the call without an answer.")
 
 
-async def _program(
+async def run_program(
     command: list[str], environment: dict[str, str], end_work: Callable[[], Awaitable[None]]
 ) -> int:
+    """Run `command` to its end, passing signals on; an interrupt also calls `end_work`.  The program's status, as a shell has it."""
     try:
         process = await asyncio.create_subprocess_exec(*command, env=environment)
     except FileNotFoundError:

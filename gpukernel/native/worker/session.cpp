@@ -121,11 +121,11 @@ void Session::end_everything() {
         }
     }
     handles_.clear(), names_.clear(), linked_.clear();
-    if (lease_.connections == 1) lease_.stages.clear();
     if (lease_.connections == 1) {  // the context is nobody's now: the next program finds it as it was
         for (auto [limit, value] : lease_.usual_limits)
             if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
         lease_.usual_limits.clear();
+        lease_.stages.clear();
     }
     virtual_memory_.end();
     lease_.forget(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });

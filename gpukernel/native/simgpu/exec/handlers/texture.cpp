@@ -58,7 +58,7 @@ inline f32 in_texels(const Texture& t, Addressing& mode, f32 x, u32 n) {
 
 Place nearest(const Texture& t, int dimension, f32 x, u32 n) {
     Addressing mode = t.addressing[dimension];
-    const s64 i = addressed(mode, floor_of((in_texels(t, mode, x, n))), n);
+    const s64 i = addressed(mode, floor_of(in_texels(t, mode, x, n)), n);
     return {i, i, 0};
 }
 Place between(const Texture& t, int dimension, f32 x, u32 n) {
@@ -165,7 +165,7 @@ Bits cube_texel(const Texture& t, const TextureLevel& l, s64 i, s64 j, u32 cube,
         const f32 size = static_cast<f32>(n);
         const Face f = beyond(face, (static_cast<f32>(i) + 0.5f) / size, (static_cast<f32>(j) + 0.5f) / size);
         face = f.number;
-        i = floor_of((f.s * size)), j = floor_of((f.t * size));
+        i = floor_of(f.s * size), j = floor_of(f.t * size);
     }
     return texel(t, l, clamped(i, n), clamped(j, n), s64(cube) * 6 + face);
 }
@@ -219,7 +219,7 @@ Bits sample_level(const Texture& t, const TextureLevel& l, const TexturePlan& pl
         const f32 n = static_cast<f32>(l.width);
         auto one = [&](const s64* at) { return cube_texel(t, l, at[0], at[1], cube, f.number); };
         if (!filter) {
-            const s64 at[2] = {floor_of((f.s * n)), floor_of((f.t * n))};
+            const s64 at[2] = {floor_of(f.s * n), floor_of(f.t * n)};
             return cube_texel(t, l, clamped(at[0], l.width), clamped(at[1], l.width), cube, f.number);
         }
         Place p[2];
@@ -265,7 +265,7 @@ Bits gather(const Texture& t, const TexturePlan& plan, const Coordinates& c) {
         const Face f = face_of(c.at[0], c.at[1], c.at[2]);
         const u32 cube = plan.layered ? static_cast<u32>(clamped(c.layer, l.depth / 6)) : 0;
         const f32 n = static_cast<f32>(l.width);
-        const s64 i = floor_of((f.s * n - 0.5f)), j = floor_of((f.t * n - 0.5f));
+        const s64 i = floor_of(f.s * n - 0.5f), j = floor_of(f.t * n - 0.5f);
         texels[0] = cube_texel(t, l, i, j + 1, cube, f.number);
         texels[1] = cube_texel(t, l, i + 1, j + 1, cube, f.number);
         texels[2] = cube_texel(t, l, i + 1, j, cube, f.number);
