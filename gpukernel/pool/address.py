@@ -10,7 +10,10 @@ import platformdirs
 
 from gpukernel.pool.errors import PoolError
 
-__all__ = ["resolve_address", "resolve_state", "resolve_token", "short_directory", "socket_path"]
+__all__ = ["ON_BEHALF", "resolve_address", "resolve_state", "resolve_token", "short_directory", "socket_path"]
+
+ON_BEHALF = "gpukernel-on-behalf-bin"
+"""The header with the name, in UTF-8, of the person that a call is made for; from those who may speak for others."""
 
 _LONGEST_SOCKET_DIRECTORY = 60  # of the 107 characters that a unix socket's path may have
 
@@ -70,8 +73,9 @@ def resolve_address(explicit: str | None = None, state: Path | None = None) -> s
 
 
 def resolve_token(address: str, explicit: str | None = None) -> str:
-    """The token for `address`: `explicit`, else the file that ``GPUKERNEL_POOL_TOKEN_FILE`` names; none for a unix socket."""
-    if explicit or address.startswith("unix:"):
+    """The token for `address`: `explicit`, else ``GPUKERNEL_POOL_TOKEN``, which a JupyterHub sets for its servers, else what the
+    file that ``GPUKERNEL_POOL_TOKEN_FILE`` names holds; that last one not for a unix socket, where the account says who one is."""
+    if explicit or (explicit := os.environ.get("GPUKERNEL_POOL_TOKEN", "")) or address.startswith("unix:"):
         return explicit or ""
     path = os.environ.get("GPUKERNEL_POOL_TOKEN_FILE", "")
     if not path:

@@ -211,8 +211,7 @@ def _lines(rules: Rules, standings: list[Standing]) -> Iterator[Any]:
             yield from _bounds(str(subject), bounds, standing.get(account, Standing(account, bounds)))
     for account, found in sorted(standing.items()):
         if account.kind == "member" and found.leases:
-            course = rules.courses.get(account.course)
-            role = (course.members.get(account.person) or course.members.get("*", "")) if course else ""
+            role = rules.role_in(account.course, account.person)
             yield from _bounds(f"{role or 'member'}:{account.course} {account.person}", found.bounds, found)
 
 
@@ -239,6 +238,5 @@ def _sees(caller: Caller, rules: Rules, line: Any) -> bool:
     _, _, name = subject.partition(":")
     if subject.startswith("person:"):
         return bool(name == caller.name)
-    course = rules.courses.get(name)
-    member = course is not None and (caller.name in course.members or "*" in course.members)
-    return rules.instructs(caller.name, name) or (member and person in ("", caller.name))
+    role = rules.role_in(name, caller.name)
+    return role == "instructor" or (bool(role) and person in ("", caller.name))

@@ -66,6 +66,7 @@ class _Waiter:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: str = ""
     replaced: bool = False
+    given_up: str = ""  # why nobody waits for it any more
 
 
 class Broker:
@@ -119,6 +120,8 @@ class Broker:
                 waiter.changed.clear()
                 if waiter.replaced:
                     raise Refused("replaced", "The same request was made again elsewhere.")
+                if waiter.given_up:
+                    raise Refused("ended", f"The request was given up: {waiter.given_up}.")
                 if waiter.lease_id:
                     lease = self._store.lease(waiter.lease_id)
                     if lease is None or lease.state in ("ending", "ended"):
@@ -374,6 +377,21 @@ class Broker:
         self.pump()
         self._tell_all()
         self.on_change()
+
+    def end_server(self, person: str, server: str, reason: str) -> int:
+        """End what a single-user server holds and waits for; returns how many leases."""
+        held = self._store.living_of(person, server)
+        for entry in self._line.order():
+            if entry.holder.person == person and entry.holder.server == server:
+                self._line.give_up(entry.key)
+                if waiter := self._waiters.get(entry.key):
+                    waiter.given_up = reason
+                    waiter.changed.set()
+        for lease_id in held:
+            self.end(lease_id, reason)
+        self.pump()
+        self._tell_all()
+        return len(held)
 
     def held_by(self, key: str) -> str | None:
         """The person who waits or holds a lease with this key."""

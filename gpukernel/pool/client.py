@@ -17,7 +17,7 @@ from gpukernel.pool.forks import grpc  # before the messages import it
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
-from gpukernel.pool.address import resolve_address, resolve_token
+from gpukernel.pool.address import ON_BEHALF, resolve_address, resolve_token
 from gpukernel.pool.errors import LeaseEnded, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 
@@ -42,13 +42,21 @@ class PoolClient:
     address
         As `resolve_address` gives it; None looks where every command looks.
     token
-        Bearer token for a pool over TCP; None reads the file that ``GPUKERNEL_POOL_TOKEN_FILE`` names.
+        Bearer token; None looks where `gpukernel.pool.address.resolve_token` does.
+    on_behalf
+        The person for whom the calls are made, by somebody who may speak for others: they may do what that person may.
     """
 
-    def __init__(self, address: str | None = None, token: str | None = None) -> None:
+    def __init__(
+        self, address: str | None = None, token: str | None = None, *, on_behalf: str | None = None
+    ) -> None:
         self.address = address or resolve_address()
         token = resolve_token(self.address, token)
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata: tuple[tuple[str, str | bytes], ...] = ()
+        if token:
+            self._metadata += (("authorization", f"Bearer {token}"),)
+        if on_behalf is not None:
+            self._metadata += ((ON_BEHALF, on_behalf.encode()),)
 
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)

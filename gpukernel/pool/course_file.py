@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import pydantic
 import yaml
 
+from gpukernel.pool.course import STARTS, Course, Offered, Profile
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import EVERYBODY, Bounds, Subject, check_bounds
-from gpukernel.pool.rules import Course, Rules
+from gpukernel.pool.rules import Rules
 
 __all__ = ["BOUNDS", "parse_bound", "read_courses", "write_courses"]
 
@@ -108,7 +109,43 @@ class Limits(_Strict):
         return Bounds(**{ours: getattr(self, name) for name, ours in BOUNDS.items()})
 
 
-class CourseEntry(_Strict):
+def _offered(value: Any) -> Any:
+    return value if isinstance(value, Offered) else Offered.parse(f"{value}")
+
+
+def _start(value: str) -> str:
+    if value not in STARTS:
+        raise ValueError("a slice is asked for at_start or on_first_use")
+    return value
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/") or not value.isprintable() or len(value) > 1024:
+        raise ValueError("write the whole path of a file or folder, from /")
+    return value
+
+
+_Few = pydantic.Field(max_length=100)
+
+
+class ProfileEntry(_Strict):
+    """What a course offers; see `gpukernel.pool.course`."""
+
+    term: str = pydantic.Field("", max_length=64)
+    groups: Annotated[list[_Person], _Few] = []
+    instructor_groups: Annotated[list[_Person], _Few] = []
+    offers: Annotated[list[Annotated[Any, pydantic.BeforeValidator(_offered)]], _Few] = []
+    environments: Annotated[list[_Person], _Few] = []
+    start: Annotated[str, pydantic.AfterValidator(_start)] = ""
+    notebooks: Annotated[list[Annotated[str, pydantic.AfterValidator(_path)]], _Few] = []
+
+    def profile(self) -> Profile:
+        values: dict[str, Any] = {name: getattr(self, name) for name in ProfileEntry.model_fields}
+        values |= {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
+        return Profile(**values)
+
+
+class CourseEntry(ProfileEntry):
     title: str = pydantic.Field("", max_length=256)
     weight: float = pydantic.Field(1.0, gt=0, le=1e6, allow_inf_nan=False)
     instructors: list[_Person] = []
@@ -260,7 +297,7 @@ def _rules(file: CoursesFile) -> Rules:
     courses = {}
     for name, entry in file.courses.items():
         members = dict.fromkeys(entry.students, "student") | dict.fromkeys(entry.instructors, "instructor")
-        courses[name] = Course(name, entry.title, entry.weight, members)
+        courses[name] = Course(name, entry.title, entry.weight, members, entry.profile())
         add(Subject("course", course=name), entry.quota)
         add(Subject("student", course=name), entry.each_student)
         add(Subject("instructor", course=name), entry.each_instructor)
@@ -293,6 +330,7 @@ def write_courses(rules: Rules) -> str:
     for name, course in sorted(rules.courses.items()):
         entry: dict[str, Any] = {"title": course.title} if course.title else {}
         entry["weight"] = _plain(course.weight)
+        entry |= course.profile.plain()
         entry["instructors"] = sorted(p for p, role in course.members.items() if role == "instructor")
         students = sorted(p for p, role in course.members.items() if role == "student")
         entry["students"] = EVERYBODY if students == [EVERYBODY] else students

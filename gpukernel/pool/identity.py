@@ -1,8 +1,9 @@
 """Who is asking, and what they may do.
 
-Over the unix socket the kernel says who: the account at the other end (``SO_PEERCRED``).  Over TCP a token says it.  Nobody is
-believed what they say of themselves, except callers who may speak for others: the pool's own account, root, and tokens with
-the scope ``service`` or ``admin``.
+A token says it; over the unix socket, where none is brought, the kernel does: the account at the other end
+(``SO_PEERCRED``).  Nobody is believed what they say of themselves, except callers who may speak for others: the pool's own
+account, root, and tokens with the scope ``service`` or ``admin``.  They may also ask on behalf of a person, and are then
+allowed what that person is.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "create_token",
     "list_tokens",
     "revoke_token",
+    "token_hash",
 ]
 
 SCOPES = ("person", "service", "agent", "admin")
@@ -50,11 +52,15 @@ class Caller:
         ``agent``: a GPU server.  ``admin``: everything.
     uid
         The account of this machine at the other end; None where the call came over TCP.
+    course, server
+        What the token is bound to: the leases that are asked for with it are for this course and this server of the person.
     """
 
     name: str
     scope: str
     uid: int | None = None
+    course: str = ""
+    server: str = ""
 
     @property
     def administers(self) -> bool:
@@ -74,7 +80,18 @@ class Caller:
 
     def holder(self, claimed: Holder) -> Holder:
         """The holder of what this caller asks for."""
-        return claimed if self.speaks_for_others else replace(claimed, person=self.name)
+        if self.speaks_for_others:
+            return claimed
+        return replace(
+            claimed,
+            person=self.name,
+            course=self.course or claimed.course,
+            server=self.server or claimed.server,
+        )
+
+    def on_behalf(self, person: str) -> Caller | None:
+        """This person, as far as the caller may say so."""
+        return Caller(person, "person") if self.speaks_for_others else None
 
     def request(self, claimed: SliceRequest) -> SliceRequest:
         """What this caller asks for: programs in direct mode run as the account that asks, where that is known."""
@@ -133,17 +150,20 @@ class Identity:
             The header of that name, empty where there was none.
         """
         uid = self._accounts.get(peer)
-        if uid is not None:
-            return Caller(account_name(uid), "admin" if uid in (0, os.geteuid()) else "person", uid)
-        if peer.startswith("unix"):
+        if peer.startswith("unix") and uid is None:
             return None
+        if not authorization:
+            if uid is None:
+                return None
+            return Caller(account_name(uid), "admin" if uid in (0, os.geteuid()) else "person", uid)
         kind, _, token = authorization.partition(" ")
         if kind != "Bearer" or not token:
             return None
         for scope, known in self._files.items():
             if hmac.compare_digest(token.encode(), known.encode()):
                 return Caller(f"{scope} token", scope)
-        return self._known_token(token, now)
+        found = self._known_token(token, now)
+        return found and replace(found, uid=uid)
 
     def _known_token(self, token: str, now: float) -> Caller | None:
         identifier, _, _ = token.partition(".")
@@ -151,11 +171,11 @@ class Identity:
             return None
         with self._store.reader.connect() as db:
             row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
-        if row is None or not hmac.compare_digest(row.hash, _hash(token)):
+        if row is None or not hmac.compare_digest(row.hash, token_hash(token)):
             return None
         if row.revoked is not None or (row.expires is not None and row.expires <= now):
             return None
-        return Caller(row.person or row.name, row.scope)
+        return Caller(row.person or row.name, row.scope, None, row.course, row.server)
 
 
 @dataclass(frozen=True)
@@ -171,7 +191,8 @@ class Token:
     revoked: float = 0.0
 
 
-def _hash(token: str) -> str:
+def token_hash(token: str) -> str:
+    """What the pool keeps of a token."""
     # 256 random bits need no slow hash.
     return hashlib.sha256(token.encode()).hexdigest()
 
@@ -206,7 +227,7 @@ def create_token(
     with store.deciding() as (db, _):
         values = {
             "id": identifier,
-            "hash": _hash(text),
+            "hash": token_hash(text),
             "name": name,
             "person": person,
             "scope": scope,

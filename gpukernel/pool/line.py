@@ -208,6 +208,13 @@ class Line:
                 self._drop(db, [key])
         self._sort_again()
 
+    def give_up(self, key: str) -> None:
+        """The request goes, whichever process holds its call."""
+        with self._store.deciding() as (db, row):
+            self._refresh(db, row.line_version)
+            self._drop(db, [key])
+        self._sort_again()
+
     def still_here(self, keys: Iterable[str], now: float) -> None:
         """Somebody waits for these here; those for whom nobody has for long go."""
         mine = list(keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Device", "Holder", "Lease", "Queued", "Slice", "SliceRequest", "Usage", "Waiting"]
+__all__ = ["Chance", "Device", "Holder", "Lease", "Queued", "Slice", "SliceRequest", "Usage", "Waiting"]
 
 
 @dataclass(frozen=True)
@@ -133,3 +133,31 @@ class Waiting:
     since: float
     estimate_seconds: float = -1.0
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The prospects of one size.
+
+    Attributes
+    ----------
+    state
+        ``free``: at once; ``wait``: later; ``refused``: never, as quotas and devices are.
+    memory_bytes
+        Of one such slice on the smallest such device.
+    free
+        How many such slices there is room for.
+    waiting
+        How many requests wait for the same devices.
+    wait_seconds
+        At most, where promised ends of leases or a new quota period tell; negative: not known.
+    sentence
+        Why not at once.
+    """
+
+    state: str
+    memory_bytes: int = 0
+    free: int = 0
+    waiting: int = 0
+    wait_seconds: float = -1.0
+    sentence: str = ""

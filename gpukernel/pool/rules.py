@@ -13,24 +13,15 @@ from dataclasses import dataclass, field, replace
 import sqlalchemy as sa
 
 from gpukernel.pool import schema
+from gpukernel.pool.course import Course, Profile
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import EVERYBODY, Account, Bounds, Subject, millionths
 
-__all__ = ["Course", "Rules", "load_rules", "note", "write_rules"]
+__all__ = ["Course", "Rules", "load_rules", "note", "write_groups", "write_rules"]
 
 MIB = 2**20
 _BOUNDS = tuple(Bounds.__dataclass_fields__)
 _OPEN = Bounds()
-
-
-@dataclass(frozen=True)
-class Course:
-    """`weight` is the course's part of the pool where several wait; `members` says who has which role."""
-
-    name: str
-    title: str = ""
-    weight: float = 1.0
-    members: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,6 +31,21 @@ class Rules:
     courses: Mapping[str, Course] = field(default_factory=dict)
     quotas: Mapping[Subject, Bounds] = field(default_factory=dict)
     term_begins: float = 0.0
+    groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def role_in(self, course: str, person: str) -> str:
+        """The person's role in a course, by name, by group, or as everybody; empty for those who are not in it."""
+        known = self.courses.get(course)
+        if known is None:
+            return ""
+        if own := known.members.get(person):
+            return own
+        groups = self.groups.get(person, frozenset())
+        if groups.intersection(known.profile.instructor_groups):
+            return "instructor"
+        if groups.intersection(known.profile.groups):
+            return "student"
+        return known.members.get(EVERYBODY, "")
 
     def role(self, course: str, person: str) -> str:
         """The person's role in a course; empty without a course, or where there are no courses at all.
@@ -54,15 +60,14 @@ class Rules:
         known = self.courses.get(course)
         if known is None:
             raise Refused("no_such_course", f"There is no course {course[:60]}.")
-        role = known.members.get(person) or known.members.get(EVERYBODY)
-        if role is None:
+        role = self.role_in(course, person)
+        if not role:
             raise Refused("not_a_member", f"{person} is not in course {course}; ask its instructor.")
         return role
 
     def instructs(self, person: str, course: str) -> bool:
-        """Whether the person is an instructor of the course, by name."""
-        known = self.courses.get(course)
-        return known is not None and known.members.get(person) == "instructor"
+        """Whether the person is an instructor of the course."""
+        return self.role_in(course, person) == "instructor"
 
     def weight(self, course: str) -> float:
         """The course's weight; 1 for those that nobody has written down."""
@@ -80,9 +85,7 @@ class Rules:
 
     def account_bounds(self, account: Account) -> Bounds:
         """As `bounds`, with the role that the member has now."""
-        role = ""
-        if account.kind == "member" and (course := self.courses.get(account.course)):
-            role = course.members.get(account.person) or course.members.get(EVERYBODY, "")
+        role = self.role_in(account.course, account.person) if account.kind == "member" else ""
         return self.bounds(account, role)
 
     def longest(self, accounts: Iterable[Account], role: str, asked: float = 0.0) -> float | None:
@@ -106,7 +109,9 @@ def load_rules(db: sa.Connection) -> Rules:
     for row in db.execute(sa.select(schema.members)):
         members.setdefault(row.course, {})[row.person] = row.role
     courses = {
-        row.name: Course(row.name, row.title, row.weight, members.get(row.name, {}))
+        row.name: Course(
+            row.name, row.title, row.weight, members.get(row.name, {}), Profile.load(row.profile)
+        )
         for row in db.execute(sa.select(schema.courses).order_by(schema.courses.c.name))
     }
     quotas = {
@@ -114,7 +119,24 @@ def load_rules(db: sa.Connection) -> Rules:
         for row in db.execute(sa.select(schema.quotas))
     }
     begins = db.execute(sa.select(schema.ledger.c.term_begins)).scalar_one()
-    return Rules(courses, quotas, begins)
+    groups: dict[str, set[str]] = {}
+    for row in db.execute(sa.select(schema.groups)):
+        groups.setdefault(row.person, set()).add(row.name)
+    return Rules(courses, quotas, begins, {person: frozenset(names) for person, names in groups.items()})
+
+
+def write_groups(db: sa.Connection, before: Rules, person: str, names: Iterable[str]) -> bool:
+    """The person is in these groups, and in no others; returns whether that is new.  The caller holds the ledger's lock."""
+    now = frozenset(names)
+    if before.groups.get(person, frozenset()) == now:
+        return False
+    db.execute(schema.groups.delete().where(schema.groups.c.person == person))
+    if now:
+        db.execute(schema.groups.insert(), [{"person": person, "name": name} for name in sorted(now)])
+    db.execute(schema.ledger.update().values(rules_version=schema.ledger.c.rules_version + 1))
+    after = replace(before, groups={**before.groups, person: now})
+    _new_ceilings(db, after, schema.accounts.c.person == person)
+    return True
 
 
 def write_rules(db: sa.Connection, before: Rules, after: Rules, who: str, now: float) -> list[str]:
@@ -123,6 +145,7 @@ def write_rules(db: sa.Connection, before: Rules, after: Rules, who: str, now: f
     The caller holds the ledger's lock.  Leases that are above a lowered quota stay; nothing more is granted until they end.
     """
     changes: list[str] = []
+    after = replace(after, groups=before.groups)  # those are JupyterHub's to say
 
     def changed(action: str, subject: str, old: object, new: object) -> None:
         note(db, now, who, action, subject, _text(old), _text(new))
@@ -136,7 +159,7 @@ def write_rules(db: sa.Connection, before: Rules, after: Rules, who: str, now: f
             db.execute(schema.members.delete().where(schema.members.c.course == name))
             db.execute(schema.courses.delete().where(schema.courses.c.name == name))
         else:
-            values = {"title": new.title, "weight": new.weight}
+            values = {"title": new.title, "weight": new.weight, "profile": new.profile.dump()}
             if old is None:
                 db.execute(schema.courses.insert().values(name=name, **values))
             else:
@@ -166,10 +189,10 @@ def write_rules(db: sa.Connection, before: Rules, after: Rules, who: str, now: f
     return changes
 
 
-def _new_ceilings(db: sa.Connection, rules: Rules) -> None:
+def _new_ceilings(db: sa.Connection, rules: Rules, *whose: sa.ColumnElement[bool]) -> None:
     table = schema.accounts
     updates = []
-    for row in db.execute(sa.select(table)):
+    for row in db.execute(sa.select(table).where(*whose)):
         bounds = rules.account_bounds(Account(row.kind, row.course, row.person))
         updates.append(
             {"k": row.kind, "c": row.course, "p": row.person}
@@ -210,6 +233,6 @@ def _text(value: object) -> str:
     if isinstance(value, Bounds):
         return json.dumps(value.given())
     if isinstance(value, Course):
-        plain = replace(value, members=dict(value.members))
-        return json.dumps({"title": plain.title, "weight": plain.weight, "members": dict(plain.members)})
+        plain = {"title": value.title, "weight": value.weight, "members": dict(value.members)}
+        return json.dumps(plain | value.profile.plain(), ensure_ascii=False)
     return "" if value is None else str(value)

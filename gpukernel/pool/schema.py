@@ -26,6 +26,7 @@ __all__ = [
     "audit",
     "courses",
     "devices",
+    "groups",
     "leases",
     "ledger",
     "members",
@@ -171,6 +172,7 @@ courses = Table(
     Column("name", String, primary_key=True),
     Column("title", String, nullable=False, server_default=""),
     Column("weight", Float, nullable=False, server_default="1"),
+    Column("profile", String, nullable=False, server_default=""),  # JSON: `gpukernel.pool.course`
     CheckConstraint("weight > 0", name="some_weight"),
 )
 
@@ -181,6 +183,14 @@ members = Table(
     Column("person", String, primary_key=True),  # "*": everybody
     Column("role", String, nullable=False),
     CheckConstraint("role IN ('student', 'instructor')", name="known_role"),
+)
+
+# What JupyterHub last said of the people who use it.
+groups = Table(
+    "groups",
+    metadata,
+    Column("person", String, primary_key=True),
+    Column("name", String, primary_key=True),
 )
 
 # The bounds of one subject; NULL leaves that figure to the other levels.
@@ -276,6 +286,9 @@ tokens = Table(
     Column("created", Float, nullable=False),
     Column("expires", Float, nullable=True),
     Column("revoked", Float, nullable=True),
+    # Where they are not empty, whoever has the token asks for this course, and as this server of the person.
+    Column("course", String, nullable=False, server_default=""),
+    Column("server", String, nullable=False, server_default=""),
 )
 
 audit = Table(

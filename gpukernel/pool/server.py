@@ -7,13 +7,14 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
 import gpukernel.pool.proto.admin_pb2_grpc as admin_rpc
+import gpukernel.pool.proto.hub_pb2_grpc as hub_rpc
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool.address import socket_path
 from gpukernel.pool.administration import AdministrationService
@@ -21,6 +22,7 @@ from gpukernel.pool.beside import listen_to_others
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.door import open_door
 from gpukernel.pool.errors import PoolError
+from gpukernel.pool.hub import HubService
 from gpukernel.pool.identity import Identity
 from gpukernel.pool.metrics import serve_metrics
 from gpukernel.pool.service import AgentsService, PoolService
@@ -108,7 +110,12 @@ async def serve(
         identity = Identity(store, tokens)
         broker = Broker(store)
         agents = AgentsService(broker, identity)
-        services = (PoolService(broker, identity), agents, AdministrationService(broker, store, identity))
+        services = (
+            (rpc.add_PoolServicer_to_server, PoolService(broker, identity)),
+            (rpc.add_AgentsServicer_to_server, agents),
+            (admin_rpc.add_AdministrationServicer_to_server, AdministrationService(broker, store, identity)),
+            (hub_rpc.add_HubServicer_to_server, HubService(broker, store, identity)),
+        )
         path, behind = socket_path(state), socket_path(state).with_name("inner.sock")
         behind.unlink(missing_ok=True)
         before = os.umask(0o177)
@@ -140,12 +147,10 @@ async def serve(
             store.close()
 
 
-def _server(services: tuple[Any, Any, Any], address: str) -> grpc.aio.Server:
+def _server(services: Iterable[tuple[Callable[..., None], Any]], address: str) -> grpc.aio.Server:
     server = grpc.aio.server(options=_OPTIONS)
-    pool, agents, administration = services
-    rpc.add_PoolServicer_to_server(pool, server)  # type: ignore[no-untyped-call]
-    rpc.add_AgentsServicer_to_server(agents, server)  # type: ignore[no-untyped-call]
-    admin_rpc.add_AdministrationServicer_to_server(administration, server)  # type: ignore[no-untyped-call]
+    for add, service in services:
+        add(service, server)
     try:
         port = server.add_insecure_port(address)
     except RuntimeError:

@@ -15,6 +15,7 @@ import grpc.aio
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
+from gpukernel.pool.address import ON_BEHALF
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.identity import Caller, Identity
@@ -33,6 +34,14 @@ async def known_caller(identity: Identity, context: Any) -> Caller:
     if caller is None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
     assert caller is not None
+    if (person := metadata.get(ON_BEHALF)) is not None:
+        name = person.decode(errors="replace") if isinstance(person, bytes) else ""
+        behalf = caller.on_behalf(name) if name else None
+        if behalf is None:
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"{caller.name} may not ask on behalf of others."
+            )
+        return behalf  # type: ignore[return-value]
     return caller
 
 
@@ -111,7 +120,8 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         return pb.InterruptReply(lease=self._message(self._broker.interrupt(request.lease_id)))
 
     async def Resize(self, request: Any, context: Any) -> Any:
-        await self._lease(request.lease_id, context)
+        rules = self._broker.rules()
+        await self._lease(request.lease_id, context, lambda caller, lease: caller.may_end(lease, rules))
         try:
             lease = await self._broker.resize(request.lease_id, messages.request_from(request.slice))
         except Refused as refusal:

@@ -621,6 +621,12 @@ class Store:
                 return self.living(keys, db)
         return {row.key: (row.id, row.state) for row in db.execute(_OF_KEYS, {"keys": list(keys)})}
 
+    def living_of(self, person: str, server: str) -> list[str]:
+        """The leases that a single-user server of a person holds."""
+        query = sa.select(leases.c.id).where(_LIVING, leases.c.person == person, leases.c.server == server)
+        with self.reader.connect() as db:
+            return list(db.execute(query).scalars())
+
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
         found = self._leases(leases.c.state != "ended")

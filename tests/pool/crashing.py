@@ -27,11 +27,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 
 from gpukernel.pool import schema
+from gpukernel.pool.course import Course
 from gpukernel.pool.database import open_database
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Holder, Lease, SliceRequest, Usage
 from gpukernel.pool.quota import Bounds
-from gpukernel.pool.rules import Course
 from gpukernel.pool.store import Store
 from tests.pool.books import check_books
 from tests.pool.world import START, Agent, World

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpukernel.pool.course import Course
 from gpukernel.pool.course_file import BOUNDS, parse_bound, read_courses, write_courses
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import Bounds, Subject
-from gpukernel.pool.rules import Course, Rules
+from gpukernel.pool.rules import Rules
 
 WHOLE = """\
 term_begins: 2026-09-01

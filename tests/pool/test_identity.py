@@ -18,10 +18,11 @@ import pytest
 from gpukernel.pool.address import socket_path
 from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.client import PoolClient
+from gpukernel.pool.course import Course
 from gpukernel.pool.errors import LeaseEnded, PoolError, Refused
 from gpukernel.pool.identity import Caller
 from gpukernel.pool.model import Holder, Lease, SliceRequest
-from gpukernel.pool.rules import Course, Rules
+from gpukernel.pool.rules import Rules
 from gpukernel.pool.server import RunningPool, serve
 from tests.pool.world import Agent
 

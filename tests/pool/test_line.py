@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpukernel.pool.course import Course
 from gpukernel.pool.fairness import Profile, fair_order, promise
 from gpukernel.pool.line import ABSENT, KEEP_PLACE
 from gpukernel.pool.model import Holder, Lease, Queued
 from gpukernel.pool.quota import Bounds
-from gpukernel.pool.rules import Course
 from tests.pool.world import Agent, World, story
 
 # --- the order ---

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from gpukernel.pool.course import Course
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.metrics import exposition, serve_metrics
 from gpukernel.pool.model import Holder, Queued, Usage
 from gpukernel.pool.quota import Bounds
-from gpukernel.pool.rules import Course
 from tests.pool.world import GIB, World, story
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "gpukernel.json"

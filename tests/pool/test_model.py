@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gpukernel.pool import schema
 from gpukernel.pool.broker import Broker
+from gpukernel.pool.course import Course
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Holder, Lease, SliceRequest, Usage
 from gpukernel.pool.quota import Bounds
-from gpukernel.pool.rules import Course
 from gpukernel.pool.store import Store
 from tests.pool.books import check_books, naive_order
 from tests.pool.world import START, Agent, World

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from gpukernel.pool import accounts, schema
+from gpukernel.pool.course import Course
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Holder, Lease, Queued
 from gpukernel.pool.quota import (
@@ -24,7 +25,6 @@ from gpukernel.pool.quota import (
     period_start,
     refusal,
 )
-from gpukernel.pool.rules import Course
 from tests.pool.world import START, World, story
 
 MIB = 2**20

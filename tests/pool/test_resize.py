@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from gpukernel.pool import accounts, resizing
 from gpukernel.pool.broker import Broker
+from gpukernel.pool.course import Course
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.history import held_between
 from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.quota import Account, Bounds, Standing
-from gpukernel.pool.rules import Course
 from gpukernel.pool.store import Store
 from tests.pool.world import GIB, START, Agent, World, story
 

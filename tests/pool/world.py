@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from gpukernel.pool.broker import Broker
+from gpukernel.pool.course import Course
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.quota import Bounds, Subject
-from gpukernel.pool.rules import Course, Rules, write_rules
+from gpukernel.pool.rules import Rules, write_rules
 from gpukernel.pool.store import Store
 
 GIB = 2**30

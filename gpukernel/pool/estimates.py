@@ -1,0 +1,113 @@
+"""What somebody would get now, told before they choose.  A promise of nothing: what is free may be taken a moment later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+
+from gpukernel.pool import accounts, schema
+from gpukernel.pool.errors import Refused
+from gpukernel.pool.fairness import Profile, promise
+from gpukernel.pool.line import DEVICES_FOR_A_PROMISE, ENDS_FOR_A_PROMISE, claim_on
+from gpukernel.pool.model import Chance, SliceRequest, Waiting
+from gpukernel.pool.placement import DeviceClass, check_request, matching, slice_bytes
+from gpukernel.pool.quota import never, refusal
+from gpukernel.pool.rules import Rules
+from gpukernel.pool.store import Store
+
+__all__ = ["chances"]
+
+
+def chances(
+    store: Store,
+    rules: Rules,
+    person: str,
+    course: str,
+    requests: Sequence[SliceRequest],
+    queue: Iterable[Waiting],
+    now: float,
+) -> list[Chance]:
+    """One for each of `requests` that `person` would make for `course`, in their order.
+
+    Raises
+    ------
+    Refused
+        There is no such course, or the person is not in it.
+    """
+    role = rules.role(course, person)
+    levels = accounts.accounts_of(person, course)
+    waiting = [one for one in queue if not one.reason]  # others wait for quotas, not for devices
+    kinds = store.classes()
+    with store.reader.connect() as db:
+        standings = accounts.standings(db, rules, levels, dict.fromkeys(levels, role), now)
+        held = [standings[account] for account in levels]
+        result = []
+        for request in requests:
+            try:
+                check_request(request)
+                fitting = matching(request, kinds)
+            except Refused as no:
+                result.append(Chance("refused", sentence=str(no)))
+                continue
+            size = min(slice_bytes(request, kind) for kind in fitting)
+            free = sum(_room(db, request, kind) for kind in fitting)
+            ahead = [one for one in waiting if _same(one.slice, fitting)]
+            found = Chance("free", size, free, len(ahead))
+            claims = [claim_on(request, kind) for kind in fitting]
+            hopeless = [never(claim, held) for claim in claims]
+            full = [refusal(claim, held, now, rules.term_begins, request.model) for claim in claims]
+            if all(hopeless) and (why := hopeless[-1]) is not None:
+                found = Chance("refused", size, free, len(ahead), sentence=why.sentence)
+            elif all(full) and (why := full[-1]) is not None:
+                seconds = why.until - now if why.until else -1.0
+                found = Chance("wait", size, free, len(ahead), seconds, why.sentence)
+            elif ahead:
+                told = max(one.estimate_seconds for one in ahead)
+                found = Chance("wait", size, free, len(ahead), told, _before(len(ahead)))
+            elif not free:
+                length = rules.longest(levels, role)
+                when = _first_end(store, db, request, fitting, math.inf if length is None else length, now)
+                sentence = f"All {request.model or 'devices'} are in use now."
+                found = Chance("wait", size, 0, 0, when - now if math.isfinite(when) else -1.0, sentence)
+            result.append(found)
+    return result
+
+
+def _before(count: int) -> str:
+    return "One request waits before you." if count == 1 else f"{count} requests wait before you."
+
+
+def _same(request: SliceRequest, kinds: Iterable[DeviceClass]) -> bool:
+    return any(request.model.lower() in kind.name.lower() for kind in kinds)
+
+
+def _room(db: sa.Connection, request: SliceRequest, kind: DeviceClass) -> int:
+    """How many slices fit on the devices of a kind now."""
+    table = schema.devices
+    size = slice_bytes(request, kind)
+    left = table.c.memory_bytes - table.c.promised_bytes
+    query = sa.select(left).where(
+        table.c.name == kind.name,
+        table.c.memory_bytes == kind.memory_bytes,
+        table.c.available,
+        table.c.promised_bytes <= kind.memory_bytes - size,
+    )
+    return sum(int(free) // size for free in db.execute(query).scalars())
+
+
+def _first_end(
+    store: Store,
+    db: sa.Connection,
+    request: SliceRequest,
+    kinds: Iterable[DeviceClass],
+    length: float,
+    now: float,
+) -> float:
+    """When leases that end by themselves leave room; infinite where none does."""
+    devices = [d for kind in kinds for d in store.emptiest(db, kind, DEVICES_FOR_A_PROMISE)]
+    ends = store.ends(db, [d.id for d in devices], ENDS_FOR_A_PROMISE)
+    profiles = [Profile(d.id, d.memory_bytes - d.promised_bytes, list(ends.get(d.id, []))) for d in devices]
+    sizes = {d.id: slice_bytes(request, d) for d in devices}
+    return promise(profiles, sizes, request.devices, length, now)[0]

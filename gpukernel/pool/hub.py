@@ -1,0 +1,200 @@
+"""What a JupyterHub asks: whose servers run, and what people may choose from.
+
+A single-user server has one token, bound to its person, its name and its course.  What it acquires carries all three, whatever the
+code in it says, so closing the server ends exactly that.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import sqlalchemy as sa
+
+import gpukernel.pool.proto.hub_pb2 as pb
+import gpukernel.pool.proto.hub_pb2_grpc as rpc
+from gpukernel.pool.broker import Broker
+from gpukernel.pool.course import Course
+from gpukernel.pool.errors import Refused
+from gpukernel.pool.estimates import chances
+from gpukernel.pool.identity import Caller, Identity, token_hash
+from gpukernel.pool.model import SliceRequest
+from gpukernel.pool.rules import note, write_groups
+from gpukernel.pool.schema import tokens
+from gpukernel.pool.service import known_caller
+from gpukernel.pool.store import Store
+
+__all__ = ["HubService"]
+
+MOST_SIZES = 100
+MOST_GROUPS = 1000
+_OPEN = sa.and_(tokens.c.server != "", tokens.c.revoked.is_(None))
+
+
+class HubService(rpc.HubServicer):  # type: ignore[misc]
+    """Everything here checks who is asking first."""
+
+    def __init__(self, broker: Broker, store: Store, identity: Identity) -> None:
+        self._broker = broker
+        self._store = store
+        self._identity = identity
+
+    async def _caller(self, context: Any, *, for_others: bool = True) -> Caller:
+        caller = await known_caller(self._identity, context)
+        if not caller.asks or (for_others and not caller.speaks_for_others):
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"Only a JupyterHub may do that, not {caller.name}."
+            )
+        return caller
+
+    async def _or_refuse(self, context: Any, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except Refused as refusal:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+
+    async def ListCourses(self, request: Any, context: Any) -> Any:
+        caller, rules = await self._caller(context, for_others=False), self._broker.rules()
+        reply = pb.ListCoursesReply()
+        for name, course in rules.courses.items():
+            role = rules.role_in(name, caller.name) if caller.scope == "person" else ""
+            if role or caller.speaks_for_others:
+                reply.courses.append(_course(course, role, whole=role != "student"))
+        return reply
+
+    async def Estimate(self, request: Any, context: Any) -> Any:
+        caller = await self._caller(context, for_others=False)
+        person = request.person if caller.speaks_for_others and request.person else caller.name
+        course = caller.course or request.course
+
+        def work() -> Any:
+            if len(request.sizes) > MOST_SIZES:
+                raise Refused("invalid", f"{len(request.sizes)} sizes are too many; ask for {MOST_SIZES}.")
+            asked = [SliceRequest(share=size.share, model=size.model) for size in request.sizes]
+            rules, queue, now = self._broker.rules(), self._broker.waiting(), self._broker.now()
+            found = chances(self._store, rules, person, course, asked, queue, now)
+            return pb.EstimateReply(
+                chances=[
+                    pb.Chance(
+                        state=one.state,
+                        memory_bytes=one.memory_bytes,
+                        free=one.free,
+                        waiting=one.waiting,
+                        wait_seconds=one.wait_seconds,
+                        sentence=one.sentence,
+                    )
+                    for one in found
+                ]
+            )
+
+        return await self._or_refuse(context, work)
+
+    async def SetGroups(self, request: Any, context: Any) -> Any:
+        await self._caller(context)
+
+        def work() -> Any:
+            _check_names(request.person)
+            _check_names(*request.groups)
+            if len(request.groups) > MOST_GROUPS:
+                raise Refused("invalid", f"{request.person} is in more than {MOST_GROUPS} groups.")
+            with self._store.deciding() as (db, row):
+                rules = self._store.rules(db, row.rules_version)
+                changed = write_groups(db, rules, request.person, request.groups)
+            if changed:
+                self._broker.rules_changed()
+            return pb.SetGroupsReply()
+
+        return await self._or_refuse(context, work)
+
+    async def OpenServer(self, request: Any, context: Any) -> Any:
+        caller = await self._caller(context)
+        person, server = request.person, request.server
+
+        def work() -> Any:
+            _check_names(person, server)
+            if request.course:
+                self._broker.rules().role(request.course, person)
+            self._close(person, server, "its server was started again", caller.name)
+            identifier = "gpk" + secrets.token_hex(5)
+            text, now = f"{identifier}.{secrets.token_urlsafe(32)}", time.time()
+            with self._store.deciding() as (db, _):
+                values = {
+                    "id": identifier,
+                    "hash": token_hash(text),
+                    "name": f"{person}'s server {server}"[:256],
+                    "person": person,
+                    "scope": "person",
+                    "created": now,
+                    "course": request.course,
+                    "server": server,
+                }
+                db.execute(tokens.insert().values(**values))
+            return pb.OpenServerReply(token=text)
+
+        return await self._or_refuse(context, work)
+
+    async def CloseServer(self, request: Any, context: Any) -> Any:
+        caller = await self._caller(context)
+
+        def work() -> Any:
+            _check_names(request.person, request.server)
+            reason = request.reason[:256] or "its server was stopped"
+            return pb.CloseServerReply(
+                leases=self._close(request.person, request.server, reason, caller.name)
+            )
+
+        return await self._or_refuse(context, work)
+
+    def _close(self, person: str, server: str, reason: str, who: str) -> int:
+        """Take the server's token first, so that nothing is acquired with it afterwards."""
+        now = time.time()
+        whose = sa.and_(tokens.c.person == person, tokens.c.server == server)
+        with self._store.deciding() as (db, _):
+            gone = db.execute(tokens.update().where(_OPEN, whose).values(revoked=now))
+            if gone.rowcount:
+                note(db, now, who, "server", f"{person} {server}", "open", reason)
+        return self._broker.end_server(person, server, reason)
+
+    async def ListServers(self, request: Any, context: Any) -> Any:
+        await self._caller(context)
+        query = sa.select(tokens).where(_OPEN).order_by(tokens.c.created)
+        with self._store.reader.connect() as db:
+            return pb.ListServersReply(
+                servers=[
+                    pb.OpenedServer(
+                        person=row.person, server=row.server, course=row.course, since=row.created
+                    )
+                    for row in db.execute(query)
+                ]
+            )
+
+
+def _check_names(*names: str) -> None:
+    for name in names:
+        if not 1 <= len(name) <= 256 or not name.isprintable():
+            raise Refused(
+                "invalid", "A person, a server and a group have names of 1 to 256 printable characters."
+            )
+
+
+def _course(course: Course, role: str, *, whole: bool) -> Any:
+    profile = course.profile
+    message = pb.Course(
+        name=course.name,
+        title=course.title,
+        role=role,
+        weight=course.weight,
+        term=profile.term,
+        offers=[str(offer) for offer in profile.offers],
+        environments=profile.environments,
+        start=profile.start,
+        notebooks=profile.notebooks,
+    )
+    if whole:
+        message.groups.extend(profile.groups)
+        message.instructor_groups.extend(profile.instructor_groups)
+        message.members.update(course.members)
+    return message
