@@ -18,16 +18,17 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpukernel.jupyter.desk import Desk, request_from
 from gpukernel.jupyter.holding import Holding, SliceUnavailable
+from gpukernel.jupyter.offers import Offer, offers_of, sizes_of
 
 if TYPE_CHECKING:
-    from gpukernel.pool.client import PoolClient
+    from gpukernel.pool.hub_client import HubClient
     from gpukernel.pool.model import Device, Holder, Lease, SliceRequest, Waiting
 
 __all__ = ["GRACE_SECONDS", "LeaseKeeper", "Look", "SliceUnavailable", "keeper"]
@@ -54,7 +55,7 @@ class LeaseKeeper:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._clients: dict[str, PoolClient] = {}
+        self._clients: dict[str, HubClient] = {}
         self._holdings: dict[str, Holding] = {}
         self._watches: dict[str, tuple[int, asyncio.Task[None]]] = {}
         self._desk = Desk(self._holdings.get)
@@ -109,6 +110,10 @@ class LeaseKeeper:
         """The pool's devices, leases and queue; raises `gpukernel.pool.errors.PoolError`."""
         return await self._ask(self._look(address))
 
+    async def offers(self, address: str, course: str, shares: Iterable[float]) -> tuple[Offer, ...]:
+        """What this person may have of the pool, for a course or for none; raises as `look` does."""
+        return await self._ask(self._offers(address, course, shares))
+
     async def end_lease(self, address: str, lease_id: str, reason: str) -> None:
         """End a lease that another server of this person may hold; raises `gpukernel.pool.errors.PoolError`."""
         await self._ask(self._end_lease(address, lease_id, reason))
@@ -122,12 +127,12 @@ class LeaseKeeper:
 
     # --- in the keeper's loop --------------------------------------------------------------------------------
 
-    async def client(self, address: str) -> PoolClient:
+    async def client(self, address: str) -> HubClient:
         """The client of the pool at `address`; it connects again by itself."""
-        from gpukernel.pool.client import PoolClient
+        from gpukernel.pool.hub_client import HubClient
 
         if address not in self._clients:
-            self._clients[address] = await PoolClient(address).__aenter__()
+            self._clients[address] = await HubClient(address).__aenter__()
         return self._clients[address]
 
     def patient(self, key: str) -> bool:
@@ -228,6 +233,14 @@ class LeaseKeeper:
         client = await self.client(address)
         devices, (leases, waiting) = await asyncio.gather(client.devices(), client.leases())
         return Look(devices, leases, waiting)
+
+    async def _offers(self, address: str, course: str, shares: Iterable[float]) -> tuple[Offer, ...]:
+        client = await self.client(address)
+        devices, courses = await asyncio.gather(client.devices(), client.courses())
+        profile = next((known.course.profile for known in courses if known.course.name == course), None)
+        models = [device.name for device in devices if device.available]
+        sizes = sizes_of(models, profile.offers if profile else (), shares)
+        return offers_of(sizes, await client.estimate(course, sizes), profile.start if profile else "")
 
     async def _end_lease(self, address: str, lease_id: str, reason: str) -> None:
         await (await self.client(address)).release(lease_id, reason)

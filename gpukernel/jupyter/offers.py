@@ -11,16 +11,17 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpukernel.jupyter.kernelspecs import STANDARD, figure
 
 if TYPE_CHECKING:
-    from gpukernel.pool.model import Device, Waiting
+    from gpukernel.pool.course import Offered
+    from gpukernel.pool.model import Chance
 
-__all__ = ["Offer", "OfferBook", "Offers", "free_now", "name_of", "offers_of", "short_model"]
+__all__ = ["Offer", "OfferBook", "Offers", "name_of", "offers_of", "short_model", "sizes_of"]
 
 MIB = 2**20
 STANDARD_SHARES = tuple(spec.share for spec in STANDARD)
@@ -53,6 +54,8 @@ class Offer:
         How many such slices the pool could give now; None where that is not known.
     waiting
         How many wait already for a device of this model.
+    start
+        The course's start policy; empty where it has none.
     """
 
     share: float
@@ -60,6 +63,7 @@ class Offer:
     memory_bytes: int = 0
     free: int | None = None
     waiting: int = 0
+    start: str = ""
 
     def words(self) -> str:
         """Behind the name in a launcher."""
@@ -83,36 +87,30 @@ class Offers:
     note: str = ""
 
 
-def free_now(share: float, devices: Iterable[Device]) -> tuple[int, int]:
-    """How many slices of `share` fit into `devices` now, and the bytes of the smallest."""
-    count, least = 0, 0
-    for device in devices:
-        size = max(MIB, int(share * device.memory_bytes) // MIB * MIB)
-        count += (device.memory_bytes - device.promised_bytes) // size
-        least = min(least or size, size)
-    return count, least
+def sizes_of(models: Iterable[str], offered: Sequence[Offered], shares: Iterable[float]) -> list[Offered]:
+    """What to ask the pool about: what a course offers of devices that are there, else each share of each model."""
+    from gpukernel.pool.course import Offered
+
+    if offered:
+        return list(offered)
+    found = sorted({short_model(name) for name in models})
+    return [Offered(share, model) for model in found for share in shares]
 
 
-def offers_of(
-    devices: Iterable[Device], waiting: Iterable[Waiting], shares: Iterable[float] = STANDARD_SHARES
-) -> tuple[Offer, ...]:
-    """Every share of every model among the attached `devices`; a device that others wait for is free for nobody."""
-    models: dict[str, list[Device]] = {}
-    for device in devices:
-        if device.available:
-            models.setdefault(short_model(device.name), []).append(device)
-    queue = list(waiting)
-    found = []
-    for model, of_model in sorted(models.items()):
-        before = sum(
-            not getattr(w, "reason", "")  # a quota holds it back, not this device
-            and any(w.slice.model.lower() in device.name.lower() for device in of_model)
-            for w in queue
+def offers_of(sizes: Iterable[Offered], chances: Iterable[Chance], start: str = "") -> tuple[Offer, ...]:
+    """The sizes that the person may have, now or later; what quotas or devices rule out is no offer."""
+    return tuple(
+        Offer(
+            size.share,
+            size.model,
+            chance.memory_bytes,
+            chance.free if chance.state == "free" else 0,
+            chance.waiting,
+            start,
         )
-        for share in shares:
-            free, size = free_now(share, of_model)
-            found.append(Offer(share, model, size, 0 if before else free, before))
-    return tuple(found)
+        for size, chance in zip(sizes, chances, strict=True)
+        if chance.state != "refused"
+    )
 
 
 class OfferBook:
@@ -121,23 +119,22 @@ class OfferBook:
     Parameters
     ----------
     ask
-        Gives devices and queue, or raises; called in a thread of its own, one at a time.
+        Gives the offers, or raises; called in a thread of its own, one at a time.
     """
 
     def __init__(
         self,
-        ask: Callable[[], tuple[list[Device], list[Waiting]]],
+        ask: Callable[[], tuple[Offer, ...]],
         shares: Iterable[float] = STANDARD_SHARES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask = ask
-        self._shares = tuple(shares)
         self._clock = clock
         self._changed = threading.Condition()
         self._asking = False
         self._answered = 0  # how many questions have come back
         self._told: tuple[Offer, ...] = tuple(
-            Offer(share, spec.model) for spec in STANDARD[:1] for share in self._shares
+            Offer(share, spec.model) for spec in STANDARD[:1] for share in shares
         )
         self._told_at = -float("inf")
         self._failure = ""
@@ -153,8 +150,7 @@ class OfferBook:
     def _refresh(self) -> None:
         told, failure = None, ""
         try:
-            devices, waiting = self._ask()
-            told = offers_of(devices, waiting, self._shares)
+            told = self._ask()
         except Exception as error:  # whatever it was, the launcher says it in its note
             failure = str(error) or type(error).__name__
         with self._changed:

@@ -87,7 +87,9 @@ class GPUSliceProvisioner(LocalProvisioner):
         help="remote: a worker executes the kernel's CUDA calls; direct: the kernel uses a GPU of its own machine itself; "
         "auto: direct where that is possible.",
     ).tag(config=True)
-    course = Unicode("", help="Course that the slice is for, shown in the pool's tables.").tag(config=True)
+    course = Unicode(
+        "", help="Course that the slice is for; empty: GPUKERNEL_COURSE, which a JupyterHub sets."
+    ).tag(config=True)
 
     _key = ""  # of the holding, while there is one
 
@@ -184,7 +186,7 @@ class GPUSliceProvisioner(LocalProvisioner):
         holder = Holder(
             person=os.environ.get("JUPYTERHUB_USER") or getpass.getuser(),
             server=os.environ.get("JUPYTERHUB_SERVER_NAME") or platform.node(),
-            course=self.course,
+            course=self.course or os.environ.get("GPUKERNEL_COURSE", ""),
             description=f"kernel {self.kernel_id[:8]}",
         )
         try:

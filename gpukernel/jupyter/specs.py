@@ -18,7 +18,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
 from traitlets import Dict, Float, Instance, List, Type, Unicode
@@ -28,9 +28,6 @@ from gpukernel.jupyter import logo
 from gpukernel.jupyter.keeper import keeper
 from gpukernel.jupyter.kernelspecs import SliceSpec, figure
 from gpukernel.jupyter.offers import STANDARD_SHARES, Offer, OfferBook, name_of
-
-if TYPE_CHECKING:
-    from gpukernel.pool.model import Device, Waiting
 
 __all__ = ["GPUKernelSpecManager"]
 
@@ -48,6 +45,10 @@ class GPUKernelSpecManager(KernelSpecManager):
     ).tag(config=True)
     shares = List(
         Float(), list(STANDARD_SHARES), help="The sizes to list, as parts of a device's memory."
+    ).tag(config=True)
+    course = Unicode(
+        os.environ.get("GPUKERNEL_COURSE", ""),
+        help="The course that slices are for, whose offers are listed; a JupyterHub sets it.",
     ).tag(config=True)
     bases = List(
         Unicode(),
@@ -81,12 +82,12 @@ class GPUKernelSpecManager(KernelSpecManager):
     def _book_default(self) -> OfferBook:
         return OfferBook(self._ask, self.shares)
 
-    def _ask(self) -> tuple[list[Device], list[Waiting]]:
+    def _ask(self) -> tuple[Offer, ...]:
         from gpukernel.pool.client import resolve_address
 
-        async def ask() -> tuple[list[Device], list[Waiting]]:
-            looked = await asyncio.wait_for(keeper().look(resolve_address(self.pool or None)), ASK_SECONDS)
-            return looked.devices, looked.waiting
+        async def ask() -> tuple[Offer, ...]:
+            address = resolve_address(self.pool or None)
+            return await asyncio.wait_for(keeper().offers(address, self.course, self.shares), ASK_SECONDS)
 
         return asyncio.run(ask())
 
@@ -169,7 +170,8 @@ class GPUKernelSpecManager(KernelSpecManager):
         slugs = {name_of(share, one.model): one.model for one in self.book.read().offers}
         plain = f"gpu-{parts['model']}-{figure(share)}"
         model = slugs.get(plain) or parts["model"].replace("-", " ").upper()
-        return Offer(share, "" if model == "ANY" else model), base
+        start = next((one.start for one in self.book.read().offers), "")
+        return Offer(share, "" if model == "ANY" else model, start=start), base
 
     def _words(self, offer: Offer) -> str:
         words = self._note or offer.words()
@@ -191,6 +193,10 @@ class GPUKernelSpecManager(KernelSpecManager):
         config = {**self.slice_config, "share": offer.share, "model": offer.model}
         if self.pool:
             config.setdefault("pool", self.pool)
+        if self.course:
+            config.setdefault("course", self.course)
+        if offer.start:
+            config.setdefault("acquire", offer.start)
         language = f" ({of_base.display_name})" if base != self.bases[0] else ""
         return self.kernel_spec_class(
             resource_dir=self._logo_directory(offer.share),

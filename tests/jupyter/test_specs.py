@@ -15,9 +15,10 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from gpukernel.jupyter import kernelspecs
-from gpukernel.jupyter.offers import OfferBook, offers_of, short_model
+from gpukernel.jupyter.offers import Offer, OfferBook, offers_of, short_model, sizes_of
 from gpukernel.jupyter.specs import GPUKernelSpecManager
-from gpukernel.pool.model import Device, Holder, SliceRequest, Waiting
+from gpukernel.pool.course import Offered
+from gpukernel.pool.model import Chance, Device
 from tests.conftest import Pool, eventually
 from tests.jupyter.server import Server, pool_environment
 
@@ -63,13 +64,18 @@ def test_a_model_is_called_as_people_call_it_and_found_by_that_name(name: str, s
 
 
 def test_offers_say_how_many_are_free_and_who_would_wait() -> None:
-    half = Device("a/1", "a", 1, V100.name, 32 << 30, promised_bytes=32 << 30)
-    away = Device("b/0", "b", 0, "Tesla T4", 16 << 30, available=False)
-    small, whole = offers_of([V100, half, away], [], [0.02, 1.0])
+    sizes = sizes_of([V100.name, V100.name], (), [0.02, 1.0])
+    assert sizes == [Offered(0.02, "V100"), Offered(1.0, "V100")]
+    small, whole = offers_of(sizes, [Chance("free", 655 << 20, 50), Chance("free", 32 << 30, 1)])
     assert (small.words(), whole.words()) == ("655 MiB, 50 free", "32 GiB, 1 free")
-    waiting = Waiting("k", Holder("anna"), SliceRequest(share=1.0, model="V100"), 1, 0.0)
-    small, whole = offers_of([half], [waiting], [0.02, 1.0])
+    refused = Chance("refused", 32 << 30, 1, sentence="a quota")
+    (small,) = offers_of(sizes, [Chance("wait", 655 << 20, 3, waiting=1), refused])
     assert small.words() == "655 MiB, would wait behind 1"
+    # What a course offers comes in its order, and only that.
+    assert sizes_of([V100.name], (Offered(0.5), Offered(0.1, "V100")), [0.02]) == [
+        Offered(0.5),
+        Offered(0.1, "V100"),
+    ]
 
 
 def test_a_pool_that_is_slow_costs_a_listing_its_patience_and_no_more() -> None:
@@ -77,10 +83,10 @@ def test_a_pool_that_is_slow_costs_a_listing_its_patience_and_no_more() -> None:
 
     asked, answer = threading.Event(), threading.Event()
 
-    def ask() -> tuple[list[Device], list[Waiting]]:
+    def ask() -> tuple[Offer, ...]:
         asked.set()
         answer.wait()
-        return [V100], []
+        return (Offer(0.02, "V100", 655 << 20, 50),)
 
     book = OfferBook(ask, [0.02])
     before = time.monotonic()
