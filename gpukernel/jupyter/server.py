@@ -21,13 +21,16 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 
+from gpukernel.jupyter.handout import hand_out, notebooks_of_course
 from gpukernel.jupyter.holding import SliceUnavailable
 from gpukernel.jupyter.keeper import keeper
 from gpukernel.jupyter.kernelspecs import InvalidSpec
@@ -286,6 +289,8 @@ def _load_jupyter_server_extension(app: Any) -> None:
     from gpukernel.pool.errors import PoolError
 
     manager = _list_offers(app)
+    memory = Path(jupyter_data_dir()) / "gpukernel" / "given.json"
+    hand_out(*notebooks_of_course(), Path(app.root_dir), memory)
     known = _Known(people=tuple({getpass.getuser(), os.environ.get("JUPYTERHUB_USER") or getpass.getuser()}))
     try:
         known.address = resolve_address(manager.pool or None)
