@@ -94,6 +94,14 @@ def _options(
     pass
 
 
+Everybody = Annotated[
+    bool,
+    typer.Option(
+        "--everybody", help="Every account of this machine may ask over the unix socket, each for itself."
+    ),
+]
+
+
 @app.command()
 def up(
     simulate: Simulate = "",
@@ -102,6 +110,7 @@ def up(
     name: Name = "",
     watchdog: Watchdog = 0,
     direct: Direct = False,
+    everybody: Everybody = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a pool and this machine's agent in one process, in the foreground.
@@ -113,19 +122,13 @@ def up(
     """
     from gpukernel.cli import services
 
-    services.up(simulate, state, tcp_host, name, watchdog, direct, verbose)
+    services.up(simulate, state, tcp_host, name, watchdog, direct, everybody, verbose)
 
 
 @app.command()
 def pool(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Also listen on TCP, with tokens.")] = "",
-    everybody: Annotated[
-        bool,
-        typer.Option(
-            "--everybody",
-            help="Every account of this machine may ask over the unix socket, each for itself.",
-        ),
-    ] = False,
+    everybody: Everybody = False,
     metrics: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Serve figures for Prometheus there, under /metrics.")
     ] = "",

@@ -72,6 +72,7 @@ def up(
     name: str,
     watchdog: float,
     direct: bool,
+    everybody: bool,
     verbose: bool,
 ) -> None:
     """Pool and agent in one process; the agent speaks to the pool over its socket like any other."""
@@ -80,7 +81,7 @@ def up(
     directory = resolve_state(state)
 
     async def work() -> None:
-        async with serve(directory) as running:
+        async with serve(directory, everybody=everybody) as running:
             server = Agent(
                 running.address,
                 name or platform.node(),

@@ -94,9 +94,13 @@ class AdminClient(HubClient):
         """Change bounds of one subject; returns what changed."""
         return list((await self._ask("SetQuota", pb.SetQuotaRequest(subject=subject, bounds=bounds))).lines)
 
-    async def import_courses(self, text: str, *, check: bool = False) -> list[str]:
-        """Make the pool's courses and quotas what the file says; returns what changed, or with `check` what would."""
-        return list((await self._ask("ImportCourses", pb.ImportCoursesRequest(yaml=text, check=check))).lines)
+    async def import_courses(self, text: str, *, check: bool = False, once: bool = False) -> list[str]:
+        """Make the pool's courses and quotas what the file says; returns what changed, or with `check` what would.
+
+        With `once` nothing changes where this very text was imported last: what instructors changed since stays.
+        """
+        request = pb.ImportCoursesRequest(yaml=text, check=check, once=once)
+        return list((await self._ask("ImportCourses", request)).lines)
 
     async def export_courses(self) -> str:
         """The file that says what the pool has."""

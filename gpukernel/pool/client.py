@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
@@ -57,6 +58,13 @@ class PoolClient:
             self._metadata += (("authorization", f"Bearer {token}"),)
         if on_behalf is not None:
             self._metadata += ((ON_BEHALF, on_behalf.encode()),)
+
+    def on_behalf_of(self, person: str) -> Self:
+        """This client for another person, over the same connection; it needs no entering and ends with this one."""
+        other = copy.copy(self)
+        others = tuple((name, value) for name, value in self._metadata if name != ON_BEHALF)
+        other._metadata = (*others, (ON_BEHALF, person.encode()))
+        return other
 
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)

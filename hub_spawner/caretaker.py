@@ -1,0 +1,148 @@
+"""What has to be true although a Hub was killed: servers that are gone hold nothing, and the pool knows the administrator's courses.
+
+It runs in the console's process, or by itself: ``python -m hub_spawner.caretaker``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
+
+from gpukernel.pool.admin_client import AdminClient
+from gpukernel.pool.errors import PoolError
+from gpukernel.pool.hub_client import HubClient
+from hub_spawner.pool import read_token, server_name
+
+__all__ = ["Caretaker", "running_servers"]
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 30.0
+STARTING_SECONDS = 180.0
+"""A server that was opened in the pool so recently may be starting still."""
+
+
+async def running_servers(api: str, token: str) -> set[tuple[str, str]]:
+    """Every (person, server's name) that the Hub at the URL `api` runs or is starting; raises `OSError` or `HTTPClientError`."""
+    found: set[tuple[str, str]] = set()
+    offset, size = 0, 200
+    while True:
+        query = urllib.parse.urlencode({"state": "active", "offset": offset, "limit": size})
+        headers = {"Authorization": f"token {token}", "Accept": "application/jupyterhub-pagination+json"}
+        answer = await AsyncHTTPClient().fetch(HTTPRequest(f"{api}/users?{query}", headers=headers))
+        page = json.loads(answer.body)
+        for user in page["items"]:
+            found |= {(user["name"], name) for name in user.get("servers") or {}}
+        if not page["_pagination"]["next"]:
+            return found
+        offset += size
+
+
+@dataclass
+class Caretaker:
+    """Looks every half minute; what fails is said once in the log and tried again."""
+
+    pool: str
+    token_file: str
+    courses: str
+    hub: str
+    api: str
+    api_token: str
+    suspects: set[tuple[str, str]] = field(default_factory=set)
+    _said: str = ""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Caretaker:
+        """From the variables that `hub_spawner.configure` and JupyterHub set for a service."""
+        return cls(
+            environment.get("GPUKERNEL_POOL", ""),
+            environment.get("GPUKERNEL_POOL_TOKEN_FILE", ""),
+            environment.get("GPUKERNEL_COURSES", ""),
+            environment.get("GPUKERNEL_HUB", "jupyterhub"),
+            environment["JUPYTERHUB_API_URL"],
+            environment["JUPYTERHUB_API_TOKEN"],
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        imported = not self.courses
+        while True:
+            patience = LOOK_SECONDS
+            try:
+                token = read_token(self.token_file) if self.token_file else None
+                async with AdminClient(self.pool or None, token) as client:
+                    if not imported:
+                        await self.import_courses(client)
+                        imported = True
+                    await self.look(client)
+                self._said = ""
+            except (PoolError, HTTPClientError, OSError) as error:
+                if str(error) != self._said:
+                    self._said = str(error)
+                    log.warning("%s", error)
+                patience = 1.0 if not imported else LOOK_SECONDS
+            await asyncio.sleep(patience)
+
+    async def import_courses(self, client: AdminClient) -> None:
+        """The administrator's file; where it is the one that was imported last, nothing: instructors may have changed something."""
+        text = await asyncio.to_thread(Path(self.courses).read_text)
+        try:
+            for line in await client.import_courses(text, once=True):
+                log.info("courses: %s", line)
+        except PoolError as error:
+            if "line " not in str(error):
+                raise
+            log.error("%s is not imported:\n%s", self.courses, error)
+
+    async def look(self, client: HubClient) -> list[tuple[str, str]]:
+        """Close in the pool what the Hub does not run; twice not running is gone.  Returns what was closed."""
+        opened = await client.servers()
+        prefix = f"{self.hub}/"
+        ours = [one for one in opened if one.server == self.hub or one.server.startswith(prefix)]
+        if not ours:
+            self.suspects = set()
+            return []
+        running = {
+            (person, server_name(self.hub, name))
+            for person, name in await running_servers(self.api, self.api_token)
+        }
+        settled = time.time() - STARTING_SECONDS
+        gone = {
+            (one.person, one.server)
+            for one in ours
+            if (one.person, one.server) not in running and one.since < settled
+        }
+        closed = []
+        for person, server in sorted(gone & self.suspects):
+            leases = await client.close_server(person, server, "its server is gone")
+            log.warning("%s's server %s was gone; it held %d leases", person, server, leases)
+            closed.append((person, server))
+        self.suspects = gone - set(closed)
+        return closed
+
+
+async def _main() -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await Caretaker.of(os.environ).run()
+
+
+def main(_: Any = None) -> None:
+    """The command."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_main())
+
+
+if __name__ == "__main__":
+    main()

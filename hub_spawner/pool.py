@@ -1,0 +1,61 @@
+"""The Hub's connection to the pool: one for each address and event loop, which comes back by itself when the pool does."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from gpukernel.pool.errors import PoolError, PoolUnreachable
+from gpukernel.pool.hub_client import HubClient
+
+__all__ = ["hub_client", "read_token", "server_name", "while_it_is_away"]
+
+T = TypeVar("T")
+
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], HubClient]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def hub_client(address: str, token_file: str = "") -> HubClient:
+    """The client of the pool at `address`; empty where every command looks for one.
+
+    Raises
+    ------
+    PoolError
+        The address has no form that addresses have, or the token cannot be read.
+    """
+    known = _clients.setdefault(asyncio.get_running_loop(), {})
+    if (address, token_file) not in known:
+        token = read_token(token_file) if token_file else None
+        known[address, token_file] = await HubClient(address or None, token).__aenter__()
+    return known[address, token_file]
+
+
+def server_name(hub: str, name: str) -> str:
+    """What the pool calls a person's server of this Hub."""
+    return f"{hub}/{name}" if name else hub
+
+
+def read_token(path: str) -> str:
+    """The token in a file; raises `PoolError` where it cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise PoolError(f"The pool's token cannot be read from {path}: {error.strerror}.") from None
+
+
+async def while_it_is_away(ask: Callable[[], Awaitable[T]], patience: float) -> T:
+    """Ask again, for `patience` seconds, where the pool does not answer: it may be starting again."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + patience
+    while True:
+        try:
+            return await ask()
+        except PoolUnreachable:
+            if loop.time() > end:
+                raise
+            await asyncio.sleep(0.5)

@@ -1,0 +1,152 @@
+"""`configure`: everything that a JupyterHub needs for GPUs, from its configuration file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from jupyterhub.spawner import LocalProcessSpawner
+
+from gpukernel.pool.address import resolve_address
+from hub_spawner.form import TEMPLATES
+from hub_spawner.spawner import with_gpus
+
+__all__ = ["configure"]
+
+SERVICE = "gpukernel"
+
+
+def configure(
+    c: Any,
+    *,
+    pool: str = "",
+    pool_for_servers: str = "",
+    token_file: str = "",
+    courses: str = "",
+    environments: Mapping[str, Mapping[str, Any]] | None = None,
+    state: str = "",
+    simulate: str = "",
+    hub_name: str = "jupyterhub",
+    console_port: int = 10171,
+) -> None:
+    """Give the Hub's servers GPUs: spawner, choice page, instructors' console, and courses.
+
+    Call it at the end of ``jupyterhub_config.py``, after the spawner class was chosen.
+
+    Parameters
+    ----------
+    c
+        The configuration object of JupyterHub's file.
+    pool
+        Address of a pool that runs elsewhere (``HOST:PORT`` or ``unix:/path/pool.sock``).  Empty: the Hub runs a pool of its own, with
+        this machine's GPUs.
+    pool_for_servers
+        The address that single-user servers use, where it is another one.
+    token_file
+        File with a token for `pool`: of scope ``service``, or ``admin`` for the console's administration pages.  A pool over a unix socket
+        of the Hub's own account needs none.
+    courses
+        A ``courses.yaml``: imported when the Hub starts, if it is not the text that was imported last.
+    environments
+        What courses may offer, as `GPUSpawnerMixin.environments`.
+    state
+        Directory of the Hub's own pool; empty: ``gpukernel-pool`` in the working directory.
+    simulate
+        Devices that the Hub's own pool simulates, for example ``v100:2``, as of ``gpukernel up``.
+    hub_name
+        What servers of this Hub are called in the pool: one for each Hub that shares a pool.
+    console_port
+        The console's port on 127.0.0.1; it is reached through the Hub's proxy only.
+
+    Raises
+    ------
+    ValueError
+        Where the arguments contradict each other, or a file is missing.
+    """
+    for what, path in (("token_file", token_file), ("courses", courses)):
+        if path and not Path(path).is_file():
+            raise ValueError(f"{what}: there is no file {path}.")
+    if pool and (simulate or state):
+        raise ValueError("pool names a pool that runs elsewhere; simulate and state are for the Hub's own.")
+    services: list[dict[str, Any]] = []
+    if not pool:
+        directory = Path(state or "gpukernel-pool").absolute()
+        pool = resolve_address(None, directory)
+        command = [sys.executable, "-m", "hub_spawner.embedded", "--state", str(directory)]
+        command += ["--simulate", simulate] if simulate else []
+        services.append({"name": "gpukernel-pool", "command": command, "environment": _passed_on()})
+    settings = {
+        "pool": pool,
+        "pool_for_servers": pool_for_servers,
+        "pool_token_file": str(Path(token_file).absolute()) if token_file else "",
+        "environments": {name: dict(changes) for name, changes in (environments or {}).items()},
+        "hub_name": hub_name,
+    }
+    for name, value in settings.items():
+        if value:
+            setattr(c.GPUSpawnerMixin, name, value)
+    console = {
+        "GPUKERNEL_POOL": pool,
+        "GPUKERNEL_POOL_TOKEN_FILE": settings["pool_token_file"],
+        "GPUKERNEL_COURSES": str(Path(courses).absolute()) if courses else "",
+        "GPUKERNEL_HUB": hub_name,
+    }
+    services.append(
+        {
+            "name": SERVICE,
+            "display": True,
+            "url": f"http://127.0.0.1:{console_port}",
+            "command": [sys.executable, "-m", "hub_spawner.console"],
+            "environment": _passed_on() | {name: value for name, value in console.items() if value},
+            "oauth_no_confirm": True,
+        }
+    )
+    c.JupyterHub.services = [*_listed(c, "services"), *services]
+    c.JupyterHub.load_roles = _roles(_listed(c, "load_roles"))
+    c.JupyterHub.template_paths = [*_listed(c, "template_paths"), str(TEMPLATES)]
+    c.JupyterHub.spawner_class = with_gpus(_spawner_class(c))
+
+
+def _listed(c: Any, name: str) -> list[Any]:
+    return list(c.JupyterHub[name]) if name in c.JupyterHub and isinstance(c.JupyterHub[name], list) else []
+
+
+def _roles(before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Everybody may open the console, which shows only what the pool shows them; the console may see who runs what."""
+    access = f"access:services!service={SERVICE}"
+    roles = [dict(role) for role in before]
+    everybody = next((role for role in roles if role.get("name") == "user"), None)
+    if everybody is None:
+        roles.append({"name": "user", "scopes": ["self", access]})
+    else:
+        everybody["scopes"] = [*everybody.get("scopes", ["self"]), access]
+    scopes = ["list:users", "read:servers", "read:users:groups"]
+    return [*roles, {"name": f"{SERVICE}-console", "scopes": scopes, "services": [SERVICE]}]
+
+
+def _spawner_class(c: Any) -> Any:
+    named = c.JupyterHub.get("spawner_class", LocalProcessSpawner)
+    if not isinstance(named, str):
+        return named
+    if "." not in named:  # an entry point, such as "docker"
+        from importlib.metadata import entry_points
+
+        (found,) = entry_points(group="jupyterhub.spawners", name=named) or (None,)
+        if found is None:
+            raise ValueError(f"spawner_class: there is no spawner named {named}.")
+        return found.load()
+    module, _, name = named.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _passed_on() -> dict[str, str]:
+    """Settings of the Hub's own environment that its services need too; JupyterHub passes on only what it knows."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("GPUKERNEL_") and "TOKEN" not in name
+    }

@@ -1,0 +1,238 @@
+"""`GPUSpawnerMixin`: a spawner whose servers start for a course and hold slices of the pool's GPUs.
+
+What it keeps, whatever the Hub does
+------------------------------------
+* A server has one token, bound to its person, its name and its course; the pool takes it back when the server stops, is culled, or
+  is found dead, and ends with it everything that the server held.
+* Everything is keyed by person and server name and may be repeated: a Hub that is killed at any moment loses and doubles nothing.
+* What was chosen is checked at every start, against what the pool says then.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from jupyterhub.spawner import Spawner
+from jupyterhub.utils import maybe_future
+from tornado import web
+from traitlets import Bool, Dict, Float, Unicode, default
+
+from gpukernel.pool.address import resolve_address
+from gpukernel.pool.errors import PoolError, PoolUnreachable
+from gpukernel.pool.hub_client import HubClient
+from hub_spawner.choices import Card, Chosen, NotAllowed, cards_of, choose
+from hub_spawner.form import render_choice
+from hub_spawner.pool import hub_client, server_name, while_it_is_away
+
+__all__ = ["GPUSpawnerMixin", "with_gpus"]
+
+
+class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
+    """Put it before a spawner: ``class Mine(GPUSpawnerMixin, SomeSpawner)``, or `with_gpus`."""
+
+    pool = Unicode(
+        "",
+        help="Address of the pool for the Hub; empty: GPUKERNEL_POOL, else the socket in the state directory.",
+    ).tag(config=True)
+    pool_for_servers = Unicode(
+        "", help="Address of the pool for single-user servers, where it is not the Hub's."
+    ).tag(config=True)
+    pool_token_file = Unicode(
+        "",
+        help="File with a token of scope service; a pool over the unix socket of the Hub's account needs none.",
+    ).tag(config=True)
+    environments = Dict(
+        per_key_traits={},
+        help="""Environments that courses may offer, by name: what each changes of the spawner.
+
+        A value is a dict of the spawner's settings, for example ``{"image": "…"}`` for containers, or
+        ``{"prefix": "/opt/envs/pytorch"}``, whose ``bin/jupyterhub-singleuser`` is started then.""",
+    ).tag(config=True)
+    without_course = Bool(
+        False, help="People who are in no course, or choose none, may start a server too; it has no GPUs."
+    ).tag(config=True)
+    hub_name = Unicode(
+        "jupyterhub",
+        help="What this Hub's servers are called in the pool: another name for each Hub that shares it.",
+    ).tag(config=True)
+    pool_patience = Float(
+        20.0, help="How long a start waits for a pool that does not answer, in seconds."
+    ).tag(config=True)
+
+    _token = ""
+    _course = ""
+    _notebooks: tuple[str, ...] = ()
+    _open = True  # as far as this process knows: closing twice does no harm
+
+    # --- who and where ---
+
+    @property
+    def gpu_server(self) -> str:
+        """The name of this server in the pool, unique for its person."""
+        return server_name(self.hub_name, self.name)
+
+    async def _client(self) -> HubClient:
+        return await hub_client(self.pool, self.pool_token_file)
+
+    async def _cards(self) -> list[Card]:
+        """The person's courses; the pool hears first in which groups they are."""
+        client = await self._client()
+        person = self.user.name
+        await client.set_groups(person, [group.name for group in self.user.groups])
+        return await cards_of(client.on_behalf_of(person), person, self.environments)
+
+    # --- the choice ---
+
+    @default("options_form")
+    def _the_choice_page(self) -> Any:
+        return self._choice_form
+
+    @default("options_from_form")
+    def _the_choice_read(self) -> Any:
+        return self._choice_from_form
+
+    @staticmethod
+    async def _choice_form(spawner: GPUSpawnerMixin) -> str:
+        """The cards; empty, so that the server starts at once, where there is nothing to choose."""
+        try:
+            cards = await spawner._cards()
+        except PoolUnreachable:
+            raise web.HTTPError(
+                503, "The GPU pool does not answer at the moment; try again in a minute."
+            ) from None
+        except PoolError as error:
+            raise web.HTTPError(500, f"The GPU pool refuses the Hub: {error}") from None
+        if not cards and not spawner.without_course:
+            raise web.HTTPError(403, "You are in no course that uses GPUs; ask your instructor to add you.")
+        options = (len(card.environments) or 1 for card in cards)
+        if sum(options) + spawner.without_course <= 1:
+            return ""
+        last = Chosen.of(spawner.user_options or {})
+        return render_choice(cards, last, without_course=spawner.without_course)
+
+    @staticmethod
+    def _choice_from_form(form: dict[str, list[str]]) -> dict[str, str]:
+        """The form's fields are ``course`` and, for each course, ``environment-COURSE``."""
+        course = (form.get("course") or [""])[0]
+        environment = (form.get(f"environment-{course}") or form.get("environment") or [""])[0]
+        return Chosen(course, environment).plain()
+
+    # --- the life of a server ---
+
+    async def start(self) -> Any:
+        """Open the server in the pool, then start it as the spawner does."""
+        try:
+            cards = await while_it_is_away(self._cards, self.pool_patience)
+            chosen, card = choose(cards, self._asked(), without_course=self._may_go_without())
+            self._apply_choice(chosen, card)
+            if chosen.course:
+                client = await self._client()
+                self._token = await client.open_server(self.user.name, self.gpu_server, chosen.course)
+        except NotAllowed as error:
+            raise refused(403, str(error)) from None
+        except PoolUnreachable:
+            raise refused(503, "The GPU pool does not answer at the moment; try again in a minute.") from None
+        except PoolError as error:
+            raise refused(403, str(error)) from None
+        self._open = True
+        try:
+            return await maybe_future(super().start())
+        except BaseException:
+            await self._close("its server could not be started")
+            raise
+
+    def _may_go_without(self) -> bool:
+        return bool(self.without_course)
+
+    def _asked(self) -> Chosen:
+        return Chosen.of(self.user_options or {})
+
+    def _apply_choice(self, chosen: Chosen, card: Card | None) -> None:
+        self.user_options = self._options_kept(chosen)
+        self._course, self._token = chosen.course, ""
+        self._notebooks = card.course.profile.notebooks if card else ()
+        self._use_environment(chosen.environment)
+
+    def _options_kept(self, chosen: Chosen) -> dict[str, Any]:
+        # Only what was checked: some spawners put these into scripts.
+        return chosen.plain()
+
+    def _use_environment(self, name: str) -> None:
+        """Set what the environment changes; what another one had changed is as before."""
+        for trait, value in self.__dict__.pop("_before_environment", {}).items():
+            setattr(self, trait, value)
+        changes = dict(self.environments.get(name, {}))
+        if prefix := changes.pop("prefix", None):
+            changes["cmd"] = [os.path.join(prefix, "bin", "jupyterhub-singleuser")]
+        unknown = [trait for trait in changes if not self.has_trait(trait)]
+        if unknown:
+            raise NotAllowed(
+                f"Environment {name} sets {unknown[0]}, which {type(self).__name__} does not know; tell the administrator."
+            )
+        self._before_environment = {trait: getattr(self, trait) for trait in changes}
+        for trait, value in changes.items():
+            setattr(self, trait, value)
+
+    def get_env(self) -> dict[str, str]:
+        """As the spawner's, with where the pool is, the server's token, and the course."""
+        environment: dict[str, str] = super().get_env()
+        environment |= self.gpu_environment()
+        return environment
+
+    def gpu_environment(self) -> dict[str, str]:
+        """What the single-user server needs to ask for slices; the token is in its environment only."""
+        if not self._token:
+            return {}
+        address = self.pool_for_servers or resolve_address(self.pool or None)
+        environment = {
+            "GPUKERNEL_POOL": address,
+            "GPUKERNEL_POOL_TOKEN": self._token,
+            "GPUKERNEL_COURSE": self._course,
+        }
+        if self._notebooks:
+            environment["GPUKERNEL_NOTEBOOKS"] = os.pathsep.join(self._notebooks)
+        return environment
+
+    async def stop(self, now: bool = False) -> Any:
+        """Stop the server, and end what it held."""
+        try:
+            return await maybe_future(super().stop(now=now))
+        finally:
+            await self._close("its server was stopped")
+
+    async def poll(self) -> Any:
+        """As the spawner's; a server that is found dead holds nothing any more."""
+        status = await maybe_future(super().poll())
+        if status is not None and self._open:
+            await self._close("its server ended")
+        return status
+
+    async def _close(self, reason: str) -> None:
+        """What cannot be said to the pool now is found by the console's look at what runs, and by the leases' time to live."""
+        self._token = ""
+        try:
+            client = await self._client()
+            await client.close_server(self.user.name, self.gpu_server, reason)
+            self._open = False
+        except PoolError as error:
+            self.log.warning("%s: the pool was not told that %s: %s", self._log_name, reason, error)
+
+
+def refused(status: int, sentence: str) -> Exception:
+    """What the Hub shows as this sentence, on its pages and in its API."""
+    try:
+        from jupyterhub.spawner import SpawnException
+    except ImportError:  # before JupyterHub 6
+        error: Exception = web.HTTPError(status, sentence)
+        error.jupyterhub_message = sentence  # type: ignore[attr-defined]
+        return error
+    made: Exception = SpawnException(sentence, status_code=status)
+    return made
+
+
+def with_gpus(spawner: type[Spawner]) -> type[GPUSpawnerMixin]:
+    """A class that adds the mixin to any spawner class."""
+    if issubclass(spawner, GPUSpawnerMixin):
+        return spawner
+    return type(f"GPU{spawner.__name__}", (GPUSpawnerMixin, spawner), {"__doc__": spawner.__doc__})
