@@ -28,6 +28,9 @@ from hub_spawner.pool import hub_client, server_name, while_it_is_away
 __all__ = ["GPUSpawnerMixin", "with_gpus"]
 
 
+AWAY = "The GPU pool does not answer at the moment; try again in a minute."
+
+
 class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
     """Put it before a spawner: ``class Mine(GPUSpawnerMixin, SomeSpawner)``, or `with_gpus`."""
 
@@ -98,9 +101,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         try:
             cards = await spawner._cards()
         except PoolUnreachable:
-            raise web.HTTPError(
-                503, "The GPU pool does not answer at the moment; try again in a minute."
-            ) from None
+            raise web.HTTPError(503, AWAY) from None
         except PoolError as error:
             raise web.HTTPError(500, f"The GPU pool refuses the Hub: {error}") from None
         if not cards and not spawner.without_course:
@@ -130,11 +131,11 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
                 client = await self._client()
                 self._token = await client.open_server(self.user.name, self.gpu_server, chosen.course)
         except NotAllowed as error:
-            raise refused(403, str(error)) from None
+            raise refused(403, "choice", str(error)) from None
         except PoolUnreachable:
-            raise refused(503, "The GPU pool does not answer at the moment; try again in a minute.") from None
+            raise refused(503, "pool_away", AWAY) from None
         except PoolError as error:
-            raise refused(403, str(error)) from None
+            raise refused(403, "pool_refused", str(error)) from None
         self._open = True
         try:
             return await maybe_future(super().start())
@@ -219,15 +220,15 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             self.log.warning("%s: the pool was not told that %s: %s", self._log_name, reason, error)
 
 
-def refused(status: int, sentence: str) -> Exception:
-    """What the Hub shows as this sentence, on its pages and in its API."""
+def refused(status: int, reason: str, sentence: str) -> Exception:
+    """What the Hub shows as this sentence, on its pages and in its API; `reason` is for its metrics."""
     try:
         from jupyterhub.spawner import SpawnException
     except ImportError:  # before JupyterHub 6
         error: Exception = web.HTTPError(status, sentence)
         error.jupyterhub_message = sentence  # type: ignore[attr-defined]
         return error
-    made: Exception = SpawnException(sentence, status_code=status)
+    made: Exception = SpawnException(sentence, reason=reason, status_code=status)
     return made
 
 

@@ -37,6 +37,11 @@ PROVISIONER = "gpu-slice"
 _NAME = re.compile(r"gpu-(?P<model>.+?)-(?P<share>0\.\d+|1\.0)(?:-(?P<base>.+))?")
 
 
+def _is_slice(spec: KernelSpec) -> bool:
+    provisioner = spec.metadata.get("kernel_provisioner") or {}
+    return bool(provisioner.get("provisioner_name") == PROVISIONER)
+
+
 class GPUKernelSpecManager(KernelSpecManager):
     """The ordinary kernels, and one for each offer of the pool on each base kernel."""
 
@@ -117,6 +122,9 @@ class GPUKernelSpecManager(KernelSpecManager):
             try:
                 if name in found:
                     spec = self._installed(name, offered.get(name))
+                    # A course's people see what the course offers, whatever sizes are installed for others.
+                    if self.course and offered and name not in offered and _is_slice(spec):
+                        continue
                 else:
                     offer, base = offered[name]
                     if base not in bases:
@@ -180,8 +188,7 @@ class GPUKernelSpecManager(KernelSpecManager):
 
     def _installed(self, name: str, offered: tuple[Offer, str] | None) -> KernelSpec:
         spec = self.ordinary.get_kernel_spec(name)
-        provisioner = spec.metadata.get("kernel_provisioner") or {}
-        if provisioner.get("provisioner_name") == PROVISIONER:
+        if _is_slice(spec):
             if offered is not None:
                 spec.display_name += self._words(offered[0])
             elif self._note:
