@@ -108,6 +108,13 @@ class Holding:
                     await self.change()
         return self.state != "waiting"
 
+    async def answered(self, seconds: float) -> None:
+        """Wait until the pool has told a place in the queue, or more, but no longer than `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.state == "waiting" and self.queued is None:
+                    await self.change()
+
     async def change(self) -> None:
         """Wait until something is different."""
         await self._changed.wait()
