@@ -71,6 +71,7 @@ class Holding:
         self._changed = asyncio.Event()
         self._queueing: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._interrupting: asyncio.Task[None] | None = None
 
     # --- asking and giving back ---
 
@@ -211,15 +212,13 @@ class Holding:
 
     async def interrupt(self) -> None:
         """The person interrupted the cell: a CUDA call that waits leaves the queue; GPU work that does not end by itself ends."""
-        from gpukernel.pool.errors import PoolError
-
         if self.state == "waiting" and self.askers:
             self.leave(
                 "the cell was interrupted, so this kernel left the queue; run the cell again to queue again"
             )
         elif self.state == "live" and self.lease is not None:
-            with contextlib.suppress(PoolError):
-                await (await self._keeper.client(self.address)).interrupt(self.lease.id)
+            # Nobody waits for the answer: a kernel's shutdown begins with an interrupt, and the pool may be slow.
+            self._interrupting = asyncio.create_task(self._end_work(self.lease))
 
     # --- what it looks like ---
 
@@ -267,6 +266,12 @@ class Holding:
         }
 
     # --- inside ---
+
+    async def _end_work(self, lease: Lease) -> None:
+        from gpukernel.pool.errors import PoolError
+
+        with contextlib.suppress(PoolError):
+            await (await self._keeper.client(self.address)).interrupt(lease.id)
 
     def _turn(self, state: str, sentence: str) -> None:
         self.state, self.sentence = state, sentence
