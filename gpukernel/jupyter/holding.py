@@ -71,6 +71,7 @@ class Holding:
         self._changed = asyncio.Event()
         self._queueing: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._interrupting: asyncio.Task[None] | None = None
 
     # --- asking and giving back ---
 
@@ -107,6 +108,13 @@ class Holding:
                 while self.state == "waiting":
                     await self.change()
         return self.state != "waiting"
+
+    async def answered(self, seconds: float) -> None:
+        """Wait until the pool has told a place in the queue, or more, but no longer than `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.state == "waiting" and self.queued is None:
+                    await self.change()
 
     async def change(self) -> None:
         """Wait until something is different."""
@@ -204,15 +212,13 @@ class Holding:
 
     async def interrupt(self) -> None:
         """The person interrupted the cell: a CUDA call that waits leaves the queue; GPU work that does not end by itself ends."""
-        from gpukernel.pool.errors import PoolError
-
         if self.state == "waiting" and self.askers:
             self.leave(
                 "the cell was interrupted, so this kernel left the queue; run the cell again to queue again"
             )
         elif self.state == "live" and self.lease is not None:
-            with contextlib.suppress(PoolError):
-                await (await self._keeper.client(self.address)).interrupt(self.lease.id)
+            # Nobody waits for the answer: a kernel's shutdown begins with an interrupt, and the pool may be slow.
+            self._interrupting = asyncio.create_task(self._end_work(self.lease))
 
     # --- what it looks like ---
 
@@ -260,6 +266,12 @@ class Holding:
         }
 
     # --- inside ---
+
+    async def _end_work(self, lease: Lease) -> None:
+        from gpukernel.pool.errors import PoolError
+
+        with contextlib.suppress(PoolError):
+            await (await self._keeper.client(self.address)).interrupt(lease.id)
 
     def _turn(self, state: str, sentence: str) -> None:
         self.state, self.sentence = state, sentence

@@ -60,6 +60,7 @@ class LeaseKeeper:
         self._watches: dict[str, tuple[int, asyncio.Task[None]]] = {}
         self._desk = Desk(self._holdings.get)
         self._listeners: list[Callable[[dict[str, Any]], None]] = []
+        self._ending = ""
         threading.Thread(target=self._loop.run_forever, name="gpukernel leases", daemon=True).start()
 
     async def register(
@@ -97,6 +98,10 @@ class LeaseKeeper:
     async def close_key(self, key: str, reason: str) -> None:
         """The kernel is over: its place or its slice goes back."""
         await self._ask(self._end(key, reason))
+
+    async def give_up(self, sentence: str) -> None:
+        """This process ends: starts that wait for a slice get `SliceUnavailable` with `sentence`, and so does whoever asks later."""
+        await self._ask(self._give_up(sentence))
 
     async def show(self, *, fresh: bool = True) -> list[dict[str, Any]]:
         """Every kernel of this process, as `Holding.show` describes it, with the ``secret`` of its lease."""
@@ -174,9 +179,19 @@ class LeaseKeeper:
         holding.holder, holding.file = holder, lease_file
         holding.write()
 
+    async def _give_up(self, sentence: str) -> None:
+        self._ending = sentence
+        starting = [holding for key, holding in self._holdings.items() if not self.patient(key)]
+        # A slice that is on its way already would find nobody here; it comes, and goes back with its kernel.
+        await asyncio.gather(*(holding.answered(_LAST_SECONDS) for holding in starting))
+        for holding in starting:
+            holding.leave(sentence)
+
     async def _acquire(self, key: str, wait_seconds: float) -> bool:
         holding = self._holdings[key]
         await holding.check()
+        if self._ending:
+            raise SliceUnavailable(self._ending)
         holding.begin()
         if not await holding.settled(wait_seconds):
             mode = holding.request.mode if holding.request else ""

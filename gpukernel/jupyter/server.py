@@ -27,6 +27,7 @@ from typing import Any
 from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
+from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.utils import url_path_join
 from tornado import web
 
@@ -35,6 +36,7 @@ from gpukernel.jupyter.holding import SliceUnavailable
 from gpukernel.jupyter.keeper import keeper
 from gpukernel.jupyter.kernelspecs import InvalidSpec
 from gpukernel.jupyter.specs import GPUKernelSpecManager
+from gpukernel.jupyter.stopping import end_starts
 from gpukernel.remoting.questions import WorkerSilent, usage_of
 
 __all__ = ["SCHEMA"]
@@ -269,8 +271,23 @@ class OfLease(_Handler):
         self.finish()
 
 
-def _jupyter_server_extension_points() -> list[dict[str, str]]:
-    return [{"module": "gpukernel.jupyter.server"}]
+class Extension(ExtensionApp):
+    """What jupyter_server loads when it starts, and tells when it stops."""
+
+    name = "gpukernel"
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """List the offers, and answer below ``/gpukernel/api``."""
+        _serve(self.serverapp)
+
+    async def stop_extension(self) -> None:
+        """Called before the server shuts its kernels down."""
+        assert self.serverapp is not None
+        await end_starts(self.serverapp.kernel_manager, keeper())
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    return [{"module": "gpukernel.jupyter.server", "app": Extension}]
 
 
 def _list_offers(app: Any) -> GPUKernelSpecManager:
@@ -284,7 +301,7 @@ def _list_offers(app: Any) -> GPUKernelSpecManager:
     return manager
 
 
-def _load_jupyter_server_extension(app: Any) -> None:
+def _serve(app: Any) -> None:
     from gpukernel.pool.client import resolve_address
     from gpukernel.pool.errors import PoolError
 

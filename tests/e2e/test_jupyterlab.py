@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,14 +37,9 @@ def server(own_pool: Pool, tmp_path: Path) -> Iterator[Server]:
     for notebook in NOTEBOOKS.glob("*.ipynb"):
         shutil.copy(notebook, work)
     options = "--GPUKernelSpecManager.slice_config={'wait_seconds': 1}"
-    running = Server(tmp_path, pool_environment(own_pool.state), options, application="jupyterlab", root=work)
-    running.start()
-    yield running
-    try:
-        running.stop()
-    except subprocess.TimeoutExpired:
-        # Known, and not understood: one that is told to stop while a kernel of it is starting may not end.
-        warnings.warn("JupyterLab's server did not end within a minute and was killed", stacklevel=1)
+    environment = pool_environment(own_pool.state)
+    with Server(tmp_path, environment, options, application="jupyterlab", root=work) as running:
+        yield running
 
 
 def test_a_notebook_from_the_launcher_to_the_end_of_its_slice(server: Server, own_pool: Pool) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pytest
 import websocket
 
 QUIET = ("--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate")
@@ -47,7 +48,15 @@ class Server:
             "PYTEST_CURRENT_TEST", None
         )  # ipykernel captures file descriptors only without it
         self._root = root or home
-        self._command = [sys.executable, "-m", application, "--no-browser", "--allow-root"]
+        self._command = [
+            sys.executable,
+            "-X",
+            "faulthandler",
+            "-m",
+            application,
+            "--no-browser",
+            "--allow-root",
+        ]
         self._command += [
             "--ServerApp.ip=127.0.0.1",
             f"--ServerApp.port={self.port}",
@@ -81,8 +90,9 @@ class Server:
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:
-                process.kill()
-                raise
+                process.send_signal(signal.SIGABRT)  # so that the log shows where its threads are
+                process.wait(10)
+                pytest.fail(f"This server did not end within a minute:\n{self.log.read_text()[-6000:]}")
 
     def __enter__(self) -> Server:
         self.start()

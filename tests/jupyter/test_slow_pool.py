@@ -1,0 +1,85 @@
+"""Jupyter on a pool that takes seconds for every answer: people wait for what needs the pool, and for nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.conftest import Pool, eventually
+from tests.jupyter.server import Server, pool_environment
+from tests.jupyter.slow_line import SlowLine
+from tests.jupyter.test_server import Events, status
+from tests.jupyter.test_specs import listed
+from tests.jupyter.test_waiting import LOOK
+
+T = TypeVar("T")
+SLOW = 5.0
+AT_ONCE = 2.0
+"""Seconds for an answer that does not wait for the pool, on a busy machine."""
+
+
+@pytest.fixture
+def line(own_pool: Pool) -> Iterator[SlowLine]:
+    with SlowLine(own_pool.address, SLOW) as slow:
+        yield slow
+
+
+@pytest.fixture
+def server(own_pool: Pool, line: SlowLine, tmp_path: Path) -> Iterator[Server]:
+    environment = {**pool_environment(own_pool.state), "GPUKERNEL_POOL": line.address}
+    with Server(tmp_path, environment) as running:
+        yield running
+
+
+def timed(ask: Callable[[], T]) -> tuple[float, T]:
+    begin = time.monotonic()
+    answer = ask()
+    return time.monotonic() - begin, answer
+
+
+def test_listing_and_status_answer_at_once_with_a_note_and_a_kernel_starts_and_computes(
+    server: Server, own_pool: Pool
+) -> None:
+    took, kernels = timed(lambda: listed(server))
+    assert took < AT_ONCE
+    assert kernels["gpu-v100-0.02"] == "V100 × 0.02 — the pool is slow to answer"
+    took, shown = timed(lambda: status(server))
+    assert took < AT_ONCE
+    assert shown["problem"] == "The pool is slow to answer."
+
+    took, session = timed(lambda: server.session("gpu-v100-0.02"))
+    assert took < 20 + 5  # what a start waits, and a kernel's own start
+    (lease,) = own_pool.live()
+    assert lease.key == session["kernel"]["id"]
+    with server.kernel(session["kernel"]["id"]) as kernel:
+        took, said = timed(lambda: kernel.run(LOOK))
+        assert "CUDA_SUCCESS 655" in said
+        assert took < SLOW  # CUDA calls have a line of their own
+    # The first question was lost to the time that the connection itself took; one of the next brings the figures.
+    eventually(lambda: listed(server)["gpu-v100-0.02"] == "V100 × 0.02 — 655 MiB, 49 free", 60)
+    eventually(lambda: not status(server)["problem"], 60)
+    took, _ = timed(lambda: server.ask("DELETE", f"/api/sessions/{session['id']}"))
+    assert took < SLOW + AT_ONCE
+    eventually(lambda: own_pool.leases()[0] == [])
+
+
+def test_a_line_that_becomes_slow_while_a_kernel_waits_keeps_its_place_and_brings_its_slice(
+    server: Server, line: SlowLine, own_pool: Pool
+) -> None:
+    line.seconds = 0
+    events = Events(server)
+    whole = server.session("gpu-v100-1.0")
+    line.seconds = SLOW
+    took, waits = timed(lambda: server.session("gpu-v100-0.02", "b.ipynb"))
+    assert took < 20 + 5
+    kernel_id = waits["kernel"]["id"]
+    eventually(lambda: any(e["kernel_id"] == kernel_id and e["position"] == 1 for e in events.seen))
+    with server.kernel(kernel_id) as kernel:
+        cell = kernel.outputs(kernel.send(LOOK))
+        assert "position 1 in the queue" in next(cell)[1]
+        assert server.ask("DELETE", f"/api/sessions/{whole['id']}")[0] == 204
+        assert "CUDA_SUCCESS 655" in "".join(text for _, text in cell)
