@@ -6,7 +6,6 @@ import hashlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -22,8 +21,8 @@ from gpukernel.pool.errors import Refused
 from gpukernel.pool.history import Held, held_between
 from gpukernel.pool.identity import Caller, Identity, Token, create_token, list_tokens, revoke_token
 from gpukernel.pool.model import Holder
-from gpukernel.pool.quota import MILLION, Account, Bounds, Standing, Subject
-from gpukernel.pool.rules import Rules, note, write_rules
+from gpukernel.pool.quota import MILLION, Account, Bounds, Standing
+from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import audit
 from gpukernel.pool.service import known_caller
 from gpukernel.pool.store import Store

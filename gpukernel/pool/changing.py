@@ -119,7 +119,7 @@ def effects_of(broker: Broker, store: Store, before: Rules, after: Rules, subjec
         name: getattr(new, ours)
         for name, ours in BOUNDS.items()
         if (limit := getattr(new, ours)) is not None
-        and ((was := getattr(old, ours)) is None or limit < was or name == "idle" and limit != was)
+        and ((was := getattr(old, ours)) is None or limit < was or (name == "idle" and limit != was))
     }
     if not lowered:
         return []
@@ -144,17 +144,12 @@ def effects_of(broker: Broker, store: Store, before: Rules, after: Rules, subjec
     return found
 
 
-def _role(rules: Rules, course: str, person: str) -> str:
-    known = rules.courses.get(course)
-    return (known.members.get(person) or known.members.get(EVERYBODY, "")) if known else ""
-
-
 def _bounds_account(rules: Rules, subject: Subject, account: Account) -> bool:
     if subject.kind in ("student", "instructor"):
         return (
             account.kind == "member"
             and account.course == subject.course
-            and _role(rules, account.course, account.person) == subject.kind
+            and rules.role_in(account.course, account.person) == subject.kind
         )
     if subject.kind == "person":
         if account.kind != "person":

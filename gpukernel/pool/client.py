@@ -19,7 +19,7 @@ import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
 from gpukernel.pool.address import ON_BEHALF, resolve_address, resolve_token
-from gpukernel.pool.errors import LeaseEnded, PoolError, PoolUnreachable, Refused
+from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 
 __all__ = ["PoolClient", "resolve_address"]
@@ -92,7 +92,9 @@ class PoolClient:
                 f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
             )
         if code is grpc.StatusCode.PERMISSION_DENIED:
-            return PoolError(error.details() or "The pool does not allow you that.")
+            return NotAllowed(error.details() or "The pool does not allow you that.")
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            return Refused("invalid", error.details() or "The pool cannot make sense of that.")
         if code is grpc.StatusCode.NOT_FOUND:
             return LeaseEnded(error.details() or "the lease is over")
         return PoolError(error.details() or f"The pool at {self.address} failed ({code.name}).")

@@ -36,9 +36,7 @@ def move_request(store: Store, course: str, key: str, before: str, who: str, now
         after.insert(after.index(before) if before in after else 0, key)
         if before == key or after == keys:
             return False
-        changed = [
-            (one, row.ticket) for one, row in zip(after, rows, strict=True) if one != row.key
-        ]
+        changed = [(one, row.ticket) for one, row in zip(after, rows, strict=True) if one != row.key]
         # Tickets are unique at every moment: they go through numbers that nobody else has.
         for one, ticket in changed:
             db.execute(requests.update().where(requests.c.key == one).values(ticket=-ticket))

@@ -162,5 +162,3 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
             return pb.CourseUseReply(days=days)
 
         return await self._or_refuse(context, work)
-
-

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0008_messages"
-down_revision = "0005_filter"
+down_revision = "0006_hub"
 branch_labels = None
 depends_on = None
 
