@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
+
+import pydantic
 
 from gpukernel.pool import accounts
 from gpukernel.pool.broker import Broker
-from gpukernel.pool.course_file import BOUNDS, parse_bound
+from gpukernel.pool.course_file import BOUNDS, CourseEntry, parse_bound
 from gpukernel.pool.direct import matching_in_mode
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.line import claim_on
@@ -27,7 +30,7 @@ from gpukernel.pool.quota import (
 from gpukernel.pool.rules import Rules, write_rules
 from gpukernel.pool.store import Store
 
-__all__ = ["Effect", "change_rules", "effects_of", "quota_change"]
+__all__ = ["TAUGHT", "Effect", "change_rules", "course_change", "effects_of", "quota_change"]
 
 MIB = 2**20
 HOUR = 3600.0
@@ -90,6 +93,49 @@ def quota_change(subject_text: str, bounds: Mapping[str, str]) -> tuple[Subject,
         return replace(before, quotas={**quotas, subject: wanted} if wanted.given() else quotas)
 
     return subject, change
+
+
+TAUGHT = ("title", "term", "offers", "start")
+"""What an instructor may say about a course, as ``courses.yaml`` names it."""
+
+
+def course_change(name: str, fields: Mapping[str, Any]) -> Callable[[Rules], Rules]:
+    """The change that sets some of `TAUGHT` of a course, checked as ``courses.yaml`` is.
+
+    Raises
+    ------
+    Refused
+        ``invalid``, with a sentence a line; the change itself ``no_such_course``.
+    """
+    if not fields or set(fields) - set(TAUGHT):
+        raise Refused("invalid", f"Say what to change: one or more of {', '.join(TAUGHT)}.")
+    try:
+        entry = CourseEntry.model_validate(dict(fields))
+    except pydantic.ValidationError as error:
+        raise Refused("invalid", "\n".join(_sentence(one) for one in error.errors())) from None
+    for field in ("title", "term"):
+        if not getattr(entry, field).isprintable():
+            raise Refused("invalid", f"{field}: write it in printable characters, on one line.")
+    profile = entry.profile()
+
+    def change(before: Rules) -> Rules:
+        known = before.courses.get(name)
+        if known is None:
+            raise Refused("no_such_course", f"There is no course {name[:60]}.")
+        taught = {field: getattr(profile, field) for field in fields if field != "title"}
+        after = replace(known, profile=replace(known.profile, **taught))
+        if "title" in fields:
+            after = replace(after, title=entry.title)
+        return replace(before, courses={**before.courses, name: after})
+
+    return change
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    where = ".".join(str(part)[:40] for part in error["loc"] if part != "[key]")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    given = f", not {error['input']!r:.60}" if isinstance(error.get("input"), str | int | float) else ""
+    return f"{where}: {message[:1].lower()}{message[1:]}{given}."
 
 
 # --- what it would mean ---

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ import grpc.aio
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
-from gpukernel.pool.address import ON_BEHALF
+from gpukernel.pool.address import MADE_BY, ON_BEHALF
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.identity import Caller, Identity
@@ -42,6 +43,9 @@ async def known_caller(identity: Identity, context: Any) -> Caller:
                 grpc.StatusCode.PERMISSION_DENIED, f"{caller.name} may not ask on behalf of others."
             )
         return behalf  # type: ignore[return-value]
+    if caller.administers and isinstance(by := metadata.get(MADE_BY), bytes):
+        name = by.decode(errors="replace")[:256]
+        return replace(caller, name=f"{name} through {caller.name}")
     return caller
 
 

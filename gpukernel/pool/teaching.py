@@ -6,6 +6,7 @@ others.  Every change is in the audit table with who made it.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ import gpukernel.pool.proto.teaching_pb2 as pb
 import gpukernel.pool.proto.teaching_pb2_grpc as rpc
 from gpukernel.pool.administration import may_share_out
 from gpukernel.pool.broker import Broker
-from gpukernel.pool.changing import change_rules, effects_of, quota_change
+from gpukernel.pool.changing import change_rules, course_change, effects_of, quota_change
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.history import use_by_day
 from gpukernel.pool.identity import Caller, Identity
@@ -87,6 +88,22 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
                     for effect in effects
                 ],
             )
+
+        return await self._or_refuse(context, work)
+
+    async def SetCourse(self, request: Any, context: Any) -> Any:
+        caller = await self._teacher(context, request.course)
+
+        def work() -> Any:
+            try:
+                fields = json.loads(request.fields)
+            except (ValueError, RecursionError):
+                fields = None
+            if not isinstance(fields, dict):
+                raise Refused("invalid", "What a course is to be is a JSON object.")
+            change = course_change(request.course, fields)
+            lines, _, _ = change_rules(self._broker, self._store, caller.name, change, check=request.check)
+            return pb.CourseChanged(lines=lines)
 
         return await self._or_refuse(context, work)
 

@@ -167,6 +167,57 @@ def test_nobody_teaches_what_is_not_their_course(tmp_path: Path) -> None:
     with_desk(tmp_path, tell)
 
 
+def test_an_instructor_says_what_a_course_offers_but_not_what_it_may_take(tmp_path: Path) -> None:
+    async def tell(desk: Desk) -> None:
+        prof = desk.of["prof"]
+        fields = {"offers": ["V100 x 0.02", "0.1"], "start": "on_first_use", "title": "<b>ML</b>"}
+        assert len(await prof.set_course("ml101", fields, check=True)) == 1
+        assert (await prof.courses())[0].course.title == ""
+        assert len(await prof.set_course("ml101", fields)) == 1
+        assert await prof.set_course("ml101", fields) == []
+        course = {known.course.name: known.course for known in await desk.of["anna"].courses()}["ml101"]
+        assert [str(offer) for offer in course.profile.offers] == ["V100 × 0.02", "GPU × 0.1"]
+        assert (course.title, course.profile.start, course.profile.term) == ("<b>ML</b>", "on_first_use", "")
+        for wrong, words in (
+            ({"offers": ["V100 x 7"]}, r"offers\.0: write an offer as V100 x 0\.02"),
+            ({"start": "never"}, "start: a slice is asked for at_start or on_first_use, not 'never'"),
+            ({"title": "x" * 257}, "title: .*256"),
+            ({"title": "a\nb"}, "printable"),
+            ({"weight": 100}, "one or more of title, term, offers, start"),
+            ({"instructors": ["anna"]}, "one or more of"),
+            ({}, "one or more of"),
+        ):
+            with pytest.raises(Refused, match=words):
+                await prof.set_course("ml101", wrong)
+        for person in ("anna", "chief"):
+            with pytest.raises(NotAllowed, match="Only an instructor of course ml101"):
+                await desk.of[person].set_course("ml101", {"title": "mine"})
+        entry = (await desk.admin.audit())[-1]
+        assert (entry.who, entry.action, entry.subject) == ("prof", "course", "course ml101")
+
+    with_desk(tmp_path, tell)
+
+
+def test_whom_an_administrator_s_page_obeys_is_written_down_and_gives_no_rights(tmp_path: Path) -> None:
+    async def tell(desk: Desk) -> None:
+        _, secret = await desk.admin.create_token("console", scope="admin")
+        address = desk.of["prof"].address
+        async with AdminClient(address, secret, made_by="rector") as page:
+            await page.set_course("hpc", {"term": "autumn"})
+        assert (await desk.admin.audit())[-1].who == "rector through console"
+        _, person = await desk.admin.create_token("anna again", "anna")
+        async with AdminClient(address, person, made_by="root") as page:
+            with pytest.raises(NotAllowed, match="not anna"):
+                await page.tokens()
+        async with AdminClient(address, secret, on_behalf="prof") as page:
+            await page.set_course("ml101", {"term": "autumn"})
+            with pytest.raises(NotAllowed, match="not prof"):
+                await page.set_course("hpc", {"term": "mine"})
+        assert (await desk.admin.audit())[-1].who == "prof"
+
+    with_desk(tmp_path, tell)
+
+
 def test_a_message_reaches_the_holder_beside_the_pool_s_own_notices(tmp_path: Path) -> None:
     async def tell(desk: Desk) -> None:
         prof, anna = desk.of["prof"], desk.of["anna"]
