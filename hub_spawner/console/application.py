@@ -18,6 +18,8 @@ from tornado.web import Application, HTTPError, StaticFileHandler
 
 from gpukernel.pool.address import resolve_address
 from hub_spawner.caretaker import Caretaker
+from hub_spawner.console.admin import admin_handlers
+from hub_spawner.console.api import api_handlers
 from hub_spawner.console.base import Page, environments
 from hub_spawner.console.courses import CoursePage, Courses, Language, LivePart, Move
 from hub_spawner.console.history import UseCsv, UsePart
@@ -54,12 +56,16 @@ def _utc(when: float) -> str:
     return datetime.datetime.fromtimestamp(when, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
+def _hours(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.3f}"
+
+
 def make_application(prefix: str, pool: str, token_file: str = "") -> Application:
     """The pages below `prefix` (with a slash at its end), about the pool at an address; the file holds this service's token there."""
     course, lease = rf"{prefix}course/([^/]+)", r"([0-9a-f]{1,64})"
     templates = environments()
     for environment in templates.values():
-        environment.filters["utc"] = _utc
+        environment.filters |= {"utc": _utc, "hours": _hours}
     handlers: list[Any] = [
         (prefix, Courses),
         (rf"{prefix}ready", Ready),
@@ -72,6 +78,8 @@ def make_application(prefix: str, pool: str, token_file: str = "") -> Applicatio
         (rf"{course}/offers", OffersForm),
         (rf"{course}/use", UsePart),
         (rf"{course}/use\.csv", UseCsv),
+        *admin_handlers(prefix),
+        *api_handlers(prefix),
         (rf"{prefix}oauth_callback", HubOAuthCallbackHandler),
         (rf"{prefix}static/(.*)", StaticFileHandler, {"path": str(Path(__file__).parent / "static")}),
     ]

@@ -76,6 +76,13 @@ document.addEventListener("click", (event) => {
   }
 });
 
+document.addEventListener("click", (event) => {
+  if (event.target.closest && event.target.closest("[data-reload]")) {
+    event.preventDefault();
+    location.reload();
+  }
+});
+
 // --- htmx ---
 
 const shown = new WeakMap();
