@@ -10,10 +10,21 @@ import platformdirs
 
 from gpukernel.pool.errors import PoolError
 
-__all__ = ["ON_BEHALF", "resolve_address", "resolve_state", "resolve_token", "short_directory", "socket_path"]
+__all__ = [
+    "MADE_BY",
+    "ON_BEHALF",
+    "resolve_address",
+    "resolve_state",
+    "resolve_token",
+    "short_directory",
+    "socket_path",
+]
 
 ON_BEHALF = "gpukernel-on-behalf-bin"
 """The header with the name, in UTF-8, of the person that a call is made for; from those who may speak for others."""
+
+MADE_BY = "gpukernel-made-by-bin"
+"""The header with the name of the person whom an administrator's program (a web page) obeys; it gives no rights, but is written down."""
 
 _LONGEST_SOCKET_DIRECTORY = 60  # of the 107 characters that a unix socket's path may have
 

@@ -12,6 +12,7 @@ import grpc.aio
 import gpukernel.pool.proto.admin_pb2 as pb
 import gpukernel.pool.proto.admin_pb2_grpc as rpc
 from gpukernel.pool.hub_client import HubClient
+from gpukernel.pool.teaching_client import TeachingClient
 
 __all__ = ["AdminClient", "AuditEntry", "HeldPart", "QuotaLine", "TokenLine"]
 
@@ -69,8 +70,8 @@ def _plain(kind: Any, message: Any) -> Any:
     return kind(**{name: getattr(message, name) for name in kind.__dataclass_fields__})
 
 
-class AdminClient(HubClient):
-    """As `HubClient`, with what only some may ask; `PoolError` says so to the others."""
+class AdminClient(HubClient, TeachingClient):
+    """As `HubClient` and `TeachingClient`, with what only some may ask; `PoolError` says so to the others."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()

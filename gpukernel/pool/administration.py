@@ -6,7 +6,6 @@ import hashlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -16,18 +15,19 @@ import gpukernel.pool.proto.admin_pb2 as pb
 import gpukernel.pool.proto.admin_pb2_grpc as rpc
 from gpukernel.pool import accounts
 from gpukernel.pool.broker import Broker
-from gpukernel.pool.course_file import BOUNDS, parse_bound, read_courses, write_courses
+from gpukernel.pool.changing import change_rules, quota_change
+from gpukernel.pool.course_file import BOUNDS, read_courses, write_courses
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.history import Held, held_between
 from gpukernel.pool.identity import Caller, Identity, Token, create_token, list_tokens, revoke_token
 from gpukernel.pool.model import Holder
-from gpukernel.pool.quota import MILLION, Account, Bounds, Standing, Subject
-from gpukernel.pool.rules import Rules, note, write_rules
+from gpukernel.pool.quota import MILLION, Account, Bounds, Standing
+from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import audit
 from gpukernel.pool.service import known_caller
 from gpukernel.pool.store import Store
 
-__all__ = ["AdministrationService"]
+__all__ = ["AdministrationService", "may_share_out"]
 
 MIB = 2**20
 HOUR = 3600.0
@@ -60,20 +60,7 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
     def _change(self, who: str, change: Callable[[Rules], Rules], *, check: bool = False) -> Any:
         """Rules that are changed at once, for those who wait too."""
 
-        class Undone(Exception):
-            pass
-
-        changes: list[str] = []
-        try:
-            with self._store.deciding() as (db, row):
-                before = self._store.rules(db, row.rules_version)
-                changes += write_rules(db, before, change(before), who, time.time())
-                if check:
-                    raise Undone
-        except Undone:
-            pass
-        else:
-            self._broker.rules_changed()
+        changes, _, _ = change_rules(self._broker, self._store, who, change, check=check)
         return pb.Changes(lines=changes)
 
     async def ShowQuotas(self, request: Any, context: Any) -> Any:
@@ -89,29 +76,10 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
         caller = await self._caller(context, administers=False)
 
         def work() -> Any:
-            try:
-                subject = Subject.parse(request.subject)
-            except ValueError as error:
-                raise Refused("invalid", str(error)) from None
-            given = dict(parse_bound(name, text) for name, text in request.bounds.items())
-            if not given:
-                raise Refused(
-                    "invalid", f"Say what to bound: one or more of {', '.join(BOUNDS)}, as NAME=VALUE."
-                )
-
-            def change(before: Rules) -> Rules:
-                if subject.course and subject.course not in before.courses:
-                    raise Refused("no_such_course", f"There is no course {subject.course[:60]}.")
-                bounds = replace(before.quotas.get(subject, Bounds()), **given)  # type: ignore[arg-type]
-                quotas = {s: b for s, b in before.quotas.items() if s != subject}
-                return replace(before, quotas={**quotas, subject: bounds} if bounds.given() else quotas)
-
+            _, change = quota_change(request.subject, request.bounds)
             return self._change(caller.name, change)
 
-        rules = self._store.rules()
-        kind, _, course = request.subject.partition(":")
-        # An instructor shares out within the course; how much the course has is the administrator's to say.
-        if not caller.administers and not (kind == "student" and rules.instructs(caller.name, course)):
+        if not may_share_out(caller, self._store.rules(), request.subject):
             await self._caller(context)
         return await self._or_refuse(context, work)
 
@@ -209,6 +177,14 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
         names = ("time", "who", "action", "subject", "before", "after")
         entries = [pb.AuditEntry(**{name: getattr(row, name) for name in names}) for row in reversed(rows)]
         return pb.ShowAuditReply(entries=entries)
+
+
+def may_share_out(caller: Caller, rules: Rules, subject: str) -> bool:
+    """Whether the caller may set the quotas of a subject: an instructor shares out within the course; how much the course has is
+    the administrator's to say.
+    """
+    kind, _, course = subject.partition(":")
+    return caller.administers or (kind == "student" and rules.instructs(caller.name, course))
 
 
 def _token_to(token: Token) -> Any:

@@ -30,7 +30,7 @@ from gpukernel.pool.errors import Refused
 from gpukernel.pool.line import Entry, Granted, Line, reason_for_no_room
 from gpukernel.pool.model import Device, Holder, Lease, Queued, Slice, SliceRequest, Usage, Waiting
 from gpukernel.pool.placement import MIB, DeviceClass, check_request
-from gpukernel.pool.rules import Rules
+from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.store import Conflict, Store
 
 __all__ = ["Agent", "Broker"]
@@ -392,6 +392,11 @@ class Broker:
         self.pump()
         self._tell_all()
         return len(held)
+
+    def write_down(self, who: str, action: str, subject: str, before: str, after: str) -> None:
+        """An entry in the audit table: somebody does something to what another holds."""
+        with self._store.deciding() as (db, _):
+            note(db, self._clock(), who, action, subject, before, after)
 
     def held_by(self, key: str) -> str | None:
         """The person who waits or holds a lease with this key."""

@@ -18,8 +18,8 @@ from gpukernel.pool.forks import grpc  # before the messages import it
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
-from gpukernel.pool.address import ON_BEHALF, resolve_address, resolve_token
-from gpukernel.pool.errors import LeaseEnded, PoolError, PoolUnreachable, Refused
+from gpukernel.pool.address import MADE_BY, ON_BEHALF, resolve_address, resolve_token
+from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 
 __all__ = ["PoolClient", "resolve_address"]
@@ -46,10 +46,17 @@ class PoolClient:
         Bearer token; None looks where `gpukernel.pool.address.resolve_token` does.
     on_behalf
         The person for whom the calls are made, by somebody who may speak for others: they may do what that person may.
+    made_by
+        The person who told an administrator's program to make the calls, for the audit table; it changes no rights.
     """
 
     def __init__(
-        self, address: str | None = None, token: str | None = None, *, on_behalf: str | None = None
+        self,
+        address: str | None = None,
+        token: str | None = None,
+        *,
+        on_behalf: str | None = None,
+        made_by: str | None = None,
     ) -> None:
         self.address = address or resolve_address()
         token = resolve_token(self.address, token)
@@ -58,6 +65,8 @@ class PoolClient:
             self._metadata += (("authorization", f"Bearer {token}"),)
         if on_behalf is not None:
             self._metadata += ((ON_BEHALF, on_behalf.encode()),)
+        if made_by is not None:
+            self._metadata += ((MADE_BY, made_by.encode()),)
 
     def on_behalf_of(self, person: str) -> Self:
         """This client for another person, over the same connection; it needs no entering and ends with this one."""
@@ -92,7 +101,9 @@ class PoolClient:
                 f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
             )
         if code is grpc.StatusCode.PERMISSION_DENIED:
-            return PoolError(error.details() or "The pool does not allow you that.")
+            return NotAllowed(error.details() or "The pool does not allow you that.")
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            return Refused("invalid", error.details() or "The pool cannot make sense of that.")
         if code is grpc.StatusCode.NOT_FOUND:
             return LeaseEnded(error.details() or "the lease is over")
         return PoolError(error.details() or f"The pool at {self.address} failed ({code.name}).")

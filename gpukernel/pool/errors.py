@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LeaseEnded", "PoolError", "PoolUnreachable", "Refused"]
+__all__ = ["LeaseEnded", "NotAllowed", "PoolError", "PoolUnreachable", "Refused"]
 
 
 class PoolError(Exception):
@@ -29,3 +29,7 @@ class Refused(PoolError):
 
 class LeaseEnded(PoolError):
     """The lease is over; the text says why."""
+
+
+class NotAllowed(PoolError):
+    """The pool does not allow the caller that."""

@@ -6,15 +6,16 @@ added up afterwards.  Each row is written in the transaction that changes what t
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from gpukernel.pool.quota import MILLION
+from gpukernel.pool.quota import MILLION, period_end, period_start
 from gpukernel.pool.schema import leases, spans
 
-__all__ = ["Held", "close_span", "first_span", "held_between", "open_span"]
+__all__ = ["DayOfUse", "Held", "close_span", "first_span", "held_between", "open_span", "use_by_day"]
 
 
 _INSERT = spans.insert()
@@ -59,8 +60,34 @@ class Held:
     memory_hours: float
 
 
-def held_between(db: sa.Connection, begin: float, end: float) -> Iterator[Held]:
-    """Every lease that held something between two times, the part of it that lies between them."""
+@dataclass(frozen=True)
+class DayOfUse:
+    """What a person held in one day of the pool's calendar, in the units of `Held`."""
+
+    day: datetime.date
+    person: str
+    device_hours: float
+    memory_hours: float
+
+
+def use_by_day(db: sa.Connection, begin: float, end: float, course: str) -> list[DayOfUse]:
+    """The use of one course between two times by day and person, in this order; days without use are not in it."""
+    totals: dict[tuple[datetime.date, str], tuple[float, float]] = {}
+    for held in held_between(db, begin, end, course):
+        at, last = held.begins, held.begins + held.hours * 3600
+        while at < last:
+            # What a lease holds is constant within a part, so a part can be cut at midnight.
+            until = min(period_end("day", at), last)
+            part = (until - at) / 3600 / held.hours
+            where = datetime.date.fromtimestamp(period_start("day", at)), held.person
+            devices, memory = totals.get(where, (0.0, 0.0))
+            totals[where] = devices + part * held.device_hours, memory + part * held.memory_hours
+            at = until
+    return [DayOfUse(day, person, *use) for (day, person), use in sorted(totals.items())]
+
+
+def held_between(db: sa.Connection, begin: float, end: float, course: str | None = None) -> Iterator[Held]:
+    """Every lease that held something between two times, the part of it that lies between them; of `course`, or of all."""
     last = sa.func.coalesce(spans.c.ends, end)
     query = (
         sa.select(spans, leases.c.person, leases.c.course, leases.c.description, last.label("last"))
@@ -68,6 +95,8 @@ def held_between(db: sa.Connection, begin: float, end: float) -> Iterator[Held]:
         .where(spans.c.begins < end, sa.or_(spans.c.ends.is_(None), spans.c.ends > begin))
         .order_by(leases.c.epoch, spans.c.begins)
     )
+    if course is not None:
+        query = query.where(leases.c.course == course)
     for row in db.execute(query):
         hours = (min(row.last, end) - max(row.begins, begin)) / 3600
         if hours > 0:

@@ -113,7 +113,8 @@ leases = Table(
     Column("ttl_seconds", Float, nullable=False),
     Column("until", Float, nullable=True),  # it ends then, whoever renews it
     Column("idle_limit", Float, nullable=False, server_default="0"),
-    Column("notice", String, nullable=False, server_default=""),
+    Column("notice", String, nullable=False, server_default=""),  # what the pool has to say to its holder
+    Column("message", String, nullable=False, server_default=""),  # what an instructor has
     Column("share", BigInteger, nullable=False, server_default="0"),  # of all its slices together
     Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
     Column("ended", Float, nullable=False, default=0.0),

@@ -16,6 +16,7 @@ import grpc.aio
 import gpukernel.pool.proto.admin_pb2_grpc as admin_rpc
 import gpukernel.pool.proto.hub_pb2_grpc as hub_rpc
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
+import gpukernel.pool.proto.teaching_pb2_grpc as teaching_rpc
 from gpukernel.pool.address import socket_path
 from gpukernel.pool.administration import AdministrationService
 from gpukernel.pool.beside import listen_to_others
@@ -27,6 +28,7 @@ from gpukernel.pool.identity import Identity
 from gpukernel.pool.metrics import serve_metrics
 from gpukernel.pool.service import AgentsService, PoolService
 from gpukernel.pool.store import Store
+from gpukernel.pool.teaching import TeachingService
 
 __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]
 
@@ -115,6 +117,7 @@ async def serve(
             (rpc.add_AgentsServicer_to_server, agents),
             (admin_rpc.add_AdministrationServicer_to_server, AdministrationService(broker, store, identity)),
             (hub_rpc.add_HubServicer_to_server, HubService(broker, store, identity)),
+            (teaching_rpc.add_TeachingServicer_to_server, TeachingService(broker, store, identity)),
         )
         path, behind = socket_path(state), socket_path(state).with_name("inner.sock")
         behind.unlink(missing_ok=True)

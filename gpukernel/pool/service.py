@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ import grpc.aio
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
-from gpukernel.pool.address import ON_BEHALF
+from gpukernel.pool.address import MADE_BY, ON_BEHALF
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.identity import Caller, Identity
@@ -42,6 +43,9 @@ async def known_caller(identity: Identity, context: Any) -> Caller:
                 grpc.StatusCode.PERMISSION_DENIED, f"{caller.name} may not ask on behalf of others."
             )
         return behalf  # type: ignore[return-value]
+    if caller.administers and isinstance(by := metadata.get(MADE_BY), bytes):
+        name = by.decode(errors="replace")[:256]
+        return replace(caller, name=f"{name} through {caller.name}")
     return caller
 
 
@@ -96,13 +100,23 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
 
     async def _lease(
         self, lease_id: str, context: Any, allowed: Callable[[Caller, Lease], bool] = Caller.may_use
-    ) -> None:
+    ) -> tuple[Caller, Lease]:
         """Nobody learns of a lease that is not theirs."""
         caller = await self._caller(context)
         lease = self._broker.lease(lease_id)
         if lease is None or not allowed(caller, lease):
             await context.abort(
                 grpc.StatusCode.NOT_FOUND, f"The pool knows no lease {lease_id[:40]} of yours."
+            )
+        assert lease is not None
+        return caller, lease
+
+    def _write_down(self, caller: Caller, lease: Lease, action: str, what: str) -> None:
+        """Somebody did something to what another holds: that is kept with who did."""
+        if caller.name != lease.holder.person and caller.scope != "service":
+            course = f"course {lease.holder.course}" if lease.holder.course else "no course"
+            self._broker.write_down(
+                caller.name, action, f"{course}: {lease.holder.person}", f"lease {lease.id}", what
             )
 
     async def Renew(self, request: Any, context: Any) -> Any:
@@ -111,7 +125,9 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
 
     async def Release(self, request: Any, context: Any) -> Any:
         rules = self._broker.rules()
-        await self._lease(request.lease_id, context, lambda caller, lease: caller.may_end(lease, rules))
+        caller, held = await self._lease(request.lease_id, context, lambda c, found: c.may_end(found, rules))
+        if held.state in ("starting", "live"):
+            self._write_down(caller, held, "end", request.reason[:256])
         lease = self._broker.end(request.lease_id, request.reason[:256] or "released by its holder")
         return pb.ReleaseReply(lease=self._message(lease))
 
@@ -121,11 +137,15 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
 
     async def Resize(self, request: Any, context: Any) -> Any:
         rules = self._broker.rules()
-        await self._lease(request.lease_id, context, lambda caller, lease: caller.may_end(lease, rules))
+        caller, held = await self._lease(request.lease_id, context, lambda c, found: c.may_end(found, rules))
         try:
             lease = await self._broker.resize(request.lease_id, messages.request_from(request.slice))
         except Refused as refusal:
             return pb.ResizeReply(refused=pb.Refused(code=refusal.code, sentence=str(refusal)))
+        if lease is not None:
+            self._write_down(
+                caller, held, "resize", ", ".join(f"{s.memory_bytes // 2**20} MiB" for s in lease.slices)
+            )
         return pb.ResizeReply(lease=self._message(lease))
 
     @staticmethod

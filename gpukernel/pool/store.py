@@ -559,6 +559,11 @@ class Store:
         with self.engine.begin() as db:
             db.execute(leases.update().where(*this).values(notice=notice))
 
+    def say(self, lease_id: str, message: str) -> None:
+        """What somebody, an instructor for example, has to say to the holder; it stays beside what `notify` says."""
+        with self.engine.begin() as db:
+            db.execute(leases.update().where(leases.c.id == lease_id, _LIVING).values(message=message))
+
     def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float]]:
         """Leases whose longest time is over by then: id, end, and the whole time."""
         query = sa.select(leases.c.id, leases.c.until, leases.c.created).where(
@@ -732,7 +737,7 @@ def _lease(row: Any, pieces: Sequence[Slice]) -> Lease:
         end_reason=row.end_reason,
         ended=row.ended,
         until=row.until or 0.0,
-        notice=row.notice,
+        notice=" ".join(filter(None, (row.message, row.notice))),
         role=row.role,
         mode=row.mode,
         user=row.uid,

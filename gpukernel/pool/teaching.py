@@ -1,0 +1,181 @@
+"""What those who teach a course ask, over gRPC: quotas with their effect, the course's queue, messages, history.
+
+An administrator may do all of it for every course; an instructor for the own ones, and nobody learns of leases and requests of
+others.  Every change is in the audit table with who made it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+import gpukernel.pool.proto.teaching_pb2 as pb
+import gpukernel.pool.proto.teaching_pb2_grpc as rpc
+from gpukernel.pool.administration import may_share_out
+from gpukernel.pool.broker import Broker
+from gpukernel.pool.changing import change_rules, course_change, effects_of, quota_change
+from gpukernel.pool.errors import Refused
+from gpukernel.pool.history import use_by_day
+from gpukernel.pool.identity import Caller, Identity
+from gpukernel.pool.reordering import move_request
+from gpukernel.pool.rules import note
+from gpukernel.pool.service import known_caller
+from gpukernel.pool.store import Store
+
+__all__ = ["LONGEST_MESSAGE", "TeachingService"]
+
+LONGEST_MESSAGE = 300
+LONGEST_HISTORY = 400 * 86400.0
+
+
+class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
+    """Everything here checks who is asking first."""
+
+    def __init__(self, broker: Broker, store: Store, identity: Identity) -> None:
+        self._broker = broker
+        self._store = store
+        self._identity = identity
+
+    def _teaches(self, caller: Caller, course: str) -> bool:
+        return caller.administers or self._store.rules().instructs(caller.name, course)
+
+    async def _teacher(self, context: Any, course: str) -> Caller:
+        caller = await known_caller(self._identity, context)
+        if not self._teaches(caller, course):
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"Only an instructor of course {course[:60]} may do that, not {caller.name}.",
+            )
+        return caller
+
+    async def _or_refuse(self, context: Any, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except Refused as refusal:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+
+    async def SetQuota(self, request: Any, context: Any) -> Any:
+        caller = await known_caller(self._identity, context)
+        if not may_share_out(caller, self._store.rules(), request.subject):
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"Only the pool's administrator may set the quota of {request.subject[:80]}; "
+                "instructors set that of their own students.",
+            )
+
+        def work() -> Any:
+            subject, change = quota_change(request.subject, request.bounds)
+            # Looked at first: afterwards, who waited may have been served.
+            lines, before, after = change_rules(self._broker, self._store, caller.name, change, check=True)
+            effects = effects_of(self._broker, self._store, before, after, subject)
+            if not request.check:
+                lines, _, _ = change_rules(self._broker, self._store, caller.name, change)
+            return pb.QuotaEffects(
+                lines=lines,
+                effects=[
+                    pb.QuotaEffect(
+                        kind=effect.kind,
+                        bound=effect.bound,
+                        limit=effect.limit,
+                        people=effect.people,
+                        count=effect.count,
+                        sentence=effect.sentence,
+                    )
+                    for effect in effects
+                ],
+            )
+
+        return await self._or_refuse(context, work)
+
+    async def SetCourse(self, request: Any, context: Any) -> Any:
+        caller = await self._teacher(context, request.course)
+
+        def work() -> Any:
+            try:
+                fields = json.loads(request.fields)
+            except (ValueError, RecursionError):
+                fields = None
+            if not isinstance(fields, dict):
+                raise Refused("invalid", "What a course is to be is a JSON object.")
+            change = course_change(request.course, fields)
+            lines, _, _ = change_rules(self._broker, self._store, caller.name, change, check=request.check)
+            return pb.CourseChanged(lines=lines)
+
+        return await self._or_refuse(context, work)
+
+    async def SendMessage(self, request: Any, context: Any) -> Any:
+        caller = await known_caller(self._identity, context)
+        lease = self._broker.lease(request.lease_id)
+        if lease is None or not self._teaches(caller, lease.holder.course):
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"The pool knows no lease {request.lease_id[:40]} of yours."
+            )
+
+        def work() -> Any:
+            assert lease is not None
+            text = " ".join(request.text.split())
+            if len(text) > LONGEST_MESSAGE or not text.isprintable():
+                raise Refused(
+                    "invalid",
+                    f"A message has at most {LONGEST_MESSAGE} printable characters; this one has {len(text)}.",
+                )
+            if lease.state not in ("starting", "live"):
+                raise Refused("not_live", "This slice has ended; nobody would see the message.")
+            said = f"{caller.name}: {text}" if text else ""
+            self._store.say(lease.id, said)
+            with self._store.deciding() as (db, _):
+                subject = f"course {lease.holder.course}: {lease.holder.person}"
+                note(db, self._broker.now(), caller.name, "message", subject, "", text)
+            return pb.MessageSent(notice=said)
+
+        return await self._or_refuse(context, work)
+
+    async def MoveRequest(self, request: Any, context: Any) -> Any:
+        caller = await known_caller(self._identity, context)
+        waiting = {w.key: w for w in self._broker.waiting()}.get(request.key)
+        if waiting is None or not self._teaches(caller, waiting.holder.course):
+            await context.abort(grpc.StatusCode.NOT_FOUND, "No such request waits in a course of yours.")
+
+        def work() -> Any:
+            assert waiting is not None
+            moved = move_request(
+                self._store,
+                waiting.holder.course,
+                request.key,
+                request.before,
+                caller.name,
+                self._broker.now(),
+            )
+            self._broker.rules_changed()
+            return pb.RequestMoved(moved=moved)
+
+        return await self._or_refuse(context, work)
+
+    async def CourseUse(self, request: Any, context: Any) -> Any:
+        await self._teacher(context, request.course)
+        end = request.end or self._broker.now()
+        begin = request.begin
+
+        def work() -> Any:
+            if not (math.isfinite(begin) and math.isfinite(end) and 0 < begin < end < 1e11):
+                raise Refused("invalid", "A history ends after it begins.")
+            if end - begin > LONGEST_HISTORY:
+                raise Refused("invalid", f"A history spans at most {LONGEST_HISTORY / 86400:.0f} days.")
+            with self._store.reader.connect() as db:
+                found = use_by_day(db, begin, end, request.course)
+            days = [
+                pb.DayOfUse(
+                    day=use.day.isoformat(),
+                    person=use.person,
+                    device_hours=use.device_hours,
+                    memory_hours=use.memory_hours,
+                )
+                for use in found
+            ]
+            return pb.CourseUseReply(days=days)
+
+        return await self._or_refuse(context, work)

@@ -1,0 +1,3 @@
+from hub_spawner.console.application import main
+
+main()

@@ -1,0 +1,192 @@
+"""The administrator's page: every course, the GPU servers and how each device is cut, tokens, the audit, and ``courses.yaml``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tornado.web import HTTPError
+
+from gpukernel.pool.errors import NotAllowed, Refused
+from hub_spawner.console.base import Page
+from hub_spawner.console.desk import live
+from hub_spawner.console.drawing import cut_devices
+
+__all__ = ["admin_handlers", "seconds_of"]
+
+LARGEST_FILE = 4 * 2**20
+SCOPES = ("person", "service", "agent", "admin")
+
+
+def seconds_of(text: str, what: str) -> float:
+    """A time from a form, as ``90s``, ``30min``, ``2h`` or ``120d``; 0 for none.
+
+    Raises
+    ------
+    HTTPError
+        400, with a sentence.
+    """
+    text = text.strip()
+    if not text:
+        return 0.0
+    units = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz").strip()
+    unit = text[len(text.rstrip("abcdefghijklmnopqrstuvwxyz")) :] or "s"
+    if not number.isdecimal() or len(number) > 9 or unit not in units:
+        raise HTTPError(400, f"{what}: write a time as 30min, 2h or 120d.")
+    return float(number) * units[unit]
+
+
+class AdminPage(Page):
+    """A page for the Hub's administrators alone."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        if not self._finished and not self.desk.administers:
+            raise HTTPError(403, "Only an administrator of this JupyterHub may open that page.")
+
+    @property
+    def back(self) -> str:
+        return f"{self.prefix}admin"
+
+
+async def _or_nothing(what: Any) -> Any:
+    """What the pool says; None where this service's token may not ask."""
+    try:
+        return await what
+    except NotAllowed:
+        return None
+
+
+class Overview(AdminPage):
+    """Everything at once; the pictures are looked at again every few seconds."""
+
+    async def get(self) -> None:
+        async with self.desk.as_service() as pool:
+            (leases, queue), devices, courses, tokens, audit = await asyncio.gather(
+                pool.leases(),
+                pool.devices(),
+                pool.courses(),
+                _or_nothing(pool.tokens()),
+                _or_nothing(pool.audit(100)),
+            )
+        names = [known.course.name for known in courses]
+        shown = {name: live(name, leases, queue) for name in names}
+        self.page(
+            "admin.html",
+            courses=[known.course for known in courses],
+            shown=shown,
+            tokens=tokens,
+            audit=list(reversed(audit)) if audit is not None else None,
+            scopes=SCOPES,
+            **_devices(devices, leases),
+        )
+
+
+def _devices(devices: Any, leases: Any) -> dict[str, Any]:
+    cuts = cut_devices(devices, leases)
+    servers: dict[str, list[Any]] = {}
+    for cut in cuts:
+        servers.setdefault(cut.device.server, []).append(cut)
+    colours = {part.course: part.colour for cut in cuts for part in cut.parts}
+    return {"servers": servers, "colours": dict(sorted(colours.items()))}
+
+
+class DevicesPart(AdminPage):
+    async def get(self) -> None:
+        async with self.desk.as_service() as pool:
+            (leases, _), devices = await asyncio.gather(pool.leases(), pool.devices())
+        self.page("devices.html", **_devices(devices, leases))
+
+
+class Drain(AdminPage):
+    async def get(self, server: str) -> None:
+        part = "drain.html" if self.in_part else "dialog_page.html"
+        self.page(part, part="drain.html", server=self.path_name(server))
+
+    async def post(self, server: str) -> None:
+        server, gettext = self.path_name(server), self.texts.gettext
+        deadline = seconds_of(self.field("deadline"), "deadline")
+        async with self.desk.as_service() as pool:
+            count = await pool.drain(server, deadline)
+        text = gettext("%(server)s gets no new slices; it holds %(n)s.")
+        self.done(text % {"server": server, "n": count}, self.back)
+
+
+class Undrain(AdminPage):
+    async def post(self, server: str) -> None:
+        async with self.desk.as_service() as pool:
+            await pool.undrain(self.path_name(server))
+        self.done(self.texts.gettext("%(server)s gets slices again.") % {"server": server}, self.back)
+
+
+class NewToken(AdminPage):
+    async def post(self) -> None:
+        valid = seconds_of(self.field("valid"), "valid")
+        async with self.desk.as_service() as pool:
+            token, secret = await pool.create_token(
+                self.field("name").strip(), self.field("person").strip(), self.field("scope"), valid
+            )
+        part = "token.html" if self.in_part else "dialog_page.html"
+        self.page(part, part="token.html", token=token, secret=secret)
+
+
+class RevokeToken(AdminPage):
+    async def post(self, identifier: str) -> None:
+        async with self.desk.as_service() as pool:
+            token = await pool.revoke_token(identifier)
+        text = self.texts.gettext("The token “%(name)s” opens nothing any more.")
+        self.done(text % {"name": token.name}, self.back + "#tokens")
+
+
+class CoursesFile(AdminPage):
+    """``courses.yaml`` as the pool has it; POST says what a file would change, and with the field ``apply`` makes it so."""
+
+    async def get(self) -> None:
+        async with self.desk.as_service() as pool:
+            text = await pool.export_courses()
+        self.set_header("Content-Type", "application/yaml; charset=utf-8")
+        self.set_header("Content-Disposition", 'attachment; filename="courses.yaml"')
+        self.finish(text)
+
+    async def post(self) -> None:
+        text = self._file()
+        apply = bool(self.field("apply"))
+        problems: list[str] = []
+        lines: list[str] = []
+        async with self.desk.as_service() as pool:
+            try:
+                lines = await pool.import_courses(text, check=not apply)
+            except Refused as refusal:
+                problems = str(refusal).splitlines()
+        if apply and not problems:
+            self.done(self.texts.gettext("The courses are what the file says."), self.back)
+            return
+        part = "import.html" if self.in_part else "dialog_page.html"
+        self.page(part, part="import.html", lines=lines, problems=problems, text=text)
+
+    def _file(self) -> str:
+        files = self.request.files.get("file", [])
+        if files and files[0]["body"]:
+            try:
+                return str(files[0]["body"].decode("utf-8"))
+            except UnicodeDecodeError:
+                raise HTTPError(400, "The file is not UTF-8 text.") from None
+        text = self.field("yaml", LARGEST_FILE)
+        if not text.strip():
+            raise HTTPError(400, "Choose a file, or write one.")
+        return text
+
+
+def admin_handlers(prefix: str) -> list[tuple[str, Any]]:
+    """The addresses of the administrator's pages."""
+    at = f"{prefix}admin"
+    return [
+        (at, Overview),
+        (f"{at}/devices", DevicesPart),
+        (f"{at}/server/([^/]+)/drain", Drain),
+        (f"{at}/server/([^/]+)/undrain", Undrain),
+        (f"{at}/token", NewToken),
+        (f"{at}/token/([^/]+)/revoke", RevokeToken),
+        (rf"{at}/courses\.yaml", CoursesFile),
+    ]

@@ -1,0 +1,124 @@
+"""The service's process: its addresses, and where it listens."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import os
+import secrets
+import signal
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from jupyterhub.services.auth import HubOAuthCallbackHandler
+from tornado.httpserver import HTTPServer
+from tornado.web import Application, HTTPError, StaticFileHandler
+
+from gpukernel.pool.address import resolve_address
+from hub_spawner.caretaker import Caretaker
+from hub_spawner.console.admin import admin_handlers
+from hub_spawner.console.api import api_handlers
+from hub_spawner.console.base import Page, environments
+from hub_spawner.console.courses import CoursePage, Courses, Language, LivePart, Move
+from hub_spawner.console.history import UseCsv, UsePart
+from hub_spawner.console.leases import LeasePage
+from hub_spawner.console.quotas import OffersForm, QuotaForm
+
+__all__ = ["main", "make_application"]
+
+log = logging.getLogger(__name__)
+
+LARGEST_BODY = 5 * 2**20  # a courses.yaml
+
+
+class Nothing(Page):
+    """An address that there is not."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        if not self._finished:
+            raise HTTPError(404, "There is no such page.")
+
+
+class Ready(Page):
+    """Says that the service runs, to whoever watches over it; nothing else."""
+
+    async def prepare(self) -> None:
+        pass
+
+    def get(self) -> None:
+        self.finish("ready\n")
+
+
+def _utc(when: float) -> str:
+    return datetime.datetime.fromtimestamp(when, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _hours(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.3f}"
+
+
+def make_application(prefix: str, pool: str, token_file: str = "") -> Application:
+    """The pages below `prefix` (with a slash at its end), about the pool at an address; the file holds this service's token there."""
+    course, lease = rf"{prefix}course/([^/]+)", r"([0-9a-f]{1,64})"
+    templates = environments()
+    for environment in templates.values():
+        environment.filters |= {"utc": _utc, "hours": _hours}
+    handlers: list[Any] = [
+        (prefix, Courses),
+        (rf"{prefix}ready", Ready),
+        (rf"{prefix}language", Language),
+        (course, CoursePage),
+        (rf"{course}/live", LivePart),
+        (rf"{course}/lease/{lease}/(end|resize|message)", LeasePage),
+        (rf"{course}/queue", Move),
+        (rf"{course}/quota", QuotaForm),
+        (rf"{course}/offers", OffersForm),
+        (rf"{course}/use", UsePart),
+        (rf"{course}/use\.csv", UseCsv),
+        *admin_handlers(prefix),
+        *api_handlers(prefix),
+        (rf"{prefix}oauth_callback", HubOAuthCallbackHandler),
+        (rf"{prefix}static/(.*)", StaticFileHandler, {"path": str(Path(__file__).parent / "static")}),
+    ]
+    return Application(
+        handlers,
+        default_handler_class=Nothing,
+        prefix=prefix,
+        pool=pool,
+        token_file=token_file,
+        templates=templates,
+        # Signs the cookies of this process; another one has people sign in again, which the Hub does by itself.
+        cookie_secret=secrets.token_bytes(32),
+        compress_response=True,
+    )
+
+
+async def serve() -> None:
+    """Listen where the Hub says, until told to stop."""
+    prefix = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
+    where = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
+    application = make_application(prefix, resolve_address(), os.environ.get("GPUKERNEL_POOL_TOKEN_FILE", ""))
+    server = HTTPServer(application, xheaders=True, max_body_size=LARGEST_BODY, max_buffer_size=LARGEST_BODY)
+    server.listen(where.port or 80, where.hostname or "127.0.0.1")
+    log.info("the console listens on %s", where.geturl())
+    caretaker = asyncio.create_task(Caretaker.of(os.environ).run())
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    await stop.wait()
+    server.stop()
+    caretaker.cancel()
+
+
+def main() -> None:
+    """The command that the Hub starts."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    if "JUPYTERHUB_SERVICE_PREFIX" not in os.environ or "JUPYTERHUB_SERVICE_URL" not in os.environ:
+        raise SystemExit(
+            "JupyterHub starts this program as a service; see docs/console.md. "
+            "JUPYTERHUB_SERVICE_PREFIX and JUPYTERHUB_SERVICE_URL are not set."
+        )
+    asyncio.run(serve())

@@ -1,0 +1,223 @@
+"""What every page has: who is asking, their language, a strict content policy, and errors as one sentence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.parse
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jupyterhub.services.auth import HubOAuthenticated, UserNotAllowed
+from tornado.web import HTTPError, RequestHandler
+
+from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
+from hub_spawner.console.desk import Desk, plain_duration
+from hub_spawner.console.texts import LANGUAGES, Texts, choose_language
+
+__all__ = ["LANGUAGE_COOKIE", "Page", "Visit", "environments", "status_of"]
+
+log = logging.getLogger(__name__)
+
+LANGUAGE_COOKIE = "gpukernel-language"
+_SAID = "gpukernel-said"
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def environments() -> dict[str, jinja2.Environment]:
+    """Templates with the words of each language; everything that is put into them is escaped."""
+    found = {}
+    for language in LANGUAGES:
+        env = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_TEMPLATES),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.i18n"],
+        )
+        texts = Texts(language)
+        env.install_gettext_callables(texts.gettext, texts.ngettext, newstyle=True)  # type: ignore[attr-defined]
+        env.filters["duration"] = plain_duration
+        env.filters["part"] = lambda name: urllib.parse.quote(str(name), safe="")
+        found[language] = env
+    return found
+
+
+def status_of(error: PoolError) -> int:
+    """The HTTP status for what the pool said."""
+    kinds = ((NotAllowed, 403), (LeaseEnded, 404), (Refused, 409), (PoolUnreachable, 503))
+    return next((status for kind, status in kinds if isinstance(error, kind)), 502)
+
+
+class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
+    """A request of somebody whom the Hub knows; pages and the JSON API add how they answer."""
+
+    desk: Desk
+
+    def set_default_headers(self) -> None:
+        hub = self.hub_auth.hub_host
+        ours = f"'self' {hub}".strip()
+        policy = {
+            "default-src": "'none'",
+            "script-src": ours,
+            "style-src": ours,
+            "img-src": f"{ours} data:",
+            "font-src": f"{ours} data:",
+            "connect-src": "'self'",
+            "form-action": "'self'",
+            "frame-ancestors": "'none'",
+            "base-uri": "'none'",
+        }
+        self.set_header("Content-Security-Policy", "; ".join(f"{k} {v}" for k, v in policy.items()))
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "same-origin")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Server", "gpukernel")
+
+    async def prepare(self) -> None:
+        """Who is asking; then, for whatever changes something, that one of our own pages asked."""
+        model = await self.hub_auth.get_user(self, sync=False)
+        if model is not None:
+            try:
+                model = self.check_hub_user(model)
+            except UserNotAllowed:
+                raise HTTPError(403, f"{model['name']} may not use this service.") from None
+        # A service's name may be that of a person: it is not them.
+        if model is not None and model.get("kind", "user") != "user":
+            raise HTTPError(403, "This service is for people.")
+        self._hub_auth_user_cache = model
+        if model is None:
+            self.nobody()
+            return
+        if self.request.method not in ("GET", "HEAD", "OPTIONS"):
+            self.check_xsrf_cookie()
+        self.desk = Desk(
+            self.settings["pool"], self.settings["token_file"], model["name"], bool(model.get("admin"))
+        )
+
+    def nobody(self) -> None:
+        """The Hub does not know who is asking."""
+        raise HTTPError(403, "Sign in to JupyterHub first.")
+
+    def check_xsrf_cookie(self) -> None:
+        try:
+            super().check_xsrf_cookie()
+        except HTTPError:
+            raise HTTPError(
+                403, "This form is too old, or not one of this site's; load the page again and repeat it."
+            ) from None
+
+    def path_name(self, name: str) -> str:
+        """A name out of the address; tornado has undone the quoting."""
+        if not 0 < len(name) <= 256 or not name.isprintable():
+            raise HTTPError(404, "There is no such page.")
+        return name
+
+    def _sentence(self, status: int, error: BaseException | None) -> str:
+        if isinstance(error, PoolError):
+            return str(error)
+        if isinstance(error, HTTPError) and error.log_message and status < 500:
+            return str(error.log_message % error.args)
+        if status >= 500:
+            return "Something went wrong in the console; its log says what."
+        return HTTPStatus(status).phrase + "."
+
+    def log_exception(self, kind: Any, value: Any, trace: Any) -> None:
+        if isinstance(value, PoolError):
+            log.info("%s: %s", self.request.path, value)
+        else:
+            super().log_exception(kind, value, trace)
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        if isinstance(error, PoolError):
+            status_code = status_of(error)
+        super().send_error(status_code, **kwargs)
+
+
+class Page(Visit):
+    """A page for people, or the part of one that htmx asks for."""
+
+    @property
+    def language(self) -> str:
+        accepted = self.request.headers.get("Accept-Language", "")
+        return choose_language(self.get_cookie(LANGUAGE_COOKIE), accepted)
+
+    @property
+    def texts(self) -> Texts:
+        return Texts(self.language)
+
+    @property
+    def prefix(self) -> str:
+        """The service's address, with a slash at its end."""
+        return str(self.settings["prefix"])
+
+    @property
+    def in_part(self) -> bool:
+        return self.request.headers.get("HX-Request") == "true"
+
+    def nobody(self) -> None:
+        if self.in_part:
+            self.set_header("HX-Refresh", "true")
+            raise HTTPError(403, "Sign in to JupyterHub again.")
+        if self.request.method not in ("GET", "HEAD"):
+            raise HTTPError(403, "Sign in to JupyterHub again.")
+        self.redirect(self.get_login_url())
+
+    def course_path(self, course: str) -> str:
+        return f"{self.prefix}course/{urllib.parse.quote(course, safe='')}"
+
+    def template(self, name: str, **values: Any) -> str:
+        hub = self.hub_auth
+        user = self._hub_auth_user_cache if hasattr(self, "_hub_auth_user_cache") else None
+        common = {
+            "prefix": self.prefix,
+            "hub": hub.hub_host + hub.hub_prefix,
+            "static": self.prefix + "static/",
+            "language": self.language,
+            "languages": LANGUAGES,
+            "xsrf": "" if user is None else self._xsrf_text(),
+            "visitor": user["name"] if user else "",
+            "administers": bool(user and user.get("admin")),
+            "here": self.request.path,
+            "course_path": self.course_path,
+        }
+        template: jinja2.Template = self.settings["templates"][self.language].get_template(name)
+        return template.render(common | values)
+
+    def _xsrf_text(self) -> str:
+        token = self.xsrf_token
+        return token.decode("ascii") if isinstance(token, bytes) else str(token)
+
+    def page(self, name: str, **values: Any) -> None:
+        said = self.get_secure_cookie(_SAID)
+        if said and not self.in_part:
+            self.clear_cookie(_SAID, path=self.prefix)
+        text = said.decode("utf-8", "replace") if said and not self.in_part else ""
+        self.finish(self.template(name, said=text, **values))
+
+    def done(self, sentence: str, back: str) -> None:
+        """Something was done: htmx closes the dialog and looks again, other browsers go back to the page; both show the sentence."""
+        if self.in_part:
+            self.set_header("HX-Trigger", json.dumps({"said": {"text": sentence}}))
+            self.finish("")
+        else:
+            self.set_secure_cookie(
+                _SAID, sentence.encode(), expires_days=None, path=self.prefix, httponly=True
+            )
+            self.redirect(back, status=303)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        sentence = self.texts.gettext(self._sentence(status_code, error))
+        self.finish(self.template("alert.html" if self.in_part else "error.html", sentence=sentence, said=""))
+
+    def field(self, name: str, most: int = 1000) -> str:
+        """A field of the form that was sent; empty where it is missing."""
+        text = self.get_body_argument(name, "")
+        if len(text) > most:
+            raise HTTPError(400, f"{name}: at most {most} characters.")
+        return text

@@ -1,0 +1,93 @@
+"""The list of courses and a course's page, with the live view."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+from tornado.web import HTTPError
+
+from gpukernel.pool.admin_client import AdminClient
+from hub_spawner.console.base import LANGUAGE_COOKIE, Page
+from hub_spawner.console.desk import CourseInfo, Live, Quotas, live
+from hub_spawner.console.history import days_of, use_values
+from hub_spawner.console.quotas import offer_values, quota_values
+from hub_spawner.console.texts import LANGUAGES
+
+__all__ = ["CoursePage", "Courses", "Language", "LivePart", "Move"]
+
+
+def live_values(course: CourseInfo, now: Live, quotas: Quotas) -> dict[str, object]:
+    """What ``live.html`` shows."""
+    most = SimpleNamespace(devices="")
+    for bound in quotas.course:
+        if bound.bound == "devices":
+            most.devices = bound.value
+    return {"course": course, "live": now, "most": most}
+
+
+class Courses(Page):
+    """Those who teach one course see it at once, the others choose."""
+
+    async def get(self) -> None:
+        courses = await self.desk.courses()
+        if len(courses) == 1 and not self.desk.administers:
+            self.redirect(self.course_path(courses[0].name))
+            return
+        if not courses and not self.desk.administers:
+            raise HTTPError(403, "This page is for those who teach a course; you teach none.")
+        clients: list[AdminClient] = [self.desk.as_person()]
+        if any(course.role != "instructor" for course in courses):
+            clients.append(self.desk.as_service())
+        found = []
+        for client in clients:
+            async with client as pool:
+                found.append(await pool.leases())
+        held = {c.name: live(c.name, *found[0 if c.role == "instructor" else -1]) for c in courses}
+        self.page("courses.html", courses=courses, held=held)
+
+
+class CoursePage(Page):
+    async def get(self, name: str) -> None:
+        course = await self.desk.course(self.path_name(name))
+        now, quotas, use = await asyncio.gather(
+            self.desk.live(course), self.desk.quotas(course), self.desk.use(course, days_of(self))
+        )
+        values = live_values(course, now, quotas)
+        values |= quota_values(self, course, quotas) | offer_values(course) | use_values(self, course, use)
+        self.page("course.html", **values)
+
+
+class LivePart(Page):
+    """What changes by itself; asked for every few seconds."""
+
+    async def get(self, name: str) -> None:
+        course = await self.desk.course(self.path_name(name))
+        now, quotas = await asyncio.gather(self.desk.live(course), self.desk.quotas(course))
+        self.page("live.html", **live_values(course, now, quotas))
+
+
+class Move(Page):
+    """Somebody of the course's queue goes before another."""
+
+    async def post(self, name: str) -> None:
+        course = await self.desk.course(self.path_name(name))
+        async with self.desk.as_teacher(course) as pool:
+            await pool.move_request(self.field("key"), self.field("before"))
+        self.done(self.texts.gettext("The order has changed."), self.course_path(course.name) + "#queue")
+
+
+class Language(Page):
+    """Which language the pages are in, kept in a cookie."""
+
+    def post(self) -> None:
+        language = self.field("language")
+        if language not in LANGUAGES:
+            raise HTTPError(400, "There is no such language.")
+        self.set_cookie(
+            LANGUAGE_COOKIE, language, path=self.prefix, expires_days=365, samesite="Lax", httponly=True
+        )
+        back = urlsplit(self.field("back"))
+        ours = not back.scheme and not back.netloc and back.path.startswith(self.prefix)
+        self.redirect(back.path if ours and "\\" not in back.path else self.prefix, status=303)

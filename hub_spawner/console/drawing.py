@@ -1,0 +1,133 @@
+"""Pictures as figures for templates: positions and sizes, in the units of an SVG's view box; colours are the style sheet's."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpukernel.pool.model import Device, Lease
+
+__all__ = ["Bar", "Cut", "DayChart", "Part", "cut_devices", "day_chart"]
+
+MIB = 2**20
+COLOURS = 8
+"""So many classes ``c0`` … the style sheet has."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    x: float
+    y: float
+    width: float
+    height: float
+    day: str
+    label: str  # under the axis; empty for most
+    hours: float
+
+
+@dataclass(frozen=True)
+class DayChart:
+    """Bars in a box of `width` × `height`, of which the lowest 20 are for labels; `lines` are (y, hours)."""
+
+    width: float
+    height: float
+    bars: tuple[Bar, ...]
+    lines: tuple[tuple[float, float], ...]
+
+
+def _round_up(value: float) -> float:
+    """A round figure that is not smaller."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(f * power for f in (1, 2, 5, 10) if f * power >= value - 1e-12)
+
+
+def day_chart(
+    days: Sequence[str], hours: Sequence[float], width: float = 720, height: float = 200
+) -> DayChart:
+    """GPU-hours a day as bars."""
+    left, below, above = 44.0, 20.0, 8.0
+    top = _round_up(max(hours, default=0.0))
+    tall = height - below - above
+    step = (width - left) / max(len(days), 1)
+    every = max(1, math.ceil(len(days) / 10))
+    bars = []
+    for number, (day, value) in enumerate(zip(days, hours, strict=True)):
+        high = tall * value / top
+        date = datetime.date.fromisoformat(day)
+        bars.append(
+            Bar(
+                round(left + number * step + step * 0.14, 2),
+                round(above + tall - high, 2),
+                round(step * 0.72, 2),
+                round(high, 2),
+                day,
+                f"{date.day}.{date.month}." if (len(days) - 1 - number) % every == 0 else "",
+                value,
+            )
+        )
+    lines = tuple((round(above + tall * (1 - part), 2), top * part) for part in (0, 0.5, 1))
+    return DayChart(width, height, tuple(bars), lines)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A slice on a device: where it lies in the device's bar of 1000, whose it is, and a colour's number for its course."""
+
+    x: float
+    width: float
+    colour: int
+    lease: str
+    person: str
+    course: str
+    memory_mib: int
+    used_mib: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How one device is cut; `free_mib` of its memory belongs to nobody."""
+
+    device: Device
+    parts: tuple[Part, ...]
+    memory_mib: int
+    free_mib: int
+
+
+def cut_devices(devices: Iterable[Device], leases: Iterable[Lease]) -> list[Cut]:
+    """Every device with the slices that leases hold of it, side by side in the order of the courses."""
+    on: dict[str, list[tuple[str, str, str, int, int]]] = {}
+    courses = set()
+    for lease in leases:
+        courses.add(lease.holder.course)
+        for piece in lease.slices:
+            of = lease.holder
+            used = piece.usage.memory_used_bytes
+            on.setdefault(piece.device_id, []).append(
+                (of.course, of.person, lease.id, piece.memory_bytes, used)
+            )
+    colour = {name: number % COLOURS for number, name in enumerate(sorted(courses))}
+    cuts = []
+    for device in devices:
+        parts, x = [], 0.0
+        for course, person, lease_id, size, used in sorted(on.get(device.id, ())):
+            width = 1000 * size / device.memory_bytes
+            parts.append(
+                Part(
+                    round(x, 2),
+                    round(width, 2),
+                    colour[course],
+                    lease_id,
+                    person,
+                    course,
+                    size // MIB,
+                    used // MIB,
+                )
+            )
+            x += width
+        free = device.memory_bytes - device.promised_bytes
+        cuts.append(Cut(device, tuple(parts), device.memory_bytes // MIB, free // MIB))
+    return cuts

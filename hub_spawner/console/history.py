@@ -1,0 +1,76 @@
+"""GPU-hours of a course: a chart that the server draws, the same as a table, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+
+from tornado.web import HTTPError
+
+from hub_spawner.console.base import Page
+from hub_spawner.console.desk import CourseInfo, Use
+from hub_spawner.console.drawing import day_chart
+
+__all__ = ["MOST_DAYS", "UseCsv", "UsePart", "days_of", "guarded", "use_values"]
+
+SPANS = (7, 14, 30, 90)
+MOST_DAYS = 366
+
+
+def days_of(page: Page) -> int:
+    """How many days the address asks for; 14 where it does not say."""
+    text = page.get_query_argument("days", "14")
+    if not text.isdecimal() or not 1 <= int(text[:6]) <= MOST_DAYS:
+        raise HTTPError(400, f"days: a number from 1 to {MOST_DAYS}.")
+    return int(text)
+
+
+def use_values(page: Page, course: CourseInfo, use: Use) -> dict[str, object]:
+    """What ``use.html`` shows."""
+    return {
+        "course": course,
+        "use": use,
+        "spans": SPANS,
+        "days": days_of(page),
+        "chart": day_chart(use.days, use.by_day),
+    }
+
+
+class UsePart(Page):
+    """The history of another span of days."""
+
+    async def get(self, name: str) -> None:
+        course = await self.desk.course(self.path_name(name))
+        values = use_values(self, course, await self.desk.use(course, days_of(self)))
+        if self.in_part:
+            self.page("use.html", **values)
+        else:
+            self.page("dialog_page.html", part="use.html", **values)
+
+
+def guarded(text: str) -> str:
+    """A text that no spreadsheet takes for a formula; names of people and courses come from outside."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
+
+
+def as_csv(course: str, use: Use) -> str:
+    """A row for each person and day with use."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(("course", "person", "day", "gpu_hours"))
+    for person, hours in use.by_person.items():
+        rows: Iterable[tuple[str, float]] = zip(use.days, hours, strict=True)
+        writer.writerows((guarded(course), guarded(person), day, f"{h:.4f}") for day, h in rows if h > 0)
+    return file.getvalue()
+
+
+class UseCsv(Page):
+    async def get(self, name: str) -> None:
+        course = await self.desk.course(self.path_name(name))
+        text = as_csv(course.name, await self.desk.use(course, days_of(self)))
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        # A course's name has letters, digits and .+-_ only, some of which are not ASCII.
+        ascii_name = course.name.encode("ascii", "replace").decode().replace("?", "_")
+        self.set_header("Content-Disposition", f'attachment; filename="gpu-hours-{ascii_name}.csv"')
+        self.finish(text)
