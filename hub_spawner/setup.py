@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +105,6 @@ def configure(
             "oauth_no_confirm": True,
         }
     )
-    if find_spec("hub_spawner.console") is None:
-        services[-1] = {
-            "name": SERVICE,
-            "command": [sys.executable, "-m", "hub_spawner.caretaker"],
-            "environment": services[-1]["environment"],
-        }
     c.JupyterHub.services = [*_listed(c, "services"), *services]
     c.JupyterHub.load_roles = _roles(_listed(c, "load_roles"))
     c.JupyterHub.template_paths = [*_listed(c, "template_paths"), str(TEMPLATES)]

@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
-
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.agent.direct import DirectSlices, watched
@@ -18,7 +16,8 @@ from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.workers import Key, Workers
 from gpukernel.pool import messages
 from gpukernel.pool.address import short_directory
-from gpukernel.pool.client import CHANNEL_OPTIONS
+from gpukernel.pool.connection import Connection
+from gpukernel.pool.forks import grpc
 from gpukernel.pool.machine import machine_identity
 from gpukernel.pool.model import Device, Usage
 from gpukernel.remoting.worker import WorkerStartFailed, WorkerStatus
@@ -33,14 +32,12 @@ _USAGE = tuple(Usage.__dataclass_fields__)
 
 
 class Agent:
-    """Offers the devices of `inventory` as server `name` to the pool at `address`.
+    """Offers the devices of `inventory` as server `name` to the pool that `connection` leads to.
 
     Parameters
     ----------
     state
         State directory; workers live below it.
-    token
-        The agents' token of a pool over TCP.
     tcp_host
         Address of this machine at which programs reach the workers over TCP; empty for unix sockets only.
     watchdog_seconds
@@ -51,20 +48,18 @@ class Agent:
 
     def __init__(
         self,
-        address: str,
+        connection: Connection,
         name: str,
         inventory: Inventory,
         state: Path,
-        token: str = "",
         tcp_host: str = "",
         watchdog_seconds: float = 0.0,
         direct: bool = False,
     ) -> None:
         self.name = name
         self.attached = asyncio.Event()
-        self._address = address
+        self._connection = connection
         self._inventory = inventory
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._outgoing: asyncio.Queue[Any] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._health = Health(inventory, state)
@@ -93,15 +88,21 @@ class Agent:
             watch.cancel()
 
     async def _speak(self) -> None:
+        said = ""
         while True:
             try:
                 await self._attach()
+                said = ""
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                     raise PermissionError(
-                        f"the pool at {self._address} does not accept this agent's token"
+                        f"the pool at {self._connection.address} does not accept this agent's token"
                     ) from None
                 log.info("the pool is away: %s", error.code().name)
+                # The leases live on, and a new certificate of the pool's mends it without anybody coming here.
+                if (trouble := await self._connection.trouble()) and trouble != said:
+                    log.error("%s", trouble)
+                    said = trouble
             self.attached.clear()
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -110,12 +111,12 @@ class Agent:
         await asyncio.gather(self._workers.stop_all(reason), self._direct.stop_all())
 
     async def _attach(self) -> None:
-        async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+        async with self._connection.channel() as channel:
             self._outgoing = asyncio.Queue()
             heart = asyncio.create_task(self._heartbeats(self._outgoing))
             try:
                 stub: Any = rpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
-                call = stub.Attach(self._say(self._outgoing), metadata=self._metadata)
+                call = stub.Attach(self._say(self._outgoing), metadata=self._connection.metadata)
                 await call.wait_for_connection()
                 self.attached.set()
                 async for message in call:

@@ -10,6 +10,7 @@ import typer
 from gpukernel import __version__
 from gpukernel.cli.demo import demo
 from gpukernel.cli.kernelspec import app as kernelspec_app
+from gpukernel.cli.pool import app as pool_app
 from gpukernel.cli.quota import app as quota_app
 from gpukernel.cli.token import app as token_app
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(kernelspec_app, name="kernelspec")
+app.add_typer(pool_app, name="pool")
 app.add_typer(quota_app, name="quota")
 app.add_typer(token_app, name="token")
 app.command()(demo)
@@ -31,7 +33,9 @@ app.command()(demo)
 Pool = Annotated[
     str | None,
     typer.Option(
-        "--pool", metavar="ADDRESS", help="The pool: unix:/path/pool.sock or HOST:PORT. Else GPUKERNEL_POOL."
+        "--pool",
+        metavar="ADDRESS",
+        help="The pool: unix:/path/pool.sock, tls://HOST:PORT, HOST:PORT, or a connection file. Else GPUKERNEL_POOL.",
     ),
 ]
 State = Annotated[
@@ -126,35 +130,11 @@ def up(
 
 
 @app.command()
-def pool(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Also listen on TCP, with tokens.")] = "",
-    everybody: Everybody = False,
-    metrics: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Serve figures for Prometheus there, under /metrics.")
-    ] = "",
-    state: State = None,
-    verbose: Verbose = False,
-) -> None:
-    """Run the pool alone; GPU servers join it with “gpukernel agent”.
-
-    Its state is an SQLite file in the state directory, or the PostgreSQL database that GPUKERNEL_DATABASE names; several pools may
-    share one.
-
-    \b
-    Examples:
-      gpukernel pool --listen 0.0.0.0:7437 --state /var/lib/gpukernel
-      GPUKERNEL_DATABASE=postgresql://pool@db.example.edu/pool gpukernel pool --listen 0.0.0.0:7437
-    """
-    from gpukernel.cli import services
-
-    services.pool(listen, everybody, metrics, state, verbose)
-
-
-@app.command()
 def agent(
     pool: Pool = None,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Holds the pool's agent token; needed over TCP.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the agent's token, where --pool names no connection file."),
     ] = None,
     simulate: Simulate = "",
     state: State = None,
@@ -168,7 +148,8 @@ def agent(
 
     \b
     Example:
-      gpukernel agent --pool pool.example.edu:7437 --token-file agent.token --tcp-host gpu1.example.edu
+      gpukernel agent --pool gpu1.pool --tcp-host gpu1.example.edu
+      gpukernel agent --pool 10.0.0.5:7437 --token-file agent.token --tcp-host 10.0.0.21
     """
     from gpukernel.cli import services
 

@@ -28,6 +28,7 @@ from gpukernel.pool.model import Device, Lease, Waiting
 __all__ = ["drain", "health", "report", "top", "undrain"]
 
 LOOK_SECONDS = 1.0
+SOON_DAYS = 30.0
 SLOW_SECONDS = 1.0
 
 
@@ -99,19 +100,29 @@ def _installation() -> Iterable[Finding]:
 def _pool(pool: str | None, state: Path | None) -> Iterable[Finding]:
     address = resolve_address(pool, state)
     begin = time.monotonic()
+    took = 0.0
 
-    async def ask() -> tuple[list[Device], list[Lease], list[Waiting]]:
+    async def ask() -> tuple[list[Device], list[Lease], list[Waiting], float | None]:
+        nonlocal address, took
         async with PoolClient(address) as client:
-            return await client.devices(), *await client.leases()
+            address = client.address
+            found = await client.devices(), *await client.leases()
+            took = time.monotonic() - begin
+            return *found, await client.connection.days_left()
 
     try:
-        devices, leases, waiting = asyncio.run(ask())
+        devices, leases, waiting, days_left = asyncio.run(ask())
     except PoolError as error:
         yield Finding("pool", False, address, str(error))
         return
-    took = time.monotonic() - begin
     advice = "The pool's machine or its database is overloaded." if took > SLOW_SECONDS else ""
     yield Finding("pool", not advice, f"{address} answers in {took * 1000:.0f} ms", advice)
+    if days_left is not None:
+        renew = (
+            "Its administrator makes a new one with “gpukernel pool init --renew”; nothing is interrupted."
+        )
+        soon = days_left < SOON_DAYS
+        yield Finding("certificate", not soon, f"good for {days_left:.0f} days", renew if soon else "")
     if not devices:
         yield Finding(
             "devices", False, "none", "Start “gpukernel agent --pool ADDRESS” on a machine with GPUs."

@@ -13,8 +13,9 @@ from typing import Any
 
 from gpukernel.agent import inventory
 from gpukernel.agent.agent import Agent
-from gpukernel.cli.output import Problem
+from gpukernel.cli.output import Problem, complain
 from gpukernel.pool.address import resolve_address, resolve_state
+from gpukernel.pool.connection import Connection, connection_to, read_connection_file
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.server import prepare_state, serve
 
@@ -83,7 +84,7 @@ def up(
     async def work() -> None:
         async with serve(directory, everybody=everybody) as running:
             server = Agent(
-                running.address,
+                Connection(running.address),
                 name or platform.node(),
                 found,
                 directory,
@@ -107,13 +108,24 @@ def up(
     _run(work())
 
 
-def pool(listen: str, everybody: bool, metrics: str, state: Path | None, verbose: bool) -> None:
+def pool(
+    listen: str,
+    everybody: bool,
+    metrics: str,
+    certificate: Path | None,
+    key: Path | None,
+    state: Path | None,
+    verbose: bool,
+) -> None:
     """The pool alone."""
     _log(verbose)
     directory = resolve_state(state)
 
     async def work() -> None:
-        async with serve(directory, listen, everybody=everybody, metrics=metrics) as running:
+        options = {"everybody": everybody, "metrics": metrics, "certificate": certificate, "key": key}
+        async with serve(directory, listen, **options) as running:  # type: ignore[arg-type]
+            if running.warning:
+                complain(running.warning)
             tokens = (
                 f" Tokens: {directory}/pool.token for JupyterHub, {directory}/agent.token for GPU servers; "
                 "for people: gpukernel token create."
@@ -142,22 +154,20 @@ def agent(
     found = _devices(simulate)
     directory = prepare_state(resolve_state(state))
     try:
-        resolved = resolve_address(address, None if address else state)
-        token = token_file.read_text().strip() if token_file else ""
+        named = read_connection_file(token_file) if token_file else Connection("")
+        connection = connection_to(resolve_address(address, None if address else state), named.token or None)
     except PoolError as error:
         raise Problem(str(error)) from None
-    except OSError as error:
-        raise Problem(f"The token cannot be read from {token_file}: {error.strerror}.") from None
 
     async def work() -> None:
-        server = Agent(resolved, name or platform.node(), found, directory, token, tcp_host, watchdog, direct)
+        server = Agent(connection, name or platform.node(), found, directory, tcp_host, watchdog, direct)
         task = asyncio.create_task(server.run())
         attached = asyncio.create_task(server.attached.wait())
         try:
             await asyncio.wait([attached, task], return_when=asyncio.FIRST_COMPLETED)
             if attached.done():
                 _say(
-                    f"The agent is ready: {server.name} offers {_summary(found)} to {resolved}. Stop it with Ctrl-C."
+                    f"The agent is ready: {server.name} offers {_summary(found)} to {connection.address}. Stop it with Ctrl-C."
                 )
             await _until_told_to_stop(task)
         finally:

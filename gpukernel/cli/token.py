@@ -33,7 +33,11 @@ def create(
     valid: Annotated[str, typer.Option(metavar="TIME", help="How long, such as 120d; 0: for ever.")] = "0",
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write it to a new file of mode 0600 instead of showing it."),
+        typer.Option(
+            metavar="FILE",
+            help="Write it to a new file of mode 0600 instead of showing it; from a pool with TLS, with the pool's "
+            "address and authority: all that --pool FILE or GPUKERNEL_POOL=FILE needs elsewhere.",
+        ),
     ] = None,
     pool: Pool = None,
     state: State = None,
@@ -42,12 +46,13 @@ def create(
 
     \b
     Examples:
-      gpukernel token create "anna's laptop" --person anna --valid 120d
-      gpukernel token create gpu1 --scope agent --file gpu1.token
+      gpukernel token create "anna's laptop" --person anna --valid 120d --file anna.pool
+      gpukernel token create gpu1 --scope agent --file gpu1.pool
     """
     import os
 
     from gpukernel.cli.output import Problem
+    from gpukernel.pool.connection import write_connection
 
     chosen = scope or ("person" if person else "")
     if not chosen:
@@ -60,17 +65,21 @@ def create(
         except OSError as error:
             raise Problem(f"{file} cannot be made: {error.strerror}.") from None
     try:
-        token, secret = ask_admin(pool, state, lambda c: c.create_token(name, person, chosen, span))
+        token, connection = ask_admin(pool, state, lambda c: c.create_connection(name, person, chosen, span))
     except Problem:
         if file is not None:
             file.unlink()
         raise
     if descriptor is None:
-        print(secret)
+        print(connection.token)
         return
+    remark = f"The way into the pool for {person or name} ({chosen}, token {token.id}): whoever has this file is let in."
     with os.fdopen(descriptor, "w") as target:
-        target.write(secret + "\n")
-    print(f"Token {token.id} is in {file}; GPUKERNEL_POOL_TOKEN_FILE={file} uses it.")
+        target.write(write_connection(connection, remark))
+    if connection.address:
+        print(f"Token {token.id} for {connection.address} is in {file}; GPUKERNEL_POOL={file} uses it.")
+    else:
+        print(f"Token {token.id} is in {file}; GPUKERNEL_POOL_TOKEN_FILE={file} uses it.")
 
 
 @app.command("list")

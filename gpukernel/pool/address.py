@@ -13,9 +13,9 @@ from gpukernel.pool.errors import PoolError
 __all__ = [
     "MADE_BY",
     "ON_BEHALF",
+    "is_network_address",
     "resolve_address",
     "resolve_state",
-    "resolve_token",
     "short_directory",
     "socket_path",
 ]
@@ -61,37 +61,35 @@ def socket_path(state: Path) -> Path:
     return short_directory(state) / "pool.sock"
 
 
+def is_network_address(text: str) -> bool:
+    """Whether `text` is ``HOST:PORT`` or ``tls://HOST:PORT``."""
+    host, _, port = text.removeprefix("tls://").rpartition(":")
+    return bool(host) and "/" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+
+
 def resolve_address(explicit: str | None = None, state: Path | None = None) -> str:
     """The pool's address: `explicit`, else ``GPUKERNEL_POOL``, else the socket in the state directory.
 
     Returns
     -------
     str
-        ``unix:/path/pool.sock`` or ``HOST:PORT``.
+        ``unix:/path/pool.sock``, ``HOST:PORT``, ``tls://HOST:PORT``, or the whole path of a connection file
+        (`gpukernel.pool.connection`).
 
     Raises
     ------
     PoolError
-        When the address has neither form.
+        When the address has none of these forms.
     """
     chosen = explicit or (None if state else os.environ.get("GPUKERNEL_POOL"))
     if not chosen:
         return f"unix:{socket_path(resolve_state(state))}"
-    host, _, port = chosen.rpartition(":")
-    if chosen.startswith("unix:/") or (host and port.isdigit() and 0 < int(port) < 65536):
+    if chosen.startswith("unix:/") or is_network_address(chosen):
         return chosen
-    raise PoolError(f"“{chosen}” is no pool's address; write unix:/path/pool.sock or HOST:PORT.")
-
-
-def resolve_token(address: str, explicit: str | None = None) -> str:
-    """The token for `address`: `explicit`, else ``GPUKERNEL_POOL_TOKEN``, which a JupyterHub sets for its servers, else what the
-    file that ``GPUKERNEL_POOL_TOKEN_FILE`` names holds; that last one not for a unix socket, where the account says who one is."""
-    if explicit or (explicit := os.environ.get("GPUKERNEL_POOL_TOKEN", "")) or address.startswith("unix:"):
-        return explicit or ""
-    path = os.environ.get("GPUKERNEL_POOL_TOKEN_FILE", "")
-    if not path:
-        return ""
-    try:
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise PoolError(f"the pool's token cannot be read from {path}: {error.strerror}.") from None
+    file = Path(chosen).expanduser()
+    if file.is_file():
+        return str(file.absolute())
+    raise PoolError(
+        f"“{chosen}” is no pool's address and no connection file; write unix:/path/pool.sock, HOST:PORT, "
+        "tls://HOST:PORT or the file's path."
+    )

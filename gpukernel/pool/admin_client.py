@@ -11,6 +11,7 @@ import grpc.aio
 
 import gpukernel.pool.proto.admin_pb2 as pb
 import gpukernel.pool.proto.admin_pb2_grpc as rpc
+from gpukernel.pool.connection import Connection
 from gpukernel.pool.hub_client import HubClient
 from gpukernel.pool.teaching_client import TeachingClient
 
@@ -111,9 +112,16 @@ class AdminClient(HubClient, TeachingClient):
         self, name: str, person: str = "", scope: str = "person", valid_seconds: float = 0
     ) -> tuple[TokenLine, str]:
         """A new token and its text, which the pool does not keep."""
+        token, connection = await self.create_connection(name, person, scope, valid_seconds)
+        return token, connection.token
+
+    async def create_connection(
+        self, name: str, person: str = "", scope: str = "person", valid_seconds: float = 0
+    ) -> tuple[TokenLine, Connection]:
+        """A new token, and all that its holder needs; without the address where the pool has no TLS."""
         request = pb.CreateTokenRequest(name=name, person=person, scope=scope, valid_seconds=valid_seconds)
         reply = await self._ask("CreateToken", request)
-        return _plain(TokenLine, reply.token), str(reply.secret)
+        return _plain(TokenLine, reply.token), Connection(reply.address, reply.secret, reply.authority)
 
     async def tokens(self) -> list[TokenLine]:
         """Every token that was made."""
@@ -135,7 +143,7 @@ class AdminClient(HubClient, TeachingClient):
             call = self._administration.Report(request, timeout=60, metadata=self._metadata)
             return [_plain(HeldPart, part) async for part in call]
         except grpc.aio.AioRpcError as error:
-            raise self._translate(error) from None
+            raise await self._explain(error) from None
 
     async def drain(self, server: str, deadline_seconds: float = 0) -> int:
         """No new leases on a GPU server; returns how many it still has.  They end at the deadline, where there is one."""

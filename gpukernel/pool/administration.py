@@ -16,6 +16,7 @@ import gpukernel.pool.proto.admin_pb2_grpc as rpc
 from gpukernel.pool import accounts
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.changing import change_rules, quota_change
+from gpukernel.pool.connection import Connection
 from gpukernel.pool.course_file import BOUNDS, read_courses, write_courses
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.history import Held, held_between
@@ -37,10 +38,17 @@ MOST_ENTRIES = 1000
 class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
     """Everything here checks who is asking first."""
 
-    def __init__(self, broker: Broker, store: Store, identity: Identity) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        store: Store,
+        identity: Identity,
+        public: Callable[[], Connection] = lambda: Connection(""),
+    ) -> None:
         self._broker = broker
         self._store = store
         self._identity = identity
+        self._public = public  # how others reach a pool with TLS
 
     async def _caller(self, context: Any, *, administers: bool = True) -> Caller:
         caller = await known_caller(self._identity, context)
@@ -123,7 +131,10 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
                 caller.name,
                 time.time(),
             )
-            return pb.CreateTokenReply(token=_token_to(token), secret=secret)
+            public = self._public()
+            return pb.CreateTokenReply(
+                token=_token_to(token), secret=secret, address=public.address, authority=public.authority
+            )
 
         return await self._or_refuse(context, work)
 

@@ -18,21 +18,14 @@ from gpukernel.pool.forks import grpc  # before the messages import it
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
-from gpukernel.pool.address import MADE_BY, ON_BEHALF, resolve_address, resolve_token
+from gpukernel.pool.address import MADE_BY, ON_BEHALF, resolve_address
+from gpukernel.pool.connection import connection_to
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 
 __all__ = ["PoolClient", "resolve_address"]
 
 CALL_SECONDS = 10.0
-CHANNEL_OPTIONS = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-]
 
 
 class PoolClient:
@@ -43,7 +36,7 @@ class PoolClient:
     address
         As `resolve_address` gives it; None looks where every command looks.
     token
-        Bearer token; None looks where `gpukernel.pool.address.resolve_token` does.
+        Bearer token; None looks where `gpukernel.pool.connection.connection_to` does.
     on_behalf
         The person for whom the calls are made, by somebody who may speak for others: they may do what that person may.
     made_by
@@ -58,11 +51,9 @@ class PoolClient:
         on_behalf: str | None = None,
         made_by: str | None = None,
     ) -> None:
-        self.address = address or resolve_address()
-        token = resolve_token(self.address, token)
-        self._metadata: tuple[tuple[str, str | bytes], ...] = ()
-        if token:
-            self._metadata += (("authorization", f"Bearer {token}"),)
+        self.connection = connection_to(address, token)
+        self.address = self.connection.address
+        self._metadata: tuple[tuple[str, str | bytes], ...] = self.connection.metadata
         if on_behalf is not None:
             self._metadata += ((ON_BEHALF, on_behalf.encode()),)
         if made_by is not None:
@@ -76,7 +67,7 @@ class PoolClient:
         return other
 
     async def __aenter__(self) -> Self:
-        self._channel = grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        self._channel = self.connection.channel()
         self._pool: Any = rpc.PoolStub(self._channel)  # type: ignore[no-untyped-call]
         return self
 
@@ -108,12 +99,19 @@ class PoolClient:
             return LeaseEnded(error.details() or "the lease is over")
         return PoolError(error.details() or f"The pool at {self.address} failed ({code.name}).")
 
+    async def _explain(self, error: grpc.aio.AioRpcError) -> PoolError:
+        """As `_translate`; where the connection failed it also looks whether TLS is the reason."""
+        translated = self._translate(error)
+        if isinstance(translated, PoolUnreachable) and (trouble := await self.connection.trouble()):
+            return PoolUnreachable(trouble)
+        return translated
+
     async def _call(self, method: str, request: Any, service: Any = None) -> Any:
         try:
             ask = getattr(service or self._pool, method)
             return await ask(request, timeout=CALL_SECONDS, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
-            raise self._translate(error) from None
+            raise await self._explain(error) from None
 
     async def acquire(
         self,
@@ -168,7 +166,7 @@ class PoolClient:
                 queued = event.queued
                 yield Queued(queued.position, queued.estimate_seconds, queued.reason)
         except grpc.aio.AioRpcError as error:
-            raise self._translate(error) from None
+            raise await self._explain(error) from None
         finally:
             call.cancel()
 

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
-
 import gpukernel.pool.proto.admin_pb2_grpc as admin_rpc
 import gpukernel.pool.proto.hub_pb2_grpc as hub_rpc
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
@@ -21,14 +19,17 @@ from gpukernel.pool.address import socket_path
 from gpukernel.pool.administration import AdministrationService
 from gpukernel.pool.beside import listen_to_others
 from gpukernel.pool.broker import Broker
+from gpukernel.pool.connection import Connection
 from gpukernel.pool.door import open_door
 from gpukernel.pool.errors import PoolError
+from gpukernel.pool.forks import grpc
 from gpukernel.pool.hub import HubService
 from gpukernel.pool.identity import Identity
 from gpukernel.pool.metrics import serve_metrics
 from gpukernel.pool.service import AgentsService, PoolService
 from gpukernel.pool.store import Store
 from gpukernel.pool.teaching import TeachingService
+from gpukernel.pool.tls import ServerTls, server_tls, warning
 
 __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]
 
@@ -42,12 +43,13 @@ _OPTIONS = [
 
 
 class RunningPool:
-    """A pool that answers: where, and its parts."""
+    """A pool that answers: where, its parts, and what its administrator should know of its certificate, else empty."""
 
-    def __init__(self, broker: Broker, agents: AgentsService, address: str) -> None:
+    def __init__(self, broker: Broker, agents: AgentsService, address: str, warning: str = "") -> None:
         self.broker = broker
         self.agents = agents
         self.address = address
+        self.warning = warning
 
 
 def prepare_state(state: Path) -> Path:
@@ -84,7 +86,13 @@ def _only_one(state: Path) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def serve(
-    state: Path, listen: str = "", *, everybody: bool = False, metrics: str = ""
+    state: Path,
+    listen: str = "",
+    *,
+    everybody: bool = False,
+    metrics: str = "",
+    certificate: Path | None = None,
+    key: Path | None = None,
 ) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
 
@@ -94,6 +102,9 @@ async def serve(
         Every account of this machine may ask over the unix socket, not only the pool's own and root.
     metrics
         ``HOST:PORT`` at which Prometheus reads figures; empty: nowhere.
+    certificate, key
+        What to show over TCP, where it is not what `gpukernel.pool.certificates.init_authority` made in `state`.  With either,
+        TCP is TLS and nothing else.
 
     Raises
     ------
@@ -109,13 +120,19 @@ async def serve(
                 "service": write_token(state / "pool.token"),
                 "agent": write_token(state / "agent.token"),
             }
+        tls = server_tls(state, certificate, key) if listen else None
         identity = Identity(store, tokens)
         broker = Broker(store)
         agents = AgentsService(broker, identity)
+
+        def public() -> Connection:
+            return tls.public(listen) if tls else Connection("")
+
+        administration = AdministrationService(broker, store, identity, public)
         services = (
             (rpc.add_PoolServicer_to_server, PoolService(broker, identity)),
             (rpc.add_AgentsServicer_to_server, agents),
-            (admin_rpc.add_AdministrationServicer_to_server, AdministrationService(broker, store, identity)),
+            (admin_rpc.add_AdministrationServicer_to_server, administration),
             (hub_rpc.add_HubServicer_to_server, HubService(broker, store, identity)),
             (teaching_rpc.add_TeachingServicer_to_server, TeachingService(broker, store, identity)),
         )
@@ -127,7 +144,7 @@ async def serve(
         finally:
             os.umask(before)
         if listen:
-            servers.append(_server(services, listen))
+            servers.append(_server(services, listen, tls))
         for server in servers:
             await server.start()
         behind.chmod(0o600)
@@ -139,7 +156,12 @@ async def serve(
                 if metrics:
                     await doors.enter_async_context(serve_metrics(metrics, store, broker))
                 try:
-                    yield RunningPool(broker, agents, listen or f"unix:{path}")
+                    yield RunningPool(
+                        broker,
+                        agents,
+                        public().address or listen or f"unix:{path}",
+                        warning(listen, tls),
+                    )
                 finally:
                     for server in servers:
                         await server.stop(0.5)
@@ -150,12 +172,16 @@ async def serve(
             store.close()
 
 
-def _server(services: Iterable[tuple[Callable[..., None], Any]], address: str) -> grpc.aio.Server:
+def _server(
+    services: Iterable[tuple[Callable[..., None], Any]], address: str, tls: ServerTls | None = None
+) -> grpc.aio.Server:
     server = grpc.aio.server(options=_OPTIONS)
     for add, service in services:
         add(service, server)
     try:
-        port = server.add_insecure_port(address)
+        port = (
+            server.add_secure_port(address, tls.credentials()) if tls else server.add_insecure_port(address)
+        )
     except RuntimeError:
         port = 0
     if not port:

@@ -1,0 +1,145 @@
+"""``gpukernel pool``: the pool alone, and its certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Run the pool alone; make its certificate.")
+
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", metavar="DIR", help="State directory. Else GPUKERNEL_STATE, else the user's XDG directory."
+    ),
+]
+
+
+@app.callback(invoke_without_command=True)
+def pool(
+    context: typer.Context,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Also listen on TCP, with tokens.")] = "",
+    everybody: Annotated[
+        bool,
+        typer.Option(
+            "--everybody",
+            help="Every account of this machine may ask over the unix socket, each for itself.",
+        ),
+    ] = False,
+    metrics: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Serve figures for Prometheus there, under /metrics.")
+    ] = "",
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Show this certificate over TCP, not that of “gpukernel pool init”."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its key, where that is not in the same file.")
+    ] = None,
+    state: State = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")
+    ] = False,
+) -> None:
+    """Run the pool alone; GPU servers join it with “gpukernel agent”.
+
+    Its state is an SQLite file in the state directory, or the PostgreSQL database that GPUKERNEL_DATABASE names; several pools may
+    share one.  Once “gpukernel pool init” has made a certificate, TCP is TLS and nothing else.
+
+    \b
+    Examples:
+      gpukernel pool --listen 0.0.0.0:7437 --state /var/lib/gpukernel
+      gpukernel pool --listen 0.0.0.0:7437 --tls-cert fullchain.pem --tls-key privkey.pem
+      GPUKERNEL_DATABASE=postgresql://pool@db.example.edu/pool gpukernel pool --listen 0.0.0.0:7437
+    """
+    from gpukernel.cli.output import Problem
+
+    if context.invoked_subcommand is not None:
+        if listen or everybody or metrics or tls_cert or tls_key:
+            raise Problem(f"“gpukernel pool {context.invoked_subcommand}” takes only its own options.", 2)
+        context.obj = state
+        return
+    if tls_key and not tls_cert:
+        raise Problem("--tls-key needs --tls-cert.", 2)
+    if tls_cert and not listen:
+        raise Problem("--tls-cert is for TCP; say where with --listen HOST:PORT.", 2)
+    from gpukernel.cli import services
+
+    services.pool(listen, everybody, metrics, tls_cert, tls_key, state, verbose)
+
+
+@app.command()
+def init(
+    context: typer.Context,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="A host name or address by which GPU servers and clients find the pool; may be given again.",
+        ),
+    ] = None,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Make a new certificate, for the same names unless others are given; nothing is interrupted.",
+        ),
+    ] = False,
+    state: State = None,
+) -> None:
+    """Make a certificate authority of the pool's own, and the pool's certificate: TLS for everything over TCP.
+
+    All of it lies in the state directory under tls/, readable only by its owner, and nothing is overwritten.
+
+    \b
+    Examples:
+      gpukernel pool init --name pool.example.edu --state /var/lib/gpukernel
+      gpukernel pool init --renew --state /var/lib/gpukernel
+    """
+    import datetime
+    import time
+
+    from gpukernel.cli.output import Problem
+    from gpukernel.pool.address import resolve_state
+    from gpukernel.pool.certificates import init_authority, renew_certificate
+    from gpukernel.pool.errors import PoolError
+    from gpukernel.pool.server import prepare_state
+
+    directory = resolve_state(state or context.obj)
+    try:
+        if renew:
+            made = renew_certificate(directory, name or [], time.time())
+        else:
+            made = init_authority(prepare_state(directory), name or [], time.time())
+    except PoolError as error:
+        raise Problem(str(error)) from None
+    except OSError as error:
+        raise Problem(f"{directory} cannot be used: {error.strerror}.") from None
+    until = datetime.datetime.fromtimestamp(made.expires).date().isoformat()
+    print(f"The pool's certificate is in {directory}/tls, for {', '.join(made.names)}, good until {until}.")
+    if renew:
+        print(
+            "A running pool shows it from the next connection on; clients and GPU servers need nothing new."
+        )
+        return
+    where = f" --state {directory}" if state or context.obj else ""
+    print(_NEXT_STEPS.format(where=where, directory=directory))
+
+
+_NEXT_STEPS = """
+What comes next
+  1. Start the pool (again):   gpukernel pool --listen 0.0.0.0:7437{where}
+  2. For each GPU server:      gpukernel token create gpu1 --scope agent --file gpu1.pool{where}
+     copy gpu1.pool there:     gpukernel agent --pool gpu1.pool --tcp-host gpu1.example.edu
+  3. For JupyterHub:           gpukernel token create hub --scope service --file hub.pool{where}
+     copy hub.pool there, and set GPUKERNEL_POOL=/path/hub.pool
+  4. For a person elsewhere:   gpukernel token create "anna's laptop" --person anna --valid 120d --file anna.pool{where}
+     who then sets GPUKERNEL_POOL=/path/anna.pool, and tries it:  gpukernel health
+  5. Keep a copy of {directory}/tls in a safe place: whoever has ca.key can stand in for the pool.
+  6. Every other year:         gpukernel pool init --renew{where}"""
