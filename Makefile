@@ -14,15 +14,19 @@ NATIVE := pyproject.toml CMakeLists.txt $(shell find gpukernel -name '*.proto' -
 has = $(if $(filter-out $(shell grep -m1 '^flags' /proc/cpuinfo),$(1)),,yes)
 LEVEL := $(if $(call has,avx512f avx512bw avx512cd avx512dq avx512vl),4,$(if $(call has,avx2 bmi2 fma f16c),3,2))
 LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
+LEVELS_FOR_hub-demo = $(LEVELS_FOR_demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test model crashes lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
+.PHONY: help demo hub test model crashes lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo  ## Run the demo notebook on a slice of a simulated V100, then open JupyterLab
 	$(BIN)/gpukernel demo
+
+hub: $(VENV)/.hub-demo  ## Run a real JupyterHub with simulated GPUs and a course of 50, to look at
+	$(BIN)/python -m hub_spawner.demo
 
 test: $(VENV)/.test fuzzers  ## Run the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
@@ -102,7 +106,7 @@ $(VENV)/bin/python: | system
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(NATIVE) | $(VENV)/bin/python
+$(VENV)/.demo $(VENV)/.hub-demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(NATIVE) | $(VENV)/bin/python
 	@echo "Installing gpukernel with its '$*' extra into $(VENV): a few minutes the first time …"
 	$(BIN)/pip install --quiet --config-settings='cmake.define.SIMGPU_LEVELS=$(or $(LEVELS_FOR_$*),2;3;4)' --editable '.[$*]'
 	@touch $@

@@ -110,7 +110,8 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         if sum(options) + spawner.without_course <= 1:
             return ""
         last = Chosen.of(spawner.user_options or {})
-        return render_choice(cards, last, without_course=spawner.without_course)
+        console = spawner.hub.base_url.removesuffix("hub/") + "services/gpukernel/"
+        return render_choice(cards, last, without_course=spawner.without_course, console=console)
 
     @staticmethod
     def _choice_from_form(form: dict[str, list[str]]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from gpukernel.jupyter.keeper import SliceUnavailable
 if TYPE_CHECKING:
     from gpukernel.pool.model import Lease
 
-__all__ = ["demo"]
+__all__ = ["demo", "demo_notebooks"]
 
 
 class DemoFailed(Exception):
@@ -52,7 +52,7 @@ def demo(
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     opens = sys.stdout.isatty() and sys.stdin.isatty() and not no_browser
     try:
-        path = notebook or _notebooks() / "02-classification.ipynb"
+        path = notebook or demo_notebooks() / "02-classification.ipynb"
         for spec in kernelspecs.STANDARD:
             kernelspecs.write(spec, Path(sys.prefix, "share", "jupyter", "kernels"))
         with tempfile.TemporaryDirectory(prefix="gpukernel-") as state:
@@ -73,7 +73,7 @@ def demo(
         raise typer.Exit(1) from None
 
 
-def _notebooks() -> Path:
+def demo_notebooks() -> Path:
     """The notebooks of the checkout, else those that came with the package."""
     data = Path(sysconfig.get_path("data"), "share", "gpukernel", "notebooks")
     for place in (Path(__file__).parents[2] / "notebooks", data):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpukernel.pool.course import Offered
     from gpukernel.pool.model import Chance
 
-__all__ = ["Offer", "OfferBook", "Offers", "name_of", "offers_of", "short_model", "sizes_of"]
+__all__ = ["Offer", "OfferBook", "Offers", "memory_words", "name_of", "offers_of", "short_model", "sizes_of"]
 
 MIB = 2**20
 STANDARD_SHARES = tuple(spec.share for spec in STANDARD)
@@ -38,6 +38,13 @@ def short_model(name: str) -> str:
     """What people call a device: ``Tesla V100-SXM2-32GB (simulated)`` is a V100, ``NVIDIA GeForce RTX 3090`` an RTX 3090."""
     words = [word.split("-")[0] for word in name.replace("(simulated)", "").split()]
     return " ".join(word for word in words if not _NO_MODEL.match(word)) or name
+
+
+def memory_words(size: int) -> str:
+    """Bytes for people: 655 MiB, 3.2 GiB, 32 GiB."""
+    if size < 1024 * MIB:
+        return f"{size // MIB} MiB"
+    return f"{size / 2**30:.1f}".removesuffix(".0") + " GiB"
 
 
 @dataclass(frozen=True)
@@ -69,11 +76,7 @@ class Offer:
         """Behind the name in a launcher."""
         if self.free is None:
             return ""
-        size = (
-            f"{self.memory_bytes // MIB:,} MiB"
-            if self.memory_bytes < 10_240 * MIB
-            else f"{self.memory_bytes / 2**30:.0f} GiB"
-        )
+        size = memory_words(self.memory_bytes)
         if self.free:
             return f"{size}, {self.free} free"
         return f"{size}, would wait" + (f" behind {self.waiting}" if self.waiting else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
@@ -12,8 +13,8 @@ from gpukernel.pool.errors import Refused
 from gpukernel.pool.fairness import Profile, promise
 from gpukernel.pool.line import DEVICES_FOR_A_PROMISE, ENDS_FOR_A_PROMISE, claim_on
 from gpukernel.pool.model import Chance, SliceRequest, Waiting
-from gpukernel.pool.placement import DeviceClass, check_request, matching, slice_bytes
-from gpukernel.pool.quota import never, refusal
+from gpukernel.pool.placement import MIB, DeviceClass, check_request, matching, slice_bytes
+from gpukernel.pool.quota import Claim, Standing, millionths, never, refusal
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.store import Store
 
@@ -54,10 +55,11 @@ def chances(
             size = min(slice_bytes(request, kind) for kind in fitting)
             free = sum(_room(db, request, kind) for kind in fitting)
             ahead = [one for one in waiting if _same(one.slice, fitting)]
-            found = Chance("free", size, free, len(ahead))
             claims = [claim_on(request, kind) for kind in fitting]
             hopeless = [never(claim, held) for claim in claims]
+            free = min(free, max(_within(claim, held) for claim in claims))
             full = [refusal(claim, held, now, rules.term_begins, request.model) for claim in claims]
+            found = Chance("free", size, free, len(ahead))
             if all(hopeless) and (why := hopeless[-1]) is not None:
                 found = Chance("refused", size, free, len(ahead), sentence=why.sentence)
             elif all(full) and (why := full[-1]) is not None:
@@ -73,6 +75,21 @@ def chances(
                 found = Chance("wait", size, 0, 0, when - now if math.isfinite(when) else -1.0, sentence)
             result.append(found)
     return result
+
+
+def _within(claim: Claim, held: Iterable[Standing]) -> int:
+    """How often `claim` fits into what the pool and the course may still hold together."""
+    room = [sys.maxsize]
+    for standing in held:
+        if standing.account.kind in ("pool", "course"):
+            bounds = standing.bounds
+            if bounds.devices is not None and claim.share:
+                room.append((millionths(bounds.devices) - standing.share) // claim.share)
+            if bounds.memory_mib is not None and claim.memory:
+                room.append((bounds.memory_mib * MIB - standing.memory) // claim.memory)
+            if bounds.leases is not None:
+                room.append(bounds.leases - standing.leases)
+    return max(min(room), 0)
 
 
 def _before(count: int) -> str:
