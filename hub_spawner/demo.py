@@ -68,7 +68,7 @@ c.Spawner.default_url = "/lab"
 c.JupyterHub.shutdown_on_logout = True
 
 from hub_spawner import configure
-configure(c, courses="{home}/courses.yaml", state="{home}/pool", simulate="{simulate}", console_port={console_port})
+configure(c, courses="{home}/courses.yaml", state="{home}/pool", simulate="{simulate}", console_url="http://127.0.0.1:{console_port}")
 """
 
 

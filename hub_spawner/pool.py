@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+from gpukernel.pool.address import resolve_address
 from gpukernel.pool.errors import PoolError, PoolUnreachable
 from gpukernel.pool.hub_client import HubClient
 
@@ -31,7 +32,7 @@ async def hub_client(address: str, token_file: str = "") -> HubClient:
     known = _clients.setdefault(asyncio.get_running_loop(), {})
     if (address, token_file) not in known:
         token = read_token(token_file) if token_file else None
-        known[address, token_file] = await HubClient(address or None, token).__aenter__()
+        known[address, token_file] = await HubClient(resolve_address(address or None), token).__aenter__()
     return known[address, token_file]
 
 

@@ -31,7 +31,8 @@ def configure(
     state: str = "",
     simulate: str = "",
     hub_name: str = "jupyterhub",
-    console_port: int = 10171,
+    console_url: str = "http://127.0.0.1:10171",
+    console_ip: str = "",
 ) -> None:
     """Give the Hub's servers GPUs: spawner, choice page, instructors' console, and courses.
 
@@ -42,13 +43,13 @@ def configure(
     c
         The configuration object of JupyterHub's file.
     pool
-        Address of a pool that runs elsewhere (``HOST:PORT`` or ``unix:/path/pool.sock``).  Empty: the Hub runs a pool of its own, with
-        this machine's GPUs.
+        A pool that runs elsewhere: the connection file that ``gpukernel token create --scope service --file`` wrote, or an address
+        (``tls://HOST:PORT``, ``unix:/path/pool.sock``).  Empty: the Hub runs a pool of its own, with this machine's GPUs.
     pool_for_servers
         The address that single-user servers use, where it is another one.
     token_file
-        File with a token for `pool`: of scope ``service``, or ``admin`` for the console's administration pages.  A pool over a unix socket
-        of the Hub's own account needs none.
+        File with a token, where `pool` is an address over TCP.  The scope ``service`` is enough for servers and courses; the console's
+        administration pages need ``admin``.  A pool over a unix socket of the Hub's own account needs no token.
     courses
         A ``courses.yaml``: imported when the Hub starts, if it is not the text that was imported last.
     environments
@@ -59,8 +60,11 @@ def configure(
         Devices that the Hub's own pool simulates, for example ``v100:2``, as of ``gpukernel up``.
     hub_name
         What servers of this Hub are called in the pool: one for each Hub that shares a pool.
-    console_port
-        The console's port on 127.0.0.1; it is reached through the Hub's proxy only.
+    console_url
+        Where the Hub's proxy reaches the console.
+    console_ip
+        Where the console listens, if not at the address in `console_url`: ``0.0.0.0`` where the proxy is on another machine, or in
+        another pod.
 
     Raises
     ------
@@ -72,6 +76,8 @@ def configure(
             raise ValueError(f"{what}: there is no file {path}.")
     if pool and (simulate or state):
         raise ValueError("pool names a pool that runs elsewhere; simulate and state are for the Hub's own.")
+    if pool:
+        pool = resolve_address(pool)  # the whole path of a connection file
     services: list[dict[str, Any]] = []
     if not pool:
         directory = Path(state or "gpukernel-pool").absolute()
@@ -94,12 +100,13 @@ def configure(
         "GPUKERNEL_POOL_TOKEN_FILE": settings["pool_token_file"],
         "GPUKERNEL_COURSES": str(Path(courses).absolute()) if courses else "",
         "GPUKERNEL_HUB": hub_name,
+        "GPUKERNEL_CONSOLE_IP": console_ip,
     }
     services.append(
         {
             "name": SERVICE,
             "display": True,
-            "url": f"http://127.0.0.1:{console_port}",
+            "url": console_url,
             "command": [sys.executable, "-m", "hub_spawner.console"],
             "environment": _passed_on() | {name: value for name, value in console.items() if value},
             "oauth_no_confirm": True,

@@ -11,6 +11,7 @@ What it keeps, whatever the Hub does
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from jupyterhub.spawner import Spawner
@@ -19,6 +20,7 @@ from tornado import web
 from traitlets import Bool, Dict, Float, Unicode, default
 
 from gpukernel.pool.address import resolve_address
+from gpukernel.pool.connection import Connection, connection_to
 from gpukernel.pool.errors import PoolError, PoolUnreachable
 from gpukernel.pool.hub_client import HubClient
 from hub_spawner.choices import Card, Chosen, NotAllowed, cards_of, choose
@@ -36,7 +38,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
 
     pool = Unicode(
         "",
-        help="Address of the pool for the Hub; empty: GPUKERNEL_POOL, else the socket in the state directory.",
+        help="Address of the pool for the Hub, or a connection file; empty: GPUKERNEL_POOL, else the socket in the state directory.",
     ).tag(config=True)
     pool_for_servers = Unicode(
         "", help="Address of the pool for single-user servers, where it is not the Hub's."
@@ -182,16 +184,23 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         environment |= self.gpu_environment()
         return environment
 
+    def connection_of_servers(self) -> Connection:
+        """How servers reach the pool: with their own token, never with the Hub's."""
+        where = resolve_address(self.pool_for_servers or self.pool or None)
+        return replace(connection_to(where, "none"), token=self._token)
+
     def gpu_environment(self) -> dict[str, str]:
         """What the single-user server needs to ask for slices; the token is in its environment only."""
         if not self._token:
             return {}
-        address = self.pool_for_servers or resolve_address(self.pool or None)
+        pool = self.connection_of_servers()
         environment = {
-            "GPUKERNEL_POOL": address,
-            "GPUKERNEL_POOL_TOKEN": self._token,
+            "GPUKERNEL_POOL": pool.address,
+            "GPUKERNEL_POOL_TOKEN": pool.token,
             "GPUKERNEL_COURSE": self._course,
         }
+        if pool.authority:
+            environment["GPUKERNEL_POOL_CA"] = pool.authority
         if self._notebooks:
             environment["GPUKERNEL_NOTEBOOKS"] = os.pathsep.join(self._notebooks)
         return environment

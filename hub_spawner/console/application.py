@@ -30,6 +30,7 @@ __all__ = ["main", "make_application"]
 
 log = logging.getLogger(__name__)
 
+LEFT_BEHIND_SECONDS = 10.0
 LARGEST_BODY = 5 * 2**20  # a courses.yaml
 
 
@@ -96,19 +97,42 @@ def make_application(prefix: str, pool: str, token_file: str = "") -> Applicatio
     )
 
 
+async def _listen(server: HTTPServer, port: int, address: str) -> None:
+    """Listen; a Hub that was killed leaves its console behind for a moment, so that the port may be taken still."""
+    end = asyncio.get_running_loop().time() + LEFT_BEHIND_SECONDS
+    while True:
+        try:
+            return server.listen(port, address)
+        except OSError:
+            if asyncio.get_running_loop().time() > end:
+                raise
+            await asyncio.sleep(0.2)
+
+
+async def _end_with_the_hub(stop: asyncio.Event) -> None:
+    """A Hub that is killed tells its services nothing, and the next one starts its own."""
+    hub = os.getppid()
+    while os.getppid() == hub:
+        await asyncio.sleep(0.5)
+    stop.set()
+
+
 async def serve() -> None:
     """Listen where the Hub says, until told to stop."""
     prefix = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
     where = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
     application = make_application(prefix, resolve_address(), os.environ.get("GPUKERNEL_POOL_TOKEN_FILE", ""))
     server = HTTPServer(application, xheaders=True, max_body_size=LARGEST_BODY, max_buffer_size=LARGEST_BODY)
-    server.listen(where.port or 80, where.hostname or "127.0.0.1")
+    address = os.environ.get("GPUKERNEL_CONSOLE_IP") or where.hostname or "127.0.0.1"
+    await _listen(server, where.port or 80, address)
     log.info("the console listens on %s", where.geturl())
     caretaker = asyncio.create_task(Caretaker.of(os.environ).run())
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    orphaned = asyncio.create_task(_end_with_the_hub(stop))
     await stop.wait()
+    orphaned.cancel()
     server.stop()
     caretaker.cancel()
 

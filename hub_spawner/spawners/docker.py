@@ -8,7 +8,6 @@ from typing import Any
 from dockerspawner import DockerSpawner
 from traitlets import default
 
-from gpukernel.pool.address import resolve_address
 from hub_spawner.spawner import GPUSpawnerMixin
 
 __all__ = ["GPUDockerSpawner"]
@@ -26,7 +25,7 @@ class GPUDockerSpawner(GPUSpawnerMixin, DockerSpawner):  # type: ignore[misc]
     def volume_binds(self) -> dict[str, dict[str, str]]:
         """As DockerSpawner's, and the folder of the pool's and its workers' sockets."""
         binds: dict[str, dict[str, str]] = dict(super().volume_binds)
-        address = self.pool_for_servers or resolve_address(self.pool or None)
+        address = self.connection_of_servers().address
         if address.startswith("unix:"):
             folder = str(Path(address.removeprefix("unix:")).parent)
             binds.setdefault(folder, {"bind": folder, "mode": "rw"})

@@ -106,7 +106,7 @@ class Hub:
             token=self.token,
             groups={name: {"users": people} for name, people in (groups or {}).items()},
             extra=extra,
-            options={"console_port": console_port, **options},
+            options={"console_url": f"http://127.0.0.1:{console_port}", **options},
         )
         (home / "jupyterhub_config.py").write_text(config)
         self._environment = {**environment, "CONFIGPROXY_AUTH_TOKEN": secrets.token_hex(16)}

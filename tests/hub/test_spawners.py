@@ -1,0 +1,221 @@
+"""What the mixin adds to each spawner: as far as it shows without its cluster, and everything of how it is configured."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traitlets.config import Config
+
+import hub_spawner
+from gpukernel.pool.admin_client import AdminClient
+from gpukernel.pool.errors import PoolError
+from tests.conftest import Pool
+from tests.hub.conftest import COURSES
+
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    "PyTorch": {"image": "a/pytorch"},
+    "Numba <b>": {"image": "a/numba"},
+}
+
+
+class _Group:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Url:
+    base_url, public_host, api_url, url = "/hub/", "", "http://hub/api", "http://hub/"
+
+
+class _User:
+    """As much of JupyterHub's user as a spawner without a Hub asks for."""
+
+    url, escaped_name, groups = "/user/both/", "both", ()
+    id, admin, state, settings, server = 1, False, None, {}, None
+
+    def __init__(self, name: str, *groups: str) -> None:
+        self.name, self.groups = name, tuple(map(_Group, groups))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _courses(shared_pool: Pool) -> None:
+    async def work() -> None:
+        async with AdminClient(shared_pool.address) as admin:
+            await admin.import_courses(
+                COURSES.replace("title: Machine learning", "title: Machine <i>learning")
+            )
+
+    asyncio.run(work())
+
+
+def spawner(name: str, pool: Pool, person: str = "both", **settings: Any) -> Any:
+    """A spawner of a class as the Hub makes it."""
+    pytest.importorskip(
+        {"GPUKubeSpawner": "kubespawner", "GPUDockerSpawner": "dockerspawner"}.get(name, "batchspawner")
+    )
+
+    config = Config()
+    config.GPUSpawnerMixin.pool = pool.address
+    for setting, value in settings.items():
+        setattr(config[name], setting, value)
+    return getattr(hub_spawner, name)(
+        config=config, user=_User(person), hub=_Url(), api_token="none", oauth_client_id="none", _mock=True
+    )
+
+
+def test_importing_the_package_imports_no_spawners_package() -> None:
+    code = "import sys, hub_spawner; print([m for m in ('kubespawner', 'dockerspawner', 'batchspawner', 'jupyterhub') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_on_kubernetes_courses_are_profiles_beside_the_administrators_own(shared_pool: Pool) -> None:
+    async def work() -> None:
+        own = [{"display_name": "Large memory", "slug": "large", "kubespawner_override": {"mem_limit": "8G"}}]
+        one = spawner("GPUKubeSpawner", shared_pool, profile_list=own, environments=ENVIRONMENTS)
+        form = await one.get_options_form()
+        assert "Large memory" in form
+        assert "Machine &lt;i&gt;learning" in form
+        assert "<i>learning" not in form
+        assert "<script>alert(1)" not in form
+        options = one.run_options_from_form(
+            {"profile": ["gpu-ml101"], "profile-option-gpu-ml101--environment": ["PyTorch"]}
+        )
+        assert options == {"profile": "gpu-ml101", "profile-option-gpu-ml101--environment": "PyTorch"}
+
+        one.user_options = options
+        await begin(one)
+        assert one.image == "a/pytorch"
+        environment = one.get_env()
+        assert environment["GPUKERNEL_COURSE"] == "ml101"
+        assert environment["GPUKERNEL_POOL"] == shared_pool.address
+        assert environment["GPUKERNEL_POOL_TOKEN"].startswith("gpk")
+        # In the pod's environment, and in no argument of its command.
+        pod = await one.get_pod_manifest()
+        variables = {variable.name: variable.value for variable in pod.spec.containers[0].env}
+        assert variables["GPUKERNEL_POOL_TOKEN"] == environment["GPUKERNEL_POOL_TOKEN"]
+        assert environment["GPUKERNEL_POOL_TOKEN"] not in " ".join(pod.spec.containers[0].args or [])
+
+        # The administrator's own profile: as ever, and without GPUs.
+        one.user_options = {"profile": "large"}
+        await begin(one)
+        assert one.mem_limit == 8 * 2**30
+        assert "GPUKERNEL_POOL_TOKEN" not in one.get_env()
+
+        for wrong in (
+            {"profile": "gpu-chem"},
+            {"profile": "gpu-ml101", "profile-option-gpu-ml101--environment": "x"},
+        ):
+            one.user_options = wrong
+            with pytest.raises(Exception, match=r"not in course chem|has no environment x"):
+                await begin(one)
+
+    asyncio.run(work())
+
+
+async def begin(one: Any) -> None:
+    """Everything of a start before the cluster is asked for a pod."""
+    from kubespawner import KubeSpawner
+
+    async def no_cluster(self: Any) -> None:
+        await self.load_user_options()
+
+    before = KubeSpawner._start
+    KubeSpawner._start = no_cluster
+    try:
+        await one.start()
+    finally:
+        KubeSpawner._start = before
+
+
+def test_in_docker_an_environment_is_an_image_and_the_pools_socket_is_mounted(shared_pool: Pool) -> None:
+    async def work() -> None:
+        one = spawner("GPUDockerSpawner", shared_pool, environments=ENVIRONMENTS, image="a/plain")
+        folder = str(Path(shared_pool.address.removeprefix("unix:")).parent)
+        assert one.volume_binds[folder] == {"bind": folder, "mode": "rw"}
+        form = await one.get_options_form()
+        assert "Numba &lt;b&gt;" in form
+        cards = await one._cards()
+        from hub_spawner.choices import Chosen, choose
+
+        one._apply_choice(*choose(cards, Chosen("ml101", "PyTorch"), without_course=False))
+        assert one.image == "a/pytorch"
+        one._apply_choice(*choose(cards, Chosen("phys", "Numba <b>"), without_course=False))
+        assert one.image == "a/numba"
+        one._use_environment("")
+        assert one.image == "a/plain"
+
+    asyncio.run(work())
+
+
+def test_slurm_keeps_our_variables_and_puts_them_into_no_script(shared_pool: Pool) -> None:
+    one = spawner("GPUSlurmSpawner", shared_pool, "nobody")
+    one._token, one._course = "gpk0.secret", "ml101"
+    kept = one.get_req_subvars()["keepvars"].split(",")
+    assert {"GPUKERNEL_POOL", "GPUKERNEL_POOL_TOKEN", "GPUKERNEL_COURSE"} <= set(kept)
+    script = asyncio.run(one._get_batch_script(**one.get_req_subvars(), cmd="jupyterhub-singleuser"))
+    assert "GPUKERNEL_POOL_TOKEN" in script
+    assert "secret" not in script
+
+
+# --- configure ---
+
+
+def configured(**options: Any) -> Config:
+    c = Config()
+    hub_spawner.configure(c, **options)
+    return c
+
+
+def test_configure_adds_to_what_is_there(tmp_path: Path) -> None:
+    c = Config()
+    c.JupyterHub.services = [{"name": "mine"}]
+    c.JupyterHub.load_roles = [{"name": "user", "scopes": ["self", "list:groups"]}]
+    c.JupyterHub.spawner_class = "jupyterhub.spawner.SimpleLocalProcessSpawner"
+    hub_spawner.configure(c, state=str(tmp_path / "pool"), simulate="v100:1")
+    assert [service["name"] for service in c.JupyterHub.services] == ["mine", "gpukernel-pool", "gpukernel"]
+    (user, console) = c.JupyterHub.load_roles
+    assert user["scopes"] == ["self", "list:groups", "access:services!service=gpukernel"]
+    assert console["services"] == ["gpukernel"]
+    made = c.JupyterHub.spawner_class
+    assert [base.__name__ for base in made.__mro__[:3]] == [
+        "GPUSimpleLocalProcessSpawner",
+        "GPUSpawnerMixin",
+        "SimpleLocalProcessSpawner",
+    ]
+    # No secret travels in a service's description.
+    assert "TOKEN" not in str([service.get("environment") for service in c.JupyterHub.services])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"courses": "/nowhere/courses.yaml"}, "courses: there is no file /nowhere/courses.yaml"),
+        ({"token_file": "/nowhere/t"}, "token_file: there is no file /nowhere/t"),
+        ({"pool": "127.0.0.1:7437", "simulate": "v100:2"}, "simulate and state are for the Hub's own"),
+    ],
+)
+def test_configure_says_what_is_wrong(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        configured(**options)
+
+
+def test_configure_refuses_an_address_that_is_none() -> None:
+    with pytest.raises(PoolError, match="is no pool's address and no connection file"):
+        configured(pool="nonsense")
+
+
+def test_a_spawner_may_be_named_as_jupyterhub_names_it() -> None:
+    c = Config()
+    c.JupyterHub.spawner_class = "simple"
+    hub_spawner.configure(c, pool="unix:/run/pool.sock")
+    assert c.JupyterHub.spawner_class.__name__ == "GPUSimpleLocalProcessSpawner"
+    c = Config()
+    c.JupyterHub.spawner_class = "no-such"
+    with pytest.raises(ValueError, match="there is no spawner named no-such"):
+        hub_spawner.configure(c, pool="unix:/run/pool.sock")
