@@ -43,6 +43,7 @@ LONGEST_TTL = 3600.0
 SERVER_GRACE = 30.0
 POOL_GRACE = 15.0
 RESIZE_SECONDS = 8.0
+TURNS_OF_A_CALL = 12
 NOTICE = 300.0
 """How long before its end a holder is told that a lease will be ended, in seconds; at most a fifth of the whole time."""
 
@@ -625,9 +626,20 @@ class Broker:
         while True:
             await asyncio.sleep(every)
             try:
+                if self._store.expired(self._clock()):
+                    await self._hear_everybody()
                 self.tick()
             except Exception:  # a database that is away comes back; the clock must go on until then
                 log.exception("the clock's work was not done")
+
+
+    async def _hear_everybody(self) -> None:
+        """Let what has arrived come to its end: a renewal that waits in this process is a sign of life.
+
+        A call takes some turns of the loop, and where a class starts its kernels on the pool's own machine a turn may take a second.
+        """
+        for _ in range(TURNS_OF_A_CALL):
+            await asyncio.sleep(0.01)
 
 
 def _time(when: float) -> str:
