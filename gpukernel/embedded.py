@@ -14,6 +14,9 @@ from types import TracebackType
 __all__ = ["EmbeddedPool", "PoolDidNotStart"]
 
 
+_READY = "The pool is ready"
+
+
 class PoolDidNotStart(RuntimeError):
     """``gpukernel up`` ended, or said nothing, before it was ready; the text says what it wrote."""
 
@@ -81,12 +84,12 @@ class EmbeddedPool:
         def read(stream: object = self.process.stdout) -> None:
             for line in stream:  # type: ignore[attr-defined]
                 said.append(line)
-                if "ready" in line:
+                if line.startswith(_READY):
                     ready.set()
             ready.set()
 
         threading.Thread(target=read, name="gpukernel up", daemon=True).start()
-        if not ready.wait(self._ready_seconds) or not any("ready" in line for line in said):
+        if not ready.wait(self._ready_seconds) or not any(line.startswith(_READY) for line in said):
             self.stop()
             raise PoolDidNotStart("the embedded pool did not start: " + " ".join("".join(said).split()))
 

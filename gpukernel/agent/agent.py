@@ -12,8 +12,10 @@ import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.agent.direct import DirectSlices, watched
 from gpukernel.agent.health import Health
+from gpukernel.agent.holders import Holders
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.workers import Key, Workers
+from gpukernel.logs import fields
 from gpukernel.pool import messages
 from gpukernel.pool.address import short_directory
 from gpukernel.pool.connection import Connection
@@ -66,7 +68,10 @@ class Agent:
         directory = short_directory(state)
         self._machine = machine_identity() if direct else ""
         inventory, processes = watched(inventory, directory) if direct else (inventory, None)
-        self._workers = Workers(directory, inventory, tcp_host, self._worker_ended, watchdog_seconds)
+        self._holders = Holders(directory / "holders", name)
+        self._workers = Workers(
+            directory, inventory, tcp_host, self._worker_ended, watchdog_seconds, self._holders.about
+        )
         self._direct = DirectSlices(
             directory,
             self._workers.turns,
@@ -75,12 +80,14 @@ class Agent:
             self._worker_ended,
             self._lease_over,
             self._workers.pids,
+            about=self._holders.about,
         )
 
     async def run(self) -> None:
         """Adopt what lives, then speak with the pool until cancelled; raises `PermissionError` on a wrong token."""
         await self._workers.adopt()
         self._direct.adopt()
+        self._holders.keep({*self._workers.endpoints(), *self._direct.endpoints()})
         watch = asyncio.create_task(self._direct.watch())
         try:
             await self._speak()
@@ -98,10 +105,10 @@ class Agent:
                     raise PermissionError(
                         f"the pool at {self._connection.address} does not accept this agent's token"
                     ) from None
-                log.info("the pool is away: %s", error.code().name)
+                log.warning("the pool is away: %s", error.code().name, extra=fields(server=self.name))
                 # The leases live on, and a new certificate of the pool's mends it without anybody coming here.
                 if (trouble := await self._connection.trouble()) and trouble != said:
-                    log.error("%s", trouble)
+                    log.error("%s", trouble, extra=fields(server=self.name))
                     said = trouble
             self.attached.clear()
             await asyncio.sleep(RETRY_SECONDS)
@@ -119,6 +126,7 @@ class Agent:
                 call = stub.Attach(self._say(self._outgoing), metadata=self._connection.metadata)
                 await call.wait_for_connection()
                 self.attached.set()
+                log.info("attached to %s", self._connection.address, extra=fields(server=self.name))
                 async for message in call:
                     self._obey(message)
             finally:
@@ -186,15 +194,18 @@ class Agent:
 
     async def _start(self, start: Any) -> None:
         key = (start.lease_id, start.device_index)
+        self._holders.begin(key, start.person, start.course)
         try:
             if start.direct:
                 endpoints = await self._direct.start(key, start.memory_bytes, start.weight, start.user)
             else:
                 endpoints = await self._workers.start(key, start.memory_bytes, start.weight, start.secret)
         except WorkerStartFailed as error:
-            log.error("%s", error)
+            log.error("not started: %s", error, extra=self._holders.about(key))
             self._worker_ended(key, str(error))
             return
+        what = "slice in direct mode" if start.direct else "worker"
+        log.info("%s of %d MiB started", what, start.memory_bytes >> 20, extra=self._holders.about(key))
         ready = pb.WorkerReady(lease_id=key[0], device_index=key[1], endpoints=endpoints)
         self._tell(pb.AgentMessage(worker_ready=ready))
 
@@ -213,6 +224,8 @@ class Agent:
         allocated = await slices.limit(key, order.memory_bytes, order.weight)
         if allocated is None:
             return  # it is dead, which is told anyway
+        outcome = f"stays: {allocated >> 20} MiB are allocated" if allocated else "is set"
+        log.info("a cap of %d MiB %s", order.memory_bytes >> 20, outcome, extra=self._holders.about(key))
         answer = pb.WorkerLimited(
             lease_id=key[0],
             device_index=key[1],
@@ -223,6 +236,8 @@ class Agent:
         self._tell(pb.AgentMessage(worker_limited=answer))
 
     def _worker_ended(self, key: Key, reason: str) -> None:
+        log.info("worker ended: %s", reason, extra=self._holders.about(key))
+        self._holders.end(key)
         ended = pb.WorkerEnded(lease_id=key[0], device_index=key[1], reason=reason)
         self._tell(pb.AgentMessage(worker_ended=ended))
 

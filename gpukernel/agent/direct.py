@@ -31,6 +31,7 @@ from typing import Any
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.processes import Identity, Nvml, Processes, Simulated, Use, environment_of, identity
 from gpukernel.agent.workers import Key
+from gpukernel.logs import fields
 from gpukernel.pool.model import Usage
 from gpukernel.remoting.direct import DRIVER_VARIABLE, ENDPOINT, Slot, Table, TableBroken, describe
 from gpukernel.remoting.environment import LEASE_FILE_VARIABLE
@@ -110,6 +111,8 @@ class DirectSlices:
         The process ids of the workers now.
     clock
         Seconds, for the times above.
+    about
+        Gives what a log line about a slice carries.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class DirectSlices:
         lease_over: Callable[[str, str], bool],
         workers: Callable[[], Collection[int]],
         clock: Callable[[], float] = time.monotonic,
+        about: Callable[[Key], dict[str, dict[str, str]]] = lambda key: fields(lease=key[0]),
     ) -> None:
         self._state = state / "direct"
         self._turns = turns
@@ -131,6 +135,7 @@ class DirectSlices:
         self._lease_over = lease_over
         self._workers = workers
         self._clock = clock
+        self._about = about
         self._slices: dict[Key, _Slice] = {}
         self._facts: dict[int, bytes] = {}
         self._strangers: dict[tuple[int, int, int], float] = {}
@@ -160,7 +165,7 @@ class DirectSlices:
                 self._slices[lease_id, int(index)] = _Slice(
                     directory, kept["memory_bytes"], kept["weight"], kept["user"], Table(directory / "table")
                 )
-                log.info("slice of lease %s adopted", lease_id)
+                log.info("slice in direct mode adopted", extra=self._about((lease_id, int(index))))
             except (OSError, ValueError, KeyError):
                 record.unlink(missing_ok=True)
         known = {one.directory for one in self._slices.values()}
@@ -416,8 +421,8 @@ class DirectSlices:
             f"{process.command} (process {process.pid}) used the device past its slice: it loaded the driver's "
             "library itself; leave LD_LIBRARY_PATH as the slice has it"
         )
-        log.warning("stopped: %s", sentence)
         lease_id = self._lease_of(process)
+        log.warning("stopped: %s", sentence, extra=self._about((lease_id, index)))
         one = self._slices.get((lease_id, index))
         if one is not None:
             self._end_for((lease_id, index), one, sentence)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gpukernel.agent.inventory import Inventory
+from gpukernel.agent.worker_log import WorkerLog
+from gpukernel.logs import fields
 from gpukernel.remoting.worker import (
     WorkerGone,
     WorkerHandle,
@@ -41,6 +43,8 @@ class Workers:
         Address at which workers listen on TCP too; empty for unix sockets only.
     watchdog_seconds
         Work that does not end within this time is ended; 0: never.
+    about
+        Gives what a log line about a worker carries.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Workers:
         tcp_host: str,
         ended: Callable[[Key, str], None],
         watchdog_seconds: float = 0.0,
+        about: Callable[[Key], dict[str, dict[str, str]]] = lambda key: fields(lease=key[0]),
     ) -> None:
         self._directory = state / "workers"
         self.turns = state / "turns"
@@ -58,7 +63,9 @@ class Workers:
         self._inventory = inventory
         self._tcp_host = tcp_host
         self._ended = ended
+        self._about = about
         self._handles: dict[Key, WorkerHandle] = {}
+        self._logs: dict[Key, WorkerLog] = {}
         self._reasons: dict[Key, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # An order to stop waits for an unfinished start: a worker reported dead must never appear afterwards.
@@ -84,8 +91,9 @@ class Workers:
             if handle is None:
                 shutil.rmtree(path, ignore_errors=True)
                 continue
-            log.info("worker of lease %s adopted", lease_id)
-            self._keep((lease_id, int(index)), handle)
+            key = (lease_id, int(index))
+            log.info("worker adopted", extra=self._about(key))
+            self._keep(key, handle)
 
     async def start(self, key: Key, memory_bytes: int, weight: float, secret: str) -> tuple[str, ...]:
         """Start a worker; returns its endpoints.
@@ -129,16 +137,22 @@ class Workers:
 
     def _keep(self, key: Key, handle: WorkerHandle) -> None:
         self._handles[key] = handle
+        self._logs[key] = WorkerLog(handle.directory)
         task = asyncio.create_task(self._watch(key, handle))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _watch(self, key: Key, handle: WorkerHandle) -> None:
         await handle.wait()
-        del self._handles[key]
+        self._log_what_it_says(key, last=True)
+        del self._handles[key], self._logs[key]
         self._orders.pop(key, None)
         shutil.rmtree(handle.directory, ignore_errors=True)
         self._ended(key, self._reasons.pop(key, "its worker ended unexpectedly"))
+
+    def _log_what_it_says(self, key: Key, *, last: bool = False) -> None:
+        for line in self._logs[key].new_lines(all_of_it=last):
+            log.warning("its worker says: %s", line, extra=self._about(key))
 
     async def stop(self, key: Key, reason: str) -> None:
         """Tell the programs `reason`, end the worker; `ended` follows, also where there was none."""
@@ -193,6 +207,8 @@ class Workers:
             except WorkerGone:
                 return None
 
+        for key in self._logs:
+            self._log_what_it_says(key)
         handles = {k: h for k, h in self._handles.items() if keys is None or k in keys}
         answers = await asyncio.gather(*(ask(handle) for handle in handles.values()))
         return {key: status for key, status in zip(handles, answers, strict=True) if status is not None}

@@ -10,6 +10,7 @@ import typer
 from gpukernel import __version__
 from gpukernel.cli.demo import demo
 from gpukernel.cli.kernelspec import app as kernelspec_app
+from gpukernel.cli.log_options import Form, Level, LogFormat, LogLevel
 from gpukernel.cli.pool import app as pool_app
 from gpukernel.cli.quota import app as quota_app
 from gpukernel.cli.token import app as token_app
@@ -80,7 +81,6 @@ Filter = Annotated[
         metavar="WHICH", help="Which devices: model=V100, server=gpu1, or “model=V100 and server=gpu1”."
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")]
 
 
 def _version(value: bool) -> None:
@@ -115,7 +115,8 @@ def up(
     watchdog: Watchdog = 0,
     direct: Direct = False,
     everybody: Everybody = False,
-    verbose: Verbose = False,
+    log_level: LogLevel = Level.WARNING,
+    log_format: LogFormat = Form.TEXT,
 ) -> None:
     """Run a pool and this machine's agent in one process, in the foreground.
 
@@ -126,7 +127,7 @@ def up(
     """
     from gpukernel.cli import services
 
-    services.up(simulate, state, tcp_host, name, watchdog, direct, everybody, verbose)
+    services.up(simulate, state, tcp_host, name, watchdog, direct, everybody, log_level, log_format)
 
 
 @app.command()
@@ -142,7 +143,8 @@ def agent(
     name: Name = "",
     watchdog: Watchdog = 0,
     direct: Direct = False,
-    verbose: Verbose = False,
+    log_level: LogLevel = Level.INFO,
+    log_format: LogFormat = Form.TEXT,
 ) -> None:
     """Offer this machine's GPUs to a pool.
 
@@ -153,7 +155,7 @@ def agent(
     """
     from gpukernel.cli import services
 
-    services.agent(pool, token_file, simulate, state, tcp_host, name, watchdog, direct, verbose)
+    services.agent(pool, token_file, simulate, state, tcp_host, name, watchdog, direct, log_level, log_format)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gpukernel.cli.log_options import Form, Level, LogFormat, LogLevel
+
 __all__ = ["app"]
 
 app = typer.Typer(help="Run the pool alone; make its certificate.")
@@ -43,9 +45,8 @@ def pool(
         Path | None, typer.Option(metavar="FILE", help="Its key, where that is not in the same file.")
     ] = None,
     state: State = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")
-    ] = False,
+    log_level: LogLevel = Level.INFO,
+    log_format: LogFormat = Form.TEXT,
 ) -> None:
     """Run the pool alone; GPU servers join it with “gpukernel agent”.
 
@@ -71,7 +72,7 @@ def pool(
         raise Problem("--tls-cert is for TCP; say where with --listen HOST:PORT.", 2)
     from gpukernel.cli import services
 
-    services.pool(listen, everybody, metrics, tls_cert, tls_key, state, verbose)
+    services.pool(listen, everybody, metrics, tls_cert, tls_key, state, log_level, log_format)
 
 
 @app.command()

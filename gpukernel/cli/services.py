@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import platform
 import signal
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from gpukernel import logs
 from gpukernel.agent import inventory
 from gpukernel.agent.agent import Agent
 from gpukernel.cli.output import Problem, complain
@@ -26,13 +26,6 @@ READY_SECONDS = 30.0
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-def _log(verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.ERROR,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -74,10 +67,11 @@ def up(
     watchdog: float,
     direct: bool,
     everybody: bool,
-    verbose: bool,
+    log_level: logs.Level,
+    log_format: logs.Form,
 ) -> None:
     """Pool and agent in one process; the agent speaks to the pool over its socket like any other."""
-    _log(verbose)
+    logs.configure(log_level, log_format)
     found = _devices(simulate)
     directory = resolve_state(state)
 
@@ -115,10 +109,11 @@ def pool(
     certificate: Path | None,
     key: Path | None,
     state: Path | None,
-    verbose: bool,
+    log_level: logs.Level,
+    log_format: logs.Form,
 ) -> None:
     """The pool alone."""
-    _log(verbose)
+    logs.configure(log_level, log_format)
     directory = resolve_state(state)
 
     async def work() -> None:
@@ -147,10 +142,11 @@ def agent(
     name: str,
     watchdog: float,
     direct: bool,
-    verbose: bool,
+    log_level: logs.Level,
+    log_format: logs.Form,
 ) -> None:
     """The agent alone."""
-    _log(verbose)
+    logs.configure(log_level, log_format)
     found = _devices(simulate)
     directory = prepare_state(resolve_state(state))
     try:

@@ -359,9 +359,10 @@ class Holding:
     async def _renew(self, every: float) -> None:
         from gpukernel.pool.errors import LeaseEnded, PoolError, PoolUnreachable
 
+        pause = every
         while self.lease is not None:
-            await asyncio.sleep(every)
-            lease = self.lease
+            await asyncio.sleep(pause)
+            pause, lease = every, self.lease
             try:
                 client = await self._keeper.client(self.address)
                 renewed = await client.renew(lease.id)
@@ -371,7 +372,8 @@ class Holding:
                     return self._over(str(error))
                 return
             except PoolUnreachable:
-                continue  # the pool may come back: its database remembers the lease
+                pause = min(AGAIN_SECONDS, every)  # the pool may come back: its database remembers the lease
+                continue
             except PoolError:
                 return
             if self.lease is not None and self.lease.id == renewed.id:

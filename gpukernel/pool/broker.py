@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from gpukernel.logs import fields, of_lease
 from gpukernel.pool import resizing
 from gpukernel.pool.database import steady_clock
 from gpukernel.pool.direct import check_mode, matching_in_mode
@@ -42,6 +43,7 @@ LONGEST_TTL = 3600.0
 SERVER_GRACE = 30.0
 POOL_GRACE = 15.0
 RESIZE_SECONDS = 8.0
+TURNS_OF_A_CALL = 12
 NOTICE = 300.0
 """How long before its end a holder is told that a lease will be ended, in seconds; at most a fifth of the whole time."""
 
@@ -228,7 +230,7 @@ class Broker:
     def _hand_out(self, granted: Iterable[Granted]) -> None:
         for grant in granted:
             if grant.fresh is not None:
-                log.info("lease %s: %s for %s", grant.lease_id, grant.key, grant.fresh.holder.person)
+                log.info("granted for %s", grant.key, extra=of_lease(grant.fresh))
             self._serve(grant.key, grant.lease_id)
         for grant in granted:
             if grant.fresh is not None:
@@ -309,7 +311,11 @@ class Broker:
                 del self._resizing[lease_id]
         if sentence := resizing.outcome(self._store, lease_id)[1]:
             raise Refused("allocated", sentence[:1].upper() + sentence[1:])
-        return self._store.lease(lease_id)
+        lease = self._store.lease(lease_id)
+        if lease is not None:
+            sizes = ", ".join(f"{piece.memory_bytes // MIB} MiB" for piece in lease.slices)
+            log.info("resized to %s", sizes, extra=of_lease(lease))
+        return lease
 
     def _order_caps(self) -> None:
         """Tell the agents that are attached here which caps are not what they should be, each once."""
@@ -349,7 +355,7 @@ class Broker:
         if lease is None:
             return None
         if self._store.end(lease_id, reason, self._clock()):
-            log.info("lease %s ends: %s", lease_id, reason)
+            log.info("ends: %s", reason, extra=of_lease(lease))
             self._stop_workers(lease, reason)
             if waiter := self._starting.get(lease_id):
                 waiter.changed.set()
@@ -471,13 +477,15 @@ class Broker:
         if self._agents.get(server) is agent:
             del self._agents[server]
             self._store.server_away(server, self.id, self._clock())
-            log.warning("server %s is away", server)
+            log.warning("away: its agent does not speak to this pool any more", extra=fields(server=server))
 
     def worker_ready(self, server: str, lease_id: str, index: int, endpoints: tuple[str, ...]) -> None:
         """A worker listens."""
         lease = self._store.worker_ready(lease_id, f"{server}/{index}", endpoints)
         if (lease is None or lease.state in ("ending", "ended")) and (agent := self._agents.get(server)):
             agent.stop_worker(lease_id, index, lease.end_reason if lease else "the lease is not known")
+        elif lease is not None and lease.state == "live":
+            log.info("live", extra=of_lease(lease))
         if waiter := self._starting.get(lease_id):
             waiter.changed.set()
         self.on_change()
@@ -512,8 +520,10 @@ class Broker:
         for lease, piece in self._store.on_server(server) if broken else ():
             if piece.device_id in broken:
                 self.end(lease.id, f"its device {piece.device_id} failed: {found[piece.device_index]}")
+        for device_id in broken:
+            sentence = found[int(device_id.rpartition("/")[2])]
+            log.error("failed: %s", sentence, extra=fields(server=server, device=device_id))
         if broken:
-            log.error("devices failed: %s", ", ".join(broken))
             self._tell_all()
 
     def drain(self, server: str, who: str, deadline: float = 0.0) -> int:
@@ -616,9 +626,20 @@ class Broker:
         while True:
             await asyncio.sleep(every)
             try:
+                if self._store.expired(self._clock()):
+                    await self._hear_everybody()
                 self.tick()
             except Exception:  # a database that is away comes back; the clock must go on until then
                 log.exception("the clock's work was not done")
+
+
+    async def _hear_everybody(self) -> None:
+        """Let what has arrived come to its end: a renewal that waits in this process is a sign of life.
+
+        A call takes some turns of the loop, and where a class starts its kernels on the pool's own machine a turn may take a second.
+        """
+        for _ in range(TURNS_OF_A_CALL):
+            await asyncio.sleep(0.01)
 
 
 def _time(when: float) -> str:

@@ -26,6 +26,8 @@ from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Wa
 __all__ = ["PoolClient", "resolve_address"]
 
 CALL_SECONDS = 10.0
+RENEW_SECONDS = 20.0
+"""A pool that is overrun hears a renewal late, but none that was given up meanwhile; leases would end for nothing."""
 
 
 class PoolClient:
@@ -106,10 +108,12 @@ class PoolClient:
             return PoolUnreachable(trouble)
         return translated
 
-    async def _call(self, method: str, request: Any, service: Any = None) -> Any:
+    async def _call(
+        self, method: str, request: Any, service: Any = None, patience: float = CALL_SECONDS
+    ) -> Any:
         try:
             ask = getattr(service or self._pool, method)
-            return await ask(request, timeout=CALL_SECONDS, metadata=self._metadata)
+            return await ask(request, timeout=patience, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise await self._explain(error) from None
 
@@ -181,7 +185,7 @@ class PoolClient:
 
     async def renew(self, lease_id: str) -> Lease:
         """A sign of life; raises `LeaseEnded`, with the reason, where the lease is over."""
-        reply = await self._call("Renew", pb.RenewRequest(lease_id=lease_id))
+        reply = await self._call("Renew", pb.RenewRequest(lease_id=lease_id), patience=RENEW_SECONDS)
         lease = messages.lease_from(reply.lease)
         if lease.state in ("ending", "ended"):
             raise LeaseEnded(lease.end_reason)

@@ -49,7 +49,8 @@ def open_database(url: str) -> sa.Engine:
         if url.startswith(plain):
             url = "postgresql+psycopg://" + url.removeprefix(plain)
     try:
-        engine = sa.create_engine(url)
+        # An error's text goes to the log; what was written, secrets among it, must not.
+        engine = sa.create_engine(url, hide_parameters=True)
     except ModuleNotFoundError:
         raise PoolError("PostgreSQL needs its driver: pip install 'gpukernel[postgres]'.") from None
     except sa.exc.ArgumentError:

@@ -15,6 +15,7 @@ import grpc.aio
 
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
+from gpukernel.logs import fields
 from gpukernel.pool import messages
 from gpukernel.pool.address import MADE_BY, ON_BEHALF
 from gpukernel.pool.broker import Broker
@@ -94,6 +95,8 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
                         )
                     )
         except Refused as refusal:
+            about = fields(person=holder.person, course=holder.course, code=refusal.code)
+            log.info("refused: %s", refusal, extra=about)
             yield pb.AcquireEvent(refused=pb.Refused(code=refusal.code, sentence=str(refusal)))
         finally:
             await places.aclose()  # type: ignore[attr-defined]
@@ -184,6 +187,8 @@ class _Stream:
             memory_bytes=memory_bytes,
             weight=weight,
             secret=lease.secret,
+            person=lease.holder.person,
+            course=lease.holder.course,
         )
         self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
 
@@ -195,6 +200,8 @@ class _Stream:
             weight=weight,
             direct=True,
             user=lease.user,
+            person=lease.holder.person,
+            course=lease.holder.course,
         )
         self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
 
@@ -242,7 +249,7 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
                 {(w.lease_id, w.device_index): tuple(w.endpoints) for w in register.workers},
                 register.direct_machine,
             )
-            log.info("server %s attached with %d devices", server, len(register.devices))
+            log.info("attached with %d devices", len(register.devices), extra=fields(server=server))
             self.attached.set()
             while (message := await stream.outgoing.get()) is not None:
                 yield message

@@ -86,6 +86,35 @@ def test_a_lease_without_a_sign_of_life_ends_and_its_memory_is_free_when_its_wor
     story(tmp_path, tell, prompt=False)
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_renewal_that_waits_in_an_overrun_pool_keeps_its_lease(tmp_path: Path, heard: bool) -> None:
+    async def tell(world: World) -> None:
+        lease = await world.get("k")
+        world.now += DEFAULT_TTL + 1
+
+        async def call() -> None:
+            for _ in range(8):  # from the socket to the broker
+                await asyncio.sleep(0)
+            world.broker.renew(lease.id)
+
+        arrived = asyncio.create_task(call()) if heard else None
+        clock = asyncio.create_task(world.broker.run(0))
+        try:
+            async with asyncio.timeout(0.5 if heard else 10):
+                while world.store.lease(lease.id).state == "live":  # type: ignore[union-attr]
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            assert heard
+        else:
+            assert not heard
+        finally:
+            clock.cancel()
+            if arrived:
+                await arrived
+
+    story(tmp_path, tell)
+
+
 def test_a_connected_program_is_a_sign_of_life(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         lease = await world.get("k")
