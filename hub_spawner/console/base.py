@@ -15,7 +15,7 @@ from tornado.web import HTTPError, RequestHandler
 
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from hub_spawner.console.desk import Desk, plain_duration
-from hub_spawner.console.texts import LANGUAGES, Texts, choose_language
+from hub_spawner.console.texts import LANGUAGES, Texts, choose_language, later
 
 __all__ = ["LANGUAGE_COOKIE", "Page", "Visit", "environments", "status_of"]
 
@@ -87,7 +87,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
                 raise HTTPError(403, f"{model['name']} may not use this service.") from None
         # A service's name may be that of a person: it is not them.
         if model is not None and model.get("kind", "user") != "user":
-            raise HTTPError(403, "This service is for people.")
+            raise HTTPError(403, later("This service is for people."))
         self._hub_auth_user_cache = model
         if model is None:
             self.nobody()
@@ -100,20 +100,21 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     def nobody(self) -> None:
         """The Hub does not know who is asking."""
-        raise HTTPError(403, "Sign in to JupyterHub first.")
+        raise HTTPError(403, later("Sign in to JupyterHub first."))
 
     def check_xsrf_cookie(self) -> None:
         try:
             super().check_xsrf_cookie()
         except HTTPError:
             raise HTTPError(
-                403, "This form is too old, or not one of this site's; load the page again and repeat it."
+                403,
+                later("This form is too old, or not one of this site's; load the page again and repeat it."),
             ) from None
 
     def path_name(self, name: str) -> str:
         """A name out of the address; tornado has undone the quoting."""
         if not 0 < len(name) <= 256 or not name.isprintable():
-            raise HTTPError(404, "There is no such page.")
+            raise HTTPError(404, later("There is no such page."))
         return name
 
     def _sentence(self, status: int, error: BaseException | None) -> str:
@@ -122,7 +123,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if isinstance(error, HTTPError) and error.log_message and status < 500:
             return str(error.log_message % error.args)
         if status >= 500:
-            return "Something went wrong in the console; its log says what."
+            return later("Something went wrong in the console; its log says what.")
         return HTTPStatus(status).phrase + "."
 
     def log_exception(self, kind: Any, value: Any, trace: Any) -> None:
@@ -162,9 +163,9 @@ class Page(Visit):
     def nobody(self) -> None:
         if self.in_part:
             self.set_header("HX-Refresh", "true")
-            raise HTTPError(403, "Sign in to JupyterHub again.")
+            raise HTTPError(403, later("Sign in to JupyterHub again."))
         if self.request.method not in ("GET", "HEAD"):
-            raise HTTPError(403, "Sign in to JupyterHub again.")
+            raise HTTPError(403, later("Sign in to JupyterHub again."))
         self.redirect(self.get_login_url())
 
     def course_path(self, course: str) -> str:
@@ -213,7 +214,11 @@ class Page(Visit):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
         sentence = self.texts.gettext(self._sentence(status_code, error))
-        self.finish(self.template("alert.html" if self.in_part else "error.html", sentence=sentence, said=""))
+        template = "error.html"
+        if self.in_part:
+            in_dialog = self.request.headers.get("HX-Target") == "dialog-body"
+            template = "dialog_error.html" if in_dialog else "alert.html"
+        self.finish(self.template(template, sentence=sentence, status=status_code, said=""))
 
     def field(self, name: str, most: int = 1000) -> str:
         """A field of the form that was sent; empty where it is missing."""
