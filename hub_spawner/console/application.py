@@ -111,6 +111,7 @@ def make_application(prefix: str, pool: str, token_file: str = "") -> Applicatio
         pool=pool,
         token_file=token_file,
         templates=templates,
+        told_groups={},
         # Signs the cookies of this process; another one has people sign in again, which the Hub does by itself.
         cookie_secret=secrets.token_bytes(32),
         compress_response=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
@@ -17,11 +18,13 @@ from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreach
 from hub_spawner.console.desk import Desk, plain_duration
 from hub_spawner.console.texts import LANGUAGES, Texts, choose_language, later
 
-__all__ = ["LANGUAGE_COOKIE", "Page", "Visit", "environments", "status_of"]
+__all__ = ["LANGUAGE_COOKIE", "TOO_OLD", "Page", "Visit", "environments", "status_of"]
 
 log = logging.getLogger(__name__)
 
 LANGUAGE_COOKIE = "gpukernel-language"
+GROUPS_SECONDS = 60.0
+TOO_OLD = later("This form is too old, or not one of this site's; load the page again and repeat it.")
 _SAID = "gpukernel-said"
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -97,19 +100,27 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.desk = Desk(
             self.settings["pool"], self.settings["token_file"], model["name"], bool(model.get("admin"))
         )
+        if "groups" in model:
+            await self._tell_groups(model["name"], frozenset(model["groups"]))
+
+    async def _tell_groups(self, name: str, groups: frozenset[str]) -> None:
+        """Who teaches a course may follow from a group of the Hub, of which the pool knows only what it is told."""
+        told: dict[str, tuple[float, frozenset[str]]] = self.settings["told_groups"]
+        now = time.monotonic()
+        since, known = told.get(name, (0.0, frozenset()))
+        if name not in told or known != groups or now - since > GROUPS_SECONDS:
+            await self.desk.tell_groups(groups)
+            told[name] = now, groups
 
     def nobody(self) -> None:
         """The Hub does not know who is asking."""
-        raise HTTPError(403, later("Sign in to JupyterHub first."))
+        raise NotImplementedError
 
     def check_xsrf_cookie(self) -> None:
         try:
             super().check_xsrf_cookie()
         except HTTPError:
-            raise HTTPError(
-                403,
-                later("This form is too old, or not one of this site's; load the page again and repeat it."),
-            ) from None
+            raise HTTPError(403, TOO_OLD) from None
 
     def path_name(self, name: str) -> str:
         """A name out of the address; tornado has undone the quoting."""
@@ -165,7 +176,8 @@ class Page(Visit):
             self.set_header("HX-Refresh", "true")
             raise HTTPError(403, later("Sign in to JupyterHub again."))
         if self.request.method not in ("GET", "HEAD"):
-            raise HTTPError(403, later("Sign in to JupyterHub again."))
+            # The Hub's library takes nobody's word whose form has no valid token of ours.
+            raise HTTPError(403, TOO_OLD)
         self.redirect(self.get_login_url())
 
     def course_path(self, course: str) -> str:
