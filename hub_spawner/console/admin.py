@@ -11,6 +11,7 @@ from gpukernel.pool.errors import NotAllowed, Refused
 from hub_spawner.console.base import Page
 from hub_spawner.console.desk import live
 from hub_spawner.console.drawing import cut_devices
+from hub_spawner.console.texts import later
 
 __all__ = ["admin_handlers", "seconds_of"]
 
@@ -43,7 +44,7 @@ class AdminPage(Page):
     async def prepare(self) -> None:
         await super().prepare()
         if not self._finished and not self.desk.administers:
-            raise HTTPError(403, "Only an administrator of this JupyterHub may open that page.")
+            raise HTTPError(403, later("Only an administrator of this JupyterHub may open that page."))
 
     @property
     def back(self) -> str:
@@ -171,10 +172,10 @@ class CoursesFile(AdminPage):
             try:
                 return str(files[0]["body"].decode("utf-8"))
             except UnicodeDecodeError:
-                raise HTTPError(400, "The file is not UTF-8 text.") from None
+                raise HTTPError(400, later("The file is not UTF-8 text.")) from None
         text = self.field("yaml", LARGEST_FILE)
         if not text.strip():
-            raise HTTPError(400, "Choose a file, or write one.")
+            raise HTTPError(400, later("Choose a file, or write one."))
         return text
 
 

@@ -17,7 +17,7 @@ from gpukernel.pool.admin_client import AuditEntry, TokenLine
 from gpukernel.pool.errors import LeaseEnded
 from gpukernel.pool.model import Device, SliceRequest
 from gpukernel.pool.teaching_client import QuotaEffect
-from hub_spawner.console.base import Visit
+from hub_spawner.console.base import TOO_OLD, Visit
 from hub_spawner.console.desk import CourseInfo, Desk, Held, Live, Quotas, Use, held
 from hub_spawner.console.history import MOST_DAYS
 from hub_spawner.console.leases import ending_reason
@@ -309,6 +309,12 @@ class Json(Visit):
 
     def initialize(self, calls: dict[str, Call]) -> None:
         self.calls = calls
+
+    def nobody(self) -> None:
+        if "Authorization" not in self.request.headers and self.get_cookie(self.hub_auth.cookie_name):
+            raise HTTPError(403, TOO_OLD)  # a browser that asks without a token of our pages
+        self.set_header("WWW-Authenticate", "Bearer")
+        raise HTTPError(401, "Send a token of this JupyterHub.")
 
     async def _call(self, *values: str) -> None:
         call = self.calls.get("GET" if self.request.method == "HEAD" else str(self.request.method))

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from jupyterhub.services.auth import HubOAuthCallbackHandler
 from tornado.httpserver import HTTPServer
-from tornado.web import Application, HTTPError, StaticFileHandler
+from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandler
 
 from gpukernel.pool.address import resolve_address
 from hub_spawner.caretaker import Caretaker
@@ -25,6 +25,7 @@ from hub_spawner.console.courses import CoursePage, Courses, Language, LivePart,
 from hub_spawner.console.history import UseCsv, UsePart
 from hub_spawner.console.leases import LeasePage
 from hub_spawner.console.quotas import OffersForm, QuotaForm
+from hub_spawner.console.texts import later
 
 __all__ = ["main", "make_application"]
 
@@ -40,7 +41,7 @@ class Nothing(Page):
     async def prepare(self) -> None:
         await super().prepare()
         if not self._finished:
-            raise HTTPError(404, "There is no such page.")
+            raise HTTPError(404, later("There is no such page."))
 
 
 class Ready(Page):
@@ -51,6 +52,26 @@ class Ready(Page):
 
     def get(self) -> None:
         self.finish("ready\n")
+
+
+def _log_request(handler: RequestHandler) -> None:
+    """The path without what follows it: sign-in codes stand there."""
+    request = handler.request
+    level = (
+        logging.WARNING
+        if handler.get_status() >= 500
+        else logging.DEBUG
+        if request.path.endswith("/live")
+        else logging.INFO
+    )
+    log.log(
+        level,
+        "%d %s %s %.0f ms",
+        handler.get_status(),
+        request.method,
+        request.path,
+        1000 * request.request_time(),
+    )
 
 
 def _utc(when: float) -> str:
@@ -91,9 +112,11 @@ def make_application(prefix: str, pool: str, token_file: str = "") -> Applicatio
         pool=pool,
         token_file=token_file,
         templates=templates,
+        told_groups={},
         # Signs the cookies of this process; another one has people sign in again, which the Hub does by itself.
         cookie_secret=secrets.token_bytes(32),
         compress_response=True,
+        log_function=_log_request,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
@@ -15,13 +16,15 @@ from tornado.web import HTTPError, RequestHandler
 
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from hub_spawner.console.desk import Desk, plain_duration
-from hub_spawner.console.texts import LANGUAGES, Texts, choose_language
+from hub_spawner.console.texts import LANGUAGES, Texts, choose_language, later
 
-__all__ = ["LANGUAGE_COOKIE", "Page", "Visit", "environments", "status_of"]
+__all__ = ["LANGUAGE_COOKIE", "TOO_OLD", "Page", "Visit", "environments", "status_of"]
 
 log = logging.getLogger(__name__)
 
 LANGUAGE_COOKIE = "gpukernel-language"
+GROUPS_SECONDS = 60.0
+TOO_OLD = later("This form is too old, or not one of this site's; load the page again and repeat it.")
 _SAID = "gpukernel-said"
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -87,7 +90,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
                 raise HTTPError(403, f"{model['name']} may not use this service.") from None
         # A service's name may be that of a person: it is not them.
         if model is not None and model.get("kind", "user") != "user":
-            raise HTTPError(403, "This service is for people.")
+            raise HTTPError(403, later("This service is for people."))
         self._hub_auth_user_cache = model
         if model is None:
             self.nobody()
@@ -97,23 +100,32 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.desk = Desk(
             self.settings["pool"], self.settings["token_file"], model["name"], bool(model.get("admin"))
         )
+        if "groups" in model:
+            await self._tell_groups(model["name"], frozenset(model["groups"]))
+
+    async def _tell_groups(self, name: str, groups: frozenset[str]) -> None:
+        """Who teaches a course may follow from a group of the Hub, of which the pool knows only what it is told."""
+        told: dict[str, tuple[float, frozenset[str]]] = self.settings["told_groups"]
+        now = time.monotonic()
+        since, known = told.get(name, (0.0, frozenset()))
+        if name not in told or known != groups or now - since > GROUPS_SECONDS:
+            await self.desk.tell_groups(groups)
+            told[name] = now, groups
 
     def nobody(self) -> None:
         """The Hub does not know who is asking."""
-        raise HTTPError(403, "Sign in to JupyterHub first.")
+        raise NotImplementedError
 
     def check_xsrf_cookie(self) -> None:
         try:
             super().check_xsrf_cookie()
         except HTTPError:
-            raise HTTPError(
-                403, "This form is too old, or not one of this site's; load the page again and repeat it."
-            ) from None
+            raise HTTPError(403, TOO_OLD) from None
 
     def path_name(self, name: str) -> str:
         """A name out of the address; tornado has undone the quoting."""
         if not 0 < len(name) <= 256 or not name.isprintable():
-            raise HTTPError(404, "There is no such page.")
+            raise HTTPError(404, later("There is no such page."))
         return name
 
     def _sentence(self, status: int, error: BaseException | None) -> str:
@@ -122,7 +134,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if isinstance(error, HTTPError) and error.log_message and status < 500:
             return str(error.log_message % error.args)
         if status >= 500:
-            return "Something went wrong in the console; its log says what."
+            return later("Something went wrong in the console; its log says what.")
         return HTTPStatus(status).phrase + "."
 
     def log_exception(self, kind: Any, value: Any, trace: Any) -> None:
@@ -162,9 +174,10 @@ class Page(Visit):
     def nobody(self) -> None:
         if self.in_part:
             self.set_header("HX-Refresh", "true")
-            raise HTTPError(403, "Sign in to JupyterHub again.")
+            raise HTTPError(403, later("Sign in to JupyterHub again."))
         if self.request.method not in ("GET", "HEAD"):
-            raise HTTPError(403, "Sign in to JupyterHub again.")
+            # The Hub's library takes nobody's word whose form has no valid token of ours.
+            raise HTTPError(403, TOO_OLD)
         self.redirect(self.get_login_url())
 
     def course_path(self, course: str) -> str:
@@ -213,7 +226,11 @@ class Page(Visit):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
         sentence = self.texts.gettext(self._sentence(status_code, error))
-        self.finish(self.template("alert.html" if self.in_part else "error.html", sentence=sentence, said=""))
+        template = "error.html"
+        if self.in_part:
+            in_dialog = self.request.headers.get("HX-Target") == "dialog-body"
+            template = "dialog_error.html" if in_dialog else "alert.html"
+        self.finish(self.template(template, sentence=sentence, status=status_code, said=""))
 
     def field(self, name: str, most: int = 1000) -> str:
         """A field of the form that was sent; empty where it is missing."""

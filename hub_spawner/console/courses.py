@@ -13,7 +13,7 @@ from hub_spawner.console.base import LANGUAGE_COOKIE, Page
 from hub_spawner.console.desk import CourseInfo, Live, Quotas, live
 from hub_spawner.console.history import days_of, use_values
 from hub_spawner.console.quotas import offer_values, quota_values
-from hub_spawner.console.texts import LANGUAGES
+from hub_spawner.console.texts import LANGUAGES, later
 
 __all__ = ["CoursePage", "Courses", "Language", "LivePart", "Move"]
 
@@ -36,7 +36,7 @@ class Courses(Page):
             self.redirect(self.course_path(courses[0].name))
             return
         if not courses and not self.desk.administers:
-            raise HTTPError(403, "This page is for those who teach a course; you teach none.")
+            raise HTTPError(403, later("This page is for those who teach a course; you teach none."))
         clients: list[AdminClient] = [self.desk.as_person()]
         if any(course.role != "instructor" for course in courses):
             clients.append(self.desk.as_service())
@@ -84,7 +84,7 @@ class Language(Page):
     def post(self) -> None:
         language = self.field("language")
         if language not in LANGUAGES:
-            raise HTTPError(400, "There is no such language.")
+            raise HTTPError(400, later("There is no such language."))
         self.set_cookie(
             LANGUAGE_COOKIE, language, path=self.prefix, expires_days=365, samesite="Lax", httponly=True
         )

@@ -253,6 +253,11 @@ class Desk:
             raise NotAllowed(f"Only an administrator may do that, not {self.name}.")
         return AdminClient(self.address, self._token, made_by=self.name)
 
+    async def tell_groups(self, groups: Iterable[str]) -> None:
+        """The Hub says which groups the visitor is in."""
+        async with AdminClient(self.address, self._token) as pool:
+            await pool.set_groups(self.name, groups)
+
     def as_teacher(self, course: CourseInfo) -> AdminClient:
         """As the person where they teach the course, else with the administrator's rights."""
         return self.as_person() if course.role == "instructor" else self.as_service()

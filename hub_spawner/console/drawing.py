@@ -65,7 +65,7 @@ def day_chart(
                 round(step * 0.72, 2),
                 round(high, 2),
                 day,
-                f"{date.day}.{date.month}." if (len(days) - 1 - number) % every == 0 else "",
+                f"{date.month:02}-{date.day:02}" if (len(days) - 1 - number) % every == 0 else "",
                 value,
             )
         )

@@ -12,6 +12,7 @@ from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.model import SliceRequest
 from hub_spawner.console.base import Page
 from hub_spawner.console.desk import Desk, Held
+from hub_spawner.console.texts import later
 
 __all__ = ["LeasePage", "ending_reason", "share_of"]
 
@@ -29,7 +30,7 @@ def share_of(text: str) -> SliceRequest:
     except ValueError:
         share = math.nan
     if not 0 < share <= 1:
-        raise HTTPError(400, "A size is a number above 0 and up to 1, for example 0.05.")
+        raise HTTPError(400, later("A size is a number above 0 and up to 1, for example 0.05."))
     return SliceRequest(share=share)
 
 
@@ -37,7 +38,7 @@ def ending_reason(desk: Desk, reason: str) -> str:
     """What the holder of an ended slice reads."""
     words = " ".join(reason.split())[:150]
     if not words.isprintable():
-        raise HTTPError(400, "Write the reason in printable characters.")
+        raise HTTPError(400, later("Write the reason in printable characters."))
     return f"{desk.name} ended it" + (f": {words}" if words else "")
 
 
@@ -48,7 +49,7 @@ class LeasePage(Page):
         course = await self.desk.course(self.path_name(name))
         found = await self.desk.lease(course, lease_id)
         if found is None:
-            raise HTTPError(404, "This slice has ended.")
+            raise HTTPError(404, later("This slice has ended."))
         lease = SimpleNamespace(**asdict(found), each=found.share / max(len(found.devices), 1))
         if self.in_part:
             self.page("lease.html", course=course, lease=lease, action=action)
@@ -59,7 +60,7 @@ class LeasePage(Page):
         course = await self.desk.course(self.path_name(name))
         lease = await self.desk.lease(course, lease_id)
         if lease is None:
-            raise HTTPError(404, "This slice has ended.")
+            raise HTTPError(404, later("This slice has ended."))
         async with self.desk.as_teacher(course) as pool:
             sentence = await getattr(self, f"_{action}")(pool, lease)
         self.done(sentence % {"person": lease.person}, self.course_path(course.name))
@@ -74,6 +75,6 @@ class LeasePage(Page):
 
     async def _message(self, pool: AdminClient, lease: Held) -> str:
         if not self.field("text").strip():
-            raise HTTPError(400, "Write a message first.")
+            raise HTTPError(400, later("Write a message first."))
         await pool.send_message(lease.id, self.field("text"))
         return self.texts.gettext("The message to %(person)s is under way.")

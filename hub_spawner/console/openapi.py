@@ -14,7 +14,8 @@ __all__ = ["description"]
 _REF = "#/components/schemas/{model}"
 _ERRORS = {
     400: "The address or the body makes no sense; the message says where.",
-    403: "Not signed in, or not allowed.",
+    401: "There is no token, or the Hub does not know it.",
+    403: "Not allowed.",
     404: "There is no such slice, request or page.",
     409: "The pool refused; the message is its sentence.",
     415: "The body is not JSON.",
@@ -49,10 +50,9 @@ def description(at: str) -> dict[str, Any]:
             "schemas": schemas,
             "securitySchemes": {
                 "hub": {
-                    "type": "apiKey",
-                    "in": "header",
-                    "name": "Authorization",
-                    "description": "“token …”, with a JupyterHub token that may access the service gpukernel",
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A JupyterHub token that may access the service gpukernel",
                 }
             },
         },

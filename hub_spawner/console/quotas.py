@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from gpukernel.pool.teaching_client import QuotaEffect
 from hub_spawner.console.base import Page
 from hub_spawner.console.desk import BOUNDS, CourseInfo, Quotas
+from hub_spawner.console.texts import later
 
 __all__ = ["OffersForm", "QuotaForm", "effect_sentence", "offer_values", "quota_values"]
 
@@ -15,21 +16,16 @@ WHOM = ("student", "course", "instructor")
 """Whose quotas a form sets; instructors set those of their students, administrators all."""
 
 
-def _n(text: str) -> str:
-    """Marks a text that is translated where it is used."""
-    return text
-
-
 LABELS = {
-    "devices": (_n("Devices at one moment"), _n("2.5: two and a half devices' worth")),
-    "memory": (_n("Memory at one moment"), _n("2048 (MiB) or 32GiB")),
-    "leases": (_n("Slices at one moment"), _n("a whole number")),
-    "gpu_hours_per_day": (_n("GPU-hours a day"), _n("share × hours")),
-    "gpu_hours_per_week": (_n("GPU-hours a week"), _n("share × hours, from Monday")),
-    "gpu_hours_per_term": (_n("GPU-hours a term"), _n("share × hours")),
-    "longest_lease": (_n("Longest time of a slice"), _n("90s, 30min or 2h")),
-    "largest_slice": (_n("Largest slice"), _n("a share of one device, up to 1")),
-    "idle": (_n("Released when idle for"), _n("90s, 30min or 2h; 0: never")),
+    "devices": (later("Devices at one moment"), later("2.5: two and a half devices' worth")),
+    "memory": (later("Memory at one moment"), later("2048 (MiB) or 32GiB")),
+    "leases": (later("Slices at one moment"), later("a whole number")),
+    "gpu_hours_per_day": (later("GPU-hours a day"), later("share × hours")),
+    "gpu_hours_per_week": (later("GPU-hours a week"), later("share × hours, from Monday")),
+    "gpu_hours_per_term": (later("GPU-hours a term"), later("share × hours")),
+    "longest_lease": (later("Longest time of a slice"), later("90s, 30min or 2h")),
+    "largest_slice": (later("Largest slice"), later("a share of one device, up to 1")),
+    "idle": (later("Released when idle for"), later("90s, 30min or 2h; 0: never")),
 }
 
 

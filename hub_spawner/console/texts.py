@@ -12,7 +12,7 @@ from babel.core import Locale
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import read_po
 
-__all__ = ["LANGUAGES", "Texts", "choose_language"]
+__all__ = ["LANGUAGES", "Texts", "choose_language", "later"]
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 _FOLDER = Path(__file__).parent / "locale"
@@ -25,6 +25,11 @@ def _catalog(language: str) -> Catalog:
         return Catalog(locale=language)
     with path.open("rb") as file:
         return read_po(file, locale=language)
+
+
+def later(text: str) -> str:
+    """Marks a text that is translated where it is shown; errors, for example."""
+    return text
 
 
 class Texts:
