@@ -57,7 +57,8 @@ c.SharedPasswordAuthenticator.user_password = "{password}"
 c.SharedPasswordAuthenticator.admin_password = "{admin_password}"
 c.Authenticator.allow_all = True
 c.Authenticator.admin_users = {{"admin"}}
-c.ConfigurableHTTPProxy.command = [{proxy!r}]
+# This proxy gives a request 20 s; the start of a kernel may take longer where many start at once.
+c.ConfigurableHTTPProxy.command = [{proxy!r}, "--proxy-timeout=300000"]
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{proxy_port}"
 c.ConfigurableHTTPProxy.pid_file = "{home}/proxy.pid"
 c.JupyterHub.spawner_class = "simple"

@@ -45,7 +45,7 @@ class SliceSpec:
     name, display_name
         Directory name and launcher name; made of model and share where empty.
     wait_seconds
-        How long a start waits for its slice; None leaves the provisioner's 20 s.
+        How long a start waits for its slice; None leaves the provisioner's 5 s.
     mode
         ``remote``, ``direct`` or ``auto``, as the provisioner's.
     acquire

@@ -74,7 +74,7 @@ class GPUSliceProvisioner(LocalProvisioner):
         help="When the slice is asked for: before the kernel starts, or when CUDA is first used; the latter in remote mode only.",
     ).tag(config=True)
     wait_seconds = Float(
-        20.0,
+        5.0,
         help="How long a start waits for its slice, in seconds; then the kernel starts, and its first CUDA call waits in the queue. "
         "In direct mode the start fails then, and in mode auto the queue is for a remote slice.",
     ).tag(config=True)

@@ -35,7 +35,7 @@ def browser_page() -> Iterator[Page]:
 
 
 class Lab:
-    """JupyterLab in `page`.
+    """JupyterLab in `page`; without a `server` the page is on its way there already.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Lab:
         When the front end asked the server extension, in seconds of the monotonic clock.
     """
 
-    def __init__(self, page: Page, server: Server, path: str = "") -> None:
+    def __init__(self, page: Page, server: Server | None = None, path: str = "") -> None:
         self.page = page
         self.requests: list[float] = []
         page.on(
@@ -52,7 +52,8 @@ class Lab:
         )
         news = page.get_by_role("button", name="No", exact=True)  # whether to show Jupyter's news
         page.add_locator_handler(news, lambda: news.click())
-        page.goto(f"{server.url}/lab{path}?reset&token={server.token}")
+        if server is not None:
+            page.goto(f"{server.url}/lab{path}?reset&token={server.token}")
         page.locator("#jp-main-dock-panel").wait_for()
 
     def card(self, name: str) -> Locator:
