@@ -1,4 +1,4 @@
-"""More kernels at once than one GPU has slices: fifty run, ten wait, and each says its own place."""
+"""More kernels than one GPU has slices: fifty run, ten wait, and each says its own place."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from gpukernel.jupyter import kernelspecs
 from tests.conftest import Pool
 
 SIXTY, ROOM = 60, 50
+WAVE = 12
+"""How many kernels start at the same moment.  Sixty Pythons that all begin on two cores leave none of them, nor the pool, half a second of
+processor in ten, and the test would be one of patience; that sixty ask is the same either way."""
 LOOK = "from cuda.bindings import driver as d\nprint(d.cuInit(0)[0].name, d.cuDeviceTotalMem(0)[1] >> 20)"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not os.environ.get("GPUKERNEL_TEST_SIXTY"), reason="takes ten quiet minutes: set GPUKERNEL_TEST_SIXTY=1"
+    not os.environ.get("GPUKERNEL_TEST_SIXTY"),
+    reason="sixty Python kernels take 4 GiB and two cores for a minute: set GPUKERNEL_TEST_SIXTY=1",
 )
 @pytest.mark.timeout(900)
-def test_sixty_kernels_at_once_on_one_v100(
-    own_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sixty_kernels_on_one_v100(own_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUKERNEL_STATE", str(own_pool.state))
     monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
     for kind in ("DATA", "RUNTIME"):
@@ -63,14 +65,16 @@ class One:
         return found
 
     async def end(self) -> None:
-        self.client.stop_channels()
-        await self.manager.shutdown_kernel(now=True)
+        if self.manager.has_kernel:
+            self.client.stop_channels()
+            await self.manager.shutdown_kernel(now=True)
 
 
 async def _sixty(pool: Pool) -> None:
     kernels = [One() for _ in range(SIXTY)]
-    await asyncio.gather(*(one.start() for one in kernels))
     try:
+        for wave in range(0, SIXTY, WAVE):
+            await asyncio.gather(*(one.start() for one in kernels[wave : wave + WAVE]))
         async with asyncio.timeout(300):
             while True:
                 leases, waiting = await asyncio.to_thread(pool.leases)

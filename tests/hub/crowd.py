@@ -1,0 +1,190 @@
+"""Many students who start servers and kernels at about the same time, through the REST APIs of a real Hub and of their servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
+
+from gpukernel.pool.client import PoolClient
+from gpukernel.pool.model import Lease
+from tests.hub.hub import Hub
+
+__all__ = ["LIGHT", "Crowd", "Student", "courses_yaml", "leads"]
+
+LIGHT = {"cmd": [sys.executable, str(Path(__file__).parent / "light_server.py")]}
+"""The environment, in the sense of `hub_spawner.configure`, in which a server is `tests.hub.light_server`."""
+
+PATIENCE = 900.0
+
+
+@dataclass
+class Student:
+    """One of the crowd; times are seconds since the epoch, 0.0 for what has not happened."""
+
+    name: str
+    course: str
+    environment: str
+    arrived: float = 0.0
+    server_ready: float = 0.0
+    kernel_asked: float = 0.0
+    kernel_started: float = 0.0
+    granted: float = 0.0
+    error: str = ""
+
+
+def courses_yaml(courses: dict[str, list[str]]) -> str:
+    """A ``courses.yaml`` with these people in courses that are alike."""
+    lines = ["courses:"]
+    for name, people in courses.items():
+        lines += [f"  {name}:", f"    students: [{', '.join(people)}]", "    offers: [V100 x 0.02]"]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass
+class Crowd:
+    """The `students` arrive one after the other within `within` seconds; each holds a slice for `hold` seconds and goes.
+
+    Attributes
+    ----------
+    leases
+        Every lease that the pool has given, when all is over.
+    most_waiting
+        The longest that the pool's queue was seen.
+    """
+
+    hub: Hub
+    pool: str
+    students: Sequence[Student]
+    kernel: str
+    within: float
+    hold: float
+    leases: list[Lease] = field(default_factory=list)
+    most_waiting: int = 0
+
+    def run(self) -> None:
+        """Let them come, and return when all have had a slice, or an error."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        AsyncHTTPClient.configure(None, max_clients=2 * len(self.students) + 10)
+        looking = asyncio.create_task(self._look())
+        pause = self.within / len(self.students)
+        await asyncio.gather(
+            *(self._one(student, number * pause) for number, student in enumerate(self.students))
+        )
+        looking.cancel()
+        async with PoolClient(self.pool) as client:
+            self.leases, _ = await client.leases(include_ended=True)
+
+    async def _one(self, student: Student, delay: float) -> None:
+        await asyncio.sleep(delay)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._story(student)
+        except HTTPClientError as error:
+            said = error.response.body[:500] if error.response else b""
+            student.error = f"{error} {said.decode(errors='replace')}"
+        except (OSError, TimeoutError, RuntimeError) as error:
+            student.error = f"{type(error).__name__}: {error}"
+
+    async def _story(self, student: Student) -> None:
+        student.arrived = time.time()
+        await self._hub("POST", f"/users/{student.name}")
+        choice = {"course": student.course, "environment": student.environment}
+        await self._hub("POST", f"/users/{student.name}/server", choice)
+        await self._until_ready(student)
+        student.server_ready = student.kernel_asked = time.time()
+        if student.environment == "light":
+            body: dict[str, Any] = {"name": self.kernel, "hold_seconds": self.hold}
+            await self._server(student, "POST", "api/kernels", body)
+            student.kernel_started = time.time()
+            await self._until_granted(student)
+        else:
+            body = {"path": "a.ipynb", "name": "a", "type": "notebook", "kernel": {"name": self.kernel}}
+            session = await self._server(student, "POST", "api/sessions", body)
+            student.kernel_started = time.time()
+            await self._until_granted(student)
+            await asyncio.sleep(self.hold)
+            await self._server(student, "DELETE", f"api/sessions/{session['id']}")
+
+    async def _until_ready(self, student: Student) -> None:
+        """Follow the start's progress, as the Hub's page does."""
+        heard = bytearray()
+        await self._fetch(
+            "GET",
+            f"{self.hub.url}/hub/api/users/{student.name}/server/progress",
+            streaming_callback=heard.extend,
+        )
+        events = [json.loads(line[5:]) for line in heard.splitlines() if line.startswith(b"data:")]
+        if not events or not events[-1].get("ready"):
+            raise RuntimeError(f"the server did not start: {events[-1:]}")
+
+    async def _until_granted(self, student: Student) -> None:
+        while not student.granted:
+            await asyncio.sleep(0.2)
+
+    async def _look(self) -> None:
+        """What the pool has given, twice a second."""
+        async with PoolClient(self.pool) as client:
+            by_name = {student.name: student for student in self.students}
+            while True:
+                leases, waiting = await client.leases(include_ended=True)
+                self.most_waiting = max(self.most_waiting, len(waiting))
+                for lease in leases:
+                    student = by_name.get(lease.holder.person)
+                    if student and not student.granted and lease.state != "starting":
+                        student.granted = lease.created
+                await asyncio.sleep(0.5)
+
+    async def _hub(self, method: str, path: str, body: Any = None) -> Any:
+        return await self._fetch(method, f"{self.hub.url}/hub/api{path}", body)
+
+    async def _server(self, student: Student, method: str, path: str, body: Any = None) -> Any:
+        return await self._fetch(method, f"{self.hub.url}/user/{student.name}/{path}", body)
+
+    async def _fetch(self, method: str, url: str, body: Any = None, **options: Any) -> Any:
+        request = HTTPRequest(
+            url,
+            method=method,
+            body=json.dumps(body) if body is not None else "" if method == "POST" else None,
+            headers={"Authorization": f"token {self.hub.token}"},
+            connect_timeout=PATIENCE,
+            request_timeout=PATIENCE,
+            **options,
+        )
+        answer: HTTPResponse = await AsyncHTTPClient().fetch(request)
+        return json.loads(answer.body) if answer.body else None
+
+
+def leads(students: Iterable[Student], leases: Iterable[Lease]) -> list[int]:
+    """For each grant while people of several courses waited: how many slices its course was ahead of the one that held the least.
+
+    The pool gives the next slice to the course that holds the least (`gpukernel.pool.fairness`), so a lead of more than 0 is owed to what
+    this cannot see: who had asked, and not yet come to the pool; whose slice was still being given back.
+    """
+    everybody, given = list(students), list(leases)
+    courses = {student.course for student in everybody}
+    found = []
+    for lease in sorted(given, key=lambda one: one.created):
+        now = lease.created
+        waiting = {
+            student.course
+            for student in everybody
+            if student.kernel_asked + 2 < now and student.granted > now
+        }
+        if len(waiting | {lease.holder.course}) < 2:
+            continue
+        held = dict.fromkeys(courses, 0)
+        for other in given:
+            if other.id != lease.id and other.created <= now and (not other.ended or other.ended > now):
+                held[other.holder.course] += 1
+        found.append(held[lease.holder.course] - min(held[course] for course in waiting))
+    return found
