@@ -632,7 +632,6 @@ class Broker:
             except Exception:  # a database that is away comes back; the clock must go on until then
                 log.exception("the clock's work was not done")
 
-
     async def _hear_everybody(self) -> None:
         """Let what has arrived come to its end: a renewal that waits in this process is a sign of life.
 

@@ -72,7 +72,7 @@ class Signed:
         page.locator("input[name=password]").fill(ADMIN_PASSWORD if person == ADMIN else PASSWORD)
         page.keyboard.press("Enter")
         page.locator("main h1").wait_for()
-        page.wait_for_function("document.readyState === 'complete' && window.htmx")
+        page.wait_for_load_state("load")
         return page
 
 
