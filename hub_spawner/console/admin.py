@@ -7,6 +7,7 @@ from typing import Any
 
 from tornado.web import HTTPError
 
+from gpukernel.pool.connection import write_connection
 from gpukernel.pool.errors import NotAllowed, Refused
 from hub_spawner.console.base import Page
 from hub_spawner.console.desk import live
@@ -125,11 +126,11 @@ class NewToken(AdminPage):
     async def post(self) -> None:
         valid = seconds_of(self.field("valid"), "valid")
         async with self.desk.as_service() as pool:
-            token, secret = await pool.create_token(
+            token, connection = await pool.create_connection(
                 self.field("name").strip(), self.field("person").strip(), self.field("scope"), valid
             )
         part = "token.html" if self.in_part else "dialog_page.html"
-        self.page(part, part="token.html", token=token, secret=secret)
+        self.page(part, part="token.html", token=token, secret=write_connection(connection, token.name))
 
 
 class RevokeToken(AdminPage):

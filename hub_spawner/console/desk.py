@@ -10,11 +10,12 @@ import datetime
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpukernel.pool.admin_client import AdminClient
+from gpukernel.pool.connection import read_connection_file
 from gpukernel.pool.errors import NotAllowed
 from gpukernel.pool.model import Lease, Waiting
-from hub_spawner.pool import read_token
 
 __all__ = [
     "BOUNDS",
@@ -241,8 +242,11 @@ class Desk:
 
     @property
     def _token(self) -> str | None:
-        # Read again each time: an administrator may have put another one there.
-        return read_token(self.token_file) if self.token_file else None
+        # For a network address the client finds token and authority in that file itself; it is read again each time, since an
+        # administrator may have put another one there.
+        if self.token_file and self.address.startswith("unix:"):
+            return read_connection_file(Path(self.token_file)).token
+        return None
 
     def as_person(self) -> AdminClient:
         return AdminClient(self.address, self._token, on_behalf=self.name)

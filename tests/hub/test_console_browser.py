@@ -1,0 +1,218 @@
+"""The console in a real browser: keyboard, focus, dialogs, times, phones, and what JavaScript adds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright")
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from gpukernel.pool.errors import Refused
+from tests.conftest import Pool
+from tests.e2e.lab import CHROMIUM, QUIET
+from tests.hub.console import COURSES, Holders
+from tests.hub.hub import ADMIN, ADMIN_PASSWORD, PASSWORD, Hub, environment_of
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Pool]]:
+    home = tmp_path_factory.mktemp("console")
+    (home / "courses.yaml").write_text(COURSES)
+    with Pool("v100:1", home / "state") as pool:
+        assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
+        with Hub(home, environment_of(pool.state, home), {"pool": pool.address}) as hub:
+            yield hub, pool
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=str(CHROMIUM), args=QUIET)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def holders(running: tuple[Hub, Pool]) -> Iterator[Holders]:
+    with Holders(running[1].address) as found:
+        yield found
+        found.ask("import_courses", COURSES)
+
+
+class Signed:
+    """Pages of people who have signed in; `said` is what the browser's console says against them."""
+
+    def __init__(self, browser: Browser, hub: Hub) -> None:
+        self._browser, self._hub = browser, hub
+        self.said: list[str] = []
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        # A refusal is an answer like others; the browser, and htmx after it, name its status.
+        if not message.text.startswith(("Failed to load resource", "Response Status Error Code 4")):
+            self.said.append(message.text)
+
+    def page(self, person: str, path: str = "", width: int = 1280, locale: str = "en-GB") -> Page:
+        context = self._browser.new_context(
+            viewport={"width": width, "height": 900}, locale=locale, timezone_id="Asia/Shanghai"
+        )
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: self.said.append(f"a dialog: {dialog.message}"))
+        page.goto(f"{self._hub.url}/hub/login?next=/services/gpukernel/{path}")
+        page.locator("input[name=username]").fill(person)
+        page.locator("input[name=password]").fill(ADMIN_PASSWORD if person == ADMIN else PASSWORD)
+        page.keyboard.press("Enter")
+        page.locator("main h1").wait_for()
+        page.wait_for_load_state("load")
+        return page
+
+
+@pytest.fixture
+def signed(browser: Browser, running: tuple[Hub, Pool]) -> Iterator[Signed]:
+    found = Signed(browser, running[0])
+    yield found
+    for context in browser.contexts:
+        context.close()
+    # Neither the policy nor the scripts had anything to complain about, and no injected name ran.
+    assert found.said == []
+
+
+def test_the_live_view_changes_by_itself_and_leaves_the_focus_where_it_is(
+    signed: Signed, holders: Holders
+) -> None:
+    first = holders.hold("anna", 0.3, description='<img src=x onerror="alert(1)">')
+    page = signed.page("prof")
+    row = page.locator("#live").get_by_role("row", name=re.compile("anna"))
+    expect(row).to_contain_text('<img src=x onerror="alert(1)">')
+    button = row.get_by_role("button", name=re.compile("^Message"))
+    button.focus()
+    second = holders.hold("ben", 0.2)
+    expect(page.locator("#live").get_by_role("row", name=re.compile("ben"))).to_be_visible()
+    expect(page.locator("#live dd").first).to_contain_text("0.50")
+    expect(button).to_be_focused()
+    assert page.evaluate("document.activeElement.id") == f"message-{first.id}"
+    holders.ask("release", second.id)
+    expect(page.locator("#live").get_by_role("row", name=re.compile("ben"))).to_have_count(0)
+    expect(button).to_be_focused()
+
+
+def test_a_message_by_keyboard_alone(signed: Signed, holders: Holders) -> None:
+    lease = holders.hold("anna", 0.3)
+    page = signed.page("prof")
+    button = page.locator(f"#message-{lease.id}")
+    button.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    expect(page.locator("#text")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#text")).to_be_focused()
+    page.keyboard.type("It is noon.")
+    # What is being written survives that the page behind the dialog looks again.
+    with page.expect_response(re.compile(r"/course/ml101/live$")):
+        pass
+    expect(page.locator("#text")).to_have_value("It is noon.")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("The message to anna is under way.")
+    expect(dialog).to_be_hidden()
+    expect(page.locator("#live").get_by_role("row", name=re.compile("anna"))).to_contain_text(
+        "prof: It is noon."
+    )
+    assert holders.ask("renew", lease.id).notice == "prof: It is noon."
+
+
+def test_a_quota_s_effect_is_shown_before_it_is_applied(signed: Signed, holders: Holders) -> None:
+    holders.hold("anna", 0.4)
+    page = signed.page("prof")
+    page.get_by_label("Devices at one moment").fill("many")
+    page.get_by_role("button", name="Look at the effect").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("alert")).to_contain_text("devices")
+    page.keyboard.press("Escape")
+    page.get_by_label("Devices at one moment").fill("0.1")
+    page.get_by_role("button", name="Look at the effect").click()
+    expect(dialog).to_contain_text("1 person is above the new limit of 0.1")
+    expect(dialog).to_contain_text("anna")
+    dialog.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("status")).to_contain_text("The quotas are set; they count at once.")
+    expect(dialog).to_be_hidden()
+    with pytest.raises(Refused, match=r"may hold at most 0\.10 devices"):
+        holders.hold("ben", 0.2)
+
+
+def test_who_waits_is_moved_and_a_slice_is_ended(signed: Signed, holders: Holders) -> None:
+    lease = holders.hold("anna", 0.5)
+    holders.wait("ben", 0.5)
+    holders.wait("carl", 0.45)
+    page = signed.page("prof")
+    places = page.locator("#queue tbody tr")
+    expect(places.nth(1)).to_contain_text("carl")
+    places.nth(1).get_by_role("button", name=re.compile("Up")).click()
+    expect(places.nth(0)).to_contain_text("carl")
+    expect(page.get_by_role("status")).to_contain_text("The order has changed.")
+    page.locator(f"#end-{lease.id}").click()
+    page.get_by_label("Reason, for the student").fill("the lesson is over")
+    page.get_by_role("dialog").get_by_role("button", name="End the slice").click()
+    expect(page.get_by_role("status")).to_contain_text("The slice of anna has ended.")
+    # carl, who was moved up, is served next.
+    expect(page.locator("#live").get_by_role("row", name=re.compile("carl"))).to_contain_text("0.45")
+
+
+def test_times_are_those_of_the_reader(signed: Signed, holders: Holders) -> None:
+    holders.ask("set_quota", "student:ml101", {"longest_lease": "1h"})
+    lease = holders.hold("anna", 0.1)
+    page = signed.page("prof")
+    until = page.locator("#live time:not([data-relative])").first
+    in_shanghai = page.evaluate(
+        "when => new Intl.DateTimeFormat('en', {timeStyle: 'short', timeZone: 'Asia/Shanghai'}).format(when * 1000)",
+        lease.until,
+    )
+    expect(until).to_contain_text(in_shanghai.replace("\u202f", " ").split(" ")[0])
+
+
+@pytest.mark.parametrize("locale", ["en-GB", "zh-CN"])
+@pytest.mark.parametrize("path", ["", "admin"])
+def test_nothing_sticks_out_on_a_phone(signed: Signed, holders: Holders, path: str, locale: str) -> None:
+    holders.hold("anna", 0.5, description="kernel 3f2a of " + "a-long-name-" * 8 + ".ipynb")
+    holders.wait("ben", 0.5)
+    page = signed.page(ADMIN if path else "prof", path, width=390, locale=locale)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for name in ("quotas", "offers", "history") if not path else ("courses", "tokens", "audit"):
+        expect(page.locator(f"#{name}")).to_be_visible()
+
+
+def test_every_field_and_button_has_a_name_and_every_page_one_heading(
+    signed: Signed, holders: Holders, tmp_path: Path
+) -> None:
+    holders.hold("anna", 0.5)
+    holders.wait("ben", 0.5)
+    for person, path in (("prof", ""), (ADMIN, ""), (ADMIN, "admin"), (ADMIN, "course/hpc")):
+        page = signed.page(person, path)
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button, a, svg[role=img]")]
+                .filter(e => !(e.textContent || "").trim() && !e.getAttribute("aria-label") && !e.title
+                        && !e.getAttribute("aria-labelledby") && !(e.labels && e.labels.length))
+                .map(e => e.outerHTML.slice(0, 120))"""
+        )
+        assert nameless == [], path
+        assert page.locator("h1").count() == 1
+        twice = page.evaluate(
+            """() => { const ids = [...document.querySelectorAll("[id]")].map(e => e.id);
+                       return ids.filter((id, n) => ids.indexOf(id) !== n); }"""
+        )
+        assert twice == [], path
+        assert page.locator("main").count() == 1
