@@ -229,7 +229,8 @@ class Holding:
             return f"waiting for {what}: {self.queued.reason if self.queued else 'asking the pool'} …"
         estimate = self.queued.estimate_seconds
         about = "" if estimate < 0 else f", about {duration(estimate)} to go"
-        return f"waiting for {what}: position {self.queued.position} in the queue{about} …"
+        why = f": {self.queued.quota.rstrip('.')}" if self.queued.quota else ""
+        return f"waiting for {what}: position {self.queued.position} in the queue{about}{why} …"
 
     def what(self) -> str:
         """What is asked for, in words: V100 × 0.02."""

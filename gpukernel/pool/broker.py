@@ -191,9 +191,9 @@ class Broker:
 
     def _place(self, key: str, request: SliceRequest) -> Queued:
         position = self._line.place(key)
-        reason = self._line.reason(key)
-        if reason:
-            reason = f"{reason} Waiting: {len(self._line)}; position {position} in the queue."
+        quota = self._line.reason(key)
+        if quota:
+            reason = f"{quota} Waiting: {len(self._line)}; position {position} in the queue."
         else:
             places = self._store.places()
             kinds = matching_in_mode(request, self._store.classes(), places)
@@ -204,7 +204,7 @@ class Broker:
             reason = (
                 f"{reason_for_no_room(request, kinds, self._free[what])}; position {position} in the queue."
             )
-        return Queued(position, self._line.estimate(key, self._clock()), reason)
+        return Queued(position, self._line.estimate(key, self._clock()), reason, quota)
 
     def _tell_all(self) -> None:
         self._free = {}

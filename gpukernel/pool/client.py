@@ -168,7 +168,7 @@ class PoolClient:
                     yield messages.lease_from(event.granted)
                     return
                 queued = event.queued
-                yield Queued(queued.position, queued.estimate_seconds, queued.reason)
+                yield Queued(queued.position, queued.estimate_seconds, queued.reason, queued.quota)
         except grpc.aio.AioRpcError as error:
             raise await self._explain(error) from None
         finally:

@@ -115,11 +115,13 @@ class Device:
 
 @dataclass(frozen=True)
 class Queued:
-    """A place in the queue: position 1 is next; the estimate in seconds, negative where none can be made."""
+    """A place in the queue: position 1 is next; the estimate in seconds, negative where none can be made; `quota` is the sentence of
+    the quota that is full, empty where only room is missing."""
 
     position: int
     estimate_seconds: float
     reason: str
+    quota: str = ""
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
                             position=event.position,
                             estimate_seconds=event.estimate_seconds,
                             reason=event.reason,
+                            quota=event.quota,
                         )
                     )
         except Refused as refusal:
