@@ -160,12 +160,16 @@ class Hub:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.process is not None:
-            for person, name in self.running():
-                self.ask("DELETE", f"/users/{person}/servers/{name}" if name else f"/users/{person}/server")
-            end = time.monotonic() + 60
-            while self.running() and time.monotonic() < end:
-                time.sleep(0.2)
+            self.stop_all_servers()
             self.stop()
+
+    def stop_all_servers(self) -> None:
+        """And return when the Hub runs none."""
+        for person, name in self.running():
+            self.ask("DELETE", f"/users/{person}/servers/{name}" if name else f"/users/{person}/server")
+        end = time.monotonic() + 60
+        while self.running() and time.monotonic() < end:
+            time.sleep(0.2)
 
     # --- what scripts ask ---
 
