@@ -31,7 +31,7 @@ c.SharedPasswordAuthenticator.user_password = "{password}"
 c.SharedPasswordAuthenticator.admin_password = "{admin_password}"
 c.Authenticator.allow_all = True
 c.Authenticator.admin_users = {{"{admin}"}}
-c.JupyterHub.spawner_class = "simple"
+c.JupyterHub.spawner_class = "{spawner}"
 c.SimpleLocalProcessSpawner.home_dir_template = "{home}/home/{{username}}"
 c.Spawner.default_url = "/lab"
 c.Spawner.args = ["--allow-root", "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
@@ -75,6 +75,8 @@ class Hub:
         For `hub_spawner.configure`.
     extra
         Lines of configuration before that call.
+    spawner
+        The spawner class, as JupyterHub names it.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Hub:
         *,
         groups: Mapping[str, list[str]] | None = None,
         extra: str = "",
+        spawner: str = "simple",
     ) -> None:
         self.home = home
         self.port, hub_port, proxy_port, console_port = (free_port() for _ in range(4))
@@ -106,6 +109,7 @@ class Hub:
             token=self.token,
             groups={name: {"users": people} for name, people in (groups or {}).items()},
             extra=extra,
+            spawner=spawner,
             options={"console_url": f"http://127.0.0.1:{console_port}", **options},
         )
         (home / "jupyterhub_config.py").write_text(config)
