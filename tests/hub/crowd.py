@@ -104,7 +104,15 @@ class Crowd:
         student.arrived = time.time()
         await self._hub("POST", f"/users/{student.name}")
         choice = {"course": student.course, "environment": student.environment}
-        await self._hub("POST", f"/users/{student.name}/server", choice)
+        while True:
+            try:
+                await self._hub("POST", f"/users/{student.name}/server", choice)
+                break
+            except HTTPClientError as error:
+                if error.code != 429 or error.response is None:
+                    raise
+                # As many servers start as the Hub starts at a time: it says when to come again.
+                await asyncio.sleep(float(error.response.headers.get("Retry-After", 5)))
         await self._until_ready(student)
         student.server_ready = student.kernel_asked = time.time()
         if student.environment == "light":
