@@ -20,7 +20,7 @@ ADMIN, PASSWORD = "admin", "a password for tests"
 ADMIN_PASSWORD = "another password and a longer one for the administrator"
 
 _CONFIG = """
-import pathlib, sys
+import sys
 c = get_config()
 c.JupyterHub.bind_url = "http://127.0.0.1:{port}"
 c.JupyterHub.hub_port = {hub_port}
@@ -43,7 +43,7 @@ c.JupyterHub.cleanup_servers = False
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.concurrent_spawn_limit = 0
 c.JupyterHub.active_server_limit = 0
-c.ConfigurableHTTPProxy.command = [str(pathlib.Path(sys.executable).with_name("configurable-http-proxy")), "--proxy-timeout=300000"]
+c.ConfigurableHTTPProxy.command = [sys.executable, "-m", "hub_spawner.proxy"]
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{proxy_port}"
 c.ConfigurableHTTPProxy.pid_file = "{home}/proxy.pid"
 c.JupyterHub.services = [{{"name": "tests", "api_token": "{token}"}}]
