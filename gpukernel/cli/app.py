@@ -13,6 +13,7 @@ from gpukernel.cli.kernelspec import app as kernelspec_app
 from gpukernel.cli.log_options import Form, Level, LogFormat, LogLevel
 from gpukernel.cli.pool import app as pool_app
 from gpukernel.cli.quota import app as quota_app
+from gpukernel.cli.reserve import app as reserve_app
 from gpukernel.cli.token import app as token_app
 
 __all__ = ["app"]
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.add_typer(kernelspec_app, name="kernelspec")
 app.add_typer(pool_app, name="pool")
 app.add_typer(quota_app, name="quota")
+app.add_typer(reserve_app, name="reserve")
 app.add_typer(token_app, name="token")
 app.command()(demo)
 

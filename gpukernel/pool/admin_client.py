@@ -13,6 +13,7 @@ import gpukernel.pool.proto.admin_pb2 as pb
 import gpukernel.pool.proto.admin_pb2_grpc as rpc
 from gpukernel.pool.connection import Connection
 from gpukernel.pool.hub_client import HubClient
+from gpukernel.pool.reservations_client import ReservationsClient
 from gpukernel.pool.teaching_client import TeachingClient
 
 __all__ = ["AdminClient", "AuditEntry", "HeldPart", "QuotaLine", "TokenLine"]
@@ -71,8 +72,8 @@ def _plain(kind: Any, message: Any) -> Any:
     return kind(**{name: getattr(message, name) for name in kind.__dataclass_fields__})
 
 
-class AdminClient(HubClient, TeachingClient):
-    """As `HubClient` and `TeachingClient`, with what only some may ask; `PoolError` says so to the others."""
+class AdminClient(HubClient, TeachingClient, ReservationsClient):
+    """As `HubClient`, `TeachingClient` and `ReservationsClient`, with what only some may ask; `PoolError` says so to the others."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()

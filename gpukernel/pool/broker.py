@@ -48,6 +48,7 @@ NOTICE = 300.0
 """How long before its end a holder is told that a lease will be ended, in seconds; at most a fifth of the whole time."""
 
 IDLE = "This slice is idle"
+BORROWED = "This slice is on borrowed time"
 
 
 class Agent(Protocol):
@@ -198,12 +199,12 @@ class Broker:
             places = self._store.places()
             kinds = matching_in_mode(request, self._store.classes(), places)
             place = places.of(request)
+            kept = self._line.reserved(key)
             what = place.servers if place else None, tuple(kinds)
             if what not in self._free:
                 self._free[what] = self._store.most_free(kinds, place)
-            reason = (
-                f"{reason_for_no_room(request, kinds, self._free[what])}; position {position} in the queue."
-            )
+            no_room = reason_for_no_room(request, kinds, self._free[what], kept)
+            reason = f"{no_room}; position {position} in the queue."
         return Queued(position, self._line.estimate(key, self._clock()), reason, quota)
 
     def _tell_all(self) -> None:
@@ -579,8 +580,25 @@ class Broker:
                 self.end(lease.id, f"its GPU server {server} was drained")
         if self._line.known(self._store.shared):
             self._line.still_here(self._waiters, now)
+        self._clear_reserved(now)
         self.look()
         self.pump()
+
+    def _clear_reserved(self, now: float) -> None:
+        """Who borrowed what a reservation that preempts needs is told before, and has to leave when its window opens."""
+        if not any(reservation.preempt for reservation in self._store.rules().reservations):
+            return
+        leave, stay = self._line.make_room(now, NOTICE)
+        for eviction in leave:
+            if eviction.when <= now:
+                self.end(eviction.lease_id, f"course {eviction.course} has reserved its device from now on")
+            else:
+                self._store.notify(
+                    eviction.lease_id,
+                    f"{BORROWED}: it ends at {_time(eviction.when)}, when course {eviction.course} has reserved its device.",
+                )
+        for lease_id in stay:
+            self._store.notify(lease_id, "", only_over=BORROWED)
 
     def _watch_the_time(self, now: float) -> None:
         for lease_id, end, span in self._store.ending_soon(now, NOTICE):

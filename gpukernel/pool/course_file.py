@@ -17,6 +17,8 @@ import yaml
 from gpukernel.pool.course import STARTS, Course, Offered, Profile
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import EVERYBODY, Bounds, Subject, check_bounds
+from gpukernel.pool.reservation_entry import ReservationEntry, plain
+from gpukernel.pool.reservations import Reservation, known_zone
 from gpukernel.pool.rules import Rules
 
 __all__ = ["BOUNDS", "parse_bound", "read_courses", "write_courses"]
@@ -145,6 +147,12 @@ class ProfileEntry(_Strict):
         return Profile(**values)
 
 
+def _time_zone(value: str) -> str:
+    if not known_zone(value):
+        raise ValueError("there is no such time zone; write one as Europe/Berlin")
+    return value
+
+
 class CourseEntry(ProfileEntry):
     title: str = pydantic.Field("", max_length=256)
     weight: float = pydantic.Field(1.0, gt=0, le=1e6, allow_inf_nan=False)
@@ -153,9 +161,11 @@ class CourseEntry(ProfileEntry):
     quota: Limits | None = None
     each_student: Limits | None = None
     each_instructor: Limits | None = None
+    reservations: Annotated[list[ReservationEntry], pydantic.Field(max_length=100)] = []
 
 
 class CoursesFile(_Strict):
+    timezone: Annotated[str, pydantic.AfterValidator(_time_zone)] = ""
     term_begins: datetime.date | None = None
     pool: Limits | None = None
     people: dict[_Person, Limits] = {}
@@ -281,6 +291,12 @@ def _twice(file: CoursesFile, lines: Mapping[tuple[Any, ...], int]) -> list[str]
                 line = lines.get(("courses", name, "students", index), 1)
                 problems.append(f"line {line}: {person} is in course {name} already")
             seen.add(person)
+        found: set[Reservation] = set()
+        for index, entry in enumerate(course.reservations):
+            if (reservation := entry.reservation(name)) in found:
+                line = lines.get(("courses", name, "reservations", index), 1)
+                problems.append(f"line {line}: course {name} has this reservation already")
+            found.add(reservation)
     return problems
 
 
@@ -295,15 +311,17 @@ def _rules(file: CoursesFile) -> Rules:
     for person, limits in file.people.items():
         add(Subject("person", person=person), limits)
     courses = {}
+    reservations: list[Reservation] = []
     for name, entry in file.courses.items():
         members = dict.fromkeys(entry.students, "student") | dict.fromkeys(entry.instructors, "instructor")
         courses[name] = Course(name, entry.title, entry.weight, members, entry.profile())
         add(Subject("course", course=name), entry.quota)
         add(Subject("student", course=name), entry.each_student)
         add(Subject("instructor", course=name), entry.each_instructor)
+        reservations += [one.reservation(name) for one in entry.reservations]
     begins = file.term_begins
     when = datetime.datetime.combine(begins, datetime.time()).timestamp() if begins else 0.0
-    return Rules(courses, quotas, when)
+    return Rules(courses, quotas, when, reservations=tuple(sorted(reservations)), timezone=file.timezone)
 
 
 def write_courses(rules: Rules) -> str:
@@ -322,6 +340,8 @@ def write_courses(rules: Rules) -> str:
     content: dict[str, Any] = {}
     if rules.term_begins:
         content["term_begins"] = datetime.date.fromtimestamp(rules.term_begins)
+    if rules.timezone:
+        content["timezone"] = rules.timezone
     if pool := limits(Subject("pool")):
         content["pool"] = pool
     people = {s.person: limits(s) for s in rules.quotas if s.kind == "person"}
@@ -341,6 +361,8 @@ def write_courses(rules: Rules) -> str:
         ):
             if found := limits(Subject(kind, course=name)):
                 entry[key] = found
+        if reserved := [plain(one) for one in rules.reservations if one.course == name]:
+            entry["reservations"] = reserved
         content.setdefault("courses", {})[name] = entry
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True) if content else "{}\n"
 

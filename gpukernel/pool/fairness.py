@@ -115,6 +115,16 @@ class Profile:
                 since = when
         return math.inf if since is None else since
 
+    def room(self, begin: float, end: float, now: float) -> int:
+        """The most bytes that are free all the time from `begin` to `end`."""
+        times = {max(begin, now)} | {start for start, _, _ in self.taken if begin < start < end}
+        return min(
+            self.free
+            + sum(size for when, size in self.ends if when <= at)
+            - sum(size for start, stop, size in self.taken if start <= at < stop)
+            for at in times
+        )
+
     def free_from(self, when: float, size: int, length: float) -> bool:
         """Whether `size` bytes are free for `length` seconds from `when` on."""
         later = Profile(self.device, self.free + sum(s for end, s in self.ends if end <= when))

@@ -8,10 +8,14 @@ for it; without that it keeps its place for `KEEP_PLACE` seconds, but gets nothi
 `gpukernel.pool.fairness`.  Its cost grows with what waits, but not with what is held: room is found in an index, quotas in running
 totals, and only the `DEVICES_FOR_A_PROMISE` emptiest devices of a kind are looked at when a start has to be promised.
 For direct mode only the devices of one machine are looked at.
+
+Reservations (`gpukernel.pool.reservations`) come before that order: in its window, a course takes what is reserved for it whoever waits
+further ahead, since nobody else could have it.  Everything else that it takes, it takes in the order.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -20,10 +24,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.pool import accounts
-from gpukernel.pool.direct import Machine, Places, matching_in_mode
+from gpukernel.pool.direct import Places, matching_in_mode
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.fairness import Profile, fair_order, promise
 from gpukernel.pool.model import Device, Holder, Lease, SliceRequest, Waiting
+from gpukernel.pool.pins import Eviction, Pins, evictions
 from gpukernel.pool.placement import MIB, DeviceClass, Placement, best_fit, slice_bytes
 from gpukernel.pool.quota import Account, Claim, Standing, millionths, never, refusal
 from gpukernel.pool.resizing import Queue
@@ -78,13 +83,82 @@ class _Walk:
     profiles: dict[str, Profile] = field(default_factory=dict)  # devices on which something is promised
     promises: int = 0
     places: Places = field(default_factory=Places)
+    pins: Pins | None = None  # where something is reserved
+    shut: dict[str, set[str]] = field(
+        default_factory=dict
+    )  # devices that a request of some course waits for alone
+    # By which courses' requests, and for how long those would hold what they get.
+    closed_by: dict[DeviceClass, set[tuple[str, float]]] = field(default_factory=dict)
+    reserved: str = ""  # why the first of those without a promise waits, where a reservation is the reason
 
-    def room(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
-        """Whether `size` bytes of a device, for `length` seconds, delay nobody who waits."""
-        if kind in self.closed:
+    def room(self, kind: DeviceClass, device_id: str, size: int, length: float, course: str) -> str:
+        """Why `size` more bytes of a device, for `length` seconds, are not to be had; empty where that disturbs nobody."""
+        if self.own(kind, device_id, size, course):
+            seen = self.seen(device_id, course, own=True)
+        elif kind in self.closed:
+            return f"Others wait for {kind.name}"
+        else:
+            seen = self.seen(device_id, course)
+        if seen is None or seen.earliest(size, length, self.now) <= self.now:
+            return ""
+        reason = self.pins.reason(device_id, course, self.now + length) if self.pins else ""
+        return f"The rest of {device_id} is {reason}" if reason else f"Others wait for {kind.name}"
+
+    def own(self, kind: DeviceClass, device_id: str, size: int, course: str) -> bool:
+        """Whether `size` bytes of a device are kept for the course now, and none of its own requests further ahead waits for them."""
+        if not self.pins or course in self.shut.get(device_id, ()):
             return False
+        if any(whose == course for whose, _ in self.closed_by.get(kind, ())):
+            return False
+        self.load()
+        pinned = self.pins.on(device_id)
+        return pinned is not None and pinned.own(course, self.now) >= size
+
+    def lent(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
+        """Whether `size` bytes are of no use to any of those who closed a kind: they would have to leave for a window that a lease
+        of `length` seconds does not reach.
+
+        That is so where as much is left to them until its end as they could keep afterwards.
+        """
+        if device_id in self.shut or not self.closed_by.get(kind):
+            return False
+        end = self.now + length
+        for course, theirs in self.closed_by[kind]:
+            seen = self.seen(device_id, course)
+            if seen is None or theirs <= length:
+                return False
+            if seen.room(self.now, end, self.now) - size < seen.room(end, self.now + theirs, self.now):
+                return False
+        return True
+
+    def load(self) -> None:
+        """What lies on the pinned devices stands among the profiles from now on."""
+        if self.pins:
+            for device_id, profile in self.pins.profiles().items():
+                self.profiles.setdefault(device_id, profile)
+
+    def seen(
+        self, device_id: str, course: str, *, lasting: bool = False, own: bool = False
+    ) -> Profile | None:
+        """A device as a request of the course has to see it: with what is promised and reserved there; None where that is nothing.
+
+        Parameters
+        ----------
+        lasting
+            With what reserving courses may still hold after their windows, as promises must count.
+        own
+            For what the course has reserved, nobody but itself can have shut the device.
+        """
+        pinned = self.pins.on(device_id) if self.pins else None
+        if pinned is not None:
+            self.load()
         profile = self.profiles.get(device_id)
-        return profile is None or profile.earliest(size, length, self.now) <= self.now
+        if profile is None:
+            return None
+        more = pinned.claims(self.now, course, lasting=lasting) if pinned else []
+        if device_id in self.shut and not own:
+            more = [*more, (self.now, math.inf, 2**62)]
+        return Profile(device_id, profile.free, profile.ends, profile.taken + more) if more else profile
 
     def waited_for(self, whose: Iterable[Account]) -> str:
         """The sentence of somebody who waits for one of these quotas; empty where nobody does."""
@@ -134,6 +208,7 @@ class Line:
         self._places: dict[str, int] = {}
         self._starts: dict[str, float] = {}  # promised or, for a quota, the next period
         self._reasons: dict[str, str] = {}
+        self._reserved: dict[str, str] = {}  # for whom the room is kept that a request could have
 
     # --- looking ---
 
@@ -157,6 +232,10 @@ class Line:
         """The quota that holds a request back; empty where it only waits for room."""
         return self._reasons.get(key, "")
 
+    def reserved(self, key: str) -> str:
+        """Whose reservation a request waits for, as the end of a sentence; empty where it does not."""
+        return self._reserved.get(key, "")
+
     def waiting(self, now: float) -> list[Waiting]:
         return [
             Waiting(
@@ -166,7 +245,7 @@ class Line:
                 place,
                 e.since,
                 self.estimate(e.key, now),
-                self.reason(e.key),
+                self.reason(e.key) or self.reserved(e.key),
             )
             for place, e in enumerate(self.order(), 1)
         ]
@@ -269,7 +348,7 @@ class Line:
                 if newcomer is not None:
                     self._doubtful.add(newcomer.key)
                     newcomer = self._admit(rules, kinds, places, newcomer, row.ticket + 1)
-                walk = _Walk(now, places=places)
+                walk = _Walk(now, places=places, pins=self._pins(db, rules, kinds, now))
                 granted = self._serve(db, rules, kinds, walk, set(here), newcomer)
                 if then is not None:
                     then(db, rules, walk)
@@ -281,6 +360,20 @@ class Line:
             raise
         self._places = {key: place for place, key in enumerate(self._order, 1)}
         return granted
+
+    def _pins(self, db: sa.Connection, rules: Rules, kinds: list[DeviceClass], now: float) -> Pins | None:
+        if not rules.reservations:
+            return None
+        pins = Pins(db, self._store, rules, now)
+        pins.lay(kinds)
+        return pins
+
+    def make_room(self, now: float, within: float) -> tuple[list[Eviction], set[str]]:
+        """As `gpukernel.pool.pins.evictions`, with pins that are up to date."""
+        with self._store.deciding() as (db, row):
+            rules = self._store.rules(db, row.rules_version)
+            pins = self._pins(db, rules, self._store.classes(db, row.devices_version), now)
+            return evictions(db, pins, now, within) if pins else ([], set())
 
     def _admit(
         self,
@@ -325,11 +418,16 @@ class Line:
         if newcomer is not None:
             entries[newcomer.key] = newcomer
             here.add(newcomer.key)
-        self._starts, self._reasons = {}, {}
+        self._starts, self._reasons, self._reserved = {}, {}, {}
         order = self._sorted(db, rules, entries)
         living = self._store.living(self._doubtful & set(entries), db) if self._doubtful else {}
         granted = []
-        for number, entry in enumerate(order[:DEPTH]):
+        looked_at = order[:DEPTH]
+        if walk.pins:
+            # What is reserved waits for nobody further ahead.
+            own = (e for e in order[DEPTH:] if walk.pins.open_for(e.course, walk.now))
+            looked_at += itertools.islice(own, DEPTH)
+        for number, entry in enumerate(looked_at):
             if entry.key in living:
                 lease_id, state = living[entry.key]
                 if state in ("starting", "live"):
@@ -337,10 +435,10 @@ class Line:
                 continue  # its old lease is ending: wait for that
             if entry.key not in here and entry.seen < walk.now - ABSENT:
                 continue  # nobody would take it
-            if walk.closed.issuperset(kinds):
+            if walk.closed.issuperset(kinds) and not walk.pins:
                 continue  # only those with a lease of their own can get anything now
             if number % READ_AHEAD == 0:
-                self._read_standings(db, rules, order[number : number + READ_AHEAD], walk)
+                self._read_standings(db, rules, looked_at[number : number + READ_AHEAD], walk)
             elif any(account not in walk.standings for account in entry.accounts):
                 self._read_standings(db, rules, [entry], walk)
             lease = self._try(db, rules, kinds, entry, walk)
@@ -394,9 +492,17 @@ class Line:
             return None
         span = rules.longest(entry.accounts, entry.role, entry.longest)
         length = math.inf if span is None else span
-        placed, mode = self._room(db, entry, [k for k in allowed if k not in walk.closed], length, walk)
+        placed, mode = self._own_room(db, entry, allowed, length, walk)
         if placed is None:
-            self._set_aside(db, entry, allowed, length, walk)
+            placed, mode = self._room(db, entry, [k for k in allowed if k not in walk.closed], length, walk)
+        if placed is None and walk.pins and walk.closed and math.isfinite(length):
+            closed = [kind for kind in allowed if kind in walk.closed]
+            placed, mode = self._room(db, entry, closed, length, walk, list(walk.pins.devices), "lent")
+        if placed is None:
+            if walk.pins and walk.closed.issuperset(kinds):
+                self._reserved[entry.key] = walk.reserved
+            else:
+                self._set_aside(db, entry, allowed, length, walk)
             return None
         claim = Claim(
             sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed),
@@ -418,52 +524,84 @@ class Line:
         )
         walk.add(entry, claim)
         for piece in placed:
+            if walk.pins:
+                walk.pins.granted(entry.course, piece.device.id, piece.memory_bytes, walk.now + length)
             if profile := walk.profiles.get(piece.device.id):
                 profile.free -= piece.memory_bytes
                 if span is not None:
                     profile.ends.append((walk.now + span, piece.memory_bytes))
         return lease
 
-    def _room(
+    def _own_room(
         self, db: sa.Connection, entry: Entry, kinds: list[DeviceClass], length: float, walk: _Walk
     ) -> tuple[list[Placement] | None, str]:
-        """Where, and in which mode, `entry` can start now without breaking a promise."""
+        """The same, on what is reserved for the course of `entry`: if its window is open, whoever waits further ahead."""
+        if not walk.pins or not (mine := walk.pins.open_for(entry.course, walk.now + length)):
+            return None, ""
+        if walk.pins.open_for(entry.course, walk.now):
+            placed, mode = self._room(db, entry, kinds, length, walk, mine, "own")
+            if placed is not None:
+                return placed, mode
+        # A lease that reaches into the window counts as what is reserved for it: so it lies there.
+        return self._room(db, entry, [k for k in kinds if k not in walk.closed], length, walk, mine)
+
+    def _room(
+        self,
+        db: sa.Connection,
+        entry: Entry,
+        kinds: list[DeviceClass],
+        length: float,
+        walk: _Walk,
+        among: list[str] | None = None,
+        only: str = "",
+    ) -> tuple[list[Placement] | None, str]:
+        """Where, and in which mode, `entry` can start now without breaking a promise.
+
+        `among`: on these devices only; `only`: and there only on what is its course's ``own``, or can be ``lent`` to it.
+        """
         request = entry.request
         direct = replace(request, mode="direct")
         machine = walk.places.of(direct) if request.mode != "remote" else None
-        if machine is not None and (placed := self._room_at(db, machine, request, kinds, length, walk)):
-            return placed, "direct"
+
+        def fitting(devices: Iterable[Device]) -> list[Device]:
+            found = (d for d in devices if among is None or d.id in among)
+            return [d for d in found if self._undisturbed(entry, d, length, walk, only)]
+
+        if machine is not None:
+            here = fitting(self._store.on_machine(db, machine, kinds))
+            if placed := best_fit(request, here):
+                return placed, "direct"
         if request.mode == "direct":
             return None, "direct"
         if request.server:
             servers = walk.places.named(request.server)
-            return self._room_at(db, servers, request, kinds, length, walk), "remote"
+            return best_fit(request, fitting(self._store.on_machine(db, servers, kinds))), "remote"
+        if among is not None:
+            return best_fit(request, fitting(self._store.some(db, among, kinds))), "remote"
         found: list[Device] = []
         for kind in kinds:
             size = slice_bytes(request, kind)
-            most = request.devices + len(walk.profiles)
-            for device in self._store.fullest(db, kind, size, most):
-                if self._undisturbed(request, device, length, walk):
-                    found.append(device)
+            pinned = walk.pins.devices if walk.pins else ()
+            most = request.devices + len(walk.profiles.keys() | pinned)
+            found += fitting(self._store.fullest(db, kind, size, most))
         return best_fit(request, found), "remote"
 
-    def _room_at(
-        self,
-        db: sa.Connection,
-        place: Machine,
-        request: SliceRequest,
-        kinds: list[DeviceClass],
-        length: float,
-        walk: _Walk,
-    ) -> list[Placement] | None:
-        here = self._store.on_machine(db, place, kinds)
-        return best_fit(request, [d for d in here if self._undisturbed(request, d, length, walk)])
-
     @staticmethod
-    def _undisturbed(request: SliceRequest, device: Device, length: float, walk: _Walk) -> bool:
-        """Whether nothing is promised on a device that a slice of it would break."""
-        profile = walk.profiles.get(device.id)
-        return profile is None or profile.earliest(slice_bytes(request, device), length, walk.now) <= walk.now
+    def _undisturbed(entry: Entry, device: Device, length: float, walk: _Walk, only: str = "") -> bool:
+        """Whether nothing is promised or reserved on a device that a slice of it would break."""
+        size = slice_bytes(entry.request, device)
+        kind = DeviceClass(device.name, device.memory_bytes)
+        if only == "own" and not walk.own(kind, device.id, size, entry.course):
+            return False
+        if only == "lent" and not walk.lent(kind, device.id, size, length):
+            return False
+        pinned = walk.pins.on(device.id) if walk.pins else None
+        if pinned is not None and device.id not in walk.profiles:
+            free = device.memory_bytes - device.promised_bytes
+            if free - size >= pinned.total(entry.course):
+                return True  # without a look at what lies there
+        seen = walk.seen(device.id, entry.course, own=only == "own")
+        return seen is None or seen.earliest(size, length, walk.now) <= walk.now
 
     def _set_aside(
         self, db: sa.Connection, entry: Entry, kinds: list[DeviceClass], length: float, walk: _Walk
@@ -474,7 +612,7 @@ class Line:
         # In its quotas it counts for the most that it may turn out to be.
         walk.add(entry, max(claims, key=lambda claim: claim.share))
         if walk.promises == PROMISES:
-            walk.closed.update(open_kinds)
+            self._close(entry, open_kinds, length, walk)
             return
         machine = walk.places.of(entry.request)
         if machine is not None:
@@ -485,30 +623,49 @@ class Line:
         sizes = {device.id: slice_bytes(entry.request, device) for device in found}
         unknown = [device_id for device_id in devices if device_id not in walk.profiles]
         ends = self._store.ends(db, unknown, ENDS_FOR_A_PROMISE) if unknown else {}
-        profiles = []
+        profiles, as_seen = {}, []
         for device_id, device in devices.items():
-            profile = walk.profiles.get(device_id) or Profile(
+            seen = walk.seen(device_id, entry.course, lasting=True)
+            profiles[device_id] = walk.profiles.get(device_id) or Profile(
                 device_id,
                 device.memory_bytes - device.promised_bytes,
                 # What is over its time already still has to be stopped.
                 [(max(end, walk.now + 1), size) for end, size in ends.get(device_id, [])],
             )
-            profiles.append(profile)
-        when, chosen = promise(profiles, sizes, entry.request.devices, length, walk.now)
+            as_seen.append(seen or profiles[device_id])
+        self._say_whose(entry, devices.values(), sizes, length, walk)
+        when, chosen = promise(as_seen, sizes, entry.request.devices, length, walk.now)
         if math.isinf(when) and machine is None:
-            walk.closed.update(open_kinds)
+            self._close(entry, open_kinds, length, walk)
             return
         walk.promises += 1
         if math.isinf(when):
             # It waits for this place alone: nobody behind it gets anything there, but elsewhere.
-            for profile in profiles:
-                profile.taken.append((walk.now, math.inf, devices[profile.device].memory_bytes))
-                walk.profiles[profile.device] = profile
+            for device_id, profile in profiles.items():
+                walk.profiles[device_id] = profile
+                walk.shut.setdefault(device_id, set()).add(entry.course)
             return
         self._starts[entry.key] = when
-        for profile in chosen:
-            profile.taken.append((when, when + length, sizes[profile.device]))
-            walk.profiles[profile.device] = profile
+        for one in chosen:
+            profile = walk.profiles[one.device] = profiles[one.device]
+            profile.taken.append((when, when + length, sizes[one.device]))
+
+    def _close(self, entry: Entry, kinds: list[DeviceClass], length: float, walk: _Walk) -> None:
+        walk.closed.update(kinds)
+        for kind in kinds:
+            walk.closed_by.setdefault(kind, set()).add((entry.course, length))
+        walk.reserved = walk.reserved or self._reserved.get(entry.key, "")
+
+    def _say_whose(
+        self, entry: Entry, devices: Iterable[Device], sizes: dict[str, int], length: float, walk: _Walk
+    ) -> None:
+        """Note where only a reservation is in the way."""
+        if not walk.pins:
+            return
+        free = [d for d in devices if d.memory_bytes - d.promised_bytes >= sizes[d.id]]
+        reasons = (walk.pins.reason(d.id, entry.course, walk.now + length) for d in free)
+        if len(free) >= entry.request.devices and (reason := next(filter(None, reasons), "")):
+            self._reserved[entry.key] = reason
 
 
 def _size(request: SliceRequest, kinds: list[DeviceClass]) -> int:
@@ -568,13 +725,23 @@ def _entry(row: Any) -> Entry:
     )
 
 
-def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: int) -> str:
-    """The sentence for somebody who only waits for room; `free`: the most bytes that one device has."""
+def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: int, kept: str = "") -> str:
+    """The sentence for somebody who only waits for room.
+
+    Parameters
+    ----------
+    free
+        The most bytes that one device has.
+    kept
+        Whose reservation keeps them, as `Line.reserved` says it.
+    """
     count = f"{request.devices} devices with " if request.devices > 1 else ""
     asked = slice_bytes(request, kinds[0]) // MIB
     where = "This machine" if request.mode == "direct" else "The pool"
     if request.server:
         where = f"A server named “{request.server}”"
+    if kept:
+        return f"{where} has room for {count}{asked} MiB of {request.model or 'a device'}, but it is {kept}"
     return (
         f"{where} has no room for {count}{asked} MiB of {request.model or 'a device'} now "
         f"(most free on one device: {free // MIB} MiB)"

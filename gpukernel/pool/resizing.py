@@ -47,8 +47,8 @@ class Cap:
 class Queue(Protocol):
     """What those who wait leave to a lease that would grow; `gpukernel.pool.line` knows."""
 
-    def room(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
-        """Whether `size` more bytes of a device, for `length` seconds, delay nobody."""
+    def room(self, kind: DeviceClass, device_id: str, size: int, length: float, course: str) -> str:
+        """Why `size` more bytes of a device, for `length` seconds, cannot be the course's; empty where that disturbs nobody."""
         ...
 
     def waited_for(self, whose: Sequence[Account]) -> str:
@@ -160,10 +160,10 @@ def _promise_more(
                 f"{piece.device_id} has {free // MIB} MiB free; your slice of {piece.memory_bytes // MIB} MiB "
                 f"cannot grow by {grown // MIB} MiB there.",
             )
-        if not queue.room(DeviceClass(piece.name, piece.whole), piece.device_id, grown, length):
+        kind = DeviceClass(piece.name, piece.whole)
+        if held_back := queue.room(kind, piece.device_id, grown, length, row.course):
             raise Refused(
-                "full",
-                f"Others wait for {piece.name}; your slice stays at {piece.memory_bytes // MIB} MiB until they are served.",
+                "full", f"{held_back}; your slice stays at {piece.memory_bytes // MIB} MiB for now."
             )
     try:
         for device_id, grown in more.items():

@@ -7,6 +7,7 @@ Whoever changes them does it here: in one transaction with the ceilings of all a
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from gpukernel.pool import schema
 from gpukernel.pool.course import Course, Profile
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import EVERYBODY, Account, Bounds, Subject, millionths
+from gpukernel.pool.reservations import Reservation
 
 __all__ = ["Course", "Rules", "load_rules", "note", "write_groups", "write_rules"]
 
@@ -32,6 +34,8 @@ class Rules:
     quotas: Mapping[Subject, Bounds] = field(default_factory=dict)
     term_begins: float = 0.0
     groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    reservations: tuple[Reservation, ...] = ()
+    timezone: str = ""
 
     def role_in(self, course: str, person: str) -> str:
         """The person's role in a course, by name, by group, or as everybody; empty for those who are not in it."""
@@ -118,11 +122,26 @@ def load_rules(db: sa.Connection) -> Rules:
         Subject(row.kind, row.course, row.person): Bounds(**{name: getattr(row, name) for name in _BOUNDS})
         for row in db.execute(sa.select(schema.quotas))
     }
-    begins = db.execute(sa.select(schema.ledger.c.term_begins)).scalar_one()
+    term = db.execute(sa.select(schema.ledger.c.term_begins, schema.ledger.c.timezone)).one()
     groups: dict[str, set[str]] = {}
     for row in db.execute(sa.select(schema.groups)):
         groups.setdefault(row.person, set()).add(row.name)
-    return Rules(courses, quotas, begins, {person: frozenset(names) for person, names in groups.items()})
+    reservations = [
+        Reservation(
+            row.course,
+            tuple(int(day) for day in row.days),
+            row.on_day,
+            row.begins,
+            row.ends,
+            row.devices,
+            row.model,
+            row.preempt,
+            row.id,
+        )
+        for row in db.execute(sa.select(schema.reservations))
+    ]
+    in_groups = {person: frozenset(names) for person, names in groups.items()}
+    return Rules(courses, quotas, term.term_begins, in_groups, tuple(sorted(reservations)), term.timezone)
 
 
 def write_groups(db: sa.Connection, before: Rules, person: str, names: Iterable[str]) -> bool:
@@ -151,6 +170,11 @@ def write_rules(db: sa.Connection, before: Rules, after: Rules, who: str, now: f
         note(db, now, who, action, subject, _text(old), _text(new))
         changes.append(f"{subject}: {_text(old) or 'nothing'} → {_text(new) or 'nothing'}")
 
+    # Before their courses go; new ones after those came.
+    for gone in sorted(set(before.reservations) - set(after.reservations)):
+        db.execute(schema.pins.delete().where(schema.pins.c.reservation == gone.id))
+        db.execute(schema.reservations.delete().where(schema.reservations.c.id == gone.id))
+        changed("reservation", f"reservation of {gone.course}", gone, None)
     for name in sorted(set(before.courses) | set(after.courses)):
         old, new = before.courses.get(name), after.courses.get(name)
         if old == new:
@@ -169,6 +193,14 @@ def write_rules(db: sa.Connection, before: Rules, after: Rules, who: str, now: f
                 rows = [{"course": name, "person": p, "role": r} for p, r in new.members.items()]
                 db.execute(schema.members.insert(), rows)
         changed("course", f"course {name}", old, new)
+    for made in sorted(set(after.reservations) - set(before.reservations)):
+        values = {n: getattr(made, n) for n in ("course", "begins", "ends", "devices", "model", "preempt")}
+        values |= {"id": "r" + secrets.token_hex(3), "days": "".join(map(str, made.days)), "on_day": made.on}
+        db.execute(schema.reservations.insert().values(values))
+        changed("reservation", f"reservation of {made.course}", None, made)
+    if before.timezone != after.timezone:
+        db.execute(schema.ledger.update().values(timezone=after.timezone))
+        changed("timezone", "timezone", before.timezone, after.timezone)
     for subject in sorted(set(before.quotas) | set(after.quotas), key=str):
         bounds = after.quotas.get(subject)
         if before.quotas.get(subject) == bounds:

@@ -31,8 +31,10 @@ __all__ = [
     "ledger",
     "members",
     "metadata",
+    "pins",
     "quotas",
     "requests",
+    "reservations",
     "servers",
     "slices",
     "spans",
@@ -60,6 +62,7 @@ ledger = Table(
     Column("devices_version", BigInteger, nullable=False),
     Column("rules_version", BigInteger, nullable=False),
     Column("term_begins", Float, nullable=False, server_default="0"),
+    Column("timezone", String, nullable=False, server_default=""),  # of reservations; empty: the pool's own
     CheckConstraint("id = 1", name="one_ledger"),
 )
 
@@ -184,6 +187,33 @@ members = Table(
     Column("person", String, primary_key=True),  # "*": everybody
     Column("role", String, nullable=False),
     CheckConstraint("role IN ('student', 'instructor')", name="known_role"),
+)
+
+# Capacity that a course owns at certain hours.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("course", ForeignKey("courses.name"), nullable=False),
+    Column("days", String, nullable=False),  # numbers of weekdays without anything between them; Monday is 0
+    Column("on_day", String, nullable=False),  # or one day, as 2026-12-01
+    Column("begins", Integer, nullable=False),  # minutes after midnight
+    Column("ends", Integer, nullable=False),
+    Column("devices", Float, nullable=False),
+    Column("model", String, nullable=False),
+    Column("preempt", Boolean, nullable=False),
+    CheckConstraint("begins >= 0 AND begins < ends AND ends <= 1440", name="ends_after_it_begins"),
+    CheckConstraint("devices > 0", name="some_capacity"),
+)
+
+# On which devices a reservation has its room, until the window closes that they were chosen for.
+pins = Table(
+    "pins",
+    metadata,
+    Column("reservation", ForeignKey("reservations.id", ondelete="CASCADE"), primary_key=True),
+    Column("device", String, primary_key=True),  # one that went has no row any more
+    Column("bytes", BigInteger, nullable=False),
+    Column("until", Float, nullable=False),
 )
 
 # What JupyterHub last said of the people who use it.

@@ -14,6 +14,7 @@ from typing import Any
 import gpukernel.pool.proto.admin_pb2_grpc as admin_rpc
 import gpukernel.pool.proto.hub_pb2_grpc as hub_rpc
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
+import gpukernel.pool.proto.reservations_pb2_grpc as reservations_rpc
 import gpukernel.pool.proto.teaching_pb2_grpc as teaching_rpc
 from gpukernel.pool.address import socket_path
 from gpukernel.pool.administration import AdministrationService
@@ -26,6 +27,7 @@ from gpukernel.pool.forks import grpc
 from gpukernel.pool.hub import HubService
 from gpukernel.pool.identity import Identity
 from gpukernel.pool.metrics import serve_metrics
+from gpukernel.pool.reserving import ReservationsService
 from gpukernel.pool.service import AgentsService, PoolService
 from gpukernel.pool.store import Store
 from gpukernel.pool.teaching import TeachingService
@@ -134,6 +136,10 @@ async def serve(
             (rpc.add_AgentsServicer_to_server, agents),
             (admin_rpc.add_AdministrationServicer_to_server, administration),
             (hub_rpc.add_HubServicer_to_server, HubService(broker, store, identity)),
+            (
+                reservations_rpc.add_ReservationsServicer_to_server,
+                ReservationsService(broker, store, identity),
+            ),
             (teaching_rpc.add_TeachingServicer_to_server, TeachingService(broker, store, identity)),
         )
         path, behind = socket_path(state), socket_path(state).with_name("inner.sock")

@@ -364,6 +364,13 @@ class Store:
         return [_device(row) for row in db.execute(query)]
 
     @staticmethod
+    def some(db: sa.Connection, ids: Sequence[str], kinds: Iterable[DeviceClass]) -> list[Device]:
+        """Those of these devices that are available and of these kinds."""
+        wanted = set(kinds)
+        found = [_device(row) for row in db.execute(sa.select(devices).where(devices.c.id.in_(ids)))]
+        return [d for d in found if d.available and DeviceClass(d.name, d.memory_bytes) in wanted]
+
+    @staticmethod
     def ends(db: sa.Connection, device_ids: Sequence[str], most: int) -> dict[str, list[tuple[float, int]]]:
         """When leases on these devices end at the latest, and the bytes that frees; the `most` earliest ones."""
         query = (

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 import sqlalchemy as sa
 
 from gpukernel.pool import schema
+from gpukernel.pool.reservations import windows
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.store import Store
 
-__all__ = ["check_books", "naive_order"]
+__all__ = ["check_books", "check_pins", "naive_order"]
 
 
 def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules | None = None) -> None:
@@ -82,6 +83,37 @@ def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules 
                 assert book.share_held <= round(bounds.devices * 1_000_000), book
             if bounds.leases is not None:
                 assert book.leases_held <= bounds.leases, book
+
+
+def check_pins(store: Store, now: float) -> None:
+    """Fail where others hold, or will hold when a window opens, what a reservation that does not preempt has its room on."""
+    rules = store.rules()
+    reservations = {one.id: one for one in rules.reservations if not one.preempt}
+    ahead = {i: windows(one, now, rules.timezone) for i, one in reservations.items()}
+    with store.reader.connect() as db:
+        sizes = {row.id: row.memory_bytes for row in db.execute(sa.select(schema.devices))}
+        leases = {row.id: row for row in db.execute(sa.select(schema.leases))}
+        pieces = [row for row in db.execute(sa.select(schema.slices)) if row.worker != "gone"]
+        pins = [
+            row
+            for row in db.execute(sa.select(schema.pins))
+            # A window that is over is noticed with the next decision.
+            if ahead.get(row.reservation) and ahead[row.reservation][0][1] == row.until
+        ]
+    for device in {pin.device for pin in pins}:
+        here = [pin for pin in pins if pin.device == device]
+        for moment in {max(begin, now) for pin in here for begin, _ in ahead[pin.reservation]}:
+            wanted: dict[str, int] = defaultdict(int)
+            held: dict[str, int] = defaultdict(int)
+            for pin in here:
+                if any(begin <= moment < end for begin, end in ahead[pin.reservation]):
+                    wanted[reservations[pin.reservation].course] += pin.bytes
+            for piece in pieces:
+                lease = leases[piece.lease_id]
+                if piece.device_id == device and (lease.until is None or lease.until > moment):
+                    held[lease.course] += piece.memory_bytes
+            most = sum(max(wanted[course], held[course]) for course in {*wanted, *held})
+            assert most <= sizes[device], f"{device} at {moment - now:+.0f} s: {dict(wanted)}, {dict(held)}"
 
 
 def naive_order(

@@ -25,8 +25,9 @@ from gpukernel.pool.course import Course
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Holder, Lease, SliceRequest, Usage
 from gpukernel.pool.quota import Bounds
+from gpukernel.pool.reservations import Reservation
 from gpukernel.pool.store import Store
-from tests.pool.books import check_books, naive_order
+from tests.pool.books import check_books, check_pins, naive_order
 from tests.pool.world import START, Agent, World
 
 STEPS_OF_ONE = 50
@@ -43,6 +44,13 @@ QUOTAS = {
     "course:phys": Bounds(leases=3, longest_seconds=400, idle_seconds=100),
     "person:anna": Bounds(leases=2),
 }
+# Windows that open and close within the hours that a run takes, beginning at 22:13.
+EVERY_DAY = tuple(range(7))
+RESERVATIONS = (
+    Reservation("ml", EVERY_DAY, "", 22 * 60 + 20, 22 * 60 + 40, 0.75),
+    Reservation("ml", EVERY_DAY, "", 23 * 60, 24 * 60, 0.5),
+    Reservation("phys", EVERY_DAY, "", 22 * 60 + 30, 23 * 60 + 30, 1.0),
+)
 HOLDERS = [
     Holder("anna", course="ml"),
     Holder("ben", course="ml"),
@@ -130,6 +138,11 @@ class PoolMachine(RuleBasedStateMachine):
             raise AssertionError
 
         self.tasks[key] = self.loop.create_task(get())
+        self.settle()
+
+    @rule(reserved=st.sets(st.sampled_from(RESERVATIONS)))
+    def reserve(self, reserved: set[Reservation]) -> None:
+        self.world.rule(*COURSES, quotas=QUOTAS, reservations=tuple(sorted(reserved)))
         self.settle()
 
     @rule()
@@ -245,6 +258,7 @@ class PoolMachine(RuleBasedStateMachine):
         agent = self.world.agent
         caps = {(lease_id, f"s/{index}"): agent.caps[lease_id, index] for lease_id, index in agent.alive}
         check_books(self.world.store, caps, self.world.store.rules())
+        check_pins(self.world.store, self.world.now)
         for lease_id, index in agent.alive:
             assert agent.used.get((lease_id, index), 0) <= agent.caps[lease_id, index]
 

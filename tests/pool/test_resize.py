@@ -249,8 +249,8 @@ def test_the_database_itself_keeps_growth_within_device_and_quota(tmp_path: Path
         lease = await world.get("k", 0.5, holder=ANNA)
 
         class Blind:  # a program with a fault in its sums
-            def room(self, *_: object) -> bool:
-                return True
+            def room(self, *_: object) -> str:
+                return ""
 
             def waited_for(self, *_: object) -> str:
                 return ""

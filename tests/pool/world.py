@@ -10,6 +10,7 @@ from gpukernel.pool.broker import Broker
 from gpukernel.pool.course import Course
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.quota import Bounds, Subject
+from gpukernel.pool.reservations import Reservation
 from gpukernel.pool.rules import Rules, write_rules
 from gpukernel.pool.store import Store
 
@@ -120,13 +121,19 @@ class World:
         self.agent.attach()
 
     def rule(
-        self, *courses: Course, quotas: dict[str, Bounds] | None = None, term_begins: float = 0.0
+        self,
+        *courses: Course,
+        quotas: dict[str, Bounds] | None = None,
+        term_begins: float = 0.0,
+        reservations: tuple[Reservation, ...] = (),
     ) -> list[str]:
-        """Make these the courses and quotas."""
+        """Make these the courses, quotas and, in UTC, the reservations."""
         after = Rules(
             {course.name: course for course in courses},
             {Subject.parse(text): bounds for text, bounds in (quotas or {}).items()},
             term_begins,
+            reservations=reservations,
+            timezone="UTC" if reservations else "",
         )
         with self.store.deciding() as (db, row):
             changes = write_rules(db, self.store.rules(db, row.rules_version), after, "admin", self.now)
