@@ -149,7 +149,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
 
     def _forget_choice(self) -> None:
         """The Hub starts a server again with what was chosen last; who left that course would never get another one."""
-        self.user_options = {}
+        self.user_options = dict[str, Any]()
         if self.orm_spawner is not None:
             self.orm_spawner.user_options = {}
 
