@@ -87,6 +87,7 @@ suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half 
 
 screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chromium)
 	$(BIN)/python -m docs.screenshots
+	$(BIN)/python -m docs.console_screenshots
 
 labextension: $(VENV)/.dev labextension/node_modules  ## Build labextension/built from its source (needs Node; docs/jupyter.md says why it is committed)
 	cd labextension && npx tsc && rm -rf built && PATH="$(abspath $(BIN)):$$PATH" jupyter-builder build .

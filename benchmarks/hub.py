@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,13 +17,12 @@ from benchmarks.report import Table
 from gpukernel.embedded import EmbeddedPool
 from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.client import resolve_address
-from tests.hub.crowd import LIGHT, Crowd, Student, courses_yaml, leads
+from tests.hub.crowd import LAB, LIGHT, Crowd, Student, courses_yaml
 from tests.hub.hub import Hub, environment_of
 
 STUDENTS = int(os.environ.get("GPUKERNEL_BENCH_STUDENTS", "200"))
 LABS = int(os.environ.get("GPUKERNEL_BENCH_LABS", "20"))
-WITHIN, HOLD = 60.0, 30.0
-LAB = {"cmd": ["jupyterhub-singleuser"]}
+WITHIN, HOLD, AT_ONCE = 60.0, 30.0, 24
 
 
 def _students() -> list[Student]:
@@ -50,7 +50,11 @@ def _measure() -> list[Table]:
         courses = {c: [s.name for s in students if s.course == c] for c in ("big", "small")}
         asyncio.run(_import(address, courses_yaml(courses)))
         options = {"pool": address, "environments": {"light": LIGHT, "lab": LAB}}
-        extra = "c.Spawner.http_timeout = c.Spawner.start_timeout = 600"
+        extra = (
+            "c.Spawner.http_timeout = c.Spawner.start_timeout = 600\n"
+            f"c.JupyterHub.concurrent_spawn_limit = {AT_ONCE}\n"
+            "c.JupyterHub.spawn_throttle_retry_range = (2, 6)\n"
+        )
         with Hub(home, environment_of(pool.state, home), options, extra=extra) as hub:
             crowd = Crowd(hub, address, students, "gpu-v100-0.02", WITHIN, HOLD)
             crowd.run()
@@ -67,8 +71,8 @@ def _table(crowd: Crowd) -> Table:
     begin = min(student.arrived for student in students)
     errors = [student for student in students if student.error]
     for student in errors[:5]:
-        print(f"{student.name} ({student.environment}): {student.error}")
-    ahead = leads(students, crowd.leases)
+        print(f"{student.name} ({student.environment}): {student.error}", file=sys.stderr)
+    ahead = crowd.leads()
     rows: list[list[str]] = []
 
     def spans(what: str, some: Iterable[Student], of: Callable[[Student], float]) -> None:
@@ -101,7 +105,8 @@ def _table(crowd: Crowd) -> Table:
         rows,
         f"They arrive within {WITHIN:.0f} s, in two courses that are alike but for their size; each starts a server through the Hub and in it a kernel with "
         f"V100 × 0.02, holds the slice for {HOLD:.0f} s, and gives it back. One simulated V100 has 50 of them, so the last grant cannot come before "
-        f"{least - HOLD:.0f} s. Hub, proxy, pool, agent, workers and all servers share the machine's cores. A light server is `tests/hub/light_server.py`: "
+        f"{least - HOLD:.0f} s. The Hub starts {AT_ONCE} servers at a time (`concurrent_spawn_limit`) and tells others to come again in a moment, which they do. "
+        "Hub, proxy, pool, agent, workers and all servers share the machine's cores, the servers with less priority (`nice`). A light server is `tests/hub/light_server.py`: "
         "the same requests of the Hub and of the pool, without Jupyter.",
     )
 

@@ -1,4 +1,4 @@
-"""Take docs/images/console-*.png again: a real JupyterHub with the console, a lesson on simulated GPUs, in headless Chromium.
+"""Take docs/images/console-*.png and choice.png again: a real JupyterHub with the console, a lesson on simulated GPUs, in headless Chromium.
 
 Run as ``python -m docs.console_screenshots``; needs Chromium, and a font with Chinese characters.
 """
@@ -50,7 +50,8 @@ courses:
   brain:
     title: Research group Brain
     instructors: [lead]
-    students: [kim]
+    students: [kim, anna]
+    offers: [V100 x 0.25, V100 x 0.5]
 """
 # Takes some memory and, where it works, some time on the device.
 PROGRAM = """
@@ -130,18 +131,27 @@ def start_work(stack: contextlib.ExitStack, pool: EmbeddedPool, home: Path) -> N
         assert process.stdout.readline() == "ready\n"
 
 
-def signed_in(browser: Browser, hub: Hub, person: str, path: str, width: int, locale: str) -> Page:
+def signed_in(
+    browser: Browser, hub: Hub, person: str, path: str, width: int, locale: str, after: str = ""
+) -> Page:
     context = browser.new_context(
         viewport={"width": width, "height": 820}, locale=locale, device_scale_factor=1.5
     )
     page = context.new_page()
-    page.goto(f"{hub.url}/hub/login?next=/services/gpukernel/{path}")
+    page.goto(f"{hub.url}/hub/login?next={after or '/services/gpukernel/' + path}")
     page.locator("input[name=username]").fill(person)
     page.locator("input[name=password]").fill(ADMIN_PASSWORD if person == ADMIN else PASSWORD)
     page.keyboard.press("Enter")
-    page.locator("main h1").wait_for()
+    page.locator("h1").first.wait_for()
     page.wait_for_load_state("load")
     return page
+
+
+def choice(browser: Browser, hub: Hub) -> None:
+    """The page on which somebody in two courses chooses."""
+    page = signed_in(browser, hub, "anna", "", 900, "en-GB", after="/hub/spawn")
+    page.locator("label.gpu-card").first.wait_for()
+    page.screenshot(path=IMAGES / "choice.png", clip={"x": 0, "y": 0, "width": 900, "height": 480})
 
 
 def shot(page: Page, name: str, height: int = 0) -> None:
@@ -176,6 +186,7 @@ def main() -> None:
             executable_path=str(CHROMIUM), args=QUIET
         )
         stack.callback(browser.close)
+        choice(browser, hub)
         page = signed_in(browser, hub, "prof", "", 1180, "en-GB")
         eventually(
             lambda: "idle" in page.locator("#live").inner_text() and page.locator("#live .busy").count() > 4

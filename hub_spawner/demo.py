@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 import platformdirs
@@ -57,8 +57,7 @@ c.SharedPasswordAuthenticator.user_password = "{password}"
 c.SharedPasswordAuthenticator.admin_password = "{admin_password}"
 c.Authenticator.allow_all = True
 c.Authenticator.admin_users = {{"admin"}}
-# This proxy gives a request 20 s; the start of a kernel may take longer where many start at once.
-c.ConfigurableHTTPProxy.command = [{proxy!r}, "--proxy-timeout=300000"]
+c.ConfigurableHTTPProxy.command = {proxy!r}
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{proxy_port}"
 c.ConfigurableHTTPProxy.pid_file = "{home}/proxy.pid"
 c.JupyterHub.spawner_class = "simple"
@@ -110,7 +109,9 @@ def write(home: Path, port: int, simulate: str = "v100:2") -> dict[str, str]:
         home=home,
         password=password,
         admin_password=admin_password,
-        proxy=shutil.which("configurable-http-proxy", path=str(programs)) or "configurable-http-proxy",
+        proxy=[sys.executable, "-m", "hub_spawner.proxy"]
+        if find_spec("configurable_http_proxy")
+        else ["configurable-http-proxy"],
         singleuser=str(programs / "jupyterhub-singleuser"),
         arguments=["--allow-root"] if os.geteuid() == 0 else [],
         simulate=simulate,

@@ -16,6 +16,9 @@ __all__ = ["hub_client", "read_token", "server_name", "while_it_is_away"]
 
 T = TypeVar("T")
 
+CALL_SECONDS = 30.0
+"""How long a call may take; most of it may pass in a Hub at which a whole class signs in, while the pool has answered long ago."""
+
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], HubClient]] = (
     weakref.WeakKeyDictionary()
 )
@@ -32,7 +35,9 @@ async def hub_client(address: str, token_file: str = "") -> HubClient:
     known = _clients.setdefault(asyncio.get_running_loop(), {})
     if (address, token_file) not in known:
         token = read_token(token_file) if token_file else None
-        known[address, token_file] = await HubClient(resolve_address(address or None), token).__aenter__()
+        client = HubClient(resolve_address(address or None), token)
+        client.patience = CALL_SECONDS
+        known[address, token_file] = await client.__aenter__()
     return known[address, token_file]
 
 

@@ -134,6 +134,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
                 client = await self._client()
                 self._token = await client.open_server(self.user.name, self.gpu_server, chosen.course)
         except NotAllowed as error:
+            self._forget_choice()
             raise refused(403, "choice", str(error)) from None
         except PoolUnreachable:
             raise refused(503, "pool_away", AWAY) from None
@@ -145,6 +146,12 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         except BaseException:
             await self._close("its server could not be started")
             raise
+
+    def _forget_choice(self) -> None:
+        """The Hub starts a server again with what was chosen last; who left that course would never get another one."""
+        self.user_options = dict[str, Any]()
+        if self.orm_spawner is not None:
+            self.orm_spawner.user_options = {}
 
     def _may_go_without(self) -> bool:
         return bool(self.without_course)

@@ -18,7 +18,7 @@ from gpukernel.pool.broker import Broker
 from gpukernel.pool.changing import change_rules, quota_change
 from gpukernel.pool.connection import Connection
 from gpukernel.pool.course_file import BOUNDS, read_courses, write_courses
-from gpukernel.pool.errors import Refused
+from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.history import Held, held_between
 from gpukernel.pool.identity import Caller, Identity, Token, create_token, list_tokens, revoke_token
 from gpukernel.pool.model import Holder
@@ -63,7 +63,7 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
         try:
             return work()
         except Refused as refusal:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
 
     def _change(self, who: str, change: Callable[[Rules], Rules], *, check: bool = False) -> Any:
         """Rules that are changed at once, for those who wait too."""

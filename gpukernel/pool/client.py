@@ -43,6 +43,11 @@ class PoolClient:
         The person for whom the calls are made, by somebody who may speak for others: they may do what that person may.
     made_by
         The person who told an administrator's program to make the calls, for the audit table; it changes no rights.
+
+    Attributes
+    ----------
+    patience
+        How long a call may take, in seconds; acquiring has no end.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class PoolClient:
         on_behalf: str | None = None,
         made_by: str | None = None,
     ) -> None:
+        self.patience = CALL_SECONDS
         self.connection = connection_to(address, token)
         self.address = self.connection.address
         self._metadata: tuple[tuple[str, str | bytes], ...] = self.connection.metadata
@@ -109,11 +115,11 @@ class PoolClient:
         return translated
 
     async def _call(
-        self, method: str, request: Any, service: Any = None, patience: float = CALL_SECONDS
+        self, method: str, request: Any, service: Any = None, patience: float | None = None
     ) -> Any:
         try:
             ask = getattr(service or self._pool, method)
-            return await ask(request, timeout=patience, metadata=self._metadata)
+            return await ask(request, timeout=patience or self.patience, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise await self._explain(error) from None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["LeaseEnded", "NotAllowed", "PoolError", "PoolUnreachable", "Refused"]
+from urllib.parse import quote
+
+__all__ = ["LeaseEnded", "NotAllowed", "PoolError", "PoolUnreachable", "Refused", "in_details"]
 
 
 class PoolError(Exception):
@@ -33,3 +35,22 @@ class LeaseEnded(PoolError):
 
 class NotAllowed(PoolError):
     """The pool does not allow the caller that."""
+
+
+_LONGEST_DETAILS = 5000
+"""gRPC gives a call's status 8192 bytes of headers, in which everything but ASCII is written as percent and digits."""
+
+
+def in_details(sentences: str) -> str:
+    """As many lines as the status of a call can carry, and how many more there were."""
+    lines = sentences.splitlines()
+    kept: list[str] = []
+    room = _LONGEST_DETAILS
+    for line in lines:
+        room -= len(quote(line)) + 3
+        if room < 0:
+            break
+        kept.append(line)
+    if not kept:  # one line that is too long
+        return lines[0][: _LONGEST_DETAILS // 12] + " …" if lines else ""
+    return "\n".join([*kept, *([f"… and {len(lines) - len(kept)} more"] if len(kept) < len(lines) else [])])

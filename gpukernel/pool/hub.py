@@ -18,7 +18,7 @@ import gpukernel.pool.proto.hub_pb2 as pb
 import gpukernel.pool.proto.hub_pb2_grpc as rpc
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.course import Course
-from gpukernel.pool.errors import Refused
+from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.estimates import chances
 from gpukernel.pool.identity import Caller, Identity, token_hash
 from gpukernel.pool.model import SliceRequest
@@ -54,7 +54,7 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
         try:
             return work()
         except Refused as refusal:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
 
     async def ListCourses(self, request: Any, context: Any) -> Any:
         caller, rules = await self._caller(context, for_others=False), self._broker.rules()

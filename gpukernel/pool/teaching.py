@@ -18,7 +18,7 @@ import gpukernel.pool.proto.teaching_pb2_grpc as rpc
 from gpukernel.pool.administration import may_share_out
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.changing import change_rules, course_change, effects_of, quota_change
-from gpukernel.pool.errors import Refused
+from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.history import use_by_day
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.reordering import move_request
@@ -56,7 +56,7 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
         try:
             return work()
         except Refused as refusal:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
 
     async def SetQuota(self, request: Any, context: Any) -> Any:
         caller = await known_caller(self._identity, context)

@@ -319,7 +319,6 @@ class Json(Visit):
     async def _call(self, *values: str) -> None:
         call = self.calls.get("GET" if self.request.method == "HEAD" else str(self.request.method))
         if call is None:
-            self.set_header("Allow", ", ".join(sorted(self.calls)))
             raise HTTPError(405, f"{self.request.method} is not possible here.")
         if call.admin and not self.desk.administers:
             raise HTTPError(403, f"Only an administrator may do that, not {self.desk.name}.")
@@ -357,6 +356,8 @@ class Json(Visit):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
+        if status_code == 405:
+            self.set_header("Allow", ", ".join(sorted(self.calls)))
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps({"message": self._sentence(status_code, error)}))
 

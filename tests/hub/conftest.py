@@ -32,14 +32,31 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "hub"
 
 
-@pytest.fixture
-def hub(own_pool: Pool, home: Path) -> Iterator[Hub]:
-    """A Hub of a test's own, on a pool of its own with one V100 and the courses above."""
-    home.mkdir()
+@pytest.fixture(scope="session")
+def _one_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Pool]]:
+    home = tmp_path_factory.mktemp("hub")
     (home / "courses.yaml").write_text(COURSES)
-    environment = environment_of(own_pool.state, home)
-    imported = own_pool.gpukernel("quota", "import", str(home / "courses.yaml"))
+    with Pool("v100:1", home / "pool", tcp_host="127.0.0.1") as pool:
+        imported = pool.gpukernel("quota", "import", str(home / "courses.yaml"))
+        assert imported.returncode == 0, imported.stderr
+        options = {"pool": pool.address, "courses": str(home / "courses.yaml")}
+        with Hub(home, environment_of(pool.state, home), options, groups={"ml101": ["carl"]}) as running:
+            yield running, pool
+
+
+@pytest.fixture
+def hub(_one_for_all: tuple[Hub, Pool]) -> Iterator[Hub]:
+    """A Hub on a pool with one V100 and the courses above.  It may be killed and started again: afterwards it is as it was."""
+    running, pool = _one_for_all
+    yield running
+    running.stop_all_servers()
+    people = {"users": ["carl"]}
+    running.ask("POST", "/groups/ml101/users", people)
+    imported = pool.gpukernel("quota", "import", str(running.home / "courses.yaml"))
     assert imported.returncode == 0, imported.stderr
-    options = {"pool": own_pool.address, "courses": str(home / "courses.yaml")}
-    with Hub(home, environment, options, groups={"ml101": ["carl"]}) as running:
-        yield running
+
+
+@pytest.fixture
+def hub_pool(_one_for_all: tuple[Hub, Pool]) -> Pool:
+    """The pool of `hub`."""
+    return _one_for_all[1]

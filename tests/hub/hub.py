@@ -20,7 +20,7 @@ ADMIN, PASSWORD = "admin", "a password for tests"
 ADMIN_PASSWORD = "another password and a longer one for the administrator"
 
 _CONFIG = """
-import pathlib, sys
+import sys
 c = get_config()
 c.JupyterHub.bind_url = "http://127.0.0.1:{port}"
 c.JupyterHub.hub_port = {hub_port}
@@ -31,7 +31,7 @@ c.SharedPasswordAuthenticator.user_password = "{password}"
 c.SharedPasswordAuthenticator.admin_password = "{admin_password}"
 c.Authenticator.allow_all = True
 c.Authenticator.admin_users = {{"{admin}"}}
-c.JupyterHub.spawner_class = "simple"
+c.JupyterHub.spawner_class = "{spawner}"
 c.SimpleLocalProcessSpawner.home_dir_template = "{home}/home/{{username}}"
 c.Spawner.default_url = "/lab"
 c.Spawner.args = ["--allow-root", "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
@@ -43,7 +43,7 @@ c.JupyterHub.cleanup_servers = False
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.concurrent_spawn_limit = 0
 c.JupyterHub.active_server_limit = 0
-c.ConfigurableHTTPProxy.command = [str(pathlib.Path(sys.executable).with_name("configurable-http-proxy")), "--proxy-timeout=300000"]
+c.ConfigurableHTTPProxy.command = [sys.executable, "-m", "hub_spawner.proxy"]
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{proxy_port}"
 c.ConfigurableHTTPProxy.pid_file = "{home}/proxy.pid"
 c.JupyterHub.services = [{{"name": "tests", "api_token": "{token}"}}]
@@ -75,6 +75,8 @@ class Hub:
         For `hub_spawner.configure`.
     extra
         Lines of configuration before that call.
+    spawner
+        The spawner class, as JupyterHub names it.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Hub:
         *,
         groups: Mapping[str, list[str]] | None = None,
         extra: str = "",
+        spawner: str = "simple",
     ) -> None:
         self.home = home
         self.port, hub_port, proxy_port, console_port = (free_port() for _ in range(4))
@@ -106,6 +109,7 @@ class Hub:
             token=self.token,
             groups={name: {"users": people} for name, people in (groups or {}).items()},
             extra=extra,
+            spawner=spawner,
             options={"console_url": f"http://127.0.0.1:{console_port}", **options},
         )
         (home / "jupyterhub_config.py").write_text(config)
@@ -160,12 +164,16 @@ class Hub:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.process is not None:
-            for person, name in self.running():
-                self.ask("DELETE", f"/users/{person}/servers/{name}" if name else f"/users/{person}/server")
-            end = time.monotonic() + 60
-            while self.running() and time.monotonic() < end:
-                time.sleep(0.2)
+            self.stop_all_servers()
             self.stop()
+
+    def stop_all_servers(self) -> None:
+        """And return when the Hub runs none."""
+        for person, name in self.running():
+            self.ask("DELETE", f"/users/{person}/servers/{name}" if name else f"/users/{person}/server")
+        end = time.monotonic() + 60
+        while self.running() and time.monotonic() < end:
+            time.sleep(0.2)
 
     # --- what scripts ask ---
 

@@ -5,7 +5,7 @@ environment, and lets in whom the Hub lets in.
 
 ======== ================ =====================================================================================
 ``POST`` ``api/kernels``  ``{"name": "gpu-v100-0.02", "hold_seconds": 30}``: asks for the slice as a kernel's start does, answers when it
-                          has it, or after 20 s with its place kept; the slice goes back so long after it came
+                          has it, or after 5 s with its place kept; the slice goes back so long after it came
 ``GET``  ``api/kernels``  each with its ``state`` and ``sentence``
 ======== ================ =====================================================================================
 """
@@ -33,7 +33,7 @@ from gpukernel.pool.model import Holder, SliceRequest
 
 __all__: list[str] = []
 
-START_SECONDS = 20.0
+START_SECONDS = 5.0
 PERSON = os.environ["JUPYTERHUB_USER"]
 _known_tokens: set[str] = set()
 _holding: set[asyncio.Task[None]] = set()

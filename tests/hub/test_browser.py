@@ -37,7 +37,7 @@ def sign_in(page: Page, hub: Hub, person: str) -> None:
     page.click("#login_submit")
 
 
-def test_from_signing_in_to_a_notebook_and_to_a_lowered_quota(hub: Hub, own_pool: Pool) -> None:
+def test_from_signing_in_to_a_notebook_and_to_a_lowered_quota(hub: Hub, hub_pool: Pool) -> None:
     with browser_page() as page:
         sign_in(page, hub, "both")
         card = page.locator("label.gpu-card", has_text="Machine learning")
@@ -56,12 +56,12 @@ def test_from_signing_in_to_a_notebook_and_to_a_lowered_quota(hub: Hub, own_pool
         lab.start("V100 × 0.02", 0)
         lab.cell(ADD)
         expect(lab.output("10")).to_be_visible(timeout=60_000)
-        (lease,) = of(own_pool.live)
+        (lease,) = of(hub_pool.live)
         assert (lease.holder.person, lease.holder.course) == ("both", "ml101")
 
         # What may never be had is refused with the quota's name, and offered no longer; what may be had later waits, and says for what.
         done = of(
-            lambda: own_pool.gpukernel("quota", "set", "student:ml101", "largest_slice=0.05", "leases=1")
+            lambda: hub_pool.gpukernel("quota", "set", "student:ml101", "largest_slice=0.05", "leases=1")
         )
         assert done.returncode == 0, done.stderr
         lab.cell("%gpu resize 0.1")
@@ -79,7 +79,7 @@ def test_from_signing_in_to_a_notebook_and_to_a_lowered_quota(hub: Hub, own_pool
         expect(lab.output(sentence)).to_be_visible(timeout=60_000)
 
 
-def test_on_a_phone_the_cards_stand_one_below_the_other(hub: Hub, own_pool: Pool) -> None:
+def test_on_a_phone_the_cards_stand_one_below_the_other(hub: Hub, hub_pool: Pool) -> None:
     with browser_page() as page:
         page.set_viewport_size({"width": 390, "height": 844})
         sign_in(page, hub, "both")

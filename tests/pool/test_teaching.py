@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -387,5 +388,22 @@ def test_the_history_says_what_is_wrong_with_its_times(tmp_path: Path) -> None:
             await prof.course_use("ml101", now - 500 * 86400)
         with pytest.raises(PoolError):
             await prof.course_use("none", now - 3600)
+
+    with_desk(tmp_path, tell)
+
+
+def test_a_thousand_mistakes_are_said_as_far_as_a_status_can_carry_them(tmp_path: Path) -> None:
+    async def tell(desk: Desk) -> None:
+        wrong = "courses:\n" + "".join(f"  c{number}: {{töricht: 1}}\n" for number in range(1000))
+        with pytest.raises(Refused) as refused:
+            await desk.admin.import_courses(wrong, check=True)
+        lines = str(refused.value).splitlines()
+        assert lines[0] == "line 2: courses.c0.töricht: is not known here"
+        assert re.fullmatch(r"… and \d+ more", lines[-1])
+        assert len(lines) > 50
+        with pytest.raises(Refused, match=r"offers\.0: write an offer as"):
+            await desk.of["prof"].set_course("ml101", {"offers": ["×" * 80] * 100})
+        with pytest.raises(Refused):
+            await desk.of["prof"].quota_effects("student:ml101", {"×" * 9000: "1"}, check=True)
 
     with_desk(tmp_path, tell)
