@@ -205,7 +205,9 @@ class Broker:
                 self._free[what] = self._store.most_free(kinds, place)
             no_room = reason_for_no_room(request, kinds, self._free[what], kept)
             reason = f"{no_room}; position {position} in the queue."
-        return Queued(position, self._line.estimate(key, self._clock()), reason, quota)
+        return Queued(
+            position, self._line.estimate(key, self._clock()), reason, quota or self._line.reserved(key)
+        )
 
     def _tell_all(self) -> None:
         self._free = {}
@@ -381,6 +383,7 @@ class Broker:
 
     def rules_changed(self) -> None:
         """Those who wait may have room now, and their sentences may name other figures."""
+        self._keep_reserved(self._clock())
         self.pump()
         self._tell_all()
         self.on_change()
@@ -580,13 +583,14 @@ class Broker:
                 self.end(lease.id, f"its GPU server {server} was drained")
         if self._line.known(self._store.shared):
             self._line.still_here(self._waiters, now)
-        self._clear_reserved(now)
+        self._keep_reserved(now)
         self.look()
         self.pump()
 
-    def _clear_reserved(self, now: float) -> None:
-        """Who borrowed what a reservation that preempts needs is told before, and has to leave when its window opens."""
-        if not any(reservation.preempt for reservation in self._store.rules().reservations):
+    def _keep_reserved(self, now: float) -> None:
+        """Reservations have their room.  Who borrowed what one that preempts needs is told before, and has to leave when its window
+        opens."""
+        if not self._store.rules().reservations:
             return
         leave, stay = self._line.make_room(now, NOTICE)
         for eviction in leave:

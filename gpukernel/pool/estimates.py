@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -13,6 +13,7 @@ from gpukernel.pool.errors import Refused
 from gpukernel.pool.fairness import Profile, promise
 from gpukernel.pool.line import DEVICES_FOR_A_PROMISE, ENDS_FOR_A_PROMISE, claim_on
 from gpukernel.pool.model import Chance, SliceRequest, Waiting
+from gpukernel.pool.pins import Pins
 from gpukernel.pool.placement import MIB, DeviceClass, check_request, matching, slice_bytes
 from gpukernel.pool.quota import Claim, Standing, millionths, never, refusal
 from gpukernel.pool.rules import Rules
@@ -44,6 +45,10 @@ def chances(
     with store.reader.connect() as db:
         standings = accounts.standings(db, rules, levels, dict.fromkeys(levels, role), now)
         held = [standings[account] for account in levels]
+        span = rules.longest(levels, role)
+        length = math.inf if span is None else span
+        pins = Pins(db, store, rules, now)
+        pins.look()
         result = []
         for request in requests:
             try:
@@ -53,7 +58,8 @@ def chances(
                 result.append(Chance("refused", sentence=str(no)))
                 continue
             size = min(slice_bytes(request, kind) for kind in fitting)
-            free = sum(_room(db, request, kind) for kind in fitting)
+            kept, whose = _kept(pins, course, now, length)
+            free = sum(_room(db, request, kind, kept) for kind in fitting)
             ahead = [one for one in waiting if _same(one.slice, fitting)]
             claims = [claim_on(request, kind) for kind in fitting]
             hopeless = [never(claim, held) for claim in claims]
@@ -69,9 +75,10 @@ def chances(
                 told = max(one.estimate_seconds for one in ahead)
                 found = Chance("wait", size, free, len(ahead), told, _before(len(ahead)))
             elif not free:
-                length = rules.longest(levels, role)
-                when = _first_end(store, db, request, fitting, math.inf if length is None else length, now)
+                when = _first_end(store, db, request, fitting, length, now)
                 sentence = f"All {request.model or 'devices'} are in use now."
+                if whose and sum(_room(db, request, kind, {}) for kind in fitting):
+                    when, sentence = math.inf, f"What is free is {whose}."
                 found = Chance("wait", size, 0, 0, when - now if math.isfinite(when) else -1.0, sentence)
             result.append(found)
     return result
@@ -100,18 +107,30 @@ def _same(request: SliceRequest, kinds: Iterable[DeviceClass]) -> bool:
     return any(request.model.lower() in kind.name.lower() for kind in kinds)
 
 
-def _room(db: sa.Connection, request: SliceRequest, kind: DeviceClass) -> int:
-    """How many slices fit on the devices of a kind now."""
+def _kept(pins: Pins, course: str, now: float, length: float) -> tuple[dict[str, int], str]:
+    """What of the devices on which something is reserved others may have, in bytes; and whose it is."""
+    free, whose = {}, ""
+    for device_id, profile in (pins.profiles() if pins else {}).items():
+        pinned = pins.on(device_id)
+        claims = pinned.claims(now, course) if pinned else []
+        seen = Profile(device_id, profile.free, profile.ends, claims)
+        free[device_id] = max(seen.room(now, now + length, now), 0)
+        whose = whose or pins.reason(device_id, course, now + length)
+    return free, whose
+
+
+def _room(db: sa.Connection, request: SliceRequest, kind: DeviceClass, kept: Mapping[str, int]) -> int:
+    """How many slices fit on the devices of a kind now, of which some have less room than is free."""
     table = schema.devices
     size = slice_bytes(request, kind)
     left = table.c.memory_bytes - table.c.promised_bytes
-    query = sa.select(left).where(
+    query = sa.select(table.c.id, left.label("free")).where(
         table.c.name == kind.name,
         table.c.memory_bytes == kind.memory_bytes,
         table.c.available,
         table.c.promised_bytes <= kind.memory_bytes - size,
     )
-    return sum(int(free) // size for free in db.execute(query).scalars())
+    return sum(min(int(row.free), kept.get(row.id, row.free)) // size for row in db.execute(query))
 
 
 def _first_end(

@@ -116,7 +116,7 @@ class Device:
 @dataclass(frozen=True)
 class Queued:
     """A place in the queue: position 1 is next; the estimate in seconds, negative where none can be made; `quota` is the sentence of
-    the quota that is full, empty where only room is missing."""
+    the quota that is full, or says whose reservation keeps the room; empty where only room is missing."""
 
     position: int
     estimate_seconds: float

@@ -189,10 +189,19 @@ class Pins:
 
     # --- laying ---
 
+    def look(self) -> None:
+        """Read the pins as they are, and change nothing."""
+        if self._windows:
+            self._found()
+
     def lay(self, kinds: Sequence[DeviceClass]) -> None:
         """Read the pins, and lay those anew whose window is over, whose device is gone, or that are short."""
-        if not self._windows:
-            return
+        if self._windows:
+            anew, places = self._found()
+            for reservation in anew:
+                self._lay(reservation, kinds, places.get(reservation.id, {}))
+
+    def _found(self) -> tuple[list[Reservation], dict[str, dict[str, tuple[Device, int, float]]]]:
         places: dict[str, dict[str, tuple[Device, int, float]]] = {}
         for row in self._db.execute(_PLACES):
             if row.reservation in self._windows:
@@ -218,8 +227,7 @@ class Pins:
             ):
                 anew.append(reservation)
             self._note(reservation, {d.id: size for d, size, _ in found.values() if d.available})
-        for reservation in anew:
-            self._lay(reservation, kinds, places.get(reservation.id, {}))
+        return anew, places
 
     def _note(self, reservation: Reservation, sizes: Mapping[str, int]) -> None:
         course = Account("course", reservation.course)

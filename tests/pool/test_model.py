@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gpukernel.pool import schema
+from gpukernel.pool import broker, schema
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.course import Course
 from gpukernel.pool.errors import Refused
@@ -81,6 +81,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        broker.RESIZE_SECONDS = 1e9  # of the machine's clock, which no step may depend on
         place = str(MEMORY) if MEMORY.is_dir() else None
         self.folder = tempfile.TemporaryDirectory(dir=place)
         shutil.copy(_empty_database(), f"{self.folder.name}/pool.db")

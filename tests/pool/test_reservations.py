@@ -22,9 +22,10 @@ from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.course import Course
 from gpukernel.pool.course_file import read_courses, write_courses
 from gpukernel.pool.errors import PoolError, Refused
+from gpukernel.pool.estimates import chances
 from gpukernel.pool.fairness import Profile
 from gpukernel.pool.identity import account_name
-from gpukernel.pool.model import Holder, Lease, SliceRequest
+from gpukernel.pool.model import Chance, Holder, Lease, SliceRequest
 from gpukernel.pool.pins import outstanding
 from gpukernel.pool.quota import Bounds, Subject
 from gpukernel.pool.reservations import Reservation, check_reservation, conflict, windows
@@ -467,6 +468,25 @@ def test_a_slice_may_grow_into_its_own_course_s_reservation_only(tmp_path: Path)
     in_world(tmp_path, tell)
 
 
+def test_who_looks_before_asking_sees_what_is_left(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        reserve(world, window(world, 0, 2, 0.75))
+        world.broker.pump()
+        await refused(world, "x", 0.5, PHYS)  # a decision pins it
+
+        def look(course: str, share: float) -> Chance:
+            wanted = [SliceRequest(share=share)]
+            return chances(world.store, world.store.rules(), "p", course, wanted, [], world.now)[0]
+
+        assert (look("ml", 0.25).state, look("ml", 0.25).free) == ("free", 4)
+        assert (look("phys", 0.25).state, look("phys", 0.25).free) == ("free", 1)
+        none = look("phys", 0.5)
+        assert (none.state, none.free) == ("wait", 0)
+        assert none.sentence == "What is free is reserved for course ml until 10:00."
+
+    in_world(tmp_path, tell)
+
+
 def test_within_the_course_the_first_is_still_the_first(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         reserve(world, window(world, 0, 2, 1.0))
@@ -702,7 +722,7 @@ def test_instructors_reserve_within_their_quota_and_what_others_left_administrat
             ):
                 made = await prof.reserve(weekly((1,), 10, 12, 1.0))
                 assert made.reservation.id
-                assert made.next_ends - made.next_begins == 2 * HOUR
+                assert (made.next_ends - made.next_begins, made.ready) == (2 * HOUR, 1.0)
                 with pytest.raises(
                     PoolError, match=r"may hold 1.5 devices at one moment and has 1 reserved then; 0.75 more"
                 ):
