@@ -18,7 +18,7 @@ from gpukernel.pool.course import STARTS, Course, Offered, Profile
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import EVERYBODY, Bounds, Subject, check_bounds
 from gpukernel.pool.reservation_entry import ReservationEntry, plain
-from gpukernel.pool.reservations import Reservation, known_zone
+from gpukernel.pool.reservations import MOST_OF_A_COURSE, Reservation, known_zone
 from gpukernel.pool.rules import Rules
 
 __all__ = ["BOUNDS", "courses_schema", "parse_bound", "read_courses", "write_courses"]
@@ -195,7 +195,7 @@ class CourseEntry(ProfileEntry):
     """What each student may hold in this course."""
     each_instructor: Limits | None = None
     """What each instructor may hold in this course."""
-    reservations: Annotated[list[ReservationEntry], pydantic.Field(max_length=100)] = []
+    reservations: Annotated[list[ReservationEntry], pydantic.Field(max_length=MOST_OF_A_COURSE)] = []
     """Room that is kept for the course at certain times."""
 
 

@@ -109,14 +109,13 @@ def _same(request: SliceRequest, kinds: Iterable[DeviceClass]) -> bool:
 
 def _kept(pins: Pins, course: str, now: float, length: float) -> tuple[dict[str, int], str]:
     """What of the devices on which something is reserved others may have, in bytes; and whose it is."""
-    free, whose = {}, ""
+    free: dict[str, int] = {}
     for device_id, profile in (pins.profiles() if pins else {}).items():
         pinned = pins.on(device_id)
         claims = pinned.claims(now, course) if pinned else []
         seen = Profile(device_id, profile.free, profile.ends, claims)
         free[device_id] = max(seen.room(now, now + length, now), 0)
-        whose = whose or pins.reason(device_id, course, now + length)
-    return free, whose
+    return free, pins.reason(free, course, now + length)
 
 
 def _room(db: sa.Connection, request: SliceRequest, kind: DeviceClass, kept: Mapping[str, int]) -> int:

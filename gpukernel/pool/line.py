@@ -45,6 +45,7 @@ PROMISES = 16
 DEVICES_FOR_A_PROMISE = 8
 ENDS_FOR_A_PROMISE = 512
 READ_AHEAD = 32
+LOANS = 16
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class _Walk:
     )  # devices that a request of some course waits for alone
     # By which courses' requests, and for how long those would hold what they get.
     closed_by: dict[DeviceClass, set[tuple[str, float]]] = field(default_factory=dict)
+    loans: int = 0  # tries of those behind to borrow what the others could not use
     reserved: str = ""  # why the first of those without a promise waits, where a reservation is the reason
 
     def room(self, kind: DeviceClass, device_id: str, size: int, length: float, course: str) -> str:
@@ -101,7 +103,7 @@ class _Walk:
             seen = self.seen(device_id, course)
         if seen is None or seen.earliest(size, length, self.now) <= self.now:
             return ""
-        reason = self.pins.reason(device_id, course, self.now + length) if self.pins else ""
+        reason = self.pins.reason([device_id], course, self.now + length) if self.pins else ""
         return f"The rest of {device_id} is {reason}" if reason else f"Others wait for {kind.name}"
 
     def own(self, kind: DeviceClass, device_id: str, size: int, course: str) -> bool:
@@ -113,6 +115,13 @@ class _Walk:
         self.load()
         pinned = self.pins.on(device_id)
         return pinned is not None and pinned.own(course, self.now) >= size
+
+    def most_own(self, course: str) -> int:
+        """The most bytes of one device that are kept for the course now."""
+        self.load()
+        pins = self.pins
+        found = (pins.on(device_id) for device_id in pins.open_for(course, self.now)) if pins else ()
+        return max((pinned.own(course, self.now) for pinned in found if pinned), default=0)
 
     def lent(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
         """Whether `size` bytes are of no use to any of those who closed a kind: they would have to leave for a window that a lease
@@ -435,8 +444,9 @@ class Line:
                 continue  # its old lease is ending: wait for that
             if entry.key not in here and entry.seen < walk.now - ABSENT:
                 continue  # nobody would take it
-            if walk.closed.issuperset(kinds) and not walk.pins:
-                continue  # only those with a lease of their own can get anything now
+            if walk.closed.issuperset(kinds) and not self._may_yet(rules, entry, walk):
+                self._reserved[entry.key] = walk.reserved
+                continue  # only those with a lease or a reservation of their own can get anything now
             if number % READ_AHEAD == 0:
                 self._read_standings(db, rules, looked_at[number : number + READ_AHEAD], walk)
             elif any(account not in walk.standings for account in entry.accounts):
@@ -448,6 +458,15 @@ class Line:
         over = {g.key for g in granted}
         self._order = [e.key for e in order if e.key not in over]
         return granted
+
+    @staticmethod
+    def _may_yet(rules: Rules, entry: Entry, walk: _Walk) -> bool:
+        """Whether something could be left for `entry` although others wait for every kind: its course's room, or what these cannot use."""
+        if not walk.pins:
+            return False
+        if walk.pins.open_for(entry.course, walk.now) and walk.most_own(entry.course) > 0:
+            return True
+        return walk.loans < LOANS and rules.longest(entry.accounts, entry.role, entry.longest) is not None
 
     def _read_standings(self, db: sa.Connection, rules: Rules, entries: list[Entry], walk: _Walk) -> None:
         roles = {a: e.role for e in entries for a in e.accounts if a not in walk.standings}
@@ -495,7 +514,8 @@ class Line:
         placed, mode = self._own_room(db, entry, allowed, length, walk)
         if placed is None:
             placed, mode = self._room(db, entry, [k for k in allowed if k not in walk.closed], length, walk)
-        if placed is None and walk.pins and walk.closed and math.isfinite(length):
+        if placed is None and walk.pins and walk.closed and math.isfinite(length) and walk.loans < LOANS:
+            walk.loans += 1
             closed = [kind for kind in allowed if kind in walk.closed]
             placed, mode = self._room(db, entry, closed, length, walk, list(walk.pins.devices), "lent")
         if placed is None:
@@ -538,12 +558,14 @@ class Line:
         """The same, on what is reserved for the course of `entry`: if its window is open, whoever waits further ahead."""
         if not walk.pins or not (mine := walk.pins.open_for(entry.course, walk.now + length)):
             return None, ""
-        if walk.pins.open_for(entry.course, walk.now):
+        least = min((slice_bytes(entry.request, kind) for kind in kinds), default=0)
+        if walk.pins.open_for(entry.course, walk.now) and walk.most_own(entry.course) >= least:
             placed, mode = self._room(db, entry, kinds, length, walk, mine, "own")
             if placed is not None:
                 return placed, mode
         # A lease that reaches into the window counts as what is reserved for it: so it lies there.
-        return self._room(db, entry, [k for k in kinds if k not in walk.closed], length, walk, mine)
+        kinds = [kind for kind in kinds if kind not in walk.closed]
+        return self._room(db, entry, kinds, length, walk, mine) if kinds else (None, "")
 
     def _room(
         self,
@@ -663,8 +685,8 @@ class Line:
         if not walk.pins:
             return
         free = [d for d in devices if d.memory_bytes - d.promised_bytes >= sizes[d.id]]
-        reasons = (walk.pins.reason(d.id, entry.course, walk.now + length) for d in free)
-        if len(free) >= entry.request.devices and (reason := next(filter(None, reasons), "")):
+        reason = walk.pins.reason((d.id for d in free), entry.course, walk.now + length)
+        if reason and len(free) >= entry.request.devices:
             self._reserved[entry.key] = reason
 
 

@@ -28,6 +28,7 @@ from gpukernel.pool.store import Store
 __all__ = ["Demand", "Pinned", "Pins", "evictions", "outstanding"]
 
 MORE_CANDIDATES = 8  # devices that are looked at beyond twice those that a reservation needs
+MOST_CANDIDATES = 1024
 ENDS = 4096
 _ENOUGH = 1e-6
 
@@ -117,7 +118,7 @@ class Pinned:
     def first(self, besides: str, until: float) -> tuple[Demand, Window] | None:
         """Whose window is or comes next before `until`."""
         ahead = [(w, d) for d in self.demands if d.course != besides for w in d.windows[:1] if w[0] < until]
-        return next(((d, w) for w, d in sorted(ahead, key=lambda one: one[0])), None)
+        return min(((d, w) for w, d in ahead), key=lambda one: (one[1], one[0].course), default=None)
 
 
 class Pins:
@@ -172,18 +173,21 @@ class Pins:
         if (pinned := self._on.get(device_id)) and any(d.course == course for d in pinned.demands):
             pinned.held.setdefault(course, []).append((until, size))
 
-    def reason(self, device_id: str, besides: str, until: float) -> str:
-        """Who has reserved a device, for somebody who would hold a slice there until a time."""
-        pinned = self._on.get(device_id)
-        found = pinned.first(besides, until) if pinned else None
-        if found is None:
+    def reason(self, device_ids: Iterable[str], besides: str, until: float) -> str:
+        """Who has reserved what of devices, for somebody who would hold slices there until a time: whose window is open, or the next."""
+        found = [
+            first
+            for device_id in device_ids
+            if (pinned := self._on.get(device_id)) and (first := pinned.first(besides, until))
+        ]
+        if not found:
             return ""
-        demand, (begin, end) = found
+        demand, (begin, end) = min(found, key=lambda one: (one[1], one[0].course))
         zone = self._rules.timezone
         if begin <= self._now:
             return f"reserved for course {demand.course} until {moment(end, self._now, zone)}"
         return (
-            f"reserved for course {demand.course} from {moment(begin, self._now, zone)} to {moment(end, self._now, zone)}; "
+            f"reserved for course {demand.course} from {moment(begin, self._now, zone)} to {moment(end, begin, zone)}; "
             "a slice that ends before that may start"
         )
 
@@ -249,6 +253,7 @@ class Pins:
         for kind in kinds:
             if reservation.model.lower() in kind.name.lower():
                 most = 2 * math.ceil(reservation.devices) + MORE_CANDIDATES + len(self._on)
+                most = min(most, MOST_CANDIDATES)
                 candidates |= {d.id: d for d in self._store.emptiest(self._db, kind, most)}
         on = {device_id: self._on.get(device_id) or Pinned() for device_id in candidates}
         profiles = self._read(list(candidates), on, reservation.course)

@@ -39,6 +39,7 @@ from gpukernel.pool.errors import Refused
 __all__ = [
     "DAYS",
     "HORIZON",
+    "MOST_OF_A_COURSE",
     "Reservation",
     "Window",
     "check_reservation",
@@ -54,6 +55,7 @@ HORIZON = 15 * 86400.0
 """How far ahead windows are looked at, in seconds: two weeks have every meeting of weekly ones; the next one counts however far it is."""
 
 MOST_DEVICES = 1e6
+MOST_OF_A_COURSE = 100
 
 Window = tuple[float, float]
 """From when until when, in seconds since the epoch."""

@@ -17,7 +17,7 @@ from gpukernel.pool.changing import change_rules
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.quota import Bounds, Subject
-from gpukernel.pool.reservations import Reservation, check_reservation, conflict, windows
+from gpukernel.pool.reservations import MOST_OF_A_COURSE, Reservation, check_reservation, conflict, windows
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.service import known_caller
 from gpukernel.pool.store import Store
@@ -80,6 +80,10 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
                     raise Refused("no_such_course", f"There is no course {new.course[:60]}.")
                 if new in before.reservations:
                     raise Refused("invalid", f"Course {new.course} has reserved {new} already.")
+                if sum(one.course == new.course for one in before.reservations) >= MOST_OF_A_COURSE:
+                    raise Refused(
+                        "invalid", f"Course {new.course} has {MOST_OF_A_COURSE} reservations already."
+                    )
                 if not windows(new, self._broker.now(), before.timezone):
                     raise Refused("invalid", f"{new.when()} is over.")
                 if not caller.administers:

@@ -233,6 +233,43 @@ def test_the_file_s_reservations_are_read_and_written_back() -> None:
     )
 
 
+_minutes = st.lists(st.integers(0, 1440), min_size=2, max_size=2, unique=True).map(sorted)
+_reservations = st.builds(
+    lambda days, on, minutes, devices, model, preempt: Reservation(
+        "ml101", () if on else tuple(sorted(days)), on, *minutes, devices, model, preempt
+    ),
+    st.sets(st.integers(0, 6), min_size=1),
+    st.sampled_from(["", "2026-12-01", "2028-02-29"]),
+    _minutes,
+    st.floats(1e-6, 1e6),
+    st.sampled_from(["", "V100", "on", "1e3"]),
+    st.booleans(),
+)
+
+
+@given(st.sets(_reservations, max_size=4), st.sampled_from(["", "UTC", "Asia/Shanghai"]))
+@settings(deadline=None)
+def test_whatever_is_reserved_is_written_and_read_back(found: set[Reservation], zone: str) -> None:
+    courses = {"ml101": Course("ml101")}
+    rules = Rules(courses, reservations=tuple(sorted(found)), timezone=zone)
+    assert read_courses(write_courses(rules)) == rules
+
+
+@given(_reservations, st.integers(0, 2**31), st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe"]))
+@settings(deadline=None)
+def test_windows_come_in_their_order_at_the_clock_s_time(one: Reservation, now: int, zone: str) -> None:
+    found = windows(one, now, zone)
+    assert found == sorted(found)
+    assert all(now < end and begin < end for begin, end in found)
+    for begin, _ in found:
+        there = datetime.datetime.fromtimestamp(begin, ZoneInfo(zone))
+        late = (
+            there.hour * 60 + there.minute - one.begins
+        )  # in the hour that is left out, the next one counts
+        assert late in (0, 30, 60)
+        assert there.weekday() in one.days or there.date().isoformat() == one.on
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -797,6 +834,14 @@ def test_the_command_makes_lists_and_removes_them(shared_pool: Pool) -> None:
             assert refused.returncode == 2
             assert words in refused.stderr
             assert refused.stderr.count("\n") == 1
+        always = ("--days", "mon,tue,wed,thu,fri,sat,sun", "--from", "00:00", "--to", "24:00", "-d", "0.5")
+        made = json.loads(shared_pool.gpukernel("reserve", "add", "cli-course", *always, "--json").stdout)[0]
+        assert made["ready"] == 0.5
+        kept = shared_pool.gpukernel("run", "-p", "0.1", "--wait", "0", "--", "true")
+        assert kept.returncode == 1
+        assert "but it is reserved for course cli-course until" in kept.stderr
+        assert shared_pool.gpukernel("reserve", "remove", made["id"]).returncode == 0
+        assert shared_pool.gpukernel("run", "-p", "0.1", "--wait", "0", "--", "true").returncode == 0
         gone = shared_pool.gpukernel("reserve", "remove", one["id"])
         assert gone.returncode == 0
         assert "Nothing is reserved." in shared_pool.gpukernel("reserve", "list").stdout
