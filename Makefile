@@ -28,7 +28,11 @@ demo: $(VENV)/.demo  ## Run the demo notebook on a slice of a simulated V100, th
 hub: $(VENV)/.hub-demo  ## Run a real JupyterHub with simulated GPUs and a course of 50, to look at
 	$(BIN)/python -m hub_spawner.demo
 
+# Real servers and a browser, where they may be installed; without them their tests say so and are skipped.
+PACKAGES := postgresql chromium slurmctld slurmd slurm-client munge
+
 test: $(VENV)/.test fuzzers  ## Run the whole test suite
+	@deploy/system-packages.sh --optional $(PACKAGES)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 STEPS ?= 100000

@@ -22,7 +22,7 @@ from tests.hub.hub import Hub, environment_of
 
 STUDENTS = int(os.environ.get("GPUKERNEL_BENCH_STUDENTS", "200"))
 LABS = int(os.environ.get("GPUKERNEL_BENCH_LABS", "20"))
-WITHIN, HOLD, AT_ONCE = 60.0, 30.0, 24
+WITHIN, HOLD, AT_ONCE = 60.0, 90.0, 24
 
 
 def _students() -> list[Student]:

@@ -149,9 +149,9 @@ def signed_in(
 
 def choice(browser: Browser, hub: Hub) -> None:
     """The page on which somebody in two courses chooses."""
-    page = signed_in(browser, hub, "anna", "", 900, "en-GB", after="/hub/spawn")
+    page = signed_in(browser, hub, "anna", "", 1180, "en-GB", after="/hub/spawn")
     page.locator("label.gpu-card").first.wait_for()
-    page.screenshot(path=IMAGES / "choice.png", clip={"x": 0, "y": 0, "width": 900, "height": 480})
+    page.screenshot(path=IMAGES / "choice.png", clip={"x": 0, "y": 0, "width": 1180, "height": 470})
 
 
 def shot(page: Page, name: str, height: int = 0) -> None:

@@ -28,24 +28,25 @@ def _traits(cls: Any) -> Iterator[str]:
         yield f"| `c.{cls.__name__}.{name}` | `{default}` | {_text(trait.help)} |"
 
 
-def _fields(model: Any, prefix: str = "") -> Iterator[str]:
+def _fields(model: Any) -> Iterator[str]:
     schema = model.model_json_schema()
-    yield "| field | kind | bounds |\n| --- | --- | --- |"
+    yield "| field | kind | bounds | what it says |\n| --- | --- | --- | --- |"
     for name, field in schema["properties"].items():
+        options = field.get("anyOf", [field])
         kinds = [
-            one.get("type", one.get("$ref", "").rpartition("/")[2]) for one in field.get("anyOf", [field])
+            one.get("type") or one.get("const") or one.get("$ref", "").rpartition("/")[2] for one in options
         ]
-        limits = {
-            _WORDS[key]: v for one in field.get("anyOf", [field]) for key, v in one.items() if key in _WORDS
-        }
+        shown = " or ".join(dict.fromkeys(f"`{kind}`" for kind in kinds if kind and kind != "null"))
+        limits = {_WORDS[key]: v for one in options for key, v in one.items() if key in _WORDS}
         bounds = ", ".join(f"{word} {value:g}" for word, value in limits.items())
-        yield f"| `{prefix}{name}` | {' or '.join(kind for kind in kinds if kind and kind != 'null')} | {bounds} |"
+        yield f"| `{name}` | {shown} | {bounds} | {_text(field.get('description', ''))} |"
 
 
 def _reference() -> Iterator[str]:
     from gpukernel.jupyter.provisioner import GPUSliceProvisioner
     from gpukernel.jupyter.specs import GPUKernelSpecManager
     from gpukernel.pool.course_file import CourseEntry, CoursesFile, Limits
+    from gpukernel.pool.reservation_entry import ReservationEntry
     from hub_spawner.setup import configure
     from hub_spawner.spawner import GPUSpawnerMixin
 
@@ -55,6 +56,8 @@ def _reference() -> Iterator[str]:
     yield from _fields(CourseEntry)
     yield "\n### Limits: `quota`, `each_student`, `each_instructor`, `pool`, a person of `people`\n"
     yield from _fields(Limits)
+    yield "\n### A reservation\n"
+    yield from _fields(ReservationEntry)
     yield "\nTimes may be written as `90s`, `30min` or `2h`, memory as `2048` (MiB) or `32GiB`.\n"
     yield "## `hub_spawner.configure`\n"
     parameters = inspect.getdoc(configure) or ""

@@ -165,6 +165,23 @@ def export(pool: Pool = None, state: State = None) -> None:
 
 
 @app.command()
+def schema() -> None:
+    """Print the JSON Schema of courses.yaml, with which editors check and complete it.
+
+    \b
+    Example:
+      gpukernel quota schema > courses.schema.json
+      # and as the first line of courses.yaml:
+      # yaml-language-server: $schema=courses.schema.json
+    """
+    import json
+
+    from gpukernel.pool.course_file import courses_schema
+
+    print(json.dumps(courses_schema(), indent=2))
+
+
+@app.command()
 def audit(
     most: Annotated[int, typer.Option("-n", min=1, max=1000, metavar="N", help="How many changes.")] = 50,
     pool: Pool = None,

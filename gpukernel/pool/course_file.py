@@ -21,7 +21,7 @@ from gpukernel.pool.reservation_entry import ReservationEntry, plain
 from gpukernel.pool.reservations import MOST_OF_A_COURSE, Reservation, known_zone
 from gpukernel.pool.rules import Rules
 
-__all__ = ["BOUNDS", "parse_bound", "read_courses", "write_courses"]
+__all__ = ["BOUNDS", "courses_schema", "parse_bound", "read_courses", "write_courses"]
 
 LARGEST_FILE = 4 * 2**20
 _DEEPEST = 12
@@ -79,28 +79,46 @@ def _course_name(value: str) -> str:
     return value
 
 
+def _offered(value: Any) -> Any:
+    return value if isinstance(value, Offered) else Offered.parse(f"{value}")
+
+
 _Number = Annotated[float, pydantic.Field(ge=0, le=1e12, allow_inf_nan=False)]
-_Seconds = Annotated[_Number, pydantic.BeforeValidator(_duration)]
+_WORD_OR_NUMBER = {"anyOf": [{"type": "number"}, {"type": "string"}]}
+_Seconds = Annotated[_Number, pydantic.BeforeValidator(_duration), pydantic.WithJsonSchema(_WORD_OR_NUMBER)]
+_Offers = list[Annotated[Any, pydantic.BeforeValidator(_offered), pydantic.WithJsonSchema(_WORD_OR_NUMBER)]]
 _Person = Annotated[str, pydantic.AfterValidator(_name)]
 _CourseName = Annotated[str, pydantic.AfterValidator(_course_name)]
 
 
 class _Strict(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", strict=False)
+    # Field's own docstrings are what the schema and the settings page say of them.
+    model_config = pydantic.ConfigDict(extra="forbid", strict=False, use_attribute_docstrings=True)
 
 
 class Limits(_Strict):
     """Upper bounds; what is left out is not bounded here."""
 
     devices: _Number | None = None
-    memory: Annotated[int, pydantic.Field(ge=0, le=10**12)] | None = None
+    """Devices' worth at one moment: the sum of the shares of all slices."""
+    memory: (
+        Annotated[int, pydantic.Field(ge=0, le=10**12), pydantic.WithJsonSchema(_WORD_OR_NUMBER)] | None
+    ) = None
+    """Memory of all slices at one moment: 2048 (MiB) or 32GiB."""
     leases: Annotated[int, pydantic.Field(ge=0, le=10**9)] | None = None
+    """Slices at one moment."""
     gpu_hours_per_day: _Number | None = None
+    """Share × hours in a calendar day."""
     gpu_hours_per_week: _Number | None = None
+    """Share × hours in a week from Monday."""
     gpu_hours_per_term: _Number | None = None
+    """Share × hours since the file's `term_begins`."""
     longest_lease: Annotated[_Seconds, pydantic.Field(ge=1)] | None = None
+    """A slice ends after this time: 90s, 30min or 2h."""
     largest_slice: Annotated[float, pydantic.Field(gt=0, le=1)] | None = None
+    """Share of one device that a slice may have."""
     idle: _Seconds | None = None
+    """A slice without CUDA calls and GPU time is released after this time; 0: never. The nearest level that sets it decides."""
 
     @pydantic.field_validator("memory", mode="before")
     @classmethod
@@ -109,10 +127,6 @@ class Limits(_Strict):
 
     def bounds(self) -> Bounds:
         return Bounds(**{ours: getattr(self, name) for name, ours in BOUNDS.items()})
-
-
-def _offered(value: Any) -> Any:
-    return value if isinstance(value, Offered) else Offered.parse(f"{value}")
 
 
 def _start(value: str) -> str:
@@ -134,12 +148,19 @@ class ProfileEntry(_Strict):
     """What a course offers; see `gpukernel.pool.course`."""
 
     term: str = pydantic.Field("", max_length=64)
+    """For people: “autumn 2026”."""
     groups: Annotated[list[_Person], _Few] = []
+    """Groups of JupyterHub whose members are students of the course."""
     instructor_groups: Annotated[list[_Person], _Few] = []
-    offers: Annotated[list[Annotated[Any, pydantic.BeforeValidator(_offered)]], _Few] = []
+    """Groups of JupyterHub whose members are its instructors."""
+    offers: Annotated[_Offers, _Few] = []
+    """Sizes to choose from: V100 x 0.02, or 0.02 of any model. Empty: the usual sizes of every model."""
     environments: Annotated[list[_Person], _Few] = []
+    """Environments to choose from, by their names in `hub_spawner.configure`; the first is the usual one. Empty: all of them."""
     start: Annotated[str, pydantic.AfterValidator(_start)] = ""
+    """When a kernel asks for its slice: at_start, or on_first_use of CUDA."""
     notebooks: Annotated[list[Annotated[str, pydantic.AfterValidator(_path)]], _Few] = []
+    """Files and folders, as single-user servers see them, to copy into the home directory at a server's first start."""
 
     def profile(self) -> Profile:
         values: dict[str, Any] = {name: getattr(self, name) for name in ProfileEntry.model_fields}
@@ -155,21 +176,40 @@ def _time_zone(value: str) -> str:
 
 class CourseEntry(ProfileEntry):
     title: str = pydantic.Field("", max_length=256)
+    """What people call the course."""
     weight: float = pydantic.Field(1.0, gt=0, le=1e6, allow_inf_nan=False)
+    """Its part of the pool where several courses wait."""
     instructors: list[_Person] = []
-    students: Annotated[list[_Person], pydantic.BeforeValidator(_everybody)] = []
+    """Their names, as JupyterHub or the operating system has them."""
+    students: Annotated[
+        list[_Person],
+        pydantic.BeforeValidator(_everybody),
+        pydantic.WithJsonSchema(
+            {"anyOf": [{"const": EVERYBODY}, {"type": "array", "items": {"type": "string"}}]}
+        ),
+    ] = []
+    """Their names, or "*" for everybody."""
     quota: Limits | None = None
+    """What the whole course may hold."""
     each_student: Limits | None = None
+    """What each student may hold in this course."""
     each_instructor: Limits | None = None
+    """What each instructor may hold in this course."""
     reservations: Annotated[list[ReservationEntry], pydantic.Field(max_length=MOST_OF_A_COURSE)] = []
+    """Room that is kept for the course at certain times."""
 
 
 class CoursesFile(_Strict):
     timezone: Annotated[str, pydantic.AfterValidator(_time_zone)] = ""
+    """Of the reservations' times: Europe/Berlin. Empty: the pool's own."""
     term_begins: datetime.date | None = None
+    """From when GPU-hours per term count."""
     pool: Limits | None = None
+    """What everybody together may hold."""
     people: dict[_Person, Limits] = {}
+    """What a person may hold in all courses together, by name; "*": each who is not named."""
     courses: dict[_CourseName, CourseEntry] = {}
+    """By their short names."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -395,3 +435,9 @@ def parse_bound(name: str, text: str) -> tuple[str, float | int | None]:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         raise Refused("invalid", f"{name}: {text[:40]!r} is no number.")
     return ours, value
+
+
+def courses_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of the file, for editors."""
+    schema = CoursesFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "courses.yaml"} | schema

@@ -54,16 +54,29 @@ def parse_days(value: Any) -> tuple[int, ...]:
 class ReservationEntry(pydantic.BaseModel):
     """One entry of a course's ``reservations``."""
 
-    model_config = pydantic.ConfigDict(extra="forbid")
+    model_config = pydantic.ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    days: Annotated[tuple[int, ...], pydantic.PlainValidator(parse_days)] = ()
+    days: Annotated[
+        tuple[int, ...], pydantic.PlainValidator(parse_days, json_schema_input_type=list[str] | str)
+    ] = ()
+    """Every week on these: [tue, thu]; or `date`."""
     # Not “on”, which YAML takes for “yes”.
     on: Annotated[datetime.date | None, pydantic.Field(alias="date")] = None
-    begins: Annotated[int, pydantic.PlainValidator(parse_time), pydantic.Field(alias="from")]
-    ends: Annotated[int, pydantic.PlainValidator(parse_time), pydantic.Field(alias="to")]
+    """Once, on this day: 2026-12-01."""
+    begins: Annotated[
+        int, pydantic.PlainValidator(parse_time, json_schema_input_type=str), pydantic.Field(alias="from")
+    ]
+    """"10:00"."""
+    ends: Annotated[
+        int, pydantic.PlainValidator(parse_time, json_schema_input_type=str), pydantic.Field(alias="to")
+    ]
+    """"12:00", up to "24:00"."""
     devices: float = pydantic.Field(gt=0, le=MOST_DEVICES, allow_inf_nan=False)
+    """How many devices' worth."""
     model: str = pydantic.Field("", max_length=256)
+    """Part of the devices' name; empty: any."""
     preempt: bool = False
+    """Others may be there until the window opens, and have to leave then."""
 
     @pydantic.model_validator(mode="after")
     def _window(self) -> ReservationEntry:

@@ -16,9 +16,11 @@ from tornado.web import HTTPError
 from gpukernel.pool.admin_client import AuditEntry, TokenLine
 from gpukernel.pool.errors import LeaseEnded
 from gpukernel.pool.model import Device, SliceRequest
+from gpukernel.pool.reservations import Reservation
+from gpukernel.pool.reservations_client import KnownReservation
 from gpukernel.pool.teaching_client import QuotaEffect
 from hub_spawner.console.base import TOO_OLD, Visit
-from hub_spawner.console.desk import CourseInfo, Desk, Held, Live, Quotas, Use, held
+from hub_spawner.console.desk import CourseInfo, Desk, Held, Live, Quotas, Reserved, Use, held
 from hub_spawner.console.history import MOST_DAYS
 from hub_spawner.console.leases import ending_reason
 
@@ -26,6 +28,12 @@ __all__ = ["CALLS", "Call", "api_handlers"]
 
 _Text = Annotated[str, pydantic.StringConstraints(max_length=300)]
 _Key = Annotated[str, pydantic.StringConstraints(max_length=1000)]
+
+
+# JSON has one kind of number: 10.0 is an integer, as JSON Schema has it.
+_Integer = Annotated[
+    int, pydantic.BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)
+]
 
 
 class _Body(pydantic.BaseModel):
@@ -55,6 +63,19 @@ class MoveBody(_Body):
 
     key: _Key
     before: _Key = ""
+
+
+class ReservationBody(_Body):
+    """Weekdays (0 is Monday), or one day as 2026-12-01; minutes after midnight.  With `check` nothing changes."""
+
+    days: Annotated[list[Annotated[_Integer, pydantic.Field(ge=0, le=6)]], pydantic.Field(max_length=7)] = []
+    on: Annotated[str, pydantic.StringConstraints(max_length=10)] = ""
+    begins: Annotated[_Integer, pydantic.Field(ge=0, le=1440)]
+    ends: Annotated[_Integer, pydantic.Field(ge=0, le=1440)]
+    devices: Annotated[float, pydantic.Field(gt=0, le=1e6, allow_inf_nan=False)]
+    model: Annotated[str, pydantic.StringConstraints(max_length=256)] = ""
+    preempt: bool = False
+    check: bool = True
 
 
 class EndBody(_Body):
@@ -182,6 +203,26 @@ async def move(desk: Desk, course: str, body: MoveBody) -> Moved:
         return Moved(await pool.move_request(body.key, body.before))
 
 
+async def reserved(desk: Desk, course: str) -> Reserved:
+    return await desk.reserved(await desk.course(course))
+
+
+async def reserve(desk: Desk, course: str, body: ReservationBody) -> KnownReservation:
+    info = await desk.course(course)
+    fields = body.model_dump(exclude={"check", "days"})
+    new = Reservation(course=info.name, days=tuple(sorted(set(body.days))), **fields)
+    async with desk.as_teacher(info) as pool:
+        return await pool.reserve(new, check=body.check)
+
+
+async def unreserve(desk: Desk, course: str, reservation: str) -> KnownReservation:
+    info = await desk.course(course)
+    if reservation not in {known.reservation.id for known in (await desk.reserved(info)).reservations}:
+        raise LeaseEnded("This course has no such reservation.")
+    async with desk.as_teacher(info) as pool:
+        return await pool.unreserve(reservation)
+
+
 async def _lease(desk: Desk, course: str, lease: str) -> tuple[CourseInfo, Held]:
     info = await desk.course(course)
     found = await desk.lease(info, lease)
@@ -267,6 +308,22 @@ CALLS = (
     Call("POST", f"{_COURSE}/quotas", "Set bounds, or look at their effect", set_quota, Effects, QuotaBody),
     Call("GET", f"{_COURSE}/use", "GPU-hours by day and person", course_use, Use, query="days"),
     Call("POST", f"{_COURSE}/queue", "Serve a request before another of the course", move, Moved, MoveBody),
+    Call("GET", f"{_COURSE}/reservations", "Hours that are reserved for the course", reserved, Reserved),
+    Call(
+        "POST",
+        f"{_COURSE}/reservations",
+        "Reserve hours, or look whether that could be",
+        reserve,
+        KnownReservation,
+        ReservationBody,
+    ),
+    Call(
+        "DELETE",
+        f"{_COURSE}/reservations/{{reservation}}",
+        "Take a reservation away",
+        unreserve,
+        KnownReservation,
+    ),
     Call("POST", f"{_LEASE}/end", "End a slice", end, Held, EndBody),
     Call("POST", f"{_LEASE}/resize", "Resize a slice", resize, Held, ResizeBody),
     Call("POST", f"{_LEASE}/message", "Write to the holder of a slice", message, Said, MessageBody),

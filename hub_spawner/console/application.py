@@ -25,6 +25,7 @@ from hub_spawner.console.courses import CoursePage, Courses, Language, LivePart,
 from hub_spawner.console.history import UseCsv, UsePart
 from hub_spawner.console.leases import LeasePage
 from hub_spawner.console.quotas import OffersForm, QuotaForm
+from hub_spawner.console.reservations import NewReservation, RemoveReservation, ReservationsPart
 from hub_spawner.console.texts import later
 
 __all__ = ["main", "make_application"]
@@ -98,6 +99,9 @@ def make_application(prefix: str, pool: str, token_file: str = "") -> Applicatio
         (rf"{course}/queue", Move),
         (rf"{course}/quota", QuotaForm),
         (rf"{course}/offers", OffersForm),
+        (rf"{course}/reservations", ReservationsPart),
+        (rf"{course}/reservation", NewReservation),
+        (rf"{course}/reservation/([^/]+)/remove", RemoveReservation),
         (rf"{course}/use", UsePart),
         (rf"{course}/use\.csv", UseCsv),
         *admin_handlers(prefix),

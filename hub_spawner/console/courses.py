@@ -13,6 +13,7 @@ from hub_spawner.console.base import LANGUAGE_COOKIE, Page
 from hub_spawner.console.desk import CourseInfo, Live, Quotas, live
 from hub_spawner.console.history import days_of, use_values
 from hub_spawner.console.quotas import offer_values, quota_values
+from hub_spawner.console.reservations import reservation_values
 from hub_spawner.console.texts import LANGUAGES, later
 
 __all__ = ["CoursePage", "Courses", "Language", "LivePart", "Move"]
@@ -51,11 +52,15 @@ class Courses(Page):
 class CoursePage(Page):
     async def get(self, name: str) -> None:
         course = await self.desk.course(self.path_name(name))
-        now, quotas, use = await asyncio.gather(
-            self.desk.live(course), self.desk.quotas(course), self.desk.use(course, days_of(self))
+        now, quotas, reserved, use = await asyncio.gather(
+            self.desk.live(course),
+            self.desk.quotas(course),
+            self.desk.reserved(course),
+            self.desk.use(course, days_of(self)),
         )
         values = live_values(course, now, quotas)
         values |= quota_values(self, course, quotas) | offer_values(course) | use_values(self, course, use)
+        values |= reservation_values(self, course, reserved)
         self.page("course.html", **values)
 
 

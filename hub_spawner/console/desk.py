@@ -16,6 +16,7 @@ from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.connection import read_connection_file
 from gpukernel.pool.errors import NotAllowed
 from gpukernel.pool.model import Lease, Waiting
+from gpukernel.pool.reservations_client import KnownReservation
 
 __all__ = [
     "BOUNDS",
@@ -25,6 +26,7 @@ __all__ = [
     "Held",
     "Live",
     "Quotas",
+    "Reserved",
     "Use",
     "Waits",
 ]
@@ -148,6 +150,14 @@ class Use:
     @property
     def total(self) -> float:
         return sum(self.by_day)
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """A course's reservations, and the time zone of their hours; empty for the pool's own."""
+
+    reservations: tuple[KnownReservation, ...]
+    timezone: str
 
 
 def plain_duration(seconds: float) -> str:
@@ -333,6 +343,11 @@ class Desk:
         return Quotas(
             of(f"course:{course.name}"), of(f"student:{course.name}"), of(f"instructor:{course.name}"), people
         )
+
+    async def reserved(self, course: CourseInfo) -> Reserved:
+        async with self.as_teacher(course) as pool:
+            known, timezone = await pool.reservations(course.name)
+        return Reserved(tuple(known), timezone)
 
     async def lease(self, course: CourseInfo, lease_id: str) -> Held | None:
         """A lease of the course that has not ended."""

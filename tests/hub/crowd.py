@@ -60,7 +60,7 @@ class Crowd:
     Attributes
     ----------
     leases
-        Every lease that the pool has given, when all is over.
+        Every lease that the pool has given; it lists only some of those that have ended, so they are gathered.
     looks
         The pool's queue whenever it was looked at: when that began and ended, and the course of each request by its key.
     """
@@ -85,9 +85,8 @@ class Crowd:
         await asyncio.gather(
             *(self._one(student, number * pause) for number, student in enumerate(self.students))
         )
+        await asyncio.sleep(1)  # for one more look, which sees the last grant
         looking.cancel()
-        async with PoolClient(self.pool) as client:
-            self.leases, _ = await client.leases(include_ended=True)
 
     async def _one(self, student: Student, delay: float) -> None:
         await asyncio.sleep(delay)
@@ -147,6 +146,7 @@ class Crowd:
     async def _look(self) -> None:
         """What the pool has given, twice a second."""
         async with PoolClient(self.pool) as client:
+            seen: dict[str, Lease] = {}
             by_name = {student.name: student for student in self.students}
             while True:
                 begin = time.time()
@@ -155,6 +155,8 @@ class Crowd:
                 except PoolUnreachable:  # too slow for this look
                     continue
                 self.looks.append((begin, time.time(), {one.key: one.holder.course for one in waiting}))
+                seen |= {lease.id: lease for lease in leases}
+                self.leases = list(seen.values())
                 for lease in leases:
                     student = by_name.get(lease.holder.person)
                     if student and not student.granted and lease.state != "starting":

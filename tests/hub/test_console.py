@@ -191,6 +191,33 @@ def test_the_queue_is_reordered_within_the_course(prof: Visitor, holders: Holder
     assert prof.fill("course/ml101/queue", key="nothing", before="").status_code == 404
 
 
+def test_hours_are_looked_at_reserved_and_given_back(prof: Visitor, holders: Holders) -> None:
+    fields = {"begins": "10:00", "ends": "12:00", "devices": "0.5", "days": "1"}
+    preview = words(prof.fill("course/ml101/reservation", **fields))
+    assert "Tuesday 10:00–12:00 : 0.5 devices" in preview
+    assert holders.ask("reservations", "ml101")[0] == []
+    page = prof.fill("course/ml101/reservation", apply="yes", **fields)
+    assert "The hours are reserved." in words(page)
+    assert "Tuesday 10:00–12:00" in words(page)
+    (known,) = holders.ask("reservations", "ml101")[0]
+    assert (known.reservation.days, known.reservation.devices) == ((1,), 0.5)
+    for wrong, status, sentence in (
+        ({"begins": "ten"}, 400, "Write a time of the day as 10:00"),
+        ({"devices": "all"}, 400, "Say how many devices"),
+        ({"days": "9"}, 400, "on which weekdays"),
+        ({"ends": "09:00"}, 409, "ends after it begins"),
+        ({"days": "2", "devices": "5"}, 409, ""),
+    ):
+        answer = prof.fill("course/ml101/reservation", **{**fields, **wrong})
+        assert (answer.status_code, sentence in words(answer)) == (status, True), wrong
+    other = f"course/hpc/reservation/{known.reservation.id}/remove"
+    assert prof.fill(other).status_code == 403
+    assert prof.fill("course/ml101/reservation/none/remove").status_code == 404
+    page = prof.fill(f"course/ml101/reservation/{known.reservation.id}/remove")
+    assert "The reservation is gone." in words(page)
+    assert holders.ask("reservations", "ml101")[0] == []
+
+
 def test_offers_are_checked_and_seen_by_the_course(prof: Visitor, holders: Holders) -> None:
     fields = {"title": "ML", "term": "", "start": "on_first_use", "offers": "V100 x 0.05\n0.1\n"}
     page = prof.fill("course/ml101/offers", **fields)
@@ -228,6 +255,8 @@ FORMS = (
     "course/ml101/queue",
     "course/ml101/quota",
     "course/ml101/offers",
+    "course/ml101/reservation",
+    "course/ml101/reservation/r/remove",
     "course/ml101/lease/00/end",
     "course/ml101/lease/00/resize",
     "course/ml101/lease/00/message",
@@ -407,7 +436,7 @@ def test_the_description_names_every_call_and_every_status(hub: Hub) -> None:
     at = f"{hub.url}/services/gpukernel/api/openapi.json"
     description = requests.get(at, headers=token_of(hub, "prof"), timeout=60).json()
     assert description["openapi"] == "3.1.0"
-    assert len([o for path in description["paths"].values() for o in path]) == 20
+    assert len([o for path in description["paths"].values() for o in path]) == 23
     references = set(re.findall(r'"#/components/schemas/(\w+)"', str(description).replace("'", '"')))
     assert references <= set(description["components"]["schemas"])
 

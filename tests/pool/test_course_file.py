@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpukernel.pool.course import Course
-from gpukernel.pool.course_file import BOUNDS, parse_bound, read_courses, write_courses
+from gpukernel.pool.course_file import BOUNDS, courses_schema, parse_bound, read_courses, write_courses
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import Bounds, Subject
 from gpukernel.pool.rules import Rules
@@ -151,3 +152,29 @@ def test_bounds_of_a_command_line() -> None:
         with pytest.raises(Refused):
             parse_bound(name, text)
     assert set(BOUNDS.values()) == set(Bounds.__dataclass_fields__)
+
+
+def test_the_schema_accepts_what_is_read_and_refuses_what_is_not() -> None:
+    import jsonschema
+
+    check = jsonschema.Draft202012Validator(courses_schema())
+    good = yaml.safe_load(
+        """
+        timezone: Europe/Berlin
+        pool: {memory: 64GiB, idle: 2h}
+        people: {"*": {leases: 4}}
+        courses:
+          ml101:
+            students: "*"
+            offers: [V100 x 0.02, 0.5]
+            reservations: [{days: [tue, thu], from: "10:00", to: "12:00", devices: 1.5}]
+            each_student: {longest_lease: 30min, largest_slice: 0.1}
+        """
+    )
+    assert list(check.iter_errors(good)) == []
+    for bad in (
+        {"curses": {}},
+        {"courses": {"a": {"quota": {"leases": "many"}}}},
+        {"pool": {"largest_slice": 2}},
+    ):
+        assert list(check.iter_errors(bad)), bad
