@@ -253,14 +253,15 @@ def test_an_expired_certificate_is_named_by_pool_client_and_server_until_it_is_r
         waiting = start("agent", *options, "--state", str(tmp_path / "gpu1"), **named)
         assert waiting.stdout is not None
         assert waiting.stderr is not None
-        assert f"The certificate of the pool at {here} has expired" in waiting.stderr.readline()
+        expired = f"The certificate of the pool at {here} has expired"
+        assert any(expired in line for line in waiting.stderr)  # reads up to the line that says it
         done("pool", "init", "--renew", "--state", str(state))
         assert "The agent is ready" in waiting.stdout.readline()  # neither it nor the pool was started again
     finally:
         pool.stop()
         if waiting is not None:
             waiting.terminate()
-            assert waiting.communicate(timeout=30)[1] == ""  # it said that once
+            assert "expired" not in waiting.communicate(timeout=30)[1]  # it said that once
 
 
 def test_a_client_told_to_use_tls_says_nothing_to_a_pool_without(tmp_path: Path) -> None:
