@@ -585,9 +585,9 @@ class Line:
         direct = replace(request, mode="direct")
         machine = walk.places.of(direct) if request.mode != "remote" else None
 
-        def fitting(devices: Iterable[Device]) -> list[Device]:
+        def fitting(devices: Iterable[Device]) -> Iterable[Device]:
             found = (d for d in devices if among is None or d.id in among)
-            return [d for d in found if self._undisturbed(entry, d, length, walk, only)]
+            return (d for d in found if self._undisturbed(entry, d, length, walk, only))
 
         if machine is not None:
             here = fitting(self._store.on_machine(db, machine, kinds))
@@ -605,7 +605,8 @@ class Line:
             size = slice_bytes(request, kind)
             pinned = walk.pins.devices if walk.pins else ()
             most = request.devices + len(walk.profiles.keys() | pinned)
-            found += fitting(self._store.fullest(db, kind, size, most))
+            # The fullest come first: of one kind the first that fit are the best, whatever else was looked at.
+            found += itertools.islice(fitting(self._store.fullest(db, kind, size, most)), request.devices)
         return best_fit(request, found), "remote"
 
     @staticmethod

@@ -14,7 +14,7 @@ import gpukernel.pool.proto.reservations_pb2_grpc as rpc
 from gpukernel.pool import schema
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.changing import change_rules
-from gpukernel.pool.errors import Refused
+from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.quota import Bounds, Subject
 from gpukernel.pool.reservations import MOST_OF_A_COURSE, Reservation, check_reservation, conflict, windows
@@ -46,7 +46,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
         try:
             return work()
         except Refused as refusal:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
 
     async def ListReservations(self, request: Any, context: Any) -> Any:
         await known_caller(self._identity, context)
