@@ -196,7 +196,7 @@ def main() -> None:
         page.locator("#history").screenshot(path=IMAGES / "console-history.png")
         page.get_by_label("Devices at one moment").fill("0.2")
         page.get_by_label("Largest slice").fill("0.1")
-        page.get_by_role("button", name="Look at the effect").click()
+        page.locator("#quotas").get_by_role("button", name="Look at the effect").click()
         page.get_by_role("dialog").get_by_role("button", name="Apply").wait_for()
         shot(page, "quota")
         page = signed_in(browser, hub, "prof", "", 390, "zh-CN")

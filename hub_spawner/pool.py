@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpukernel.pool.address import resolve_address
-from gpukernel.pool.errors import PoolError, PoolUnreachable
+from gpukernel.pool.connection import read_connection_file
+from gpukernel.pool.errors import PoolUnreachable
 from gpukernel.pool.hub_client import HubClient
 
 __all__ = ["hub_client", "read_token", "server_name", "while_it_is_away"]
@@ -47,11 +48,8 @@ def server_name(hub: str, name: str) -> str:
 
 
 def read_token(path: str) -> str:
-    """The token in a file; raises `PoolError` where it cannot be read."""
-    try:
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise PoolError(f"The pool's token cannot be read from {path}: {error.strerror}.") from None
+    """The token in a file, which may be a connection file; raises `PoolError` where there is none."""
+    return read_connection_file(Path(path)).token
 
 
 async def while_it_is_away(ask: Callable[[], Awaitable[T]], patience: float) -> T:

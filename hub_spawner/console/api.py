@@ -31,9 +31,7 @@ _Key = Annotated[str, pydantic.StringConstraints(max_length=1000)]
 
 
 # JSON has one kind of number: 10.0 is an integer, as JSON Schema has it.
-_Integer = Annotated[
-    int, pydantic.BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)
-]
+_WHOLE = pydantic.BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)
 
 
 class _Body(pydantic.BaseModel):
@@ -68,10 +66,12 @@ class MoveBody(_Body):
 class ReservationBody(_Body):
     """Weekdays (0 is Monday), or one day as 2026-12-01; minutes after midnight.  With `check` nothing changes."""
 
-    days: Annotated[list[Annotated[_Integer, pydantic.Field(ge=0, le=6)]], pydantic.Field(max_length=7)] = []
+    days: Annotated[
+        list[Annotated[int, pydantic.Field(ge=0, le=6), _WHOLE]], pydantic.Field(max_length=7)
+    ] = []
     on: Annotated[str, pydantic.StringConstraints(max_length=10)] = ""
-    begins: Annotated[_Integer, pydantic.Field(ge=0, le=1440)]
-    ends: Annotated[_Integer, pydantic.Field(ge=0, le=1440)]
+    begins: Annotated[int, pydantic.Field(ge=0, le=1440), _WHOLE]
+    ends: Annotated[int, pydantic.Field(ge=0, le=1440), _WHOLE]
     devices: Annotated[float, pydantic.Field(gt=0, le=1e6, allow_inf_nan=False)]
     model: Annotated[str, pydantic.StringConstraints(max_length=256)] = ""
     preempt: bool = False
