@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -73,6 +74,8 @@ class Crowd:
     hold: float
     leases: list[Lease] = field(default_factory=list)
     looks: list[tuple[float, float, dict[str, str]]] = field(default_factory=list)
+    _gone: dict[str, float] = field(default_factory=dict)  # when a lease was first seen without workers
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def run(self) -> None:
         """Let them come, and return when all have had a slice, or an error."""
@@ -85,8 +88,8 @@ class Crowd:
         await asyncio.gather(
             *(self._one(student, number * pause) for number, student in enumerate(self.students))
         )
-        await asyncio.sleep(1)  # for one more look, which sees the last grant
-        looking.cancel()
+        self._over.set()
+        await looking
 
     async def _one(self, student: Student, delay: float) -> None:
         await asyncio.sleep(delay)
@@ -148,7 +151,9 @@ class Crowd:
         async with PoolClient(self.pool) as client:
             seen: dict[str, Lease] = {}
             by_name = {student.name: student for student in self.students}
-            while True:
+            last = False
+            while not last:
+                last = self._over.is_set()
                 begin = time.time()
                 try:
                     leases, waiting = await client.leases(include_ended=True)
@@ -158,6 +163,8 @@ class Crowd:
                 seen |= {lease.id: lease for lease in leases}
                 self.leases = list(seen.values())
                 for lease in leases:
+                    if lease.state == "ended":
+                        self._gone.setdefault(lease.id, time.time())
                     student = by_name.get(lease.holder.person)
                     if student and not student.granted and lease.state != "starting":
                         student.granted = lease.created
@@ -190,8 +197,8 @@ class Crowd:
     def leads(self) -> list[int]:
         """For each grant while people of another course waited: how many slices its course held more than the one that held the least.
 
-        The pool gives the next slice to the course that holds the least (`gpukernel.pool.fairness`), so a lead above 0 is owed to slices
-        that were still being given back.  Who waited is who stood in the queue at the looks before and after the grant.
+        The pool gives the next slice to the course that holds the least (`gpukernel.pool.fairness`), so no lead is above 0.  Who waited is who
+        stood in the queue at the looks before and after the grant; a slice that is being given back counts for the other courses only.
         """
         found = []
         for lease in self.leases:
@@ -201,8 +208,10 @@ class Crowd:
             waited = {course for key, course in before.items() if key in after} - {own}
             held = dict.fromkeys({own, *waited}, 0)
             for other in self.leases:
-                if other.id != lease.id and other.created <= now < (other.ended or now + 1):
-                    held[other.holder.course] = held.get(other.holder.course, 0) + 1
+                course = other.holder.course
+                end = other.ended if course == own else self._gone.get(other.id)
+                if other.id != lease.id and course in held and other.created <= now < (end or math.inf):
+                    held[course] += 1
             if waited:
                 found.append(held[own] - min(held[course] for course in waited))
         return found
