@@ -93,6 +93,7 @@ def _table(crowd: Crowd) -> Table:
     rows += [
         ["errors (aim: 0)", str(len(errors)), ""],
         ["leases given", str(len(crowd.leases)), ""],
+        ["leases that ended before they were given back (aim: 0)", str(len(crowd.lost())), ""],
         ["longest queue", str(crowd.most_waiting), ""],
         ["slices that the course served was ahead of the other, while both waited", *_ahead(ahead)],
         ["last server ready, after the first request", "", f"{last_server:.0f} s"],

@@ -194,6 +194,11 @@ class Crowd:
         """The longest that the pool's queue was seen."""
         return max((len(waiting) for _, _, waiting in self.looks), default=0)
 
+    def lost(self) -> list[str]:
+        """Why leases ended that nobody had given back."""
+        reasons = [lease.end_reason for lease in self.leases if lease.state in ("ending", "ended")]
+        return [reason for reason in reasons if reason != "the kernel was shut down"]
+
     def leads(self) -> list[int]:
         """For each grant while people of another course waited: how many slices its course held more than the one that held the least.
 

@@ -47,6 +47,7 @@ def test_twenty_students_of_two_courses_share_few_slices_fairly_and_without_an_e
     crowd.run()
     assert [student.error for student in students if student.error] == []
     assert len(crowd.leases) == STUDENTS  # nobody had two
+    assert crowd.lost() == []
     assert crowd.most_waiting > 0
     leads = crowd.leads()
     assert leads
