@@ -45,7 +45,7 @@ def _fields(model: Any) -> Iterator[str]:
 def _reference() -> Iterator[str]:
     from gpukernel.jupyter.provisioner import GPUSliceProvisioner
     from gpukernel.jupyter.specs import GPUKernelSpecManager
-    from gpukernel.pool.course_file import CourseEntry, CoursesFile, Limits
+    from gpukernel.pool.course_entries import CourseEntry, CoursesFile, Limits
     from gpukernel.pool.reservation_entry import ReservationEntry
     from hub_spawner.setup import configure
     from hub_spawner.spawner import GPUSpawnerMixin

@@ -176,7 +176,7 @@ def schema() -> None:
     """
     import json
 
-    from gpukernel.pool.course_file import courses_schema
+    from gpukernel.pool.course_entries import courses_schema
 
     print(json.dumps(courses_schema(), indent=2))
 

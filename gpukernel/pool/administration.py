@@ -17,7 +17,8 @@ from gpukernel.pool import accounts
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.changing import change_rules, quota_change
 from gpukernel.pool.connection import Connection
-from gpukernel.pool.course_file import BOUNDS, read_courses, write_courses
+from gpukernel.pool.course_entries import BOUNDS
+from gpukernel.pool.course_file import read_courses, write_courses
 from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.history import Held, held_between
 from gpukernel.pool.identity import Caller, Identity, Token, create_token, list_tokens, revoke_token

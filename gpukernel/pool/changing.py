@@ -11,7 +11,7 @@ import pydantic
 
 from gpukernel.pool import accounts
 from gpukernel.pool.broker import Broker
-from gpukernel.pool.course_file import BOUNDS, CourseEntry, parse_bound
+from gpukernel.pool.course_entries import BOUNDS, CourseEntry, parse_bound
 from gpukernel.pool.direct import matching_in_mode
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.line import claim_on

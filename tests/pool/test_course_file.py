@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpukernel.pool.course import Course
-from gpukernel.pool.course_file import BOUNDS, courses_schema, parse_bound, read_courses, write_courses
+from gpukernel.pool.course_entries import BOUNDS, courses_schema, parse_bound
+from gpukernel.pool.course_file import read_courses, write_courses
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import Bounds, Subject
 from gpukernel.pool.rules import Rules
