@@ -40,6 +40,7 @@ c.Spawner.http_timeout = 120
 c.Spawner.start_timeout = 120
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
 c.JupyterHub.cleanup_servers = False
+c.JupyterHub.shutdown_on_logout = True
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.concurrent_spawn_limit = 0
 c.JupyterHub.active_server_limit = 0

@@ -105,6 +105,23 @@ def test_who_is_in_two_courses_is_charged_to_the_chosen_one_whatever_their_code_
     asyncio.run(stolen())
 
 
+def test_a_stolen_token_is_worth_nothing_after_signing_out(hub: Hub, hub_pool: Pool) -> None:
+    hub.start_server("anna")
+    token = environment(hub.pid("anna"))["GPUKERNEL_POOL_TOKEN"]
+
+    async def works() -> bool:
+        async with PoolClient(hub_pool.address, token) as thief:
+            try:
+                await thief.leases()
+            except PoolError as error:
+                return "does not know this token" not in str(error)
+            return True
+
+    assert asyncio.run(works())
+    hub.browse("anna").get(f"{hub.url}/hub/logout").raise_for_status()
+    eventually(lambda: not asyncio.run(works()))
+
+
 def test_a_named_server_is_one_of_its_own(hub: Hub, hub_pool: Pool) -> None:
     hub.start_server("both", {"course": "phys"})
     hub.start_server("both", {"course": "ml101"}, name="second")
