@@ -199,6 +199,8 @@ class CoursesFile(_Strict):
     """From when GPU-hours per term count."""
     pool: Limits | None = None
     """What everybody together may hold."""
+    without_course: Limits | None = None
+    """What requests that name no course may hold together; leases: 0 refuses them."""
     people: dict[_Person, Limits] = {}
     """What a person may hold in all courses together, by name; "*": each who is not named."""
     courses: dict[_CourseName, CourseEntry] = {}

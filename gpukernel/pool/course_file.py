@@ -162,6 +162,7 @@ def _rules(file: CoursesFile) -> Rules:
             quotas[subject] = bounds
 
     add(Subject("pool"), file.pool)
+    add(Subject("course"), file.without_course)
     for person, limits in file.people.items():
         add(Subject("person", person=person), limits)
     courses = {}
@@ -198,6 +199,8 @@ def write_courses(rules: Rules) -> str:
         content["timezone"] = rules.timezone
     if pool := limits(Subject("pool")):
         content["pool"] = pool
+    if outside := limits(Subject("course")):
+        content["without_course"] = outside
     people = {s.person: limits(s) for s in rules.quotas if s.kind == "person"}
     if people:
         content["people"] = dict(sorted(people.items()))

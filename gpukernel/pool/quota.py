@@ -106,7 +106,7 @@ class Subject:
 
     @classmethod
     def parse(cls, text: str) -> Subject:
-        """``pool``, ``course:ml101``, ``student:ml101``, ``instructor:ml101``, ``person:anna`` or ``person:*``.
+        """``pool``, ``without_course``, ``course:ml101``, ``student:ml101``, ``instructor:ml101``, ``person:anna`` or ``person:*``.
 
         Raises
         ------
@@ -116,15 +116,19 @@ class Subject:
         kind, colon, name = text.partition(":")
         if text == "pool":
             return cls("pool")
+        if text == "without_course":
+            return cls("course")
         if colon and name and kind in ("course", "student", "instructor"):
             return cls(kind, course=name)
         if colon and name and kind == "person":
             return cls(kind, person=name)
         raise ValueError(
-            f"“{text[:60]}” has no quota; write pool, course:NAME, student:COURSE, instructor:COURSE or person:NAME."
+            f"“{text[:60]}” has no quota; write pool, without_course, course:NAME, student:COURSE, instructor:COURSE or person:NAME."
         )
 
     def __str__(self) -> str:
+        if self.kind == "course" and not self.course:
+            return "without_course"
         return self.kind if self.kind == "pool" else f"{self.kind}:{self.course or self.person}"
 
 
@@ -174,7 +178,7 @@ def _who(standing: Standing) -> str:
     if account.kind == "pool":
         return "The pool"
     if account.kind == "course":
-        return f"Course {account.course}"
+        return f"Course {account.course}" if account.course else "What names no course"
     if account.kind == "member":
         article = "an" if standing.role == "instructor" else "a"
         return f"{account.person}, as {article} {standing.role or 'member'} of {account.course},"

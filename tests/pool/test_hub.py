@@ -252,3 +252,22 @@ def test_prospects_are_told_before_the_choice_and_take_nothing(tmp_path: Path) -
                     await eve.estimate("ml101", sizes, person="anna")
 
     run(work)
+
+
+def test_requests_without_a_course_can_be_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with hub(tmp_path) as (_, admin, _):
+            await admin.set_groups("anna", ["ml101"])
+            free = await admin.acquire_now("k", QUARTER, Holder("anna"))
+            await admin.import_courses(COURSES + "without_course: {leases: 0}\n")
+            assert "without_course" in await admin.export_courses()
+            with pytest.raises(
+                Refused, match="What names no course may hold no slices: the quota is 0 leases"
+            ):
+                await admin.acquire_now("k2", QUARTER, Holder("anna"))
+            assert (await admin.renew(free.id)).state == "live"  # nobody loses what they hold
+            await admin.acquire_now("k3", QUARTER, Holder("anna", course="ml101"))
+            await admin.set_quota("without_course", {"leases": "none"})
+            await admin.acquire_now("k4", QUARTER, Holder("anna"))
+
+    run(work)
