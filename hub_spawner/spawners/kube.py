@@ -85,9 +85,7 @@ class GPUKubeSpawner(GPUSpawnerMixin, KubeSpawner):  # type: ignore[misc]
         profile = options.get("profile")
         if not isinstance(profile, str) or not profile.startswith(_SLUG):
             return Chosen(course=str(options.get("course") or ""))
-        return Chosen(
-            profile.removeprefix(_SLUG), str(options.get(f"profile-option-{profile}--{_OPTION}") or "")
-        )
+        return Chosen(profile.removeprefix(_SLUG), str(options.get(_OPTION) or ""))
 
     def _may_go_without(self) -> bool:
         profile = (self.user_options or {}).get("profile")
@@ -100,7 +98,7 @@ class GPUKubeSpawner(GPUSpawnerMixin, KubeSpawner):  # type: ignore[misc]
         profile = f"{_SLUG}{chosen.course}"
         kept = {"profile": profile}
         if chosen.environment:
-            kept[f"profile-option-{profile}--{_OPTION}"] = chosen.environment
+            kept[_OPTION] = chosen.environment
         return kept
 
     def _use_environment(self, name: str) -> None:
