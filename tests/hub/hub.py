@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -37,6 +38,7 @@ c.Spawner.default_url = "/lab"
 c.Spawner.args = ["--allow-root", "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
 c.Spawner.environment = {environment!r}
 c.Spawner.http_timeout = 120
+c.Spawner.poll_interval = 5
 c.Spawner.start_timeout = 120
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
 c.JupyterHub.cleanup_servers = False
@@ -170,8 +172,11 @@ class Hub:
 
     def stop_all_servers(self) -> None:
         """And return when the Hub runs none."""
-        for person, name in self.running():
-            self.ask("DELETE", f"/users/{person}/servers/{name}" if name else f"/users/{person}/server")
+        paths = [
+            f"/users/{one}/servers/{name}" if name else f"/users/{one}/server" for one, name in self.running()
+        ]
+        with ThreadPoolExecutor(16) as several:
+            list(several.map(lambda path: self.ask("DELETE", path), paths))
         end = time.monotonic() + 60
         while self.running() and time.monotonic() < end:
             time.sleep(0.2)
