@@ -19,14 +19,13 @@ from gpukernel.pool.changing import change_rules, quota_change
 from gpukernel.pool.connection import Connection
 from gpukernel.pool.course_entries import BOUNDS
 from gpukernel.pool.course_file import read_courses, write_courses
-from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.history import Held, held_between
 from gpukernel.pool.identity import Caller, Identity, Token, create_token, list_tokens, revoke_token
 from gpukernel.pool.model import Holder
 from gpukernel.pool.quota import MILLION, Account, Bounds, Standing
 from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import audit
-from gpukernel.pool.service import known_caller
+from gpukernel.pool.service import known_caller, or_refuse
 from gpukernel.pool.store import Store
 
 __all__ = ["AdministrationService", "may_share_out"]
@@ -60,12 +59,6 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
             )
         return caller
 
-    async def _or_refuse(self, context: Any, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except Refused as refusal:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
-
     def _change(self, who: str, change: Callable[[Rules], Rules], *, check: bool = False) -> Any:
         """Rules that are changed at once, for those who wait too."""
 
@@ -90,7 +83,7 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
 
         if not may_share_out(caller, self._store.rules(), request.subject):
             await self._caller(context)
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def ImportCourses(self, request: Any, context: Any) -> Any:
         caller = await self._caller(context)
@@ -106,7 +99,7 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
                     note(db, time.time(), caller.name, "import", imported)
             return changes
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     def _last_import(self) -> str:
         query = (
@@ -137,7 +130,7 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
                 token=_token_to(token), secret=secret, address=public.address, authority=public.authority
             )
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def ListTokens(self, request: Any, context: Any) -> Any:
         await self._caller(context)
@@ -150,7 +143,7 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
             token = revoke_token(self._store, request.id, caller.name, time.time())
             return pb.RevokeTokenReply(token=_token_to(token))
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def Report(self, request: Any, context: Any) -> AsyncIterator[Any]:
         caller, rules = await self._caller(context, administers=False), self._store.rules()
@@ -179,7 +172,7 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
                 leases=self._broker.drain(request.server, caller.name, request.deadline_seconds)
             )
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def ShowAudit(self, request: Any, context: Any) -> Any:
         await self._caller(context)

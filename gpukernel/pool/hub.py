@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -18,13 +17,13 @@ import gpukernel.pool.proto.hub_pb2 as pb
 import gpukernel.pool.proto.hub_pb2_grpc as rpc
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.course import Course
-from gpukernel.pool.errors import Refused, in_details
+from gpukernel.pool.errors import Refused
 from gpukernel.pool.estimates import chances
 from gpukernel.pool.identity import Caller, Identity, token_hash
 from gpukernel.pool.model import SliceRequest
 from gpukernel.pool.rules import note, write_groups
 from gpukernel.pool.schema import tokens
-from gpukernel.pool.service import known_caller
+from gpukernel.pool.service import known_caller, or_refuse
 from gpukernel.pool.store import Store
 
 __all__ = ["HubService"]
@@ -49,12 +48,6 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
                 grpc.StatusCode.PERMISSION_DENIED, f"Only a JupyterHub may do that, not {caller.name}."
             )
         return caller
-
-    async def _or_refuse(self, context: Any, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except Refused as refusal:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
 
     async def ListCourses(self, request: Any, context: Any) -> Any:
         caller, rules = await self._caller(context, for_others=False), self._broker.rules()
@@ -90,7 +83,7 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
                 ]
             )
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def SetGroups(self, request: Any, context: Any) -> Any:
         await self._caller(context)
@@ -107,7 +100,7 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
                 self._broker.rules_changed()
             return pb.SetGroupsReply()
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def OpenServer(self, request: Any, context: Any) -> Any:
         caller = await self._caller(context)
@@ -134,7 +127,7 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
                 db.execute(tokens.insert().values(**values))
             return pb.OpenServerReply(token=text)
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def CloseServer(self, request: Any, context: Any) -> Any:
         caller = await self._caller(context)
@@ -146,7 +139,7 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
                 leases=self._close(request.person, request.server, reason, caller.name)
             )
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     def _close(self, person: str, server: str, reason: str, who: str) -> int:
         """Take the server's token first, so that nothing is acquired with it afterwards."""

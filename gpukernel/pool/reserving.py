@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +13,12 @@ import gpukernel.pool.proto.reservations_pb2_grpc as rpc
 from gpukernel.pool import schema
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.changing import change_rules
-from gpukernel.pool.errors import Refused, in_details
-from gpukernel.pool.identity import Caller, Identity
+from gpukernel.pool.errors import Refused
+from gpukernel.pool.identity import Identity
 from gpukernel.pool.quota import Bounds, Subject
 from gpukernel.pool.reservations import MOST_OF_A_COURSE, Reservation, check_reservation, conflict, windows
 from gpukernel.pool.rules import Rules
-from gpukernel.pool.service import known_caller
+from gpukernel.pool.service import known_caller, known_teacher, or_refuse
 from gpukernel.pool.store import Store
 
 __all__ = ["ReservationsService"]
@@ -33,21 +32,6 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
         self._store = store
         self._identity = identity
 
-    async def _teacher(self, context: Any, course: str) -> Caller:
-        caller = await known_caller(self._identity, context)
-        if not (caller.administers or self._store.rules().instructs(caller.name, course)):
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"Only an instructor of course {course[:60]} or the pool's administrator may do that, not {caller.name}.",
-            )
-        return caller
-
-    async def _or_refuse(self, context: Any, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except Refused as refusal:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
-
     async def ListReservations(self, request: Any, context: Any) -> Any:
         await known_caller(self._identity, context)
         rules = self._store.rules()
@@ -60,7 +44,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
 
     async def AddReservation(self, request: Any, context: Any) -> Any:
         asked = request.reservation
-        caller = await self._teacher(context, asked.course)
+        caller = await known_teacher(self._identity, context, self._store.rules(), asked.course)
 
         def work() -> Any:
             new = Reservation(
@@ -95,7 +79,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
             made = next((one for one in rules.reservations if one == new), new)
             return pb.AddReservationReply(reservation=self._message(made, rules))
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     def _allow(self, new: Reservation, rules: Rules) -> None:
         """What an instructor may reserve; an administrator knows why there is more than that."""
@@ -125,7 +109,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
                 grpc.StatusCode.INVALID_ARGUMENT, f"There is no reservation {request.id[:40]}."
             )
         assert found is not None
-        caller = await self._teacher(context, found.course)
+        caller = await known_teacher(self._identity, context, self._store.rules(), found.course)
 
         def work() -> Any:
             def change(before: Rules) -> Rules:
@@ -136,7 +120,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
             change_rules(self._broker, self._store, caller.name, change)
             return pb.RemoveReservationReply(reservation=message)
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     def _message(self, one: Reservation, rules: Rules) -> Any:
         message = pb.Reservation(

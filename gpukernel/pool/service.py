@@ -19,11 +19,12 @@ from gpukernel.logs import fields
 from gpukernel.pool import messages
 from gpukernel.pool.address import MADE_BY, ON_BEHALF
 from gpukernel.pool.broker import Broker
-from gpukernel.pool.errors import Refused
+from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.model import Lease
+from gpukernel.pool.rules import Rules
 
-__all__ = ["AgentsService", "PoolService", "known_caller"]
+__all__ = ["AgentsService", "PoolService", "known_caller", "known_teacher", "or_refuse"]
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,25 @@ async def known_caller(identity: Identity, context: Any) -> Caller:
         name = by.decode(errors="replace")[:256]
         return replace(caller, name=f"{name} through {caller.name}")
     return caller
+
+
+async def known_teacher(identity: Identity, context: Any, rules: Rules, course: str) -> Caller:
+    """Who is asking, where they instruct `course` or administer the pool; others' calls end here."""
+    caller = await known_caller(identity, context)
+    if not (caller.administers or rules.instructs(caller.name, course)):
+        await context.abort(
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"Only an instructor of course {course[:60]} or the pool's administrator may do that, not {caller.name}.",
+        )
+    return caller
+
+
+async def or_refuse(context: Any, work: Callable[[], Any]) -> Any:
+    """What `work` returns; a refusal ends the call with its sentence, as long as a call's status can be."""
+    try:
+        return work()
+    except Refused as refusal:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
 
 
 class PoolService(rpc.PoolServicer):  # type: ignore[misc]

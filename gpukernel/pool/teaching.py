@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -18,12 +17,12 @@ import gpukernel.pool.proto.teaching_pb2_grpc as rpc
 from gpukernel.pool.administration import may_share_out
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.changing import change_rules, course_change, effects_of, quota_change
-from gpukernel.pool.errors import Refused, in_details
+from gpukernel.pool.errors import Refused
 from gpukernel.pool.history import use_by_day
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.reordering import move_request
 from gpukernel.pool.rules import note
-from gpukernel.pool.service import known_caller
+from gpukernel.pool.service import known_caller, known_teacher, or_refuse
 from gpukernel.pool.store import Store
 
 __all__ = ["LONGEST_MESSAGE", "TeachingService"]
@@ -42,21 +41,6 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
 
     def _teaches(self, caller: Caller, course: str) -> bool:
         return caller.administers or self._store.rules().instructs(caller.name, course)
-
-    async def _teacher(self, context: Any, course: str) -> Caller:
-        caller = await known_caller(self._identity, context)
-        if not self._teaches(caller, course):
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"Only an instructor of course {course[:60]} may do that, not {caller.name}.",
-            )
-        return caller
-
-    async def _or_refuse(self, context: Any, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except Refused as refusal:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
 
     async def SetQuota(self, request: Any, context: Any) -> Any:
         caller = await known_caller(self._identity, context)
@@ -89,10 +73,10 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
                 ],
             )
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def SetCourse(self, request: Any, context: Any) -> Any:
-        caller = await self._teacher(context, request.course)
+        caller = await known_teacher(self._identity, context, self._store.rules(), request.course)
 
         def work() -> Any:
             try:
@@ -105,7 +89,7 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
             lines, _, _ = change_rules(self._broker, self._store, caller.name, change, check=request.check)
             return pb.CourseChanged(lines=lines)
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def SendMessage(self, request: Any, context: Any) -> Any:
         caller = await known_caller(self._identity, context)
@@ -132,7 +116,7 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
                 note(db, self._broker.now(), caller.name, "message", subject, "", text)
             return pb.MessageSent(notice=said)
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def MoveRequest(self, request: Any, context: Any) -> Any:
         caller = await known_caller(self._identity, context)
@@ -153,10 +137,10 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
             self._broker.rules_changed()
             return pb.RequestMoved(moved=moved)
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
 
     async def CourseUse(self, request: Any, context: Any) -> Any:
-        await self._teacher(context, request.course)
+        await known_teacher(self._identity, context, self._store.rules(), request.course)
         end = request.end or self._broker.now()
         begin = request.begin
 
@@ -178,4 +162,4 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
             ]
             return pb.CourseUseReply(days=days)
 
-        return await self._or_refuse(context, work)
+        return await or_refuse(context, work)
