@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Pool, eventually
+from tests.conftest import Pool, eventually, free_port
 
 
 def test_run_passes_the_exit_status_on_and_releases(shared_pool: Pool) -> None:
@@ -137,13 +137,6 @@ class Service:
     def stop(self) -> None:
         self.process.terminate()
         self.process.communicate(timeout=30)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_pool_and_agents_apart_over_tcp_with_tokens(tmp_path: Path) -> None:

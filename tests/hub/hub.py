@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import requests
+
+from tests.conftest import free_port
 
 ADMIN, PASSWORD = "admin", "a password for tests"
 ADMIN_PASSWORD = "another password and a longer one for the administrator"
@@ -59,12 +60,6 @@ c.JupyterHub.load_groups = {groups!r}
 from hub_spawner import configure
 configure(c, **{options!r})
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Hub:

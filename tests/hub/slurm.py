@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.conftest import free_port
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel")
 _CONF = """
 ClusterName=gpukernel
@@ -75,7 +77,7 @@ class Cluster:
         key = self.home / "munge" / "key"
         key.touch(mode=0o400)
         key.write_bytes(secrets.token_bytes(128))
-        ports = [_free_port(), _free_port()]
+        ports = [free_port(), free_port()]
         conf = _CONF.format(
             home=self.home,
             host=self.host,
@@ -142,9 +144,3 @@ class Cluster:
                 self.__exit__(None, None, None)
                 raise RuntimeError(f"Slurm did not start:\n{said}")
             time.sleep(0.2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -24,6 +24,7 @@ from gpukernel.pool.identity import Caller
 from gpukernel.pool.model import Holder, Lease, SliceRequest
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.server import RunningPool, serve
+from tests.conftest import free_port
 from tests.pool.world import Agent
 
 HALF = SliceRequest(share=0.5)
@@ -38,11 +39,6 @@ def state() -> Iterator[Path]:
     folder.chmod(0o711)
     yield folder / "state"
     shutil.rmtree(folder)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextlib.asynccontextmanager

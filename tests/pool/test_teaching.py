@@ -21,7 +21,7 @@ from gpukernel.pool.quota import Bounds, period_start
 from gpukernel.pool.reordering import move_request
 from gpukernel.pool.rules import Course
 from gpukernel.pool.server import RunningPool, serve
-from tests.pool.test_identity import free_port
+from tests.conftest import free_port
 from tests.pool.world import START, Agent, World, story
 
 COURSES = """
