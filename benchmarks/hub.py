@@ -10,6 +10,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def _measure() -> list[Table]:
         with Hub(home, environment_of(pool.state, home), options, extra=extra) as hub:
             crowd = Crowd(hub, address, students, "gpu-v100-0.02", WITHIN, HOLD)
             crowd.run()
+            for reason, times in Counter(crowd.lost()).items():
+                print(f"{times} leases ended early: {reason}", file=sys.stderr)
             return [_table(crowd)]
 
 

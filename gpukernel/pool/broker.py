@@ -26,7 +26,7 @@ from typing import Protocol
 from gpukernel.logs import fields, of_lease
 from gpukernel.pool import resizing
 from gpukernel.pool.database import steady_clock
-from gpukernel.pool.direct import check_mode, matching_in_mode
+from gpukernel.pool.direct import Places, check_mode, matching_in_mode
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.line import Entry, Granted, Line, reason_for_no_room
 from gpukernel.pool.model import Device, Holder, Lease, Queued, Slice, SliceRequest, Usage, Waiting
@@ -85,6 +85,8 @@ class Broker:
         self._starting: dict[str, _Waiter] = {}
         self._resizing: dict[str, set[asyncio.Event]] = {}
         self._capping: set[tuple[str, str, int]] = set()  # caps that an attached agent was told to set
+        # What the sentences for all who wait are made of, read once after each change.
+        self._kinds: tuple[list[DeviceClass], Places] | None = None
         # By servers, where only some come into question, and kinds.
         self._free: dict[tuple[tuple[str, ...] | None, tuple[DeviceClass, ...]], int] = {}
         self._line = Line(store, self.id)
@@ -196,8 +198,10 @@ class Broker:
         if quota:
             reason = f"{quota} Waiting: {len(self._line)}; position {position} in the queue."
         else:
-            places = self._store.places()
-            kinds = matching_in_mode(request, self._store.classes(), places)
+            if self._kinds is None:
+                self._kinds = self._store.classes(), self._store.places()
+            places = self._kinds[1]
+            kinds = matching_in_mode(request, self._kinds[0], places)
             place = places.of(request)
             kept = self._line.reserved(key)
             what = place.servers if place else None, tuple(kinds)
@@ -210,7 +214,7 @@ class Broker:
         )
 
     def _tell_all(self) -> None:
-        self._free = {}
+        self._free, self._kinds = {}, None
         for waiter in self._waiters.values():
             waiter.changed.set()
 
@@ -482,6 +486,7 @@ class Broker:
             del self._agents[server]
             self._store.server_away(server, self.id, self._clock())
             log.warning("away: its agent does not speak to this pool any more", extra=fields(server=server))
+            self._tell_all()
 
     def worker_ready(self, server: str, lease_id: str, index: int, endpoints: tuple[str, ...]) -> None:
         """A worker listens."""
