@@ -44,6 +44,8 @@ SERVER_GRACE = 30.0
 POOL_GRACE = 15.0
 RESIZE_SECONDS = 8.0
 TURNS_OF_A_CALL = 12
+A_FEW = 8
+"""So many who wait are told their places within one turn of the loop."""
 NOTICE = 300.0
 """How long before its end a holder is told that a lease will be ended, in seconds; at most a fifth of the whole time."""
 
@@ -83,6 +85,8 @@ class Broker:
         self._ordered: set[tuple[str, str]] = set()  # workers that an attached agent was told to start
         self._waiters: dict[str, _Waiter] = {}
         self._starting: dict[str, _Waiter] = {}
+        self._untold: dict[str, None] = {}  # of a crowd that waits: those whose place may have changed
+        self._crier: asyncio.Task[None] | None = None
         self._resizing: dict[str, set[asyncio.Event]] = {}
         self._capping: set[tuple[str, str, int]] = set()  # caps that an attached agent was told to set
         # What the sentences for all who wait are made of, read once after each change.
@@ -215,8 +219,28 @@ class Broker:
 
     def _tell_all(self) -> None:
         self._free, self._kinds = {}, None
-        for waiter in self._waiters.values():
-            waiter.changed.set()
+        if len(self._waiters) <= A_FEW:
+            for waiter in self._waiters.values():
+                waiter.changed.set()
+        else:
+            self._untold = dict.fromkeys(self._waiters)
+            if self._crier is None or self._crier.done():
+                self._crier = asyncio.get_running_loop().create_task(self._tell_crowd())
+
+    async def _tell_crowd(self) -> None:
+        """Tell a crowd its places, a few at a time, in a quarter of the time at most.
+
+        gRPC takes in one new call for each turn of the loop.  If a turn told hundreds their places, renewals would come in too late.
+        """
+        clock = asyncio.get_running_loop().time
+        while self._untold:
+            begin = clock()
+            for key in list(self._untold)[:A_FEW]:
+                del self._untold[key]
+                if waiter := self._waiters.get(key):
+                    waiter.changed.set()
+            await asyncio.sleep(0)  # they are told in this turn
+            await asyncio.sleep(3 * (clock() - begin))
 
     def pump(self, newcomer: Entry | None = None) -> None:
         """Grant what can be granted, in the order of the queue."""
