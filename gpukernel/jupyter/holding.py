@@ -6,7 +6,7 @@ Guarantees
 * A kernel in direct mode keeps its slice for as long as it lives: what it runs on is decided when it starts.
 * The lease file says at every moment what the shim needs to know: that there is a slice, or whom to ask for one and why not.
 * A pool that goes away keeps nobody from waiting: the place is asked for again, under the same key, when it is back.
-* A lease that is held is renewed four times within its time to live; where it ends, the holding has its reason.
+* A lease lives for as long as this process does (`gpukernel.pool.keeping`); where it ends, the holding has its reason.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpukernel.jupyter.keeper import LeaseKeeper
+    from gpukernel.pool.client import PoolClient
+    from gpukernel.pool.keeping import Keeping
     from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
 
 __all__ = ["Holding", "SliceUnavailable"]
@@ -62,6 +64,7 @@ class Holding:
         self.state = "none"
         self.sentence = ""
         self.lease: Lease | None = None
+        self._keeping: Keeping | None = None
         self.driver: Path | None = None
         self.queued: Queued | None = None
         self.since = 0.0
@@ -70,7 +73,6 @@ class Holding:
         self._giving_back = asyncio.Lock()
         self._changed = asyncio.Event()
         self._queueing: asyncio.Task[None] | None = None
-        self._renewing: asyncio.Task[None] | None = None
         self._interrupting: asyncio.Task[None] | None = None
 
     # --- asking and giving back ---
@@ -207,8 +209,8 @@ class Holding:
             raise SliceUnavailable(str(error)) from None
         if self.lease is None or self.lease.id != lease.id:
             raise SliceUnavailable("The slice was given back meanwhile.")
-        self.request = request
-        self._hold(self._with_secret(changed))
+        self.request, self.lease = request, self._with_secret(changed)
+        self._turn("live", "")
 
     async def interrupt(self) -> None:
         """The person interrupted the cell: a CUDA call that waits leaves the queue; GPU work that does not end by itself ends."""
@@ -318,7 +320,7 @@ class Holding:
                         return
                     if isinstance(event, Lease):
                         self._queueing = None
-                        self._hold(event)
+                        self._hold(client, event)
                         return
                     self.queued = event
                     self._tell()
@@ -341,15 +343,20 @@ class Holding:
             self._queueing = None
             return self._turn("ended", sentence)
 
-    def _hold(self, lease: Lease) -> None:
+    def _hold(self, client: PoolClient, lease: Lease) -> None:
         from dataclasses import replace
 
         if self.request is not None and self.request.mode == "auto":  # a process is in one mode
             self.request = replace(self.request, mode=lease.mode)
         self.lease, self.queued = lease, None
         self._turn("live", "")
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew(max(lease.ttl_seconds / 4, 0.05)))
+
+        def over(reason: str) -> None:
+            if self.lease is not None and self.lease.id == lease.id:
+                self._over(reason)
+
+        self._keeping = client.keeping
+        self._keeping.keep(lease.id, self._changed_at_pool, over)
 
     def _with_secret(self, lease: Lease) -> Lease:
         from dataclasses import replace
@@ -357,41 +364,20 @@ class Holding:
         assert self.lease is not None
         return replace(lease, secret=self.lease.secret)
 
-    async def _renew(self, every: float) -> None:
-        from gpukernel.pool.errors import LeaseEnded, PoolError, PoolUnreachable
-
-        pause = every
-        while self.lease is not None:
-            await asyncio.sleep(pause)
-            pause, lease = every, self.lease
-            try:
-                client = await self._keeper.client(self.address)
-                renewed = await client.renew(lease.id)
-            except LeaseEnded as error:
-                if self.lease is lease:
-                    self._renewing = None
-                    return self._over(str(error))
-                return
-            except PoolUnreachable:
-                pause = min(AGAIN_SECONDS, every)  # the pool may come back: its database remembers the lease
-                continue
-            except PoolError:
-                return
-            if self.lease is not None and self.lease.id == renewed.id:
-                noticed = getattr(renewed, "notice", "") != getattr(self.lease, "notice", "")
-                self.lease = self._with_secret(renewed)
-                if noticed:
-                    self._tell()
+    def _changed_at_pool(self, lease: Lease) -> None:
+        """The pool tells that the lease is different: its size, its end, or what its holder should know."""
+        if self.lease is not None and self.lease.id == lease.id:
+            self.lease = self._with_secret(lease)
+            self._tell()
 
     def _over(self, reason: str) -> None:
         self._forget_lease()
         self._turn("ended", reason or "the lease is over")
 
     def _forget_lease(self) -> None:
-        self.lease = None
-        renewing, self._renewing = self._renewing, None
-        if renewing is not None and renewing is not asyncio.current_task():
-            renewing.cancel()
+        lease, self.lease = self.lease, None
+        if lease is not None and self._keeping is not None:
+            self._keeping.let_go(lease.id)
 
     def _stop_queueing(self) -> None:
         self.queued = None

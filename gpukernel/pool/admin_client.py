@@ -144,7 +144,7 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient):
             call = self._administration.Report(request, timeout=60, metadata=self._metadata)
             return [_plain(HeldPart, part) async for part in call]
         except grpc.aio.AioRpcError as error:
-            raise await self._explain(error) from None
+            raise await self.explain(error) from None
 
     async def drain(self, server: str, deadline_seconds: float = 0) -> int:
         """No new leases on a GPU server; returns how many it still has.  They end at the deadline, where there is one."""

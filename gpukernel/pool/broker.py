@@ -7,8 +7,9 @@ Guarantees
 * One living lease a key, so asking again is harmless; a request that is made again keeps its place.
 * A lease ends by release, by expiry, after its longest time, by idleness, by the death of a worker, or with its server; its
   memory is promised again only when its workers are dead.
-* Signs of life are the holder's `renew` and, reported by the agent, a program that is connected to the worker.  A kernel ends with its
-  server, its connection with the kernel, and nobody renews then: the slice is free after the lease's time to live.
+* Signs of life are a call of the holder's that stays open (`gpukernel.pool.held`), a `renew`, and, reported by the agent, a program that is
+  connected to the worker.  A kernel ends with its server, its connection with the kernel, and the slice is free after the lease's
+  time to live.
 * Several pools may share a database: each speaks for the agents that are attached to it, and looks every second (at once, where
   the database can call) for what the others have decided.
 """
@@ -28,6 +29,7 @@ from gpukernel.pool import resizing
 from gpukernel.pool.database import steady_clock
 from gpukernel.pool.direct import Places, check_mode, matching_in_mode
 from gpukernel.pool.errors import Refused
+from gpukernel.pool.held import Held
 from gpukernel.pool.line import Entry, Granted, Line, reason_for_no_room
 from gpukernel.pool.model import Device, Holder, Lease, Queued, Slice, SliceRequest, Usage, Waiting
 from gpukernel.pool.placement import MIB, DeviceClass, check_request
@@ -94,6 +96,7 @@ class Broker:
         # By servers, where only some come into question, and kinds.
         self._free: dict[tuple[tuple[str, ...] | None, tuple[DeviceClass, ...]], int] = {}
         self._line = Line(store, self.id)
+        self.held = Held(store)
         self.on_change: Callable[[], None] = lambda: None  # tells the other pools on this database
         now = self._clock()
         # A restart is no reason to lose a lease: everyone gets their time again.
@@ -140,6 +143,9 @@ class Broker:
                             f"No slice could be started: {lease.end_reason if lease else 'it vanished'}.",
                         )
                     if lease.state == "live":
+                        self._store.renew(
+                            [lease.id], self._clock()
+                        )  # its time begins when its holder hears of it
                         delivered = True
                         yield lease
                         return
@@ -346,6 +352,7 @@ class Broker:
         if lease is not None:
             sizes = ", ".join(f"{piece.memory_bytes // MIB} MiB" for piece in lease.slices)
             log.info("resized to %s", sizes, extra=of_lease(lease))
+            self.held.changed(lease_id)
         return lease
 
     def _order_caps(self) -> None:
@@ -392,6 +399,7 @@ class Broker:
                 waiter.changed.set()
             for resizer in self._resizing.get(lease_id, ()):
                 resizer.set()
+            self.held.changed(lease_id)
             self.on_change()
         return self._store.lease(lease_id)
 
@@ -597,6 +605,7 @@ class Broker:
     def tick(self) -> None:
         """What only the clock brings: expiry, the longest time, idleness, and servers that stay away."""
         now = self._clock()
+        self.held.renew(now)
         if self._agents:
             self._store.servers_seen(self.id, now)
         if self._store.shared:
@@ -615,6 +624,7 @@ class Broker:
         self._keep_reserved(now)
         self.look()
         self.pump()
+        self.held.look()
 
     def _keep_reserved(self, now: float) -> None:
         """Reservations have their room.  Who borrowed what one that preempts needs is told before, and has to leave when its window

@@ -21,6 +21,7 @@ from gpukernel.pool import messages
 from gpukernel.pool.address import MADE_BY, ON_BEHALF, resolve_address
 from gpukernel.pool.connection import connection_to
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
+from gpukernel.pool.keeping import Keeping
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 
 __all__ = ["PoolClient", "resolve_address"]
@@ -48,6 +49,8 @@ class PoolClient:
     ----------
     patience
         How long a call may take, in seconds; acquiring has no end.
+    keeping
+        The leases that live for as long as this client does.
     """
 
     def __init__(
@@ -77,11 +80,13 @@ class PoolClient:
     async def __aenter__(self) -> Self:
         self._channel = self.connection.channel()
         self._pool: Any = rpc.PoolStub(self._channel)  # type: ignore[no-untyped-call]
+        self.keeping = Keeping(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.keeping.close()
         await self._channel.close()
 
     def _translate(self, error: grpc.aio.AioRpcError) -> PoolError:
@@ -107,7 +112,7 @@ class PoolClient:
             return LeaseEnded(error.details() or "the lease is over")
         return PoolError(error.details() or f"The pool at {self.address} failed ({code.name}).")
 
-    async def _explain(self, error: grpc.aio.AioRpcError) -> PoolError:
+    async def explain(self, error: grpc.aio.AioRpcError) -> PoolError:
         """As `_translate`; where the connection failed it also looks whether TLS is the reason."""
         translated = self._translate(error)
         if isinstance(translated, PoolUnreachable) and (trouble := await self.connection.trouble()):
@@ -121,7 +126,7 @@ class PoolClient:
             ask = getattr(service or self._pool, method)
             return await ask(request, timeout=patience or self.patience, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
-            raise await self._explain(error) from None
+            raise await self.explain(error) from None
 
     async def acquire(
         self,
@@ -176,7 +181,7 @@ class PoolClient:
                 queued = event.queued
                 yield Queued(queued.position, queued.estimate_seconds, queued.reason, queued.quota)
         except grpc.aio.AioRpcError as error:
-            raise await self._explain(error) from None
+            raise await self.explain(error) from None
         finally:
             call.cancel()
 
@@ -188,6 +193,10 @@ class PoolClient:
             if isinstance(event, Lease):
                 return event
         raise PoolError(f"The pool at {self.address} ended the call without an answer.")
+
+    def hold(self) -> Any:
+        """The call of `gpukernel.pool.keeping.Keeping`."""
+        return self._pool.Hold(metadata=self._metadata)
 
     async def renew(self, lease_id: str) -> Lease:
         """A sign of life; raises `LeaseEnded`, with the reason, where the lease is over."""
@@ -240,27 +249,22 @@ class PoolClient:
     async def keep_alive(
         self, lease: Lease, ended: Callable[[str], None] | None = None
     ) -> AsyncIterator[asyncio.Task[None]]:
-        """Renew `lease` every quarter of its time to live for as long as the context lasts.
+        """`lease` lives for as long as the context lasts; the task ends when it is over, and `ended` is called with the reason."""
+        gone = asyncio.Event()
 
-        A pool that does not answer is asked again.  When the lease has ended, `ended` is called with the reason.
-        """
+        def over(reason: str) -> None:
+            gone.set()
+            if ended is not None:
+                ended(reason)
 
-        async def renew() -> None:
-            while True:
-                await asyncio.sleep(lease.ttl_seconds / 4)
-                try:
-                    await self.renew(lease.id)
-                except PoolUnreachable:
-                    continue
-                except PoolError as error:
-                    if ended is not None:
-                        ended(str(error))
-                    return
-
-        task = asyncio.create_task(renew())
+        self.keeping.keep(lease.id, lambda changed: None, over)
+        task = asyncio.create_task(_until(gone))
         try:
             yield task
         finally:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            self.keeping.let_go(lease.id)
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()

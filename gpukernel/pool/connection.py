@@ -34,7 +34,7 @@ __all__ = ["Connection", "connection_to", "read_connection_file", "write_connect
 
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_reconnect_backoff_ms", 2_000),

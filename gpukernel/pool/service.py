@@ -28,6 +28,9 @@ __all__ = ["AgentsService", "PoolService", "known_caller", "known_teacher", "or_
 
 log = logging.getLogger(__name__)
 
+CALLER_SECONDS = 5.0
+"""So often a call that stays open is asked again who makes it."""
+
 
 async def known_caller(identity: Identity, context: Any) -> Caller:
     """Who is asking; a stranger's call ends here."""
@@ -143,6 +146,40 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
                 caller.name, action, f"{course}: {lease.holder.person}", f"lease {lease.id}", what
             )
 
+    async def Hold(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        held: set[str] = set()
+        events: asyncio.Queue[Any] = (
+            asyncio.Queue()
+        )  # requests, ids of leases that are different, None at the end
+        reading = asyncio.create_task(_read_into(events, requests))
+        try:
+            while True:
+                caller = await self._caller(context)  # a token that was revoked holds nothing any more
+                event = None
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CALLER_SECONDS if held else None):
+                        if (event := await events.get()) is None:
+                            return
+                if isinstance(event, pb.HoldRequest):
+                    for lease_id in held.intersection(event.let_go):
+                        held.discard(lease_id)
+                        self._broker.held.let_go(lease_id, events.put_nowait)
+                    for lease_id in set(event.hold) - held:
+                        if (lease := self._broker.lease(lease_id)) is not None and caller.may_use(lease):
+                            held.add(lease_id)
+                            self._broker.held.hold(lease, events.put_nowait, self._broker.now())
+                        events.put_nowait(lease_id)
+                elif event is not None:
+                    lease = self._broker.lease(event) if event in held else None
+                    if lease is None or lease.state in ("ending", "ended"):
+                        held.discard(event)
+                        self._broker.held.let_go(event, events.put_nowait)
+                    yield pb.HoldReply(lease=messages.lease_to(lease) if lease else _unknown(event))
+        finally:
+            reading.cancel()
+            for lease_id in held:
+                self._broker.held.let_go(lease_id, events.put_nowait)
+
     async def Renew(self, request: Any, context: Any) -> Any:
         await self._lease(request.lease_id, context)
         return pb.RenewReply(lease=self._message(self._broker.renew(request.lease_id)))
@@ -193,6 +230,19 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
             if caller.may_see(waiting.holder, rules)
         ]
         return pb.ListLeasesReply(leases=leases, waiting=waiting)
+
+
+async def _read_into(events: asyncio.Queue[Any], requests: AsyncIterator[Any]) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        async for request in requests:
+            events.put_nowait(request)
+    events.put_nowait(None)
+
+
+def _unknown(lease_id: str) -> Any:
+    """The answer for a lease that is not the caller's, or that nobody knows."""
+    reason = f"The pool knows no lease {lease_id[:40]} of yours."
+    return pb.Lease(id=lease_id[:256], state="ended", end_reason=reason)
 
 
 class _Stream:

@@ -92,6 +92,10 @@ _OF_KEYS = sa.select(leases.c.key, leases.c.id, leases.c.state).where(
 )
 
 
+Look = tuple[str, str, str, float | None, int]
+"""Of a lease: its state, its notice, what somebody has to say, its end, and the bytes of its slices."""
+
+
 class Conflict(Exception):
     """The database refused a grant: the memory, the quota or the key was taken in between."""
 
@@ -559,6 +563,19 @@ class Store:
         """The same for every lease, when a pool starts."""
         with self.engine.begin() as db:
             db.execute(leases.update().where(_LIVING).values(expires=now + leases.c.ttl_seconds))
+
+    def looks(self, lease_ids: Iterable[str]) -> dict[str, Look]:
+        """What holders of these leases are told of when it changes."""
+        size = sa.func.sum(slices.c.memory_bytes).label("size")
+        seen = (leases.c.state, leases.c.notice, leases.c.message, leases.c.until)
+        query = (
+            sa.select(leases.c.id, *seen, size)
+            .join(slices, slices.c.lease_id == leases.c.id)
+            .where(leases.c.id.in_(list(lease_ids)))
+            .group_by(leases.c.id, *seen)
+        )
+        with self.reader.connect() as db:
+            return {row.id: tuple(row)[1:] for row in db.execute(query)}
 
     def notify(self, lease_id: str, notice: str, only_over: str = "") -> None:
         """What the holder is to know, with the next renewal; `only_over` leaves notices that begin differently."""
