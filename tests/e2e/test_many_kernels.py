@@ -15,9 +15,6 @@ from gpukernel.jupyter import kernelspecs
 from tests.conftest import Pool
 
 SIXTY, ROOM = 60, 50
-WAVE = 12
-"""How many kernels start at the same moment.  Sixty Pythons that all begin on two cores leave none of them, nor the pool, half a second of
-processor in ten, and the test would be one of patience; that sixty ask is the same either way."""
 LOOK = "from cuda.bindings import driver as d\nprint(d.cuInit(0)[0].name, d.cuDeviceTotalMem(0)[1] >> 20)"
 
 
@@ -73,8 +70,7 @@ class One:
 async def _sixty(pool: Pool) -> None:
     kernels = [One() for _ in range(SIXTY)]
     try:
-        for wave in range(0, SIXTY, WAVE):
-            await asyncio.gather(*(one.start() for one in kernels[wave : wave + WAVE]))
+        await asyncio.gather(*(one.start() for one in kernels))
         async with asyncio.timeout(300):
             while True:
                 leases, waiting = await asyncio.to_thread(pool.leases)

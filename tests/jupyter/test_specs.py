@@ -181,6 +181,36 @@ def test_any_language_runs_on_a_slice(own_pool: Pool, home: Path, monkeypatch: p
         kernel.shutdown_kernel(now=True)
 
 
+@pytest.mark.skipif(
+    not Path("/usr/share/jupyter/kernels/ir").exists(), reason="no R kernel (r-cran-irkernel)"
+)
+def test_r_sees_the_gpu_of_its_slice(own_pool: Pool, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUKERNEL_STATE", str(own_pool.state))
+    kernel = KernelManager(
+        kernel_name="gpu-v100-0.02-ir", kernel_spec_manager=GPUKernelSpecManager(bases=["ir"])
+    )
+    kernel.start_kernel()
+    said: list[str] = []
+    try:
+        client = kernel.blocking_client()
+        client.start_channels()
+        client.wait_for_ready(60)
+        reply = client.execute_interactive(
+            'in_path <- function(name) Filter(file.exists, file.path(strsplit(Sys.getenv("LD_LIBRARY_PATH"), ":")[[1]], name))[1]\n'
+            'dyn.load(in_path("libcuda.so.1")); dyn.load(in_path("libnvidia-ml.so.1")); invisible(.C("nvmlInit_v2"))\n'
+            'cat(.C("cuDriverGetVersion", v = 0L)$v %/% 1000, .C("nvmlDeviceGetCount_v2", n = 0L)$n)',
+            timeout=60,
+            output_hook=lambda message: said.append(message["content"].get("text", "")),
+        )
+        assert reply["content"]["status"] == "ok", reply["content"]
+        client.stop_channels()
+    finally:
+        kernel.shutdown_kernel(now=True)
+    version, devices = "".join(said).split()
+    assert int(version) >= 12
+    assert devices == "1"
+
+
 def test_a_kernelspec_that_somebody_installed_keeps_its_settings(
     own_pool: Pool, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
