@@ -107,6 +107,29 @@ def test_a_culled_kernel_gives_its_slice_back(own_pool: Pool, tmp_path: Path) ->
         eventually(lambda: server.get("/api/kernels") == [])
 
 
+def test_an_idle_slice_goes_back_after_a_warning_and_its_kernel_lives_on_until_it_is_culled(
+    own_pool: Pool, tmp_path: Path
+) -> None:
+    own_pool.gpukernel("quota", "set", "pool", "idle=10s")
+    cull = ("cull_idle_timeout=5", "cull_interval=1", "cull_connected=False")
+    options = (f"--MappingKernelManager.{setting}" for setting in cull)
+    with Server(tmp_path, pool_environment(own_pool.state), *options) as server:
+        with server.kernel(server.session(KERNEL)["kernel"]["id"]) as channels:
+            request, said = channels.send(ALLOCATE), ""
+            while "The slice of this kernel is gone" not in said:
+                said += next((text for _, text in channels.outputs(request)), "")
+            warned, gone = (
+                said.index("This slice is idle and will be released at"),
+                said.index("it was idle for 10 s"),
+            )
+            assert warned < gone
+            assert own_pool.live() == []
+            assert channels.run("print(6 * 7)") == "42\n"
+            assert len(server.get("/api/kernels")) == 1
+        eventually(lambda: server.get("/api/kernels") == [], 60)
+        assert own_pool.promised() == 0
+
+
 def test_a_terminal_of_the_server_runs_programs_on_slices_of_their_own(
     server: Server, own_pool: Pool
 ) -> None:
