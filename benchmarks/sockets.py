@@ -1,7 +1,8 @@
 """What the machine's bare sockets cost: the baseline for everything that crosses one.
 
 Two processes, no protocol.  Ping-pong: 64 bytes there and back, seconds per round trip.  Stream: bytes per
-second, in writes of 1 MiB.  The median of several rounds.
+second, in writes of 1 MiB, again and again from and into the same buffer, which stays in the processor's cache.
+Copy: the same from one buffer of 256 MiB into another, as a copy to a device or from it has to be.  The median of several rounds.
 """
 
 from __future__ import annotations
@@ -28,41 +29,53 @@ def _pair(kind: str) -> tuple[socket.socket, socket.socket]:
 
 
 def _receive(sock: socket.socket, count: int, buffer: bytearray) -> None:
-    view = memoryview(buffer)
+    """`count` bytes, into `buffer` from its beginning, again and again where it is shorter."""
+    view, at = memoryview(buffer), 0
     while count:
-        count -= sock.recv_into(view[: min(count, len(buffer))])
+        got = sock.recv_into(view[at : at + min(count, len(BLOCK))])
+        count, at = count - got, (at + got) % len(buffer)
+
+
+def _send(sock: socket.socket, count: int, buffer: bytearray) -> None:
+    view = memoryview(buffer)
+    for begin in range(0, count, len(BLOCK)):
+        at = begin % len(buffer)
+        sock.sendall(view[at : at + len(BLOCK)])
 
 
 def measure(kind: str, rounds: int = 7, pings: int = 2000) -> dict[str, float]:
-    """Seconds per 64-byte round trip and bytes per second one way over a ``unix`` or ``tcp`` socket."""
+    """Seconds per 64-byte round trip, and bytes per second of a stream and of a copy, over a ``unix`` or ``tcp`` socket."""
     here, there = _pair(kind)
     child = os.fork()
     if child == 0:
         here.close()
-        buffer = bytearray(1 << 20)
-        for _ in range(rounds):
-            for _ in range(pings):
-                _receive(there, len(PING), buffer)
-                there.sendall(PING)
-        for _ in range(rounds):
-            _receive(there, STREAM_BYTES, buffer)
+        for _ in range(rounds * pings):
+            _receive(there, len(PING), bytearray(64))
             there.sendall(PING)
+        for size in (len(BLOCK), STREAM_BYTES):
+            buffer = bytearray(b"y" * size)
+            for _ in range(rounds):
+                _receive(there, STREAM_BYTES, buffer)
+                there.sendall(PING)
         os._exit(0)
     there.close()
-    buffer = bytearray(64)
-    trips, streams = [], []
+    answer = bytearray(64)
+    trips = []
     for _ in range(rounds):
         start = time.perf_counter()
         for _ in range(pings):
             here.sendall(PING)
-            _receive(here, len(PING), buffer)
+            _receive(here, len(PING), answer)
         trips.append((time.perf_counter() - start) / pings)
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(STREAM_BYTES // len(BLOCK)):
-            here.sendall(BLOCK)
-        _receive(here, len(PING), buffer)
-        streams.append(STREAM_BYTES / (time.perf_counter() - start))
+    speeds = []
+    for size in (len(BLOCK), STREAM_BYTES):
+        buffer, rates = bytearray(b"x" * size), []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            _send(here, STREAM_BYTES, buffer)
+            _receive(here, len(PING), answer)
+            rates.append(STREAM_BYTES / (time.perf_counter() - start))
+        speeds.append(statistics.median(rates))
     here.close()
     os.waitpid(child, 0)
-    return {"ping_pong": statistics.median(trips), "stream": statistics.median(streams)}
+    return {"ping_pong": statistics.median(trips), "stream": speeds[0], "copy": speeds[1]}
