@@ -108,6 +108,7 @@ def pool(
     metrics: str,
     certificate: Path | None,
     key: Path | None,
+    require_certificates: bool,
     state: Path | None,
     log_level: logs.Level,
     log_format: logs.Form,
@@ -117,16 +118,25 @@ def pool(
     directory = resolve_state(state)
 
     async def work() -> None:
-        options = {"everybody": everybody, "metrics": metrics, "certificate": certificate, "key": key}
-        async with serve(directory, listen, **options) as running:  # type: ignore[arg-type]
+        async with serve(
+            directory,
+            listen,
+            everybody=everybody,
+            metrics=metrics,
+            certificate=certificate,
+            key=key,
+            require_certificates=require_certificates,
+        ) as running:
             if running.warning:
                 complain(running.warning)
-            tokens = (
-                f" Tokens: {directory}/pool.token for JupyterHub, {directory}/agent.token for GPU servers; "
-                "for people: gpukernel token create."
-                if listen
-                else ""
-            )
+            tokens = ""
+            if require_certificates:
+                tokens = " Who comes over TCP shows a client certificate: gpukernel token create --file."
+            elif listen:
+                tokens = (
+                    f" Tokens: {directory}/pool.token for JupyterHub, {directory}/agent.token for GPU servers; "
+                    "for people: gpukernel token create."
+                )
             _say(f"The pool is ready at {running.address}.{tokens} Stop it with Ctrl-C.")
             await _until_told_to_stop()
 
@@ -151,7 +161,7 @@ def agent(
     directory = prepare_state(resolve_state(state))
     try:
         named = read_connection_file(token_file) if token_file else Connection("")
-        connection = connection_to(resolve_address(address, None if address else state), named.token or None)
+        connection = connection_to(resolve_address(address, None if address else state), named)
     except PoolError as error:
         raise Problem(str(error)) from None
 

@@ -19,7 +19,7 @@ import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
 from gpukernel.pool.address import MADE_BY, ON_BEHALF, resolve_address
-from gpukernel.pool.connection import connection_to
+from gpukernel.pool.connection import Connection, connection_to
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.keeping import Keeping
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
@@ -39,7 +39,7 @@ class PoolClient:
     address
         As `resolve_address` gives it; None looks where every command looks.
     token
-        Bearer token; None looks where `gpukernel.pool.connection.connection_to` does.
+        Bearer token, or what a connection file says; None looks where `gpukernel.pool.connection.connection_to` does.
     on_behalf
         The person for whom the calls are made, by somebody who may speak for others: they may do what that person may.
     made_by
@@ -56,7 +56,7 @@ class PoolClient:
     def __init__(
         self,
         address: str | None = None,
-        token: str | None = None,
+        token: str | Connection | None = None,
         *,
         on_behalf: str | None = None,
         made_by: str | None = None,

@@ -31,7 +31,7 @@ from gpukernel.pool.reserving import ReservationsService
 from gpukernel.pool.service import AgentsService, PoolService
 from gpukernel.pool.store import Store
 from gpukernel.pool.teaching import TeachingService
-from gpukernel.pool.tls import ServerTls, server_tls, warning
+from gpukernel.pool.tls import ServerTls, certifier, server_tls, warning
 
 __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]
 
@@ -95,6 +95,7 @@ async def serve(
     metrics: str = "",
     certificate: Path | None = None,
     key: Path | None = None,
+    require_certificates: bool = False,
 ) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
 
@@ -107,6 +108,8 @@ async def serve(
     certificate, key
         What to show over TCP, where it is not what `gpukernel.pool.certificates.init_authority` made in `state`.  With either,
         TCP is TLS and nothing else.
+    require_certificates
+        Over TCP nobody gets in without a client certificate of the authority in `state`, and no token counts with another's.
 
     Raises
     ------
@@ -122,20 +125,23 @@ async def serve(
                 "service": write_token(state / "pool.token"),
                 "agent": write_token(state / "agent.token"),
             }
-        tls = server_tls(state, certificate, key) if listen else None
-        identity = Identity(store, tokens)
+        tls = (
+            server_tls(state, certificate, key, require_certificates=require_certificates) if listen else None
+        )
+        certify = certifier(state, tls, require_certificates=require_certificates)
+        identity = Identity(store, tokens, require_certificates=require_certificates)
         broker = Broker(store)
         agents = AgentsService(broker, identity)
 
         def public() -> Connection:
             return tls.public(listen) if tls else Connection("")
 
-        administration = AdministrationService(broker, store, identity, public)
+        administration = AdministrationService(broker, store, identity, public, certify)
         services = (
             (rpc.add_PoolServicer_to_server, PoolService(broker, identity)),
             (rpc.add_AgentsServicer_to_server, agents),
             (admin_rpc.add_AdministrationServicer_to_server, administration),
-            (hub_rpc.add_HubServicer_to_server, HubService(broker, store, identity)),
+            (hub_rpc.add_HubServicer_to_server, HubService(broker, store, identity, certify)),
             (
                 reservations_rpc.add_ReservationsServicer_to_server,
                 ReservationsService(broker, store, identity),

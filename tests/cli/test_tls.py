@@ -66,14 +66,15 @@ def done(*arguments: str, **environment: str) -> str:
 class Secured:
     """A pool with TLS, as “gpukernel pool init” and the steps that it prints make it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.state, self.port = folder / "pool", free_port()
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.state, self.port, self.options = folder / "pool", free_port(), options
         self.said = done("pool", "init", "--state", str(self.state), "--name", "localhost")
         self.pool = self.start()
         self.authority = self.state / "tls" / "ca.pem"
 
     def start(self) -> Service:
-        return Service("pool", "--listen", f"127.0.0.1:{self.port}", "--state", str(self.state))
+        listen = ("--listen", f"127.0.0.1:{self.port}", "--state", str(self.state))
+        return Service("pool", *listen, *self.options)
 
     def file(self, name: str, *options: str) -> Path:
         """A connection file of a new token."""
