@@ -10,7 +10,7 @@ import typer
 
 from gpukernel.cli.log_options import Form, Level, LogFormat, LogLevel
 
-__all__ = ["app"]
+__all__ = ["HubApi", "app"]
 
 app = typer.Typer(help="Run the pool alone; make its certificate.")
 
@@ -26,6 +26,16 @@ State = Annotated[
     Path | None,
     typer.Option(
         "--state", metavar="DIR", help="State directory. Else GPUKERNEL_STATE, else the user's XDG directory."
+    ),
+]
+
+HubApi = Annotated[
+    str,
+    typer.Option(
+        "--hub-api",
+        metavar="URL",
+        envvar="GPUKERNEL_HUB_API",
+        help="Take tokens of this JupyterHub too, each for its person: http://127.0.0.1:8081/hub/api, or https:// elsewhere.",
     ),
 ]
 
@@ -60,6 +70,7 @@ def pool(
             help="Whether clients and GPU servers must show the certificate in their connection file, over TCP.",
         ),
     ] = ClientCertificates.OFF,
+    hub_api: HubApi = "",
     state: State = None,
     log_level: LogLevel = Level.INFO,
     log_format: LogFormat = Form.TEXT,
@@ -74,6 +85,7 @@ def pool(
       gpukernel pool --listen 0.0.0.0:7437 --state /var/lib/gpukernel
       gpukernel pool --listen 0.0.0.0:7437 --tls-cert fullchain.pem --tls-key privkey.pem
       gpukernel pool --listen 0.0.0.0:7437 --client-certificates require
+      gpukernel pool --listen 0.0.0.0:7437 --hub-api https://hub.example.edu/hub/api
       GPUKERNEL_DATABASE=postgresql://pool@db.example.edu/pool gpukernel pool --listen 0.0.0.0:7437
     """
     from gpukernel.cli.output import Problem
@@ -90,7 +102,9 @@ def pool(
     from gpukernel.cli import services
 
     required = client_certificates is ClientCertificates.REQUIRE and bool(listen)
-    services.pool(listen, everybody, metrics, tls_cert, tls_key, required, state, log_level, log_format)
+    services.pool(
+        listen, everybody, metrics, tls_cert, tls_key, required, hub_api, state, log_level, log_format
+    )
 
 
 @app.command()

@@ -67,6 +67,7 @@ def up(
     watchdog: float,
     direct: bool,
     everybody: bool,
+    hub_api: str,
     log_level: logs.Level,
     log_format: logs.Form,
 ) -> None:
@@ -76,7 +77,7 @@ def up(
     directory = resolve_state(state)
 
     async def work() -> None:
-        async with serve(directory, everybody=everybody) as running:
+        async with serve(directory, everybody=everybody, hub_api=hub_api) as running:
             server = Agent(
                 Connection(running.address),
                 name or platform.node(),
@@ -109,6 +110,7 @@ def pool(
     certificate: Path | None,
     key: Path | None,
     require_certificates: bool,
+    hub_api: str,
     state: Path | None,
     log_level: logs.Level,
     log_format: logs.Form,
@@ -126,6 +128,7 @@ def pool(
             certificate=certificate,
             key=key,
             require_certificates=require_certificates,
+            hub_api=hub_api,
         ) as running:
             if running.warning:
                 complain(running.warning)

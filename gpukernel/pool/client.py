@@ -100,6 +100,10 @@ class PoolClient:
             return PoolUnreachable(
                 f"No pool answers at {self.address}; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL."
             )
+        if (
+            code is grpc.StatusCode.FAILED_PRECONDITION
+        ):  # whom the pool asks does not answer: the same call may do later
+            return PoolUnreachable(error.details() or f"The pool at {self.address} cannot do that now.")
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return PoolError(
                 f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
@@ -115,8 +119,10 @@ class PoolClient:
     async def explain(self, error: grpc.aio.AioRpcError) -> PoolError:
         """As `_translate`; where the connection failed it also looks whether TLS is the reason."""
         translated = self._translate(error)
-        if isinstance(translated, PoolUnreachable) and (trouble := await self.connection.trouble()):
-            return PoolUnreachable(trouble)
+        answered = error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        if isinstance(translated, PoolUnreachable) and not answered:
+            trouble = await self.connection.trouble()
+            return PoolUnreachable(trouble) if trouble else translated
         return translated
 
     async def _call(

@@ -6,6 +6,7 @@ account, root, and tokens with the scope ``service`` or ``admin``.  They may als
 allowed what that person is.
 
 Where client certificates are required, a token counts over TCP only on a connection that has shown the certificate made for it.
+A pool that knows a JupyterHub takes the Hub's own tokens too: each for its person, and nothing more.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.pool.errors import Refused
+from gpukernel.pool.hub_tokens import HubTokens
 from gpukernel.pool.model import Holder, Lease, SliceRequest
 from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import tokens
@@ -134,12 +136,20 @@ class Identity:
         Tokens that lie in files beside the database, by scope.
     require_certificates
         Who comes over TCP shows the certificate of the token that they use.
+    hub
+        The JupyterHub whose tokens count too.
     """
 
     def __init__(
-        self, store: Store, files: Mapping[str, str] | None = None, *, require_certificates: bool = False
+        self,
+        store: Store,
+        files: Mapping[str, str] | None = None,
+        *,
+        require_certificates: bool = False,
+        hub: HubTokens | None = None,
     ) -> None:
         self._store = store
+        self._hub = hub
         self._files = dict(files or {})
         self._require_certificates = require_certificates
         self._accounts: dict[str, int] = {}  # what gRPC calls the peer → account
@@ -190,6 +200,32 @@ class Identity:
         self._check_certificate(spared, certificate, row.id)
         return Caller(row.person or row.name, row.scope, uid, row.course, row.server)
 
+    async def hub_caller(
+        self, peer: str, authorization: str, now: float, certificate: str = ""
+    ) -> Caller | None:
+        """As `caller`, where the token may be JupyterHub's.
+
+        Raises
+        ------
+        HubAway
+            With a sentence, where the Hub does not say whose it is.
+        """
+        kind, _, token = authorization.partition(" ")
+        uid = self._accounts.get(peer)
+        if self._hub is None or kind != "Bearer" or (peer.startswith("unix") and uid is None):
+            return None
+        person = await self._hub.person(token)
+        if not person:
+            return None
+        if self._require_certificates and uid is None:
+            row = self._living(certificate, now)
+            if row is None or row.person != person:
+                raise Refused(
+                    "certificate",
+                    f"The certificate that this connection shows is not one of {person}'s, whose JupyterHub token this is.",
+                )
+        return Caller(person, "person", uid)
+
     def _check_certificate(self, spared: bool, shown: str, needed: str = "") -> None:
         if self._require_certificates and not spared and (not needed or shown != needed):
             raise Refused(
@@ -203,11 +239,13 @@ class Identity:
         identifier, _, _ = token.partition(".")
         if not identifier or len(token) > 200 or "\0" in token:
             return None
+        row = self._living(identifier, now)
+        return row if row is not None and hmac.compare_digest(row.hash, token_hash(token)) else None
+
+    def _living(self, identifier: str, now: float) -> Any:
         with self._store.reader.connect() as db:
             row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
-        if row is None or not hmac.compare_digest(row.hash, token_hash(token)):
-            return None
-        if row.revoked is not None or (row.expires is not None and row.expires <= now):
+        if row is None or row.revoked is not None or (row.expires is not None and row.expires <= now):
             return None
         return row
 

@@ -25,6 +25,7 @@ from gpukernel.pool.door import open_door
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.forks import grpc
 from gpukernel.pool.hub import HubService
+from gpukernel.pool.hub_tokens import HubTokens
 from gpukernel.pool.identity import Identity
 from gpukernel.pool.metrics import serve_metrics
 from gpukernel.pool.reserving import ReservationsService
@@ -96,6 +97,7 @@ async def serve(
     certificate: Path | None = None,
     key: Path | None = None,
     require_certificates: bool = False,
+    hub_api: str = "",
 ) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
 
@@ -110,12 +112,15 @@ async def serve(
         TCP is TLS and nothing else.
     require_certificates
         Over TCP nobody gets in without a client certificate of the authority in `state`, and no token counts with another's.
+    hub_api
+        The REST API of a JupyterHub whose tokens count as their persons, as `gpukernel.pool.hub_tokens.HubTokens` wants it.
 
     Raises
     ------
     PoolError
         When another pool runs on `state`, an address cannot be listened on, or the database cannot be used.
     """
+    hub = HubTokens(hub_api) if hub_api else None
     prepare_state(state)
     with _only_one(state):
         store = Store.in_directory(state)
@@ -129,7 +134,7 @@ async def serve(
             server_tls(state, certificate, key, require_certificates=require_certificates) if listen else None
         )
         certify = certifier(state, tls, require_certificates=require_certificates)
-        identity = Identity(store, tokens, require_certificates=require_certificates)
+        identity = Identity(store, tokens, require_certificates=require_certificates, hub=hub)
         broker = Broker(store)
         agents = AgentsService(broker, identity)
 
@@ -182,6 +187,8 @@ async def serve(
                 task.cancel()
             await asyncio.gather(clock, calls, return_exceptions=True)
             store.close()
+            if hub is not None:
+                hub.close()
 
 
 def _server(

@@ -20,6 +20,7 @@ from gpukernel.pool import messages
 from gpukernel.pool.address import MADE_BY, ON_BEHALF
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused, in_details
+from gpukernel.pool.hub_tokens import HubAway
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.model import Lease
 from gpukernel.pool.rules import Rules
@@ -32,22 +33,23 @@ CALLER_SECONDS = 5.0
 """So often a call that stays open is asked again who makes it."""
 
 
-def _caller(identity: Identity, context: Any) -> Caller | None:
-    metadata = dict(context.invocation_metadata() or ())
-    header = metadata.get("authorization", "")
+def _shown(context: Any) -> tuple[str, str, float, str]:
+    """What a call brought, as `Identity` wants it."""
+    header = dict(context.invocation_metadata() or ()).get("authorization", "")
     (certificate,) = context.auth_context().get("x509_common_name", (b"",))
-    return identity.caller(
-        context.peer(), header if isinstance(header, str) else "", time.time(), certificate.decode()
-    )
+    return context.peer(), header if isinstance(header, str) else "", time.time(), certificate.decode()
 
 
 async def known_caller(identity: Identity, context: Any) -> Caller:
     """Who is asking; a stranger's call ends here."""
     metadata = dict(context.invocation_metadata() or ())
     try:
-        caller = _caller(identity, context)
+        shown = _shown(context)
+        caller = identity.caller(*shown) or await identity.hub_caller(*shown)
     except Refused as refusal:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refusal))
+    except HubAway as away:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(away))
     if caller is None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
     assert caller is not None
@@ -324,7 +326,7 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
         server = register.server
 
         def still_known() -> bool:
-            return _caller(self._identity, context) is not None
+            return self._identity.caller(*_shown(context)) is not None
 
         reading = asyncio.create_task(self._read(server, requests, stream, still_known))
         try:

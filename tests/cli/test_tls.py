@@ -226,7 +226,8 @@ def test_what_is_no_connection_file_is_named_with_its_line(secured: Secured, tmp
         (good.replace("token: ", "tokken: "), f"Line 3 of {file} is neither"),
         (good.replace("address: tls://", "address: https://"), "names no pool's address"),
         (good.replace("address:", "#"), "leads to no pool"),
-        (good[:-200], "holds no certificate in PEM form"),
+        (good[: good.index("-----BEGIN PRIVATE") - 200], "holds no certificate in PEM form"),
+        (good[:-200], "holds no private key with its certificate in PEM form"),
     ):
         file.write_text(text)
         assert words in ask(str(file))

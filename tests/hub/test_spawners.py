@@ -217,7 +217,10 @@ def test_configure_adds_to_what_is_there(tmp_path: Path) -> None:
     [
         ({"courses": "/nowhere/courses.yaml"}, "courses: there is no file /nowhere/courses.yaml"),
         ({"token_file": "/nowhere/t"}, "token_file: there is no file /nowhere/t"),
-        ({"pool": "127.0.0.1:7437", "simulate": "v100:2"}, "simulate and state are for the Hub's own"),
+        (
+            {"pool": "127.0.0.1:7437", "simulate": "v100:2"},
+            "simulate, state and hub_tokens are for the Hub's own",
+        ),
     ],
 )
 def test_configure_says_what_is_wrong(options: dict[str, str], sentence: str) -> None:
