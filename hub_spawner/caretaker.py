@@ -22,7 +22,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.hub_client import HubClient
-from hub_spawner.pool import read_token, server_name
+from hub_spawner.pool import read_credentials, server_name
 
 __all__ = ["Caretaker", "running_servers"]
 
@@ -80,8 +80,7 @@ class Caretaker:
         while True:
             patience = LOOK_SECONDS
             try:
-                token = read_token(self.token_file) if self.token_file else None
-                async with AdminClient(self.pool or None, token) as client:
+                async with AdminClient(self.pool or None, read_credentials(self.token_file)) as client:
                     if not imported:
                         await self.import_courses(client)
                         imported = True

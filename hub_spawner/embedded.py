@@ -34,12 +34,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--state", type=Path, required=True, help="the pool's state directory")
     parser.add_argument("--simulate", default="", help="as of gpukernel up")
+    parser.add_argument("--hub-tokens", action="store_true", help="take tokens of the Hub that runs this")
     arguments = parser.parse_args()
     while _is_running(arguments.state):
         time.sleep(1)
     command = [sys.executable, "-m", "gpukernel.cli", "up", "--state", str(arguments.state), "--everybody"]
     if arguments.simulate:
         command += ["--simulate", arguments.simulate]
+    if arguments.hub_tokens:
+        command += ["--hub-api", os.environ["JUPYTERHUB_API_URL"]]
     os.execv(sys.executable, command)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpukernel.pool.address import resolve_address
-from gpukernel.pool.connection import read_connection_file
+from gpukernel.pool.connection import Connection, read_connection_file
 from gpukernel.pool.errors import PoolUnreachable
 from gpukernel.pool.hub_client import HubClient
 
-__all__ = ["hub_client", "read_token", "server_name", "while_it_is_away"]
+__all__ = ["hub_client", "read_credentials", "server_name", "while_it_is_away"]
 
 T = TypeVar("T")
 
@@ -35,8 +35,7 @@ async def hub_client(address: str, token_file: str = "") -> HubClient:
     """
     known = _clients.setdefault(asyncio.get_running_loop(), {})
     if (address, token_file) not in known:
-        token = read_token(token_file) if token_file else None
-        client = HubClient(resolve_address(address or None), token)
+        client = HubClient(resolve_address(address or None), read_credentials(token_file))
         client.patience = CALL_SECONDS
         known[address, token_file] = await client.__aenter__()
     return known[address, token_file]
@@ -47,9 +46,9 @@ def server_name(hub: str, name: str) -> str:
     return f"{hub}/{name}" if name else hub
 
 
-def read_token(path: str) -> str:
-    """The token in a file, which may be a connection file; raises `PoolError` where there is none."""
-    return read_connection_file(Path(path)).token
+def read_credentials(path: str) -> Connection | None:
+    """What a file with a token, or a connection file, says, where one is named; raises `PoolError` where there is none."""
+    return read_connection_file(Path(path)) if path else None
 
 
 async def while_it_is_away(ask: Callable[[], Awaitable[T]], patience: float) -> T:

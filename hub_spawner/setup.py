@@ -30,6 +30,7 @@ def configure(
     environments: Mapping[str, Mapping[str, Any]] | None = None,
     state: str = "",
     simulate: str = "",
+    hub_tokens: bool = False,
     hub_name: str = "jupyterhub",
     console_url: str = "http://127.0.0.1:10171",
     console_ip: str = "",
@@ -58,6 +59,8 @@ def configure(
         Directory of the Hub's own pool; empty: ``gpukernel-pool`` in the working directory.
     simulate
         Devices that the Hub's own pool simulates, for example ``v100:2``, as of ``gpukernel up``.
+    hub_tokens
+        The Hub's own pool takes JupyterHub's API tokens of people too, as ``gpukernel pool --hub-api`` does for a pool elsewhere.
     hub_name
         What servers of this Hub are called in the pool: one for each Hub that shares a pool.
     console_url
@@ -74,8 +77,10 @@ def configure(
     for what, path in (("token_file", token_file), ("courses", courses)):
         if path and not Path(path).is_file():
             raise ValueError(f"{what}: there is no file {path}.")
-    if pool and (simulate or state):
-        raise ValueError("pool names a pool that runs elsewhere; simulate and state are for the Hub's own.")
+    if pool and (simulate or state or hub_tokens):
+        raise ValueError(
+            "pool names a pool that runs elsewhere; simulate, state and hub_tokens are for the Hub's own."
+        )
     if pool:
         pool = resolve_address(pool)  # the whole path of a connection file
     services: list[dict[str, Any]] = []
@@ -84,6 +89,7 @@ def configure(
         pool = resolve_address(None, directory)
         command = [sys.executable, "-m", "hub_spawner.embedded", "--state", str(directory)]
         command += ["--simulate", simulate] if simulate else []
+        command += ["--hub-tokens"] if hub_tokens else []
         services.append({"name": "gpukernel-pool", "command": command, "environment": _passed_on()})
     settings = {
         "pool": pool,

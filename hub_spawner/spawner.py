@@ -65,7 +65,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         20.0, help="How long a start waits for a pool that does not answer, in seconds."
     ).tag(config=True)
 
-    _token = ""
+    _credentials = Connection("")
     _course = ""
     _notebooks: tuple[str, ...] = ()
     _open = True  # as far as this process knows: closing twice does no harm
@@ -132,7 +132,9 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             self._apply_choice(chosen, card)
             if chosen.course:
                 client = await self._client()
-                self._token = await client.open_server(self.user.name, self.gpu_server, chosen.course)
+                self._credentials = await client.open_connection(
+                    self.user.name, self.gpu_server, chosen.course
+                )
         except NotAllowed as error:
             self._forget_choice()
             raise refused(403, "choice", str(error)) from None
@@ -161,7 +163,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
 
     def _apply_choice(self, chosen: Chosen, card: Card | None) -> None:
         self.user_options = self._options_kept(chosen)
-        self._course, self._token = chosen.course, ""
+        self._course, self._credentials = chosen.course, Connection("")
         self._notebooks = card.course.profile.notebooks if card else ()
         self._use_environment(chosen.environment)
 
@@ -192,13 +194,14 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         return environment
 
     def connection_of_servers(self) -> Connection:
-        """How servers reach the pool: with their own token, never with the Hub's."""
-        where = resolve_address(self.pool_for_servers or self.pool or None)
-        return replace(connection_to(where, "none"), token=self._token)
+        """How servers reach the pool: with their own token and certificate, never with the Hub's."""
+        where = connection_to(resolve_address(self.pool_for_servers or self.pool or None), "none")
+        own = self._credentials
+        return replace(where, token=own.token, certificate=own.certificate if where.encrypted else "")
 
     def gpu_environment(self) -> dict[str, str]:
-        """What the single-user server needs to ask for slices; the token is in its environment only."""
-        if not self._token:
+        """What the single-user server needs to ask for slices; token and certificate are in its environment only."""
+        if not self._credentials.token:
             return {}
         pool = self.connection_of_servers()
         environment = {
@@ -208,6 +211,8 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         }
         if pool.authority:
             environment["GPUKERNEL_POOL_CA"] = pool.authority
+        if pool.certificate:
+            environment["GPUKERNEL_POOL_CERTIFICATE"] = pool.certificate
         if self._notebooks:
             environment["GPUKERNEL_NOTEBOOKS"] = os.pathsep.join(self._notebooks)
         return environment
@@ -228,7 +233,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
 
     async def _close(self, reason: str) -> None:
         """What cannot be said to the pool now is found by the console's look at what runs, and by the leases' time to live."""
-        self._token = ""
+        self._credentials = Connection("")
         try:
             client = await self._client()
             await client.close_server(self.user.name, self.gpu_server, reason)

@@ -105,6 +105,10 @@ class Agent:
                     raise PermissionError(
                         f"the pool at {self._connection.address} does not accept this agent's token"
                     ) from None
+                if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                    raise PermissionError(
+                        (error.details() or "the pool refuses this agent").rstrip(".")
+                    ) from None
                 log.warning("the pool is away: %s", error.code().name, extra=fields(server=self.name))
                 # The leases live on, and a new certificate of the pool's mends it without anybody coming here.
                 if (trouble := await self._connection.trouble()) and trouble != said:

@@ -11,6 +11,7 @@ from gpukernel import __version__
 from gpukernel.cli.demo import demo
 from gpukernel.cli.kernelspec import app as kernelspec_app
 from gpukernel.cli.log_options import Form, Level, LogFormat, LogLevel
+from gpukernel.cli.pool import HubApi
 from gpukernel.cli.pool import app as pool_app
 from gpukernel.cli.quota import app as quota_app
 from gpukernel.cli.reserve import app as reserve_app
@@ -117,6 +118,7 @@ def up(
     watchdog: Watchdog = 0,
     direct: Direct = False,
     everybody: Everybody = False,
+    hub_api: HubApi = "",
     log_level: LogLevel = Level.WARNING,
     log_format: LogFormat = Form.TEXT,
 ) -> None:
@@ -129,7 +131,7 @@ def up(
     """
     from gpukernel.cli import services
 
-    services.up(simulate, state, tcp_host, name, watchdog, direct, everybody, log_level, log_format)
+    services.up(simulate, state, tcp_host, name, watchdog, direct, everybody, hub_api, log_level, log_format)
 
 
 @app.command()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import datetime
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,9 +21,9 @@ from gpukernel.cli.output import Problem, age, bar, print_json, seconds, size
 from gpukernel.cli.quota import ask_admin
 from gpukernel.cli.tables import ask_pool, asks, make_table
 from gpukernel.pool.address import resolve_address
-from gpukernel.pool.admin_client import HeldPart
+from gpukernel.pool.admin_client import AdminClient, HeldPart
 from gpukernel.pool.client import PoolClient
-from gpukernel.pool.errors import PoolError
+from gpukernel.pool.errors import NotAllowed, PoolError
 from gpukernel.pool.model import Device, Lease, Waiting
 
 __all__ = ["drain", "health", "report", "top", "undrain"]
@@ -102,27 +103,22 @@ def _pool(pool: str | None, state: Path | None) -> Iterable[Finding]:
     begin = time.monotonic()
     took = 0.0
 
-    async def ask() -> tuple[list[Device], list[Lease], list[Waiting], float | None]:
+    async def ask() -> tuple[list[Device], list[Lease], list[Waiting], list[Finding]]:
         nonlocal address, took
-        async with PoolClient(address) as client:
+        async with AdminClient(address) as client:
             address = client.address
             found = await client.devices(), *await client.leases()
             took = time.monotonic() - begin
-            return *found, await client.connection.days_left()
+            return *found, [finding async for finding in _certificates(client)]
 
     try:
-        devices, leases, waiting, days_left = asyncio.run(ask())
+        devices, leases, waiting, certificates = asyncio.run(ask())
     except PoolError as error:
         yield Finding("pool", False, address, str(error))
         return
     advice = "The pool's machine or its database is overloaded." if took > SLOW_SECONDS else ""
     yield Finding("pool", not advice, f"{address} answers in {took * 1000:.0f} ms", advice)
-    if days_left is not None:
-        renew = (
-            "Its administrator makes a new one with “gpukernel pool init --renew”; nothing is interrupted."
-        )
-        soon = days_left < SOON_DAYS
-        yield Finding("certificate", not soon, f"good for {days_left:.0f} days", renew if soon else "")
+    yield from certificates
     if not devices:
         yield Finding(
             "devices", False, "none", "Start “gpukernel agent --pool ADDRESS” on a machine with GPUs."
@@ -138,6 +134,29 @@ def _pool(pool: str | None, state: Path | None) -> Iterable[Finding]:
             "Their GPU servers are away, so nobody knows that their workers are dead; start those agents again.",
         )
     yield Finding("queue", True, f"{len(leases)} leases, {len(waiting)} wait")
+
+
+async def _certificates(client: AdminClient) -> AsyncIterator[Finding]:
+    """The pool's, one's own, and for administrators those of everybody, from 30 days before they end."""
+    renew = "Its administrator makes a new one with “gpukernel pool init --renew”; nothing is interrupted."
+    another = "A new connection file (“gpukernel token create --file”) works beside the old one until that token is revoked."
+    for part, days, advice in (
+        ("certificate", await client.connection.days_left(), renew),
+        ("client certificate", client.connection.certificate_days_left(), another),
+    ):
+        if days is not None:
+            soon = days < SOON_DAYS
+            yield Finding(part, not soon, f"good for {days:.0f} days", advice if soon else "")
+    with contextlib.suppress(NotAllowed):
+        now = time.time()
+        ending = [
+            f"{token.name} ({token.id}) {(token.certificate_expires - now) / 86400:.0f} days"
+            for token in await client.tokens()
+            if 0 < token.certificate_expires < now + SOON_DAYS * 86400
+            if not token.revoked and not 0 < token.expires < now
+        ]
+        if ending:
+            yield Finding("client certificates", False, f"good for: {', '.join(ending)}", another)
 
 
 def _server(server: str, devices: list[Device]) -> Iterable[Finding]:

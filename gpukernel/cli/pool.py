@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,14 +10,32 @@ import typer
 
 from gpukernel.cli.log_options import Form, Level, LogFormat, LogLevel
 
-__all__ = ["app"]
+__all__ = ["HubApi", "app"]
 
 app = typer.Typer(help="Run the pool alone; make its certificate.")
+
+
+class ClientCertificates(StrEnum):
+    """Of ``--client-certificates``."""
+
+    OFF = "off"
+    REQUIRE = "require"
+
 
 State = Annotated[
     Path | None,
     typer.Option(
         "--state", metavar="DIR", help="State directory. Else GPUKERNEL_STATE, else the user's XDG directory."
+    ),
+]
+
+HubApi = Annotated[
+    str,
+    typer.Option(
+        "--hub-api",
+        metavar="URL",
+        envvar="GPUKERNEL_HUB_API",
+        help="Take tokens of this JupyterHub too, each for its person: http://127.0.0.1:8081/hub/api, or https:// elsewhere.",
     ),
 ]
 
@@ -44,6 +63,14 @@ def pool(
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Its key, where that is not in the same file.")
     ] = None,
+    client_certificates: Annotated[
+        ClientCertificates,
+        typer.Option(
+            envvar="GPUKERNEL_CLIENT_CERTIFICATES",
+            help="Whether clients and GPU servers must show the certificate in their connection file, over TCP.",
+        ),
+    ] = ClientCertificates.OFF,
+    hub_api: HubApi = "",
     state: State = None,
     log_level: LogLevel = Level.INFO,
     log_format: LogFormat = Form.TEXT,
@@ -57,6 +84,8 @@ def pool(
     Examples:
       gpukernel pool --listen 0.0.0.0:7437 --state /var/lib/gpukernel
       gpukernel pool --listen 0.0.0.0:7437 --tls-cert fullchain.pem --tls-key privkey.pem
+      gpukernel pool --listen 0.0.0.0:7437 --client-certificates require
+      gpukernel pool --listen 0.0.0.0:7437 --hub-api https://hub.example.edu/hub/api
       GPUKERNEL_DATABASE=postgresql://pool@db.example.edu/pool gpukernel pool --listen 0.0.0.0:7437
     """
     from gpukernel.cli.output import Problem
@@ -72,7 +101,10 @@ def pool(
         raise Problem("--tls-cert is for TCP; say where with --listen HOST:PORT.", 2)
     from gpukernel.cli import services
 
-    services.pool(listen, everybody, metrics, tls_cert, tls_key, state, log_level, log_format)
+    required = client_certificates is ClientCertificates.REQUIRE and bool(listen)
+    services.pool(
+        listen, everybody, metrics, tls_cert, tls_key, required, hub_api, state, log_level, log_format
+    )
 
 
 @app.command()
@@ -143,4 +175,6 @@ What comes next
   4. For a person elsewhere:   gpukernel token create "anna's laptop" --person anna --valid 120d --file anna.pool{where}
      who then sets GPUKERNEL_POOL=/path/anna.pool, and tries it:  gpukernel health
   5. Keep a copy of {directory}/tls in a safe place: whoever has ca.key can stand in for the pool.
-  6. Every other year:         gpukernel pool init --renew{where}"""
+  6. Once all have their file: gpukernel pool --listen 0.0.0.0:7437 --client-certificates require{where}
+     lets nobody in who shows no certificate; a token that is stolen without its file is worth nothing then
+  7. Every other year:         gpukernel pool init --renew{where}"""

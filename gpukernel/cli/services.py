@@ -67,6 +67,7 @@ def up(
     watchdog: float,
     direct: bool,
     everybody: bool,
+    hub_api: str,
     log_level: logs.Level,
     log_format: logs.Form,
 ) -> None:
@@ -76,7 +77,7 @@ def up(
     directory = resolve_state(state)
 
     async def work() -> None:
-        async with serve(directory, everybody=everybody) as running:
+        async with serve(directory, everybody=everybody, hub_api=hub_api) as running:
             server = Agent(
                 Connection(running.address),
                 name or platform.node(),
@@ -108,6 +109,8 @@ def pool(
     metrics: str,
     certificate: Path | None,
     key: Path | None,
+    require_certificates: bool,
+    hub_api: str,
     state: Path | None,
     log_level: logs.Level,
     log_format: logs.Form,
@@ -117,16 +120,26 @@ def pool(
     directory = resolve_state(state)
 
     async def work() -> None:
-        options = {"everybody": everybody, "metrics": metrics, "certificate": certificate, "key": key}
-        async with serve(directory, listen, **options) as running:  # type: ignore[arg-type]
+        async with serve(
+            directory,
+            listen,
+            everybody=everybody,
+            metrics=metrics,
+            certificate=certificate,
+            key=key,
+            require_certificates=require_certificates,
+            hub_api=hub_api,
+        ) as running:
             if running.warning:
                 complain(running.warning)
-            tokens = (
-                f" Tokens: {directory}/pool.token for JupyterHub, {directory}/agent.token for GPU servers; "
-                "for people: gpukernel token create."
-                if listen
-                else ""
-            )
+            tokens = ""
+            if require_certificates:
+                tokens = " Who comes over TCP shows a client certificate: gpukernel token create --file."
+            elif listen:
+                tokens = (
+                    f" Tokens: {directory}/pool.token for JupyterHub, {directory}/agent.token for GPU servers; "
+                    "for people: gpukernel token create."
+                )
             _say(f"The pool is ready at {running.address}.{tokens} Stop it with Ctrl-C.")
             await _until_told_to_stop()
 
@@ -151,7 +164,7 @@ def agent(
     directory = prepare_state(resolve_state(state))
     try:
         named = read_connection_file(token_file) if token_file else Connection("")
-        connection = connection_to(resolve_address(address, None if address else state), named.token or None)
+        connection = connection_to(resolve_address(address, None if address else state), named)
     except PoolError as error:
         raise Problem(str(error)) from None
 

@@ -36,7 +36,7 @@ def create(
         typer.Option(
             metavar="FILE",
             help="Write it to a new file of mode 0600 instead of showing it; from a pool with TLS, with the pool's "
-            "address and authority: all that --pool FILE or GPUKERNEL_POOL=FILE needs elsewhere.",
+            "address and authority and a client certificate: all that --pool FILE or GPUKERNEL_POOL=FILE needs elsewhere.",
         ),
     ] = None,
     pool: Pool = None,
@@ -65,14 +65,14 @@ def create(
         except OSError as error:
             raise Problem(f"{file} cannot be made: {error.strerror}.") from None
     try:
+        if descriptor is None:
+            print(ask_admin(pool, state, lambda c: c.create_token(name, person, chosen, span))[1])
+            return
         token, connection = ask_admin(pool, state, lambda c: c.create_connection(name, person, chosen, span))
     except Problem:
         if file is not None:
             file.unlink()
         raise
-    if descriptor is None:
-        print(connection.token)
-        return
     remark = f"The way into the pool for {person or name} ({chosen}, token {token.id}): whoever has this file is let in."
     with os.fdopen(descriptor, "w") as target:
         target.write(write_connection(connection, remark))
@@ -98,10 +98,18 @@ def list_(pool: Pool = None, state: State = None, json: Json = False) -> None:
     if json:
         print_json(found)
         return
-    table = make_table("Token", "For", "Scope", "Person", "Made", "Ends")
+    table = make_table("Token", "For", "Scope", "Person", "Made", "Ends", "Certificate ends")
     for token in found:
         ends = f"revoked {_day(token.revoked)}" if token.revoked else _day(token.expires)
-        table.add_row(token.id, token.name, token.scope, token.person, _day(token.created), ends)
+        table.add_row(
+            token.id,
+            token.name,
+            token.scope,
+            token.person,
+            _day(token.created),
+            ends,
+            _day(token.certificate_expires),
+        )
     Console(width=None if sys.stdout.isatty() else 120).print(table if found else "No token was made yet.")
 
 

@@ -40,6 +40,7 @@ class TokenLine:
     created: float
     expires: float
     revoked: float
+    certificate_expires: float
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,28 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient):
         self, name: str, person: str = "", scope: str = "person", valid_seconds: float = 0
     ) -> tuple[TokenLine, str]:
         """A new token and its text, which the pool does not keep."""
-        token, connection = await self.create_connection(name, person, scope, valid_seconds)
+        token, connection = await self._create(name, person, scope, valid_seconds, with_certificate=False)
         return token, connection.token
 
     async def create_connection(
         self, name: str, person: str = "", scope: str = "person", valid_seconds: float = 0
     ) -> tuple[TokenLine, Connection]:
         """A new token, and all that its holder needs; without the address where the pool has no TLS."""
-        request = pb.CreateTokenRequest(name=name, person=person, scope=scope, valid_seconds=valid_seconds)
+        return await self._create(name, person, scope, valid_seconds, with_certificate=True)
+
+    async def _create(
+        self, name: str, person: str, scope: str, valid_seconds: float, *, with_certificate: bool
+    ) -> tuple[TokenLine, Connection]:
+        request = pb.CreateTokenRequest(
+            name=name,
+            person=person,
+            scope=scope,
+            valid_seconds=valid_seconds,
+            with_certificate=with_certificate,
+        )
         reply = await self._ask("CreateToken", request)
-        return _plain(TokenLine, reply.token), Connection(reply.address, reply.secret, reply.authority)
+        connection = Connection(reply.address, reply.secret, reply.authority, reply.certificate)
+        return _plain(TokenLine, reply.token), connection
 
     async def tokens(self) -> list[TokenLine]:
         """Every token that was made."""

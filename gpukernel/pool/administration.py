@@ -20,7 +20,7 @@ from gpukernel.pool.connection import Connection
 from gpukernel.pool.course_entries import BOUNDS
 from gpukernel.pool.course_file import read_courses, write_courses
 from gpukernel.pool.history import Held, held_between
-from gpukernel.pool.identity import Caller, Identity, Token, create_token, list_tokens, revoke_token
+from gpukernel.pool.identity import Caller, Certify, Identity, Token, create_token, list_tokens, revoke_token
 from gpukernel.pool.model import Holder
 from gpukernel.pool.quota import MILLION, Account, Bounds, Standing
 from gpukernel.pool.rules import Rules, note
@@ -44,11 +44,13 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
         store: Store,
         identity: Identity,
         public: Callable[[], Connection] = lambda: Connection(""),
+        certify: Certify | None = None,
     ) -> None:
         self._broker = broker
         self._store = store
         self._identity = identity
         self._public = public  # how others reach a pool with TLS
+        self._certify = certify
 
     async def _caller(self, context: Any, *, administers: bool = True) -> Caller:
         caller = await known_caller(self._identity, context)
@@ -116,7 +118,7 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
         caller = await self._caller(context)
 
         def work() -> Any:
-            token, secret = create_token(
+            token, secret, certificate = create_token(
                 self._store,
                 request.name,
                 request.person,
@@ -124,10 +126,15 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
                 request.valid_seconds,
                 caller.name,
                 time.time(),
+                self._certify if request.with_certificate else None,
             )
             public = self._public()
             return pb.CreateTokenReply(
-                token=_token_to(token), secret=secret, address=public.address, authority=public.authority
+                token=_token_to(token),
+                secret=secret,
+                address=public.address,
+                authority=public.authority,
+                certificate=certificate,
             )
 
         return await or_refuse(context, work)

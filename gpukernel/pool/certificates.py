@@ -1,9 +1,9 @@
-"""The certificate that a pool shows over TCP, and the pool's own authority that signs it.
+"""The certificate that a pool shows over TCP, those that its clients show, and the pool's own authority that signs them.
 
 ``STATE/tls`` holds all of it, each file readable only by the pool's account::
 
     ca.pem     the authority's certificate: what clients and GPU servers are given to check the pool with
-    ca.key     the authority's key: signs, and is needed for nothing but the next pool.pem
+    ca.key     the authority's key: signs clients' certificates and the next pool.pem
     pool.pem   the pool's key and certificate in one file, so that a renewal replaces both at once
 
 The directory appears whole or not at all, and nothing here overwrites an authority.
@@ -37,6 +37,8 @@ from gpukernel.pool.errors import PoolError
 __all__ = [
     "Certificate",
     "Reloading",
+    "client_certificate",
+    "expiry",
     "init_authority",
     "own_certificate",
     "read_certificate",
@@ -45,6 +47,7 @@ __all__ = [
 
 AUTHORITY_DAYS = 20 * 365
 CERTIFICATE_DAYS = 2 * 365
+DAY = 86400.0
 _CLOCKS_DIFFER = datetime.timedelta(days=1)
 _NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 
@@ -98,7 +101,7 @@ def init_authority(state: Path, names: Sequence[str], now: float) -> Certificate
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gpukernel pool {checked[0]}"[:64])])
     authority = (
-        _draft(subject, subject, key.public_key(), key.public_key(), AUTHORITY_DAYS, now)
+        _draft(subject, subject, key.public_key(), key.public_key(), now + AUTHORITY_DAYS * DAY, now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
@@ -108,7 +111,7 @@ def init_authority(state: Path, names: Sequence[str], now: float) -> Certificate
         try:
             _write(building / "ca.key", _key_pem(key))
             _write(building / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
-            _write(building / "pool.pem", _signed(authority, key, checked, now))
+            _write(building / "pool.pem", _pools(authority, key, checked, now))
             _give_to_owner_of(state, building, *building.iterdir())
             building.rename(place)  # fails where somebody else was quicker: such a directory is not empty
         except BaseException:
@@ -137,6 +140,57 @@ def renew_certificate(state: Path, names: Sequence[str], now: float) -> Certific
             f"There is no {place} to renew; make it with “gpukernel pool init --name pool.example.edu”."
         )
     checked = _checked(names) if names else read_certificate(place / "pool.pem").names
+    authority, key = _read_authority(place, now)
+    path = place / "pool.pem"
+    new = path.with_name(f"pool.pem.{os.getpid()}")
+    try:
+        try:
+            _write(new, _pools(authority, key, checked, now))
+            _give_to_owner_of(place, new)
+            new.rename(path)
+        finally:
+            new.unlink(missing_ok=True)
+    except OSError as error:
+        raise PoolError(f"{path} cannot be replaced: {error.strerror}.") from None
+    return read_certificate(path)
+
+
+def client_certificate(
+    state: Path, identifier: str, name: str, expires: float, now: float
+) -> tuple[str, float]:
+    """A key and a certificate that belong to the token `identifier`, and when that ends: with the token, or after two years.
+
+    The key is kept nowhere.
+
+    Parameters
+    ----------
+    name
+        What the token is for: so that people who look at the certificate know.
+    expires
+        When the token ends, in seconds since the epoch; 0 where it does not.
+
+    Raises
+    ------
+    PoolError
+        When the authority cannot be used.
+    """
+    authority, key = _read_authority(state / "tls", now)
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, identifier),
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, name[:64]),
+        ]
+    )
+    pem = _signed(authority, key, subject, ExtendedKeyUsageOID.CLIENT_AUTH, expires, now).decode()
+    return pem, expiry(pem)
+
+
+def expiry(pem: str) -> float:
+    """When the first certificate in `pem` ends, in seconds since the epoch."""
+    return x509.load_pem_x509_certificates(pem.encode())[0].not_valid_after_utc.timestamp()
+
+
+def _read_authority(place: Path, now: float) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         authority = x509.load_pem_x509_certificate((place / "ca.pem").read_bytes())
         key = serialization.load_pem_private_key((place / "ca.key").read_bytes(), None)
@@ -150,18 +204,7 @@ def renew_certificate(state: Path, names: Sequence[str], now: float) -> Certific
         raise PoolError(
             f"The authority in {place} has expired; move that directory away and begin again with “gpukernel pool init”."
         )
-    path = place / "pool.pem"
-    new = path.with_name(f"pool.pem.{os.getpid()}")
-    try:
-        try:
-            _write(new, _signed(authority, key, checked, now))
-            _give_to_owner_of(place, new)
-            new.rename(path)
-        finally:
-            new.unlink(missing_ok=True)
-    except OSError as error:
-        raise PoolError(f"{path} cannot be replaced: {error.strerror}.") from None
-    return read_certificate(path)
+    return authority, key
 
 
 def read_certificate(path: Path, key: Path | None = None) -> Certificate:
@@ -274,7 +317,7 @@ def _draft(
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     issuers_key: ec.EllipticCurvePublicKey,
-    days: int,
+    expires: float,
     now: float,
 ) -> x509.CertificateBuilder:
     today = datetime.datetime.fromtimestamp(now, datetime.UTC)
@@ -285,7 +328,7 @@ def _draft(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(today - _CLOCKS_DIFFER)
-        .not_valid_after(today + datetime.timedelta(days=days))
+        .not_valid_after(datetime.datetime.fromtimestamp(expires, datetime.UTC))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(issuers_key),
@@ -308,31 +351,46 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _signed(
+def _pools(
     authority: x509.Certificate, authoritys_key: ec.EllipticCurvePrivateKey, names: Sequence[str], now: float
 ) -> bytes:
-    """A new key and its certificate, as ``pool.pem`` holds them."""
+    """What ``pool.pem`` holds."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    alternatives = x509.SubjectAlternativeName(
+        [x509.IPAddress(address) if (address := _address(name)) else x509.DNSName(name) for name in names]
+    )
+    return _signed(authority, authoritys_key, subject, ExtendedKeyUsageOID.SERVER_AUTH, 0, now, alternatives)
+
+
+def _signed(
+    authority: x509.Certificate,
+    authoritys_key: ec.EllipticCurvePrivateKey,
+    subject: x509.Name,
+    purpose: x509.ObjectIdentifier,
+    expires: float,
+    now: float,
+    names: x509.SubjectAlternativeName | None = None,
+) -> bytes:
+    """A new key, then its certificate, for one of the two ends of a connection only."""
     key = ec.generate_private_key(ec.SECP256R1())
-    alternatives = [
-        x509.IPAddress(address) if (address := _address(name)) else x509.DNSName(name) for name in names
-    ]
     # A certificate that outlives its authority is checked in vain.
-    left = authority.not_valid_after_utc.timestamp() - now
-    certificate = (
+    ends = min(now + CERTIFICATE_DAYS * DAY, authority.not_valid_after_utc.timestamp())
+    draft = (
         _draft(
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])]),
+            subject,
             authority.subject,
             key.public_key(),
             authoritys_key.public_key(),
-            max(1, min(CERTIFICATE_DAYS, int(left // 86400))),
+            min(expires or ends, ends),
             now,
         )
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .sign(authoritys_key, hashes.SHA256())
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
     )
+    if names is not None:
+        draft = draft.add_extension(names, critical=False)
+    certificate = draft.sign(authoritys_key, hashes.SHA256())
     return _key_pem(key) + certificate.public_bytes(serialization.Encoding.PEM)
 
 

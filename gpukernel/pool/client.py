@@ -19,7 +19,7 @@ import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
 from gpukernel.pool.address import MADE_BY, ON_BEHALF, resolve_address
-from gpukernel.pool.connection import connection_to
+from gpukernel.pool.connection import Connection, connection_to
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.keeping import Keeping
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
@@ -39,7 +39,7 @@ class PoolClient:
     address
         As `resolve_address` gives it; None looks where every command looks.
     token
-        Bearer token; None looks where `gpukernel.pool.connection.connection_to` does.
+        Bearer token, or what a connection file says; None looks where `gpukernel.pool.connection.connection_to` does.
     on_behalf
         The person for whom the calls are made, by somebody who may speak for others: they may do what that person may.
     made_by
@@ -56,7 +56,7 @@ class PoolClient:
     def __init__(
         self,
         address: str | None = None,
-        token: str | None = None,
+        token: str | Connection | None = None,
         *,
         on_behalf: str | None = None,
         made_by: str | None = None,
@@ -100,6 +100,10 @@ class PoolClient:
             return PoolUnreachable(
                 f"No pool answers at {self.address}; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL."
             )
+        if (
+            code is grpc.StatusCode.FAILED_PRECONDITION
+        ):  # whom the pool asks does not answer: the same call may do later
+            return PoolUnreachable(error.details() or f"The pool at {self.address} cannot do that now.")
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return PoolError(
                 f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
@@ -115,8 +119,10 @@ class PoolClient:
     async def explain(self, error: grpc.aio.AioRpcError) -> PoolError:
         """As `_translate`; where the connection failed it also looks whether TLS is the reason."""
         translated = self._translate(error)
-        if isinstance(translated, PoolUnreachable) and (trouble := await self.connection.trouble()):
-            return PoolUnreachable(trouble)
+        answered = error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        if isinstance(translated, PoolUnreachable) and not answered:
+            trouble = await self.connection.trouble()
+            return PoolUnreachable(trouble) if trouble else translated
         return translated
 
     async def _call(

@@ -1,14 +1,16 @@
-"""How a client or an agent reaches a pool: which address, with which token, believing which authority.
+"""How a client or an agent reaches a pool: which address, with which token and certificate, believing which authority.
 
 Guarantees
 ----------
 * Where an address begins with ``tls://``, or an authority is named, nothing is sent before the other end has shown a certificate
   for that address; there is no way back to plain text.
-* A connection file says all three at once::
+* A connection file says all at once::
 
       address: tls://pool.example.edu:7437
       token: gpk0123456789.…
-      -----BEGIN CERTIFICATE-----
+      -----BEGIN CERTIFICATE-----       of the authority
+      -----BEGIN PRIVATE KEY-----       one's own, for a pool that asks for client certificates
+      -----BEGIN CERTIFICATE-----       that belongs to the key and to the token
 
   A file with a token alone is one too.
 * What keeps TLS from working is one sentence that names it.  gRPC's own words depend on its version, so after a failure this
@@ -22,7 +24,8 @@ import contextlib
 import os
 import ssl
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,12 @@ _OPTIONS = [
 LOOK_SECONDS = 3.0
 _LONGEST_FILE = 2**20
 _BEGIN = "-----BEGIN CERTIFICATE-----"
+_BEGIN_KEY = "-----BEGIN PRIVATE KEY-----"
 _EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64  # X509_V_ERR_… of openssl/x509_vfy.h
+
+
+class _ClosedAtOnce(ConnectionError):
+    """Whoever answers has closed the connection after TLS's handshake, before a word was said."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +66,14 @@ class Connection:
         Empty for a unix socket.
     authority
         PEM of the authorities whose word about the pool is believed; empty for those that this machine trusts anyway.
+    certificate
+        PEM of a private key and of the certificate to show with it; empty where there is none.
     """
 
     address: str
-    token: str = ""
+    token: str = field(default="", repr=False)
     authority: str = ""
+    certificate: str = field(default="", repr=False)
 
     @property
     def encrypted(self) -> bool:
@@ -83,7 +94,10 @@ class Connection:
         if not self.encrypted:
             return grpc.aio.insecure_channel(self.target, options=_OPTIONS)
         roots = self.authority or _trusted_by_this_machine()
-        credentials = grpc.ssl_channel_credentials(root_certificates=roots.encode() or None)
+        key, begin, chain = self.certificate.partition(_BEGIN)
+        credentials = grpc.ssl_channel_credentials(
+            roots.encode() or None, key.encode() or None, (begin + chain).encode() or None
+        )
         return grpc.aio.secure_channel(self.target, credentials, options=_OPTIONS)
 
     async def trouble(self) -> str:
@@ -107,11 +121,13 @@ class Connection:
             return await self._why_not_believed(error.verify_code, error.verify_message)
         except ssl.SSLError as error:
             if "ALERT" in (error.reason or ""):
-                return f"TLS with the pool at {self.address} failed: {error.reason}."
+                return self._why_not_let_in(error.reason)
             return (
                 f"What answers at {self.address} does not speak TLS, so nothing was sent to it; a pool does once "
                 "“gpukernel pool init” has made its certificate and it was started again."
             )
+        except _ClosedAtOnce:
+            return self._why_not_let_in("CERTIFICATE")
         except (OSError, TimeoutError):
             pass
         return ""
@@ -123,6 +139,25 @@ class Connection:
                 shown = await self._shake_hands(self._checking())
                 return (ssl.cert_time_to_seconds(str(shown["notAfter"])) - time.time()) / 86400
         return None
+
+    def certificate_days_left(self) -> float | None:
+        """For how many days one's own certificate is still good; None where there is none."""
+        if not self.certificate:
+            return None
+        from gpukernel.pool.certificates import expiry
+
+        return (expiry(self.certificate) - time.time()) / 86400
+
+    def _why_not_let_in(self, alert: str) -> str:
+        """What TLS's alerts (RFC 8446, section 6) mean here."""
+        remedy = "get a new connection file from its administrator (“gpukernel token create --file”)."
+        if "CERTIFICATE" not in alert and "UNKNOWN_CA" not in alert:
+            return f"TLS with the pool at {self.address} failed: {alert}."
+        if not self.certificate:
+            return f"The pool at {self.address} lets nobody in without a client certificate, and this connection has none; {remedy}"
+        if "EXPIRED" in alert or (self.certificate_days_left() or 0) <= 0:
+            return f"The client certificate for the pool at {self.address} has expired; {remedy}"
+        return f"The pool at {self.address} does not accept this connection's client certificate; {remedy}"
 
     async def _why_not_believed(self, code: int, words: str) -> str:
         if code == _EXPIRED:
@@ -160,28 +195,36 @@ class Connection:
         context.verify_flags = (
             ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags.VERIFY_X509_TRUSTED_FIRST
         )
+        if self.certificate:
+            _show(context, self.certificate)
         return context
 
     async def _shake_hands(self, context: ssl.SSLContext) -> dict[str, Any]:
-        """Do TLS with whoever is there, say nothing, and return the certificate where it was checked."""
+        """Do TLS with whoever is there, say nothing, and return the certificate where it was checked.
+
+        A pool speaks first.  Where it does not accept a client's certificate, it closes instead: gRPC sends no alert then.
+        """
         context.set_alpn_protocols(["h2"])
         host, _, port = self.target.rpartition(":")
         async with asyncio.timeout(LOOK_SECONDS):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
             try:
                 shown: dict[str, Any] = writer.get_extra_info("peercert") or {}
+                if not await reader.read(1):
+                    raise _ClosedAtOnce
                 return shown
             finally:
                 writer.transport.abort()
 
 
-def connection_to(address: str | None = None, token: str | None = None) -> Connection:
+def connection_to(address: str | None = None, token: str | Connection | None = None) -> Connection:
     """The way to the pool at `address`, which is as `gpukernel.pool.address.resolve_address` gives it.
 
     Parameters
     ----------
     token
-        Else ``GPUKERNEL_POOL_TOKEN``, else the connection file's, else from the file that ``GPUKERNEL_POOL_TOKEN_FILE`` names.
+        Or what a connection file says, of which authority and certificate count too.  Else ``GPUKERNEL_POOL_TOKEN``, else the
+        token of the connection file that is the address, else from the file that ``GPUKERNEL_POOL_TOKEN_FILE`` names.
 
     Raises
     ------
@@ -190,34 +233,38 @@ def connection_to(address: str | None = None, token: str | None = None) -> Conne
     """
     address = address or resolve_address()
     # Set by a JupyterHub for its servers; it counts on a unix socket too, where else the account says who one is.
-    token = token or os.environ.get("GPUKERNEL_POOL_TOKEN")
+    named = token if isinstance(token, Connection) else Connection("", token or "")
+    if not named.token:
+        named = replace(named, token=os.environ.get("GPUKERNEL_POOL_TOKEN", ""))
     if address.startswith("unix:"):
-        return Connection(address, token or "")
+        return Connection(address, named.token)
     found = Connection(address) if is_network_address(address) else read_connection_file(Path(address))
     if not found.address:
         raise PoolError(f"{address} holds a token but no “address: tls://HOST:PORT”, so it leads to no pool.")
-    if token:
-        found = replace(found, token=token)
-    elif not found.token and (path := os.environ.get("GPUKERNEL_POOL_TOKEN_FILE")):
+    if not (named.token or found.token) and (path := os.environ.get("GPUKERNEL_POOL_TOKEN_FILE")):
         named = read_connection_file(Path(path))
-        found = replace(found, token=named.token, authority=found.authority or named.authority)
-    if not found.authority:
-        found = replace(found, authority=_named_authority())
+    found = Connection(
+        found.address,
+        named.token or found.token,
+        found.authority or named.authority or _named_pem("GPUKERNEL_POOL_CA", _authorities),
+        named.certificate or _named_pem("GPUKERNEL_POOL_CERTIFICATE", _own_certificate) or found.certificate,
+    )
     if found.authority and not found.encrypted:
         # Whoever names an authority wants it asked.
         found = replace(found, address=f"tls://{found.address}")
     return found
 
 
-def _named_authority() -> str:
-    """What ``GPUKERNEL_POOL_CA`` names: a file, or the certificate itself, as containers are given one."""
-    named = os.environ.get("GPUKERNEL_POOL_CA", "")
-    if not named or named.lstrip().startswith(_BEGIN):
-        return _certificates(named, "GPUKERNEL_POOL_CA") if named else ""
+def _named_pem(variable: str, check: Callable[[str, str], str]) -> str:
+    """What the variable names: a file, or its content, as containers are given it."""
+    named = os.environ.get(variable, "")
+    if not named or named.lstrip().startswith("-----BEGIN"):
+        return check(named, variable) if named else ""
     try:
-        return _certificates(Path(named).read_text(), named)
+        return check(Path(named).read_text(), named)
     except (OSError, UnicodeDecodeError) as error:
-        raise PoolError(f"The pool's authority cannot be read from {named}: {_why(error)}.") from None
+        what = "authority" if variable == "GPUKERNEL_POOL_CA" else "client certificate"
+        raise PoolError(f"The pool's {what} cannot be read from {named}: {_why(error)}.") from None
 
 
 def read_connection_file(path: Path) -> Connection:
@@ -233,6 +280,7 @@ def read_connection_file(path: Path) -> Connection:
             text = file.read(_LONGEST_FILE)
     except (OSError, UnicodeDecodeError) as error:
         raise PoolError(f"The pool's token cannot be read from {path}: {_why(error)}.") from None
+    text, begin_key, own = text.partition(_BEGIN_KEY)
     head, begin, certificates = text.partition(_BEGIN)
     found = {"address": "", "token": ""}
     lines = [(n, line.strip()) for n, line in enumerate(head.splitlines(), 1)]
@@ -253,22 +301,44 @@ def read_connection_file(path: Path) -> Connection:
         raise PoolError(f"{path} names no pool's address; write “address: tls://HOST:PORT”.")
     if not (found["token"].isascii() and found["token"].isprintable()):
         raise PoolError(f"The token in {path} is none; get the file from the pool's administrator again.")
-    return Connection(**found, authority=_certificates(begin + certificates, str(path)) if begin else "")
+    return Connection(
+        **found,
+        authority=_authorities(begin + certificates, str(path)) if begin else "",
+        certificate=_own_certificate(begin_key + own, str(path)) if begin_key else "",
+    )
 
 
 def write_connection(connection: Connection, remark: str) -> str:
     """The text of a connection file; without an address just the token, for ``GPUKERNEL_POOL_TOKEN_FILE``."""
     if not connection.address:
         return f"{connection.token}\n"
-    return f"# {remark}\naddress: {connection.address}\ntoken: {connection.token}\n{connection.authority}"
+    secrets = f"{connection.authority}{connection.certificate}"
+    return f"# {remark}\naddress: {connection.address}\ntoken: {connection.token}\n{secrets}"
 
 
-def _certificates(text: str, where: str) -> str:
+def _authorities(text: str, where: str) -> str:
     try:
         _context(text)
     except (ssl.SSLError, ValueError):
         raise PoolError(f"{where} holds no certificate in PEM form that could be used.") from None
     return text
+
+
+def _own_certificate(text: str, where: str) -> str:
+    _, begin, rest = text.partition(_BEGIN_KEY)  # a connection file may be named too
+    try:
+        _show(_context(""), begin + rest)
+    except (ssl.SSLError, ValueError):
+        raise PoolError(f"{where} holds no private key with its certificate in PEM form.") from None
+    return begin + rest
+
+
+def _show(context: ssl.SSLContext, certificate: str) -> None:
+    """Python's TLS takes a key from a file only: one in memory, which nobody else can open."""
+    with os.fdopen(os.memfd_create("certificate"), "w") as file:
+        file.write(certificate)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
 
 def _context(authority: str) -> ssl.SSLContext:

@@ -19,7 +19,7 @@ from gpukernel.pool.broker import Broker
 from gpukernel.pool.course import Course
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.estimates import chances
-from gpukernel.pool.identity import Caller, Identity, token_hash
+from gpukernel.pool.identity import Caller, Certify, Identity, token_hash
 from gpukernel.pool.model import SliceRequest
 from gpukernel.pool.rules import note, write_groups
 from gpukernel.pool.schema import tokens
@@ -36,10 +36,13 @@ _OPEN = sa.and_(tokens.c.server != "", tokens.c.revoked.is_(None))
 class HubService(rpc.HubServicer):  # type: ignore[misc]
     """Everything here checks who is asking first."""
 
-    def __init__(self, broker: Broker, store: Store, identity: Identity) -> None:
+    def __init__(
+        self, broker: Broker, store: Store, identity: Identity, certify: Certify | None = None
+    ) -> None:
         self._broker = broker
         self._store = store
         self._identity = identity
+        self._certify = certify
 
     async def _caller(self, context: Any, *, for_others: bool = True) -> Caller:
         caller = await known_caller(self._identity, context)
@@ -113,19 +116,22 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
             self._close(person, server, "its server was started again", caller.name)
             identifier = "gpk" + secrets.token_hex(5)
             text, now = f"{identifier}.{secrets.token_urlsafe(32)}", time.time()
+            name = f"{person}'s server {server}"[:256]
+            certificate, until = self._certify(identifier, name, 0, now) if self._certify else ("", None)
             with self._store.deciding() as (db, _):
                 values = {
                     "id": identifier,
                     "hash": token_hash(text),
-                    "name": f"{person}'s server {server}"[:256],
+                    "name": name,
                     "person": person,
                     "scope": "person",
                     "created": now,
                     "course": request.course,
                     "server": server,
+                    "certificate_expires": until,
                 }
                 db.execute(tokens.insert().values(**values))
-            return pb.OpenServerReply(token=text)
+            return pb.OpenServerReply(token=text, certificate=certificate)
 
         return await or_refuse(context, work)
 

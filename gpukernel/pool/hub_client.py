@@ -10,6 +10,7 @@ from typing import Any, Self
 import gpukernel.pool.proto.hub_pb2 as pb
 import gpukernel.pool.proto.hub_pb2_grpc as rpc
 from gpukernel.pool.client import PoolClient
+from gpukernel.pool.connection import Connection
 from gpukernel.pool.course import Course, Offered, Profile
 from gpukernel.pool.model import Chance
 
@@ -68,8 +69,13 @@ class HubClient(PoolClient):
 
     async def open_server(self, person: str, server: str, course: str = "") -> str:
         """A token for a single-user server that starts; what an earlier one of that name had is ended."""
+        return (await self.open_connection(person, server, course)).token
+
+    async def open_connection(self, person: str, server: str, course: str = "") -> Connection:
+        """As `open_server`, with the certificate that belongs to the token where the pool is reached over TLS; without an address."""
         request = pb.OpenServerRequest(person=person, server=server, course=course)
-        return str((await self._call("OpenServer", request, self._hub)).token)
+        reply = await self._call("OpenServer", request, self._hub)
+        return Connection("", reply.token, certificate=reply.certificate)
 
     async def close_server(self, person: str, server: str, reason: str = "") -> int:
         """The server is gone: its token and its leases end; returns how many leases.  Repeating it changes nothing."""

@@ -4,6 +4,9 @@ A token says it; over the unix socket, where none is brought, the kernel does: t
 (``SO_PEERCRED``).  Nobody is believed what they say of themselves, except callers who may speak for others: the pool's own
 account, root, and tokens with the scope ``service`` or ``admin``.  They may also ask on behalf of a person, and are then
 allowed what that person is.
+
+Where client certificates are required, a token counts over TCP only on a connection that has shown the certificate made for it.
+A pool that knows a JupyterHub takes the Hub's own tokens too: each for its person, and nothing more.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import hmac
 import os
 import pwd
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import sqlalchemy as sa
 
 from gpukernel.pool.errors import Refused
+from gpukernel.pool.hub_tokens import HubTokens
 from gpukernel.pool.model import Holder, Lease, SliceRequest
 from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import tokens
@@ -27,6 +32,7 @@ from gpukernel.pool.store import Store
 __all__ = [
     "SCOPES",
     "Caller",
+    "Certify",
     "Identity",
     "Token",
     "account_name",
@@ -37,6 +43,9 @@ __all__ = [
 ]
 
 SCOPES = ("person", "service", "agent", "admin")
+
+Certify = Callable[[str, str, float, float], tuple[str, float]]
+"""Makes the certificate of a token, from its id, what it is for, when it ends (0: never) and the time; gives PEM and the certificate's end."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +134,24 @@ class Identity:
     ----------
     files
         Tokens that lie in files beside the database, by scope.
+    require_certificates
+        Who comes over TCP shows the certificate of the token that they use.
+    hub
+        The JupyterHub whose tokens count too.
     """
 
-    def __init__(self, store: Store, files: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        files: Mapping[str, str] | None = None,
+        *,
+        require_certificates: bool = False,
+        hub: HubTokens | None = None,
+    ) -> None:
         self._store = store
+        self._hub = hub
         self._files = dict(files or {})
+        self._require_certificates = require_certificates
         self._accounts: dict[str, int] = {}  # what gRPC calls the peer → account
 
     def connected(self, peer: str, uid: int) -> None:
@@ -139,7 +161,7 @@ class Identity:
     def disconnected(self, peer: str) -> None:
         self._accounts.pop(peer, None)
 
-    def caller(self, peer: str, authorization: str, now: float) -> Caller | None:
+    def caller(self, peer: str, authorization: str, now: float, certificate: str = "") -> Caller | None:
         """Who is at the other end; None for a stranger.
 
         Parameters
@@ -148,6 +170,13 @@ class Identity:
             What gRPC calls the other end.
         authorization
             The header of that name, empty where there was none.
+        certificate
+            The common name in the certificate that the connection showed, which was checked; empty where it showed none.
+
+        Raises
+        ------
+        Refused
+            With a sentence, where the token is good, but this connection may not use it.
         """
         uid = self._accounts.get(peer)
         if peer.startswith("unix") and uid is None:
@@ -161,21 +190,64 @@ class Identity:
             return None
         for scope, known in self._files.items():
             if hmac.compare_digest(token.encode(), known.encode()):
+                self._check_certificate(uid is not None, certificate)
                 return Caller(f"{scope} token", scope)
-        found = self._known_token(token, now)
-        return found and replace(found, uid=uid)
+        row = self._known_token(token, now)
+        if row is None:
+            return None
+        # On the pool's machine a server cannot show what it has; others could, and do so over TCP.
+        spared = uid is not None and (bool(row.server) or row.certificate_expires is None)
+        self._check_certificate(spared, certificate, row.id)
+        return Caller(row.person or row.name, row.scope, uid, row.course, row.server)
 
-    def _known_token(self, token: str, now: float) -> Caller | None:
+    async def hub_caller(
+        self, peer: str, authorization: str, now: float, certificate: str = ""
+    ) -> Caller | None:
+        """As `caller`, where the token may be JupyterHub's.
+
+        Raises
+        ------
+        HubAway
+            With a sentence, where the Hub does not say whose it is.
+        """
+        kind, _, token = authorization.partition(" ")
+        uid = self._accounts.get(peer)
+        if self._hub is None or kind != "Bearer" or (peer.startswith("unix") and uid is None):
+            return None
+        person = await self._hub.person(token)
+        if not person:
+            return None
+        if self._require_certificates and uid is None:
+            row = self._living(certificate, now)
+            if row is None or row.person != person:
+                raise Refused(
+                    "certificate",
+                    f"The certificate that this connection shows is not one of {person}'s, whose JupyterHub token this is.",
+                )
+        return Caller(person, "person", uid)
+
+    def _check_certificate(self, spared: bool, shown: str, needed: str = "") -> None:
+        if self._require_certificates and not spared and (not needed or shown != needed):
+            raise Refused(
+                "certificate",
+                "The certificate that this connection shows was not made for this token; use the connection file that holds both."
+                if needed
+                else "This token has no certificate, and the pool asks for one; make a connection file with “gpukernel token create --file”.",
+            )
+
+    def _known_token(self, token: str, now: float) -> Any:
         identifier, _, _ = token.partition(".")
         if not identifier or len(token) > 200 or "\0" in token:
             return None
+        row = self._living(identifier, now)
+        return row if row is not None and hmac.compare_digest(row.hash, token_hash(token)) else None
+
+    def _living(self, identifier: str, now: float) -> Any:
         with self._store.reader.connect() as db:
             row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
-        if row is None or not hmac.compare_digest(row.hash, token_hash(token)):
+        if row is None or row.revoked is not None or (row.expires is not None and row.expires <= now):
             return None
-        if row.revoked is not None or (row.expires is not None and row.expires <= now):
-            return None
-        return Caller(row.person or row.name, row.scope, None, row.course, row.server)
+        return row
 
 
 @dataclass(frozen=True)
@@ -189,6 +261,7 @@ class Token:
     created: float
     expires: float = 0.0
     revoked: float = 0.0
+    certificate_expires: float = 0.0
 
 
 def token_hash(token: str) -> str:
@@ -198,13 +271,29 @@ def token_hash(token: str) -> str:
 
 
 def _token(row: sa.Row) -> Token:  # type: ignore[type-arg]
-    return Token(row.id, row.name, row.person, row.scope, row.created, row.expires or 0, row.revoked or 0)
+    return Token(
+        row.id,
+        row.name,
+        row.person,
+        row.scope,
+        row.created,
+        row.expires or 0,
+        row.revoked or 0,
+        row.certificate_expires or 0,
+    )
 
 
 def create_token(
-    store: Store, name: str, person: str, scope: str, valid_seconds: float, who: str, now: float
-) -> tuple[Token, str]:
-    """A new token and its text, which is not kept.
+    store: Store,
+    name: str,
+    person: str,
+    scope: str,
+    valid_seconds: float,
+    who: str,
+    now: float,
+    certify: Certify | None = None,
+) -> tuple[Token, str, str]:
+    """A new token, its text, and its certificate with the key, empty without `certify`; neither is kept.
 
     Raises
     ------
@@ -224,6 +313,7 @@ def create_token(
     identifier = "gpk" + secrets.token_hex(5)
     text = f"{identifier}.{secrets.token_urlsafe(32)}"
     expires = now + valid_seconds if valid_seconds else None
+    certificate, until = certify(identifier, name, expires or 0, now) if certify else ("", None)
     with store.deciding() as (db, _):
         values = {
             "id": identifier,
@@ -233,10 +323,11 @@ def create_token(
             "scope": scope,
             "created": now,
             "expires": expires,
+            "certificate_expires": until,
         }
         db.execute(tokens.insert().values(**values))
         note(db, now, who, "token", identifier, "", f"{scope} {person or name}")
-    return Token(identifier, name, person, scope, now, expires or 0.0), text
+    return Token(identifier, name, person, scope, now, expires or 0, 0, until or 0), text, certificate
 
 
 def list_tokens(store: Store) -> list[Token]:

@@ -320,6 +320,7 @@ tokens = Table(
     # Where they are not empty, whoever has the token asks for this course, and as this server of the person.
     Column("course", String, nullable=False, server_default=""),
     Column("server", String, nullable=False, server_default=""),
+    Column("certificate_expires", Float, nullable=True),  # of the client certificate made for it
 )
 
 audit = Table(

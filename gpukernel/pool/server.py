@@ -25,13 +25,14 @@ from gpukernel.pool.door import open_door
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.forks import grpc
 from gpukernel.pool.hub import HubService
+from gpukernel.pool.hub_tokens import HubTokens
 from gpukernel.pool.identity import Identity
 from gpukernel.pool.metrics import serve_metrics
 from gpukernel.pool.reserving import ReservationsService
 from gpukernel.pool.service import AgentsService, PoolService
 from gpukernel.pool.store import Store
 from gpukernel.pool.teaching import TeachingService
-from gpukernel.pool.tls import ServerTls, server_tls, warning
+from gpukernel.pool.tls import ServerTls, certifier, server_tls, warning
 
 __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]
 
@@ -95,6 +96,8 @@ async def serve(
     metrics: str = "",
     certificate: Path | None = None,
     key: Path | None = None,
+    require_certificates: bool = False,
+    hub_api: str = "",
 ) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
 
@@ -107,12 +110,17 @@ async def serve(
     certificate, key
         What to show over TCP, where it is not what `gpukernel.pool.certificates.init_authority` made in `state`.  With either,
         TCP is TLS and nothing else.
+    require_certificates
+        Over TCP nobody gets in without a client certificate of the authority in `state`, and no token counts with another's.
+    hub_api
+        The REST API of a JupyterHub whose tokens count as their persons, as `gpukernel.pool.hub_tokens.HubTokens` wants it.
 
     Raises
     ------
     PoolError
         When another pool runs on `state`, an address cannot be listened on, or the database cannot be used.
     """
+    hub = HubTokens(hub_api) if hub_api else None
     prepare_state(state)
     with _only_one(state):
         store = Store.in_directory(state)
@@ -122,20 +130,23 @@ async def serve(
                 "service": write_token(state / "pool.token"),
                 "agent": write_token(state / "agent.token"),
             }
-        tls = server_tls(state, certificate, key) if listen else None
-        identity = Identity(store, tokens)
+        tls = (
+            server_tls(state, certificate, key, require_certificates=require_certificates) if listen else None
+        )
+        certify = certifier(state, tls, require_certificates=require_certificates)
+        identity = Identity(store, tokens, require_certificates=require_certificates, hub=hub)
         broker = Broker(store)
         agents = AgentsService(broker, identity)
 
         def public() -> Connection:
             return tls.public(listen) if tls else Connection("")
 
-        administration = AdministrationService(broker, store, identity, public)
+        administration = AdministrationService(broker, store, identity, public, certify)
         services = (
             (rpc.add_PoolServicer_to_server, PoolService(broker, identity)),
             (rpc.add_AgentsServicer_to_server, agents),
             (admin_rpc.add_AdministrationServicer_to_server, administration),
-            (hub_rpc.add_HubServicer_to_server, HubService(broker, store, identity)),
+            (hub_rpc.add_HubServicer_to_server, HubService(broker, store, identity, certify)),
             (
                 reservations_rpc.add_ReservationsServicer_to_server,
                 ReservationsService(broker, store, identity),
@@ -176,6 +187,8 @@ async def serve(
                 task.cancel()
             await asyncio.gather(clock, calls, return_exceptions=True)
             store.close()
+            if hub is not None:
+                hub.close()
 
 
 def _server(

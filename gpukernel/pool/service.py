@@ -20,6 +20,7 @@ from gpukernel.pool import messages
 from gpukernel.pool.address import MADE_BY, ON_BEHALF
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused, in_details
+from gpukernel.pool.hub_tokens import HubAway
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.model import Lease
 from gpukernel.pool.rules import Rules
@@ -32,11 +33,23 @@ CALLER_SECONDS = 5.0
 """So often a call that stays open is asked again who makes it."""
 
 
+def _shown(context: Any) -> tuple[str, str, float, str]:
+    """What a call brought, as `Identity` wants it."""
+    header = dict(context.invocation_metadata() or ()).get("authorization", "")
+    (certificate,) = context.auth_context().get("x509_common_name", (b"",))
+    return context.peer(), header if isinstance(header, str) else "", time.time(), certificate.decode()
+
+
 async def known_caller(identity: Identity, context: Any) -> Caller:
     """Who is asking; a stranger's call ends here."""
     metadata = dict(context.invocation_metadata() or ())
-    header = metadata.get("authorization", "")
-    caller = identity.caller(context.peer(), header if isinstance(header, str) else "", time.time())
+    try:
+        shown = _shown(context)
+        caller = identity.caller(*shown) or await identity.hub_caller(*shown)
+    except Refused as refusal:
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refusal))
+    except HubAway as away:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(away))
     if caller is None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
     assert caller is not None
@@ -311,7 +324,11 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
             return
         register, stream = first.register, _Stream()
         server = register.server
-        reading = asyncio.create_task(self._read(server, requests, stream))
+
+        def still_known() -> bool:
+            return self._identity.caller(*_shown(context)) is not None
+
+        reading = asyncio.create_task(self._read(server, requests, stream, still_known))
         try:
             self._broker.attach(
                 server,
@@ -328,11 +345,16 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
             reading.cancel()
             self._broker.detach(server, stream)
 
-    async def _read(self, server: str, requests: AsyncIterator[Any], stream: _Stream) -> None:
+    async def _read(
+        self, server: str, requests: AsyncIterator[Any], stream: _Stream, still_known: Callable[[], bool]
+    ) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for request in requests:
                 kind = request.WhichOneof("message")
                 if kind == "heartbeat":
+                    if not still_known():
+                        log.warning("its token counts no more", extra=fields(server=server))
+                        break
                     workers = request.heartbeat.workers
                     usage = {(w.lease_id, w.device_index): messages.usage_from(w.usage) for w in workers}
                     self._broker.heartbeat(server, usage)

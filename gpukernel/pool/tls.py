@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gpukernel.pool.connection import Connection
+from gpukernel.pool.errors import PoolError, Refused
 from gpukernel.pool.forks import grpc
+from gpukernel.pool.identity import Certify
 
-__all__ = ["ServerTls", "server_tls", "warning"]
+__all__ = ["ServerTls", "certifier", "server_tls", "warning"]
 
 log = logging.getLogger(__name__)
 
@@ -19,17 +21,30 @@ SOON_SECONDS = 30 * 86400.0
 
 
 class ServerTls:
-    """Shows a certificate, and a renewed one from the next connection on."""
+    """Shows a certificate, and a renewed one from the next connection on.
 
-    def __init__(self, certificate: Path, key: Path | None, authority: Path | None) -> None:
+    Parameters
+    ----------
+    authority
+        What clients are given to check it with; None where they trust its authority anyway.
+    clients
+        Authority whose certificates clients must show; None: nobody is asked for one.
+    """
+
+    def __init__(
+        self, certificate: Path, key: Path | None, authority: Path | None, clients: Path | None
+    ) -> None:
         from gpukernel.pool.certificates import Reloading
 
         self.shown = Reloading(certificate, key, lambda sentence: log.error("%s", sentence))
         self._authority = authority
+        self._clients = clients.read_bytes() if clients else None
 
     def credentials(self) -> grpc.ServerCredentials:
         make: Any = grpc.dynamic_ssl_server_credentials
-        return make(self._configuration(), self._look)
+        return make(
+            self._configuration(), self._look, require_client_authentication=self._clients is not None
+        )
 
     def public(self, listen: str) -> Connection:
         """What others need to reach this pool, but for a token."""
@@ -41,17 +56,49 @@ class ServerTls:
 
     def _configuration(self) -> Any:
         current = self.shown.current
-        return grpc.ssl_server_certificate_configuration([(current.key, current.chain)])
+        return grpc.ssl_server_certificate_configuration([(current.key, current.chain)], self._clients)
 
 
-def server_tls(state: Path, certificate: Path | None, key: Path | None) -> ServerTls | None:
-    """TLS with the certificate named, else with what `gpukernel.pool.certificates.init_authority` made in `state`; else None."""
+def server_tls(
+    state: Path, certificate: Path | None, key: Path | None, *, require_certificates: bool = False
+) -> ServerTls | None:
+    """TLS with the certificate named, else with what `gpukernel.pool.certificates.init_authority` made in `state`; else None.
+
+    Raises
+    ------
+    PoolError
+        When clients are to show certificates, and there is no authority to sign them.
+    """
+    authority = state / "tls" / "ca.pem"
+    if require_certificates and not authority.exists():
+        raise PoolError(
+            "Client certificates are signed by the pool's own authority; make it first with “gpukernel pool init --name HOST”."
+        )
+    clients = authority if require_certificates else None
     if certificate is not None:
-        return ServerTls(certificate, key, None)
+        return ServerTls(certificate, key, None, clients)
     if not (state / "tls").exists():
         return None
     # What is there but cannot be used is an error: a pool that fell back to plain text would give its tokens away.
-    return ServerTls(state / "tls" / "pool.pem", None, state / "tls" / "ca.pem")
+    return ServerTls(state / "tls" / "pool.pem", None, authority, clients)
+
+
+def certifier(state: Path, tls: ServerTls | None, *, require_certificates: bool) -> Certify | None:
+    """What signs clients' certificates: also before they are required, so that everybody has one when they are.
+
+    None where no certificate is of use, or where the authority's key lies elsewhere and nobody needs it now.
+    """
+    if tls is None or not (require_certificates or (state / "tls" / "ca.key").exists()):
+        return None
+    from gpukernel.pool.certificates import client_certificate
+
+    def certify(identifier: str, name: str, expires: float, now: float) -> tuple[str, float]:
+        try:
+            return client_certificate(state, identifier, name, expires, now)
+        except PoolError as error:
+            raise Refused("certificate", f"No client certificate can be made: {error}") from None
+
+    return certify
 
 
 def warning(listen: str, tls: ServerTls | None) -> str:

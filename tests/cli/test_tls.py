@@ -66,14 +66,15 @@ def done(*arguments: str, **environment: str) -> str:
 class Secured:
     """A pool with TLS, as “gpukernel pool init” and the steps that it prints make it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.state, self.port = folder / "pool", free_port()
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.state, self.port, self.options = folder / "pool", free_port(), options
         self.said = done("pool", "init", "--state", str(self.state), "--name", "localhost")
         self.pool = self.start()
         self.authority = self.state / "tls" / "ca.pem"
 
     def start(self) -> Service:
-        return Service("pool", "--listen", f"127.0.0.1:{self.port}", "--state", str(self.state))
+        listen = ("--listen", f"127.0.0.1:{self.port}", "--state", str(self.state))
+        return Service("pool", *listen, *self.options)
 
     def file(self, name: str, *options: str) -> Path:
         """A connection file of a new token."""
@@ -225,7 +226,8 @@ def test_what_is_no_connection_file_is_named_with_its_line(secured: Secured, tmp
         (good.replace("token: ", "tokken: "), f"Line 3 of {file} is neither"),
         (good.replace("address: tls://", "address: https://"), "names no pool's address"),
         (good.replace("address:", "#"), "leads to no pool"),
-        (good[:-200], "holds no certificate in PEM form"),
+        (good[: good.index("-----BEGIN PRIVATE") - 200], "holds no certificate in PEM form"),
+        (good[:-200], "holds no private key with its certificate in PEM form"),
     ):
         file.write_text(text)
         assert words in ask(str(file))

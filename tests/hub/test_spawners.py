@@ -13,6 +13,7 @@ from traitlets.config import Config
 
 import hub_spawner
 from gpukernel.pool.admin_client import AdminClient
+from gpukernel.pool.connection import Connection
 from gpukernel.pool.errors import PoolError
 from tests.conftest import Pool
 from tests.hub.conftest import COURSES
@@ -174,7 +175,7 @@ def test_in_docker_an_environment_is_an_image_and_the_pools_socket_is_mounted(sh
 
 def test_slurm_keeps_our_variables_and_puts_them_into_no_script(shared_pool: Pool) -> None:
     one = spawner("GPUSlurmSpawner", shared_pool, "nobody")
-    one._token, one._course = "gpk0.secret", "ml101"
+    one._credentials, one._course = Connection("", "gpk0.secret"), "ml101"
     kept = one.get_req_subvars()["keepvars"].split(",")
     assert {"GPUKERNEL_POOL", "GPUKERNEL_POOL_TOKEN", "GPUKERNEL_COURSE"} <= set(kept)
     script = asyncio.run(one._get_batch_script(**one.get_req_subvars(), cmd="jupyterhub-singleuser"))
@@ -216,7 +217,10 @@ def test_configure_adds_to_what_is_there(tmp_path: Path) -> None:
     [
         ({"courses": "/nowhere/courses.yaml"}, "courses: there is no file /nowhere/courses.yaml"),
         ({"token_file": "/nowhere/t"}, "token_file: there is no file /nowhere/t"),
-        ({"pool": "127.0.0.1:7437", "simulate": "v100:2"}, "simulate and state are for the Hub's own"),
+        (
+            {"pool": "127.0.0.1:7437", "simulate": "v100:2"},
+            "simulate, state and hub_tokens are for the Hub's own",
+        ),
     ],
 )
 def test_configure_says_what_is_wrong(options: dict[str, str], sentence: str) -> None:
