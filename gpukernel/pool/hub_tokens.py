@@ -138,6 +138,7 @@ class HubTokens:
             with self._ask(request, timeout=ASK_SECONDS) as answer:
                 found = json.loads(answer.read(_LONGEST_ANSWER))
             name, kind = found["name"], found["kind"]
+            full = any(scope.startswith("access:servers") for scope in found["scopes"])
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (401, 403):
@@ -148,8 +149,11 @@ class HubTokens:
             raise HubAway((reason.strerror if isinstance(reason, OSError) else None) or str(reason)) from None
         except (OSError, http.client.HTTPException) as error:
             raise HubAway(str(error) or type(error).__name__) from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise HubAway("that is no JupyterHub's API") from None
+        # A token that may not open its person's servers was given for less, to a service that they signed in to.
+        if not full:
+            return ""
         if kind != "user" or not isinstance(name, str) or not 1 <= len(name) <= 256 or not name.isprintable():
             return ""
         return name

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -65,6 +66,17 @@ async def known_caller(identity: Identity, context: Any) -> Caller:
         name = by.decode(errors="replace")[:256]
         return replace(caller, name=f"{name} through {caller.name}")
     return caller
+
+
+async def still_known(identity: Identity, context: Any) -> bool:
+    """Whether the token of a call that stays open counts still; a JupyterHub that is away says nothing against it."""
+    with contextlib.suppress(Refused):
+        shown = _shown(context)
+        try:
+            return (identity.caller(*shown) or await identity.hub_caller(*shown)) is not None
+        except HubAway:
+            return True
+    return False
 
 
 async def known_teacher(identity: Identity, context: Any, rules: Rules, course: str) -> Caller:
@@ -160,20 +172,21 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
             )
 
     async def Hold(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        held: set[str] = set()
-        events: asyncio.Queue[Any] = (
-            asyncio.Queue()
-        )  # requests, ids of leases that are different, None at the end
+        caller, held = await self._caller(context), set[str]()
+        # Requests, ids of leases that are different, and None at the end.
+        events: asyncio.Queue[Any] = asyncio.Queue()
         reading = asyncio.create_task(_read_into(events, requests))
         try:
             while True:
-                caller = await self._caller(context)  # a token that was revoked holds nothing any more
                 event = None
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CALLER_SECONDS if held else None):
                         if (event := await events.get()) is None:
                             return
+                if event is None and not await still_known(self._identity, context):
+                    await self._caller(context)  # says so
                 if isinstance(event, pb.HoldRequest):
+                    caller = await self._caller(context)
                     for lease_id in held.intersection(event.let_go):
                         held.discard(lease_id)
                         self._broker.held.let_go(lease_id, events.put_nowait)
@@ -325,10 +338,8 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
         register, stream = first.register, _Stream()
         server = register.server
 
-        def still_known() -> bool:
-            return self._identity.caller(*_shown(context)) is not None
-
-        reading = asyncio.create_task(self._read(server, requests, stream, still_known))
+        known = partial(still_known, self._identity, context)
+        reading = asyncio.create_task(self._read(server, requests, stream, known))
         try:
             self._broker.attach(
                 server,
@@ -346,13 +357,17 @@ class AgentsService(rpc.AgentsServicer):  # type: ignore[misc]
             self._broker.detach(server, stream)
 
     async def _read(
-        self, server: str, requests: AsyncIterator[Any], stream: _Stream, still_known: Callable[[], bool]
+        self,
+        server: str,
+        requests: AsyncIterator[Any],
+        stream: _Stream,
+        known: Callable[[], Awaitable[bool]],
     ) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for request in requests:
                 kind = request.WhichOneof("message")
                 if kind == "heartbeat":
-                    if not still_known():
+                    if not await known():
                         log.warning("its token counts no more", extra=fields(server=server))
                         break
                     workers = request.heartbeat.workers

@@ -97,7 +97,8 @@ def test_a_token_of_the_hub_is_its_person_and_never_more(hub: Hub, tmp_path: Pat
                 with pytest.raises(NotAllowed, match="anna may not ask on behalf of others"):
                     await thief.leases()
             # A service of the Hub is no person, and nobody is nobody.
-            for wrong in (hub.token, annas[:-1], "x" * 32):
+            less = hub.ask("POST", "/users/anna/tokens", {"scopes": ["read:users!user=anna"]}).json()["token"]
+            for wrong in (hub.token, annas[:-1], "x" * 32, less):
                 async with PoolClient(address, wrong) as stranger:
                     with pytest.raises(PoolError, match="does not know this token"):
                         await stranger.devices()
@@ -267,7 +268,11 @@ async def asked(where: str, token: str = "0123456789abcdef") -> str:
         (200, b"<html>", "that is no JupyterHub's API"),
         (200, b"[]", "that is no JupyterHub's API"),
         (200, b'{"name": "anna"}', "that is no JupyterHub's API"),
-        (200, b'{"kind": "user", "name": "' + b"x" * 2**20 + b'"}', "that is no JupyterHub's API"),
+        (
+            200,
+            b'{"kind": "user", "scopes": ["access:servers!user=anna"], "name": "' + b"x" * 2**20 + b'"}',
+            "that is no JupyterHub's API",
+        ),
     ],
 )
 def test_an_answer_that_makes_no_sense_says_nothing_about_the_token(status: int, body: bytes, words: str) -> None:  # fmt: skip
@@ -283,11 +288,11 @@ def test_an_answer_that_makes_no_sense_says_nothing_about_the_token(status: int,
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"kind": "service", "name": "anna"}',
-        b'{"kind": "user", "name": ""}',
-        b'{"kind": "user", "name": "a\\nb"}',
-        b'{"kind": "user", "name": 7}',
-        b'{"kind": "user", "name": null}',
+        b'{"kind": "service", "scopes": ["access:servers"], "name": "anna"}',
+        b'{"kind": "user", "scopes": ["access:servers!user=anna"], "name": ""}',
+        b'{"kind": "user", "scopes": ["access:servers!user=anna"], "name": "a\\nb"}',
+        b'{"kind": "user", "scopes": ["access:servers!user=anna"], "name": 7}',
+        b'{"kind": "user", "scopes": ["access:servers!user=anna"], "name": null}',
     ],
 )
 def test_who_is_no_person_is_nobody(body: bytes) -> None:
@@ -302,7 +307,9 @@ def test_who_is_no_person_is_nobody(body: bytes) -> None:
 def test_a_token_is_sent_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
     """Not where the Hub redirects to, not through a proxy, and none of the pool's own."""
     with (
-        answering(says(200, b'{"kind": "user", "name": "mallory"}')) as (elsewhere, stolen),
+        answering(
+            says(200, b'{"kind": "user", "scopes": ["access:servers!user=anna"], "name": "mallory"}')
+        ) as (elsewhere, stolen),
         answering(says(302, location=elsewhere)) as (where, heard),
     ):
         monkeypatch.setenv("http_proxy", elsewhere.removesuffix("/hub/api"))
@@ -338,7 +345,7 @@ def test_many_that_bring_one_token_ask_once_and_too_many_are_told_so(monkeypatch
 
     def slowly(handler: http.server.BaseHTTPRequestHandler) -> None:
         free.wait(30)
-        says(200, b'{"kind": "user", "name": "anna"}')(handler)
+        says(200, b'{"kind": "user", "scopes": ["access:servers!user=anna"], "name": "anna"}')(handler)
 
     with answering(slowly) as (where, heard):
 
