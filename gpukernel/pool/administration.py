@@ -78,8 +78,8 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
         caller = await self._caller(context, administers=False)
 
         def work() -> Any:
-            _, change = quota_change(request.subject, request.bounds)
-            return self._change(caller.name, change)
+            subject, change = quota_change(request.subject, request.bounds)
+            return self._change(caller.signature(subject.course, self._store.rules()), change)
 
         if not may_share_out(caller, self._store.rules(), request.subject):
             await self._caller(context)
@@ -189,7 +189,7 @@ def may_share_out(caller: Caller, rules: Rules, subject: str) -> bool:
     the administrator's to say.
     """
     kind, _, course = subject.partition(":")
-    return caller.administers or (kind == "student" and rules.instructs(caller.name, course))
+    return caller.administers or (kind == "student" and caller.instructs(course, rules))
 
 
 def _token_to(token: Token) -> Any:
@@ -234,5 +234,5 @@ def _sees(caller: Caller, rules: Rules, line: Any) -> bool:
     _, _, name = subject.partition(":")
     if subject.startswith("person:"):
         return bool(name == caller.name)
-    role = rules.role_in(name, caller.name)
+    role = caller.role_in(name, rules)
     return role == "instructor" or (bool(role) and person in ("", caller.name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from gpukernel.pool.forks import grpc  # before the messages import it
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
-from gpukernel.pool.address import MADE_BY, ON_BEHALF, resolve_address
+from gpukernel.pool.address import MADE_BY, ON_BEHALF, TEACHES, resolve_address
 from gpukernel.pool.connection import connection_to
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.keeping import Keeping
@@ -42,6 +42,9 @@ class PoolClient:
         Bearer token; None looks where `gpukernel.pool.connection.connection_to` does.
     on_behalf
         The person for whom the calls are made, by somebody who may speak for others: they may do what that person may.
+    teaches
+        Courses that this person instructs as far as the caller knows, which the pool believes those who may speak for others; a few dozen
+        at most, since they travel with every call.
     made_by
         The person who told an administrator's program to make the calls, for the audit table; it changes no rights.
 
@@ -59,6 +62,7 @@ class PoolClient:
         token: str | None = None,
         *,
         on_behalf: str | None = None,
+        teaches: Iterable[str] = (),
         made_by: str | None = None,
     ) -> None:
         self.patience = CALL_SECONDS
@@ -67,13 +71,14 @@ class PoolClient:
         self._metadata: tuple[tuple[str, str | bytes], ...] = self.connection.metadata
         if on_behalf is not None:
             self._metadata += ((ON_BEHALF, on_behalf.encode()),)
+        self._metadata += tuple((TEACHES, course.encode()) for course in teaches)
         if made_by is not None:
             self._metadata += ((MADE_BY, made_by.encode()),)
 
     def on_behalf_of(self, person: str) -> Self:
         """This client for another person, over the same connection; it needs no entering and ends with this one."""
         other = copy.copy(self)
-        others = tuple((name, value) for name, value in self._metadata if name != ON_BEHALF)
+        others = tuple((name, value) for name, value in self._metadata if name not in (ON_BEHALF, TEACHES))
         other._metadata = (*others, (ON_BEHALF, person.encode()))
         return other
 

@@ -53,7 +53,7 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
         caller, rules = await self._caller(context, for_others=False), self._broker.rules()
         reply = pb.ListCoursesReply()
         for name, course in rules.courses.items():
-            role = rules.role_in(name, caller.name) if caller.scope == "person" else ""
+            role = caller.role_in(name, rules) if caller.scope == "person" else ""
             if role or caller.speaks_for_others:
                 reply.courses.append(_course(course, role, whole=role != "student"))
         return reply

@@ -45,6 +45,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
     async def AddReservation(self, request: Any, context: Any) -> Any:
         asked = request.reservation
         caller = await known_teacher(self._identity, context, self._store.rules(), asked.course)
+        who = caller.signature(asked.course, self._store.rules())
 
         def work() -> Any:
             new = Reservation(
@@ -74,7 +75,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
                     self._allow(new, before)
                 return replace(before, reservations=(*before.reservations, new))
 
-            change_rules(self._broker, self._store, caller.name, change, check=request.check)
+            change_rules(self._broker, self._store, who, change, check=request.check)
             rules = self._store.rules()
             made = next((one for one in rules.reservations if one == new), new)
             return pb.AddReservationReply(reservation=self._message(made, rules))
@@ -110,6 +111,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
             )
         assert found is not None
         caller = await known_teacher(self._identity, context, self._store.rules(), found.course)
+        who = caller.signature(found.course, self._store.rules())
 
         def work() -> Any:
             def change(before: Rules) -> Rules:
@@ -117,7 +119,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
                 return replace(before, reservations=left)
 
             message = self._message(found, self._store.rules())
-            change_rules(self._broker, self._store, caller.name, change)
+            change_rules(self._broker, self._store, who, change)
             return pb.RemoveReservationReply(reservation=message)
 
         return await or_refuse(context, work)

@@ -17,7 +17,7 @@ import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.logs import fields
 from gpukernel.pool import messages
-from gpukernel.pool.address import MADE_BY, ON_BEHALF
+from gpukernel.pool.address import MADE_BY, ON_BEHALF, TEACHES
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.identity import Caller, Identity
@@ -34,15 +34,27 @@ CALLER_SECONDS = 5.0
 
 async def known_caller(identity: Identity, context: Any) -> Caller:
     """Who is asking; a stranger's call ends here."""
-    metadata = dict(context.invocation_metadata() or ())
+    received = context.invocation_metadata() or ()
+    metadata = dict(received)
     header = metadata.get("authorization", "")
     caller = identity.caller(context.peer(), header if isinstance(header, str) else "", time.time())
     if caller is None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
     assert caller is not None
+    # Who may speak for others may say so of the course's instructors too, or put the person into a group of theirs; so a course that
+    # they vouch for gives them nothing that they had not.  It is no more than for this call, and the audit table names who vouched.
+    teaches = frozenset(
+        value.decode(errors="replace")
+        for key, value in received
+        if key == TEACHES and isinstance(value, bytes)
+    )
+    if teaches and ON_BEHALF not in metadata:
+        await context.abort(
+            grpc.StatusCode.PERMISSION_DENIED, "Nobody says of themselves which courses they instruct."
+        )
     if (person := metadata.get(ON_BEHALF)) is not None:
         name = person.decode(errors="replace") if isinstance(person, bytes) else ""
-        behalf = caller.on_behalf(name) if name else None
+        behalf = caller.on_behalf(name, teaches) if name else None
         if behalf is None:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"{caller.name} may not ask on behalf of others."
@@ -57,7 +69,7 @@ async def known_caller(identity: Identity, context: Any) -> Caller:
 async def known_teacher(identity: Identity, context: Any, rules: Rules, course: str) -> Caller:
     """Who is asking, where they instruct `course` or administer the pool; others' calls end here."""
     caller = await known_caller(identity, context)
-    if not (caller.administers or rules.instructs(caller.name, course)):
+    if not (caller.administers or caller.instructs(course, rules)):
         await context.abort(
             grpc.StatusCode.PERMISSION_DENIED,
             f"Only an instructor of course {course[:60]} or the pool's administrator may do that, not {caller.name}.",
@@ -141,9 +153,10 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
     def _write_down(self, caller: Caller, lease: Lease, action: str, what: str) -> None:
         """Somebody did something to what another holds: that is kept with who did."""
         if caller.name != lease.holder.person and caller.scope != "service":
+            who = caller.signature(lease.holder.course, self._broker.rules())
             course = f"course {lease.holder.course}" if lease.holder.course else "no course"
             self._broker.write_down(
-                caller.name, action, f"{course}: {lease.holder.person}", f"lease {lease.id}", what
+                who, action, f"{course}: {lease.holder.person}", f"lease {lease.id}", what
             )
 
     async def Hold(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:

@@ -39,8 +39,11 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
         self._store = store
         self._identity = identity
 
+    def _who(self, caller: Caller, course: str) -> str:
+        return caller.signature(course, self._store.rules())
+
     def _teaches(self, caller: Caller, course: str) -> bool:
-        return caller.administers or self._store.rules().instructs(caller.name, course)
+        return caller.administers or caller.instructs(course, self._store.rules())
 
     async def SetQuota(self, request: Any, context: Any) -> Any:
         caller = await known_caller(self._identity, context)
@@ -53,11 +56,12 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
 
         def work() -> Any:
             subject, change = quota_change(request.subject, request.bounds)
+            who = self._who(caller, subject.course)
             # Looked at first: afterwards, who waited may have been served.
-            lines, before, after = change_rules(self._broker, self._store, caller.name, change, check=True)
+            lines, before, after = change_rules(self._broker, self._store, who, change, check=True)
             effects = effects_of(self._broker, self._store, before, after, subject)
             if not request.check:
-                lines, _, _ = change_rules(self._broker, self._store, caller.name, change)
+                lines, _, _ = change_rules(self._broker, self._store, who, change)
             return pb.QuotaEffects(
                 lines=lines,
                 effects=[
@@ -86,7 +90,8 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
             if not isinstance(fields, dict):
                 raise Refused("invalid", "What a course is to be is a JSON object.")
             change = course_change(request.course, fields)
-            lines, _, _ = change_rules(self._broker, self._store, caller.name, change, check=request.check)
+            who = self._who(caller, request.course)
+            lines, _, _ = change_rules(self._broker, self._store, who, change, check=request.check)
             return pb.CourseChanged(lines=lines)
 
         return await or_refuse(context, work)
@@ -110,10 +115,11 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
             if lease.state not in ("starting", "live"):
                 raise Refused("not_live", "This slice has ended; nobody would see the message.")
             said = f"{caller.name}: {text}" if text else ""
+            who = self._who(caller, lease.holder.course)
             self._store.say(lease.id, said)
             with self._store.deciding() as (db, _):
                 subject = f"course {lease.holder.course}: {lease.holder.person}"
-                note(db, self._broker.now(), caller.name, "message", subject, "", text)
+                note(db, self._broker.now(), who, "message", subject, "", text)
             return pb.MessageSent(notice=said)
 
         return await or_refuse(context, work)
@@ -131,7 +137,7 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
                 waiting.holder.course,
                 request.key,
                 request.before,
-                caller.name,
+                self._who(caller, waiting.holder.course),
                 self._broker.now(),
             )
             self._broker.rules_changed()

@@ -17,6 +17,7 @@ from tornado.web import HTTPError, RequestHandler
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from hub_spawner.console.desk import Desk, plain_duration
 from hub_spawner.console.texts import LANGUAGES, Texts, choose_language, later
+from hub_spawner.roles import courses_of
 
 __all__ = ["LANGUAGE_COOKIE", "TOO_OLD", "Page", "Visit", "environments", "status_of"]
 
@@ -24,8 +25,11 @@ log = logging.getLogger(__name__)
 
 LANGUAGE_COOKIE = "gpukernel-language"
 GROUPS_SECONDS = 60.0
+BELIEVED_SECONDS = 20
+"""So long the Hub is not asked again who somebody is: what it takes from them (a group, a role, the session) counts after this time."""
 TOO_OLD = later("This form is too old, or not one of this site's; load the page again and repeat it.")
 _SAID = "gpukernel-said"
+_ASKED_AGAIN = "gpukernel-asked-again"
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -98,7 +102,11 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if self.request.method not in ("GET", "HEAD", "OPTIONS"):
             self.check_xsrf_cookie()
         self.desk = Desk(
-            self.settings["pool"], self.settings["token_file"], model["name"], bool(model.get("admin"))
+            self.settings["pool"],
+            self.settings["token_file"],
+            model["name"],
+            bool(model.get("admin")),
+            courses_of(model.get("scopes", ())),
         )
         if "groups" in model:
             await self._tell_groups(model["name"], frozenset(model["groups"]))
@@ -223,8 +231,20 @@ class Page(Visit):
             )
             self.redirect(back, status=303)
 
+    def _asks_again(self, error: BaseException | None) -> bool:
+        """Sign in again, unseen, before a page is refused: a sign-in knows of no role that somebody got after it."""
+        if not isinstance(error, NotAllowed) or self.request.method != "GET" or self.in_part:
+            return False
+        if self.get_cookie(_ASKED_AGAIN):
+            return False
+        self.set_cookie(_ASKED_AGAIN, "1", path=self.prefix, max_age=BELIEVED_SECONDS, httponly=True)
+        self.redirect(self.get_login_url())
+        return True
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
+        if self._asks_again(error):
+            return
         sentence = self.texts.gettext(self._sentence(status_code, error))
         template = "error.html"
         if self.in_part:
