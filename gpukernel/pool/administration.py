@@ -25,7 +25,8 @@ from gpukernel.pool.model import Holder
 from gpukernel.pool.quota import MILLION, Account, Bounds, Standing
 from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import audit
-from gpukernel.pool.service import known_caller, or_refuse
+from gpukernel.pool.sentences import say
+from gpukernel.pool.service import known_caller, or_refuse, refuse
 from gpukernel.pool.store import Store
 
 __all__ = ["AdministrationService", "may_share_out"]
@@ -53,9 +54,10 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
     async def _caller(self, context: Any, *, administers: bool = True) -> Caller:
         caller = await known_caller(self._identity, context)
         if administers and not caller.administers:
-            await context.abort(
+            await refuse(
+                context,
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"Only the pool's administrator may do that, not {caller.name}.",
+                say("Only the pool's administrator may do that, not %(person)s.", person=caller.name),
             )
         return caller
 

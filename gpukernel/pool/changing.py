@@ -28,6 +28,7 @@ from gpukernel.pool.quota import (
     never,
 )
 from gpukernel.pool.rules import Rules, write_rules
+from gpukernel.pool.sentences import say
 from gpukernel.pool.store import Store
 
 __all__ = ["TAUGHT", "Effect", "change_rules", "course_change", "effects_of", "quota_change"]
@@ -87,7 +88,7 @@ def quota_change(subject_text: str, bounds: Mapping[str, str]) -> tuple[Subject,
 
     def change(before: Rules) -> Rules:
         if subject.course and subject.course not in before.courses:
-            raise Refused("no_such_course", f"There is no course {subject.course[:60]}.")
+            raise Refused("no_such_course", say("There is no course %(course)s.", course=subject.course[:60]))
         wanted = replace(before.quotas.get(subject, Bounds()), **given)  # type: ignore[arg-type]
         quotas = {s: b for s, b in before.quotas.items() if s != subject}
         return replace(before, quotas={**quotas, subject: wanted} if wanted.given() else quotas)
@@ -121,7 +122,7 @@ def course_change(name: str, fields: Mapping[str, Any]) -> Callable[[Rules], Rul
     def change(before: Rules) -> Rules:
         known = before.courses.get(name)
         if known is None:
-            raise Refused("no_such_course", f"There is no course {name[:60]}.")
+            raise Refused("no_such_course", say("There is no course %(course)s.", course=name[:60]))
         taught = {field: getattr(profile, field) for field in fields if field != "title"}
         after = replace(known, profile=replace(known.profile, **taught))
         if "title" in fields:

@@ -23,6 +23,7 @@ from gpukernel.pool.connection import connection_to
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.keeping import Keeping
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
+from gpukernel.pool.sentences import WORDS, say, words_behind
 
 __all__ = ["PoolClient", "resolve_address"]
 
@@ -95,7 +96,8 @@ class PoolClient:
         await self._channel.close()
 
     def _translate(self, error: grpc.aio.AioRpcError) -> PoolError:
-        code = error.code()
+        code, headers = error.code(), error.trailing_metadata()
+        said = words_behind(headers.get(WORDS) if headers is not None else None, error.details() or "")
         # CANCELLED is no answer of the pool either: a connection that broke down under load, for example.
         if code in (
             grpc.StatusCode.UNAVAILABLE,
@@ -103,19 +105,22 @@ class PoolClient:
             grpc.StatusCode.CANCELLED,
         ):
             return PoolUnreachable(
-                f"No pool answers at {self.address}; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL."
+                say(
+                    "No pool answers at %(address)s; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL.",
+                    address=self.address,
+                )
             )
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return PoolError(
                 f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
             )
         if code is grpc.StatusCode.PERMISSION_DENIED:
-            return NotAllowed(error.details() or "The pool does not allow you that.")
+            return NotAllowed(said or "The pool does not allow you that.")
         if code is grpc.StatusCode.INVALID_ARGUMENT:
-            return Refused("invalid", error.details() or "The pool cannot make sense of that.")
+            return Refused("invalid", said or "The pool cannot make sense of that.")
         if code is grpc.StatusCode.NOT_FOUND:
-            return LeaseEnded(error.details() or "the lease is over")
-        return PoolError(error.details() or f"The pool at {self.address} failed ({code.name}).")
+            return LeaseEnded(said or "the lease is over")
+        return PoolError(said or f"The pool at {self.address} failed ({code.name}).")
 
     async def explain(self, error: grpc.aio.AioRpcError) -> PoolError:
         """As `_translate`; where the connection failed it also looks whether TLS is the reason."""
@@ -179,7 +184,7 @@ class PoolClient:
             async for event in call:
                 kind = event.WhichOneof("event")
                 if kind == "refused":
-                    raise Refused(event.refused.code, event.refused.sentence)
+                    raise messages.refused_from(event.refused)
                 if kind == "granted":
                     yield messages.lease_from(event.granted)
                     return
@@ -231,7 +236,7 @@ class PoolClient:
         request = pb.ResizeRequest(lease_id=lease_id, slice=messages.request_to(slice))
         reply = await self._call("Resize", request)
         if reply.WhichOneof("result") == "refused":
-            raise Refused(reply.refused.code, reply.refused.sentence)
+            raise messages.refused_from(reply.refused)
         lease = messages.lease_from(reply.lease)
         if lease.state != "live":
             raise LeaseEnded(lease.end_reason)

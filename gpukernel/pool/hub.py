@@ -23,6 +23,7 @@ from gpukernel.pool.identity import Caller, Identity, token_hash
 from gpukernel.pool.model import SliceRequest
 from gpukernel.pool.rules import note, write_groups
 from gpukernel.pool.schema import tokens
+from gpukernel.pool.sentences import words_to
 from gpukernel.pool.service import known_caller, or_refuse
 from gpukernel.pool.store import Store
 
@@ -78,6 +79,7 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
                         waiting=one.waiting,
                         wait_seconds=one.wait_seconds,
                         sentence=one.sentence,
+                        words=words_to(one.sentence),
                     )
                     for one in found
                 ]

@@ -18,6 +18,7 @@ from gpukernel.pool.identity import Identity
 from gpukernel.pool.quota import Bounds, Subject
 from gpukernel.pool.reservations import MOST_OF_A_COURSE, Reservation, check_reservation, conflict, windows
 from gpukernel.pool.rules import Rules
+from gpukernel.pool.sentences import say
 from gpukernel.pool.service import known_caller, known_teacher, or_refuse
 from gpukernel.pool.store import Store
 
@@ -62,15 +63,25 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
 
             def change(before: Rules) -> Rules:
                 if new.course not in before.courses:
-                    raise Refused("no_such_course", f"There is no course {new.course[:60]}.")
+                    raise Refused(
+                        "no_such_course", say("There is no course %(course)s.", course=new.course[:60])
+                    )
                 if new in before.reservations:
-                    raise Refused("invalid", f"Course {new.course} has reserved {new} already.")
+                    raise Refused(
+                        "invalid",
+                        say("Course %(course)s has reserved %(what)s already.", course=new.course, what=new),
+                    )
                 if sum(one.course == new.course for one in before.reservations) >= MOST_OF_A_COURSE:
                     raise Refused(
-                        "invalid", f"Course {new.course} has {MOST_OF_A_COURSE} reservations already."
+                        "invalid",
+                        say(
+                            "Course %(course)s has %(n)s reservations already.",
+                            course=new.course,
+                            n=MOST_OF_A_COURSE,
+                        ),
                     )
                 if not windows(new, self._broker.now(), before.timezone):
-                    raise Refused("invalid", f"{new.when()} is over.")
+                    raise Refused("invalid", say("%(when)s is over.", when=new.when()))
                 if not caller.administers:
                     self._allow(new, before)
                 return replace(before, reservations=(*before.reservations, new))
@@ -88,11 +99,15 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
         if quota is None:
             raise Refused(
                 "quota",
-                f"Course {new.course} has no quota of devices to reserve from; the pool's administrator sets one, or reserves for it.",
+                say(
+                    "Course %(course)s has no quota of devices to reserve from; the pool's administrator sets one, or reserves for it.",
+                    course=new.course,
+                ),
             )
         if new.preempt:
             raise Refused(
-                "quota", "Only the pool's administrator makes reservations that end others' leases."
+                "quota",
+                say("Only the pool's administrator makes reservations that end others' leases."),
             )
         capacity: dict[str, float] = {}
         for device in self._store.devices():

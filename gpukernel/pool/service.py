@@ -23,8 +23,9 @@ from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.model import Lease
 from gpukernel.pool.rules import Rules
+from gpukernel.pool.sentences import say, sentence_of, words_beside
 
-__all__ = ["AgentsService", "PoolService", "known_caller", "known_teacher", "or_refuse"]
+__all__ = ["AgentsService", "PoolService", "known_caller", "known_teacher", "or_refuse", "refuse"]
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,14 @@ async def known_teacher(identity: Identity, context: Any, rules: Rules, course: 
     """Who is asking, where they instruct `course` or administer the pool; others' calls end here."""
     caller = await known_caller(identity, context)
     if not (caller.administers or caller.instructs(course, rules)):
-        await context.abort(
+        await refuse(
+            context,
             grpc.StatusCode.PERMISSION_DENIED,
-            f"Only an instructor of course {course[:60]} or the pool's administrator may do that, not {caller.name}.",
+            say(
+                "Only an instructor of course %(course)s or the pool's administrator may do that, not %(person)s.",
+                course=course[:60],
+                person=caller.name,
+            ),
         )
     return caller
 
@@ -82,7 +88,12 @@ async def or_refuse(context: Any, work: Callable[[], Any]) -> Any:
     try:
         return work()
     except Refused as refusal:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, sentence_of(refusal))
+
+
+async def refuse(context: Any, code: Any, sentence: str) -> None:
+    """End the call with a sentence, as long as a call's status can be, and with its words for other languages."""
+    await context.abort(code, in_details(sentence), words_beside(sentence))
 
 
 class PoolService(rpc.PoolServicer):  # type: ignore[misc]
@@ -133,7 +144,7 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         except Refused as refusal:
             about = fields(person=holder.person, course=holder.course, code=refusal.code)
             log.info("refused: %s", refusal, extra=about)
-            yield pb.AcquireEvent(refused=pb.Refused(code=refusal.code, sentence=str(refusal)))
+            yield pb.AcquireEvent(refused=messages.refused_to(refusal))
         finally:
             await places.aclose()  # type: ignore[attr-defined]
 
@@ -144,8 +155,10 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         caller = await self._caller(context)
         lease = self._broker.lease(lease_id)
         if lease is None or not allowed(caller, lease):
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"The pool knows no lease {lease_id[:40]} of yours."
+            await refuse(
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                say("The pool knows no lease %(lease)s of yours.", lease=lease_id[:40]),
             )
         assert lease is not None
         return caller, lease
@@ -215,7 +228,7 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         try:
             lease = await self._broker.resize(request.lease_id, messages.request_from(request.slice))
         except Refused as refusal:
-            return pb.ResizeReply(refused=pb.Refused(code=refusal.code, sentence=str(refusal)))
+            return pb.ResizeReply(refused=messages.refused_to(refusal))
         if lease is not None:
             self._write_down(
                 caller, held, "resize", ", ".join(f"{s.memory_bytes // 2**20} MiB" for s in lease.slices)

@@ -22,7 +22,8 @@ from gpukernel.pool.history import use_by_day
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.reordering import move_request
 from gpukernel.pool.rules import note
-from gpukernel.pool.service import known_caller, known_teacher, or_refuse
+from gpukernel.pool.sentences import say
+from gpukernel.pool.service import known_caller, known_teacher, or_refuse, refuse
 from gpukernel.pool.store import Store
 
 __all__ = ["LONGEST_MESSAGE", "TeachingService"]
@@ -48,10 +49,13 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
     async def SetQuota(self, request: Any, context: Any) -> Any:
         caller = await known_caller(self._identity, context)
         if not may_share_out(caller, self._store.rules(), request.subject):
-            await context.abort(
+            await refuse(
+                context,
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"Only the pool's administrator may set the quota of {request.subject[:80]}; "
-                "instructors set that of their own students.",
+                say(
+                    "Only the pool's administrator may set the quota of %(subject)s; instructors set that of their own students.",
+                    subject=request.subject[:80],
+                ),
             )
 
         def work() -> Any:
@@ -100,8 +104,10 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
         caller = await known_caller(self._identity, context)
         lease = self._broker.lease(request.lease_id)
         if lease is None or not self._teaches(caller, lease.holder.course):
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"The pool knows no lease {request.lease_id[:40]} of yours."
+            await refuse(
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                say("The pool knows no lease %(lease)s of yours.", lease=request.lease_id[:40]),
             )
 
         def work() -> Any:
@@ -110,10 +116,14 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
             if len(text) > LONGEST_MESSAGE or not text.isprintable():
                 raise Refused(
                     "invalid",
-                    f"A message has at most {LONGEST_MESSAGE} printable characters; this one has {len(text)}.",
+                    say(
+                        "A message has at most %(most)s printable characters; this one has %(n)s.",
+                        most=LONGEST_MESSAGE,
+                        n=len(text),
+                    ),
                 )
             if lease.state not in ("starting", "live"):
-                raise Refused("not_live", "This slice has ended; nobody would see the message.")
+                raise Refused("not_live", say("This slice has ended; nobody would see the message."))
             said = f"{caller.name}: {text}" if text else ""
             who = self._who(caller, lease.holder.course)
             self._store.say(lease.id, said)
@@ -128,7 +138,9 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
         caller = await known_caller(self._identity, context)
         waiting = {w.key: w for w in self._broker.waiting()}.get(request.key)
         if waiting is None or not self._teaches(caller, waiting.holder.course):
-            await context.abort(grpc.StatusCode.NOT_FOUND, "No such request waits in a course of yours.")
+            await refuse(
+                context, grpc.StatusCode.NOT_FOUND, say("No such request waits in a course of yours.")
+            )
 
         def work() -> Any:
             assert waiting is not None

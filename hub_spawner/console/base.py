@@ -15,6 +15,7 @@ from jupyterhub.services.auth import HubOAuthenticated, UserNotAllowed
 from tornado.web import HTTPError, RequestHandler
 
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
+from gpukernel.pool.sentences import sentence_of
 from hub_spawner.console.desk import Desk, plain_duration
 from hub_spawner.console.texts import LANGUAGES, Texts, choose_language, later
 from hub_spawner.roles import courses_of
@@ -47,6 +48,7 @@ def environments() -> dict[str, jinja2.Environment]:
         )
         texts = Texts(language)
         env.install_gettext_callables(texts.gettext, texts.ngettext, newstyle=True)  # type: ignore[attr-defined]
+        env.filters["said"] = texts.of
         env.filters["duration"] = plain_duration
         env.filters["part"] = lambda name: urllib.parse.quote(str(name), safe="")
         found[language] = env
@@ -138,7 +140,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     def _sentence(self, status: int, error: BaseException | None) -> str:
         if isinstance(error, PoolError):
-            return str(error)
+            return sentence_of(error)
         if isinstance(error, HTTPError) and error.log_message and status < 500:
             return str(error.log_message % error.args)
         if status >= 500:
@@ -245,7 +247,7 @@ class Page(Visit):
         error = kwargs.get("exc_info", (None, None, None))[1]
         if self._asks_again(error):
             return
-        sentence = self.texts.gettext(self._sentence(status_code, error))
+        sentence = self.texts.of(self._sentence(status_code, error))
         template = "error.html"
         if self.in_part:
             in_dialog = self.request.headers.get("HX-Target") == "dialog-body"

@@ -19,6 +19,7 @@ from gpukernel.pool.errors import NotAllowed
 from gpukernel.pool.hub_client import KnownCourse
 from gpukernel.pool.model import Lease, Waiting
 from gpukernel.pool.reservations_client import KnownReservation
+from gpukernel.pool.sentences import say
 
 __all__ = [
     "BOUNDS",
@@ -281,7 +282,7 @@ class Desk:
     def as_service(self) -> AdminClient:
         """With the rights of this service's own token; for administrators only."""
         if not self.administers:
-            raise NotAllowed(f"Only an administrator may do that, not {self.name}.")
+            raise NotAllowed(say("Only an administrator may do that, not %(person)s.", person=self.name))
         return AdminClient(self.address, self._token, made_by=self.name)
 
     async def tell_groups(self, groups: Iterable[str]) -> None:
@@ -337,7 +338,7 @@ class Desk:
         for course in await self.courses():
             if course.name == name:
                 return course
-        raise NotAllowed(f"There is no course {name[:64]} of yours.")
+        raise NotAllowed(say("There is no course %(course)s of yours.", course=name[:64]))
 
     async def live_of(self, courses: Iterable[CourseInfo]) -> dict[str, Live]:
         """Each of these courses now, by name."""

@@ -478,33 +478,3 @@ def test_who_signs_out_or_is_no_instructor_any_more_is_out(short: tuple[Hub, Poo
     prof.get(f"{hub.url}/hub/logout", timeout=60)
     answer = prof.get(prof.at + "course/ml101", timeout=60)
     assert "/hub/login" in answer.url
-
-
-# --- the words ---
-
-
-def test_every_text_of_the_pages_is_translated() -> None:
-    from babel.messages.extract import extract_from_dir
-    from babel.messages.pofile import read_po
-
-    import hub_spawner.console
-
-    room = Path(hub_spawner.console.__file__).parent
-    with (room / "locale" / "zh.po").open("rb") as file:
-        catalog = read_po(file)
-    keywords = {"_": None, "gettext": None, "ngettext": (1, 2), "later": None}
-    kinds = [("**.py", "python"), ("templates/**.html", "jinja2")]
-    used = {
-        text if isinstance(text, str) else text[0]
-        for _, _, text, _, _ in extract_from_dir(room, kinds, keywords=keywords)
-    }
-    assert len(used) > 150
-    missing = [text for text in used if text not in catalog or not catalog[text].string]
-    assert missing == []
-    assert {
-        message.id if isinstance(message.id, str) else message.id[0] for message in catalog if message.id
-    } <= used
-    for message in catalog:
-        for translated in message.string if isinstance(message.string, tuple) else (message.string,):
-            first = message.id if isinstance(message.id, str) else message.id[0]
-            assert set(re.findall(r"%\(\w+\)s", translated)) == set(re.findall(r"%\(\w+\)s", first)), first
