@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pydantic
+import sqlalchemy as sa
 
 from gpukernel.pool import accounts
 from gpukernel.pool.broker import Broker
@@ -42,7 +43,13 @@ class _Undone(Exception):
 
 
 def change_rules(
-    broker: Broker, store: Store, who: str, change: Callable[[Rules], Rules], *, check: bool = False
+    broker: Broker,
+    store: Store,
+    who: str,
+    change: Callable[[Rules], Rules],
+    *,
+    check: bool = False,
+    look: Callable[[sa.Connection], None] | None = None,
 ) -> tuple[list[str], Rules, Rules]:
     """Make the rules what `change` makes of them; they count at once, for those who wait too.
 
@@ -50,6 +57,8 @@ def change_rules(
     ----------
     check
         Change nothing.
+    look
+        Sees in the same transaction what `check` changes nothing of; it may write, which is undone as well.
 
     Returns
     -------
@@ -63,6 +72,8 @@ def change_rules(
             after = change(before)
             changes += write_rules(db, before, after, who, time.time())
             if check:
+                if look is not None:
+                    look(db)
                 raise _Undone
     except _Undone:
         return changes, before, after

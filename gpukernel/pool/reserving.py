@@ -15,9 +15,10 @@ from gpukernel.pool.broker import Broker
 from gpukernel.pool.changing import change_rules
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.identity import Identity
+from gpukernel.pool.pins import Pins
 from gpukernel.pool.quota import Bounds, Subject
 from gpukernel.pool.reservations import MOST_OF_A_COURSE, Reservation, check_reservation, conflict, windows
-from gpukernel.pool.rules import Rules
+from gpukernel.pool.rules import Rules, load_rules
 from gpukernel.pool.sentences import say
 from gpukernel.pool.service import known_caller, known_teacher, or_refuse
 from gpukernel.pool.store import Store
@@ -86,7 +87,19 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
                     self._allow(new, before)
                 return replace(before, reservations=(*before.reservations, new))
 
-            change_rules(self._broker, self._store, who, change, check=request.check)
+            seen: list[Any] = []
+
+            def look(db: sa.Connection) -> None:
+                rules, now = load_rules(db), self._broker.now()
+                Pins(db, self._store, rules, now).lay(self._store.classes(db))
+                made = next(one for one in rules.reservations if one == new)
+                seen.append(self._message(made, rules, db))
+
+            change_rules(self._broker, self._store, who, change, check=request.check, look=look)
+            if request.check:
+                (message,) = seen
+                message.id = ""  # nobody will find it by that
+                return pb.AddReservationReply(reservation=message)
             rules = self._store.rules()
             made = next((one for one in rules.reservations if one == new), new)
             return pb.AddReservationReply(reservation=self._message(made, rules))
@@ -139,7 +152,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
 
         return await or_refuse(context, work)
 
-    def _message(self, one: Reservation, rules: Rules) -> Any:
+    def _message(self, one: Reservation, rules: Rules, db: sa.Connection | None = None) -> Any:
         message = pb.Reservation(
             id=one.id,
             course=one.course,
@@ -160,6 +173,9 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
                 .join(devices, devices.c.id == pins.c.device)
                 .where(pins.c.reservation == one.id, devices.c.available, pins.c.until == ahead[0][1])
             )
-            with self._store.reader.connect() as db:
+            if db is not None:
                 message.ready = db.execute(worth).scalar_one() or 0.0
+            else:
+                with self._store.reader.connect() as reader:
+                    message.ready = reader.execute(worth).scalar_one() or 0.0
         return message
