@@ -33,9 +33,13 @@ STARTING_SECONDS = 180.0
 """A server that was opened in the pool so recently may be starting still."""
 
 
-async def running_servers(api: str, token: str) -> set[tuple[str, str]]:
-    """Every (person, server's name) that the Hub at the URL `api` runs or is starting; raises `OSError` or `HTTPClientError`."""
+async def running_servers(api: str, token: str) -> tuple[set[tuple[str, str]], dict[str, frozenset[str]]]:
+    """Every (person, server's name) that the Hub at the URL `api` runs or is starting, and the groups of these people.
+
+    Raises `OSError` or `HTTPClientError`.
+    """
     found: set[tuple[str, str]] = set()
+    groups: dict[str, frozenset[str]] = {}
     offset, size = 0, 200
     while True:
         query = urllib.parse.urlencode({"state": "active", "offset": offset, "limit": size})
@@ -44,8 +48,10 @@ async def running_servers(api: str, token: str) -> set[tuple[str, str]]:
         page = json.loads(answer.body)
         for user in page["items"]:
             found |= {(user["name"], name) for name in user.get("servers") or {}}
+            if "groups" in user:
+                groups[user["name"]] = frozenset(user["groups"])
         if not page["_pagination"]["next"]:
-            return found
+            return found, groups
         offset += size
 
 
@@ -60,6 +66,7 @@ class Caretaker:
     api: str
     api_token: str
     suspects: set[tuple[str, str]] = field(default_factory=set)
+    told: dict[str, frozenset[str]] = field(default_factory=dict)
     _said: str = ""
 
     @classmethod
@@ -105,17 +112,22 @@ class Caretaker:
             log.error("%s is not imported:\n%s", self.courses, error)
 
     async def look(self, client: HubClient) -> list[tuple[str, str]]:
-        """Close in the pool what the Hub does not run; twice not running is gone.  Returns what was closed."""
+        """Close in the pool what the Hub does not run; twice not running is gone.  Returns what was closed.
+
+        And say which groups those who run something are in: whoever lost one while their server runs loses with it what it gave them.
+        """
         opened = await client.servers()
         prefix = f"{self.hub}/"
         ours = [one for one in opened if one.server == self.hub or one.server.startswith(prefix)]
         if not ours:
-            self.suspects = set()
+            self.suspects, self.told = set(), {}
             return []
-        running = {
-            (person, server_name(self.hub, name))
-            for person, name in await running_servers(self.api, self.api_token)
-        }
+        found, groups = await running_servers(self.api, self.api_token)
+        running = {(person, server_name(self.hub, name)) for person, name in found}
+        for person in sorted({one.person for one in ours} & set(groups)):
+            if self.told.get(person) != groups[person]:
+                await client.set_groups(person, groups[person])
+        self.told = groups
         settled = time.time() - STARTING_SECONDS
         gone = {
             (one.person, one.server)

@@ -15,6 +15,7 @@ from gpukernel.pool.course import Course, Offered
 from gpukernel.pool.errors import PoolError, PoolUnreachable
 from gpukernel.pool.hub_client import HubClient
 from gpukernel.pool.model import Chance
+from gpukernel.pool.sentences import say, sentence_of
 
 __all__ = ["Card", "Chosen", "NotAllowed", "cards_of", "choose", "words"]
 
@@ -66,16 +67,17 @@ class Card:
 
 
 def words(chance: Chance) -> str:
-    """How soon, for people."""
+    """How soon, for people; in English, and as other languages can say it."""
     if chance.state == "refused":
         return chance.sentence
     if chance.state == "free":
-        return f"{chance.free} free now"
+        return say("%(n)s free now", n=chance.free)
     if chance.wait_seconds >= 0:
         minutes = max(round(chance.wait_seconds / 60), 1)
-        when = f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
-        return f"would wait about {when}"
-    return f"would wait behind {chance.waiting}" if chance.waiting else "would wait"
+        if minutes < 120:
+            return say("would wait about %(n)s min", n=minutes)
+        return say("would wait about %(n)s h", n=f"{minutes / 60:.0f}")
+    return say("would wait behind %(n)s", n=chance.waiting) if chance.waiting else say("would wait")
 
 
 async def cards_of(client: HubClient, person: str, environments: Iterable[str]) -> list[Card]:
@@ -99,7 +101,7 @@ async def cards_of(client: HubClient, person: str, environments: Iterable[str]) 
         except PoolUnreachable:
             raise
         except PoolError as error:
-            cards.append(Card(entry.course, entry.role, tuple(offered), trouble=str(error)))
+            cards.append(Card(entry.course, entry.role, tuple(offered), trouble=sentence_of(error)))
             continue
         pairs = tuple(zip(sizes, chances, strict=True))
         cards.append(Card(entry.course, entry.role, tuple(offered), pairs))

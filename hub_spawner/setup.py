@@ -12,7 +12,10 @@ from typing import Any
 from jupyterhub.spawner import LocalProcessSpawner
 
 from gpukernel.pool.address import resolve_address
+from gpukernel.pool.course_file import read_courses
+from gpukernel.pool.errors import Refused
 from hub_spawner.form import TEMPLATES
+from hub_spawner.roles import PREFIX, instructor_roles
 from hub_spawner.spawner import with_gpus
 
 __all__ = ["configure"]
@@ -37,7 +40,8 @@ def configure(
 ) -> None:
     """Give the Hub's servers GPUs: spawner, choice page, instructors' console, and courses.
 
-    Call it at the end of ``jupyterhub_config.py``, after the spawner class was chosen.
+    Call it at the end of ``jupyterhub_config.py``, after the spawner class was chosen, and after ``load_roles``: an entry there with the
+    name ``gpukernel-instructor-COURSE`` says who holds that course's role (`hub_spawner.roles`).
 
     Parameters
     ----------
@@ -108,6 +112,10 @@ def configure(
         "GPUKERNEL_HUB": hub_name,
         "GPUKERNEL_CONSOLE_IP": console_ip,
     }
+    roles, scopes = instructor_roles(
+        _listed(c, "load_roles"), _scopes(c), _course_names(courses), f"access:services!service={SERVICE}"
+    )
+    c.JupyterHub.custom_scopes = scopes
     services.append(
         {
             "name": SERVICE,
@@ -116,16 +124,29 @@ def configure(
             "command": [sys.executable, "-m", "hub_spawner.console"],
             "environment": _passed_on() | {name: value for name, value in console.items() if value},
             "oauth_no_confirm": True,
+            "oauth_client_allowed_scopes": sorted(scope for scope in scopes if scope.startswith(PREFIX)),
         }
     )
     c.JupyterHub.services = [*_listed(c, "services"), *services]
-    c.JupyterHub.load_roles = _roles(_listed(c, "load_roles"))
+    c.JupyterHub.load_roles = _roles(roles)
     c.JupyterHub.template_paths = [*_listed(c, "template_paths"), str(TEMPLATES)]
     c.JupyterHub.spawner_class = with_gpus(_spawner_class(c))
 
 
 def _listed(c: Any, name: str) -> list[Any]:
     return list(c.JupyterHub[name]) if name in c.JupyterHub and isinstance(c.JupyterHub[name], list) else []
+
+
+def _scopes(c: Any) -> dict[str, Any]:
+    return dict(c.JupyterHub.custom_scopes) if "custom_scopes" in c.JupyterHub else {}
+
+
+def _course_names(path: str) -> list[str]:
+    """Those of ``courses.yaml``.  What is wrong in it says whoever imports it; the Hub starts nevertheless."""
+    try:
+        return list(read_courses(Path(path).read_text()).courses) if path else []
+    except (OSError, UnicodeDecodeError, Refused):
+        return []
 
 
 def _roles(before: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,13 +24,14 @@ from gpukernel.pool.connection import Connection, connection_to
 from gpukernel.pool.errors import PoolError, PoolUnreachable
 from gpukernel.pool.hub_client import HubClient
 from hub_spawner.choices import Card, Chosen, NotAllowed, cards_of, choose
+from hub_spawner.console.texts import Texts, choose_language, later
 from hub_spawner.form import render_choice
 from hub_spawner.pool import hub_client, server_name, while_it_is_away
 
 __all__ = ["GPUSpawnerMixin", "with_gpus"]
 
 
-AWAY = "The GPU pool does not answer at the moment; try again in a minute."
+AWAY = later("The GPU pool does not answer at the moment; try again in a minute.")
 
 
 class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
@@ -100,20 +101,27 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
     @staticmethod
     async def _choice_form(spawner: GPUSpawnerMixin) -> str:
         """The cards; empty, so that the server starts at once, where there is nothing to choose."""
+        asking = getattr(spawner, "handler", None)  # the request for the page; none where a script asks
+        accepted = asking.request.headers.get("Accept-Language", "") if asking is not None else ""
+        language = choose_language(None, accepted)
+        texts = Texts(language)
         try:
             cards = await spawner._cards()
         except PoolUnreachable:
-            raise web.HTTPError(503, AWAY) from None
+            raise web.HTTPError(503, texts.gettext(AWAY)) from None
         except PoolError as error:
             raise web.HTTPError(500, f"The GPU pool refuses the Hub: {error}") from None
         if not cards and not spawner.without_course:
-            raise web.HTTPError(403, "You are in no course that uses GPUs; ask your instructor to add you.")
+            sentence = later("You are in no course that uses GPUs; ask your instructor to add you.")
+            raise web.HTTPError(403, texts.gettext(sentence))
         options = (len(card.environments) or 1 for card in cards)
         if sum(options) + spawner.without_course <= 1:
             return ""
         last = Chosen.of(spawner.user_options or {})
         console = spawner.hub.base_url.removesuffix("hub/") + "services/gpukernel/"
-        return render_choice(cards, last, without_course=spawner.without_course, console=console)
+        return render_choice(
+            cards, last, without_course=spawner.without_course, console=console, language=language
+        )
 
     @staticmethod
     def _choice_from_form(form: dict[str, list[str]]) -> dict[str, str]:

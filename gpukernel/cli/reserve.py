@@ -77,7 +77,12 @@ def add(
     if json:
         print_json([_plain(made)])
     elif check:
-        print(f"Course {course} could reserve {made.reservation}.")
+        print(
+            f"Course {course} could reserve {made.reservation}. "
+            f"Of that {made.ready:.3g} would be certain now; others hold the rest without an end."
+            if made.ready < devices - 1e-3
+            else f"Course {course} could reserve {made.reservation}."
+        )
     else:
         print(
             f"Reservation {made.reservation.id} of course {course}: {made.reservation}. Next: {_next(made)}."

@@ -13,6 +13,7 @@ from gpukernel.pool.errors import PoolError
 __all__ = [
     "MADE_BY",
     "ON_BEHALF",
+    "TEACHES",
     "is_network_address",
     "resolve_address",
     "resolve_state",
@@ -25,6 +26,10 @@ ON_BEHALF = "gpukernel-on-behalf-bin"
 
 MADE_BY = "gpukernel-made-by-bin"
 """The header with the name of the person whom an administrator's program (a web page) obeys; it gives no rights, but is written down."""
+
+TEACHES = "gpukernel-teaches-bin"
+"""The header with a course, in UTF-8, that the person on whose behalf a call is made instructs by a role that only the caller knows: a
+JupyterHub's.  It may occur several times."""
 
 _LONGEST_SOCKET_DIRECTORY = 60  # of the 107 characters that a unix socket's path may have
 

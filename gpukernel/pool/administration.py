@@ -25,7 +25,8 @@ from gpukernel.pool.model import Holder
 from gpukernel.pool.quota import MILLION, Account, Bounds, Standing
 from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import audit
-from gpukernel.pool.service import known_caller, or_refuse
+from gpukernel.pool.sentences import say
+from gpukernel.pool.service import known_caller, or_refuse, refuse
 from gpukernel.pool.store import Store
 
 __all__ = ["AdministrationService", "may_share_out"]
@@ -55,9 +56,10 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
     async def _caller(self, context: Any, *, administers: bool = True) -> Caller:
         caller = await known_caller(self._identity, context)
         if administers and not caller.administers:
-            await context.abort(
+            await refuse(
+                context,
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"Only the pool's administrator may do that, not {caller.name}.",
+                say("Only the pool's administrator may do that, not %(person)s.", person=caller.name),
             )
         return caller
 
@@ -80,8 +82,8 @@ class AdministrationService(rpc.AdministrationServicer):  # type: ignore[misc]
         caller = await self._caller(context, administers=False)
 
         def work() -> Any:
-            _, change = quota_change(request.subject, request.bounds)
-            return self._change(caller.name, change)
+            subject, change = quota_change(request.subject, request.bounds)
+            return self._change(caller.signature(subject.course, self._store.rules()), change)
 
         if not may_share_out(caller, self._store.rules(), request.subject):
             await self._caller(context)
@@ -196,7 +198,7 @@ def may_share_out(caller: Caller, rules: Rules, subject: str) -> bool:
     the administrator's to say.
     """
     kind, _, course = subject.partition(":")
-    return caller.administers or (kind == "student" and rules.instructs(caller.name, course))
+    return caller.administers or (kind == "student" and caller.instructs(course, rules))
 
 
 def _token_to(token: Token) -> Any:
@@ -241,5 +243,5 @@ def _sees(caller: Caller, rules: Rules, line: Any) -> bool:
     _, _, name = subject.partition(":")
     if subject.startswith("person:"):
         return bool(name == caller.name)
-    role = rules.role_in(name, caller.name)
+    role = caller.role_in(name, rules)
     return role == "instructor" or (bool(role) and person in ("", caller.name))

@@ -34,6 +34,7 @@ from gpukernel.pool.line import Entry, Granted, Line, reason_for_no_room
 from gpukernel.pool.model import Device, Holder, Lease, Queued, Slice, SliceRequest, Usage, Waiting
 from gpukernel.pool.placement import MIB, DeviceClass, check_request
 from gpukernel.pool.rules import Rules, note
+from gpukernel.pool.sentences import say
 from gpukernel.pool.store import Conflict, Store
 
 __all__ = ["Agent", "Broker"]
@@ -206,7 +207,12 @@ class Broker:
         position = self._line.place(key)
         quota = self._line.reason(key)
         if quota:
-            reason = f"{quota} Waiting: {len(self._line)}; position {position} in the queue."
+            reason: str = say(
+                "%(quota)s Waiting: %(n)s; position %(position)s in the queue.",
+                quota=quota,
+                n=len(self._line),
+                position=position,
+            )
         else:
             if self._kinds is None:
                 self._kinds = self._store.classes(), self._store.places()
@@ -218,7 +224,9 @@ class Broker:
             if what not in self._free:
                 self._free[what] = self._store.most_free(kinds, place)
             no_room = reason_for_no_room(request, kinds, self._free[what], kept)
-            reason = f"{no_room}; position {position} in the queue."
+            reason = say(
+                "%(no_room)s; position %(position)s in the queue.", no_room=no_room, position=position
+            )
         return Queued(
             position, self._line.estimate(key, self._clock()), reason, quota or self._line.reserved(key)
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pydantic
+import sqlalchemy as sa
 
 from gpukernel.pool import accounts
 from gpukernel.pool.broker import Broker
@@ -28,6 +29,7 @@ from gpukernel.pool.quota import (
     never,
 )
 from gpukernel.pool.rules import Rules, write_rules
+from gpukernel.pool.sentences import say
 from gpukernel.pool.store import Store
 
 __all__ = ["TAUGHT", "Effect", "change_rules", "course_change", "effects_of", "quota_change"]
@@ -41,7 +43,13 @@ class _Undone(Exception):
 
 
 def change_rules(
-    broker: Broker, store: Store, who: str, change: Callable[[Rules], Rules], *, check: bool = False
+    broker: Broker,
+    store: Store,
+    who: str,
+    change: Callable[[Rules], Rules],
+    *,
+    check: bool = False,
+    look: Callable[[sa.Connection], None] | None = None,
 ) -> tuple[list[str], Rules, Rules]:
     """Make the rules what `change` makes of them; they count at once, for those who wait too.
 
@@ -49,6 +57,8 @@ def change_rules(
     ----------
     check
         Change nothing.
+    look
+        Sees in the same transaction what `check` changes nothing of; it may write, which is undone as well.
 
     Returns
     -------
@@ -62,6 +72,8 @@ def change_rules(
             after = change(before)
             changes += write_rules(db, before, after, who, time.time())
             if check:
+                if look is not None:
+                    look(db)
                 raise _Undone
     except _Undone:
         return changes, before, after
@@ -87,7 +99,7 @@ def quota_change(subject_text: str, bounds: Mapping[str, str]) -> tuple[Subject,
 
     def change(before: Rules) -> Rules:
         if subject.course and subject.course not in before.courses:
-            raise Refused("no_such_course", f"There is no course {subject.course[:60]}.")
+            raise Refused("no_such_course", say("There is no course %(course)s.", course=subject.course[:60]))
         wanted = replace(before.quotas.get(subject, Bounds()), **given)  # type: ignore[arg-type]
         quotas = {s: b for s, b in before.quotas.items() if s != subject}
         return replace(before, quotas={**quotas, subject: wanted} if wanted.given() else quotas)
@@ -121,7 +133,7 @@ def course_change(name: str, fields: Mapping[str, Any]) -> Callable[[Rules], Rul
     def change(before: Rules) -> Rules:
         known = before.courses.get(name)
         if known is None:
-            raise Refused("no_such_course", f"There is no course {name[:60]}.")
+            raise Refused("no_such_course", say("There is no course %(course)s.", course=name[:60]))
         taught = {field: getattr(profile, field) for field in fields if field != "title"}
         after = replace(known, profile=replace(known.profile, **taught))
         if "title" in fields:

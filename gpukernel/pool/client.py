@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,11 +18,12 @@ from gpukernel.pool.forks import grpc  # before the messages import it
 import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.pool import messages
-from gpukernel.pool.address import MADE_BY, ON_BEHALF, resolve_address
+from gpukernel.pool.address import MADE_BY, ON_BEHALF, TEACHES, resolve_address
 from gpukernel.pool.connection import Connection, connection_to
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.pool.keeping import Keeping
 from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
+from gpukernel.pool.sentences import WORDS, say, words_behind
 
 __all__ = ["PoolClient", "resolve_address"]
 
@@ -42,6 +43,9 @@ class PoolClient:
         Bearer token, or what a connection file says; None looks where `gpukernel.pool.connection.connection_to` does.
     on_behalf
         The person for whom the calls are made, by somebody who may speak for others: they may do what that person may.
+    teaches
+        Courses that this person instructs as far as the caller knows, which the pool believes those who may speak for others; a few dozen
+        at most, since they travel with every call.
     made_by
         The person who told an administrator's program to make the calls, for the audit table; it changes no rights.
 
@@ -59,6 +63,7 @@ class PoolClient:
         token: str | Connection | None = None,
         *,
         on_behalf: str | None = None,
+        teaches: Iterable[str] = (),
         made_by: str | None = None,
     ) -> None:
         self.patience = CALL_SECONDS
@@ -67,13 +72,14 @@ class PoolClient:
         self._metadata: tuple[tuple[str, str | bytes], ...] = self.connection.metadata
         if on_behalf is not None:
             self._metadata += ((ON_BEHALF, on_behalf.encode()),)
+        self._metadata += tuple((TEACHES, course.encode()) for course in teaches)
         if made_by is not None:
             self._metadata += ((MADE_BY, made_by.encode()),)
 
     def on_behalf_of(self, person: str) -> Self:
         """This client for another person, over the same connection; it needs no entering and ends with this one."""
         other = copy.copy(self)
-        others = tuple((name, value) for name, value in self._metadata if name != ON_BEHALF)
+        others = tuple((name, value) for name, value in self._metadata if name not in (ON_BEHALF, TEACHES))
         other._metadata = (*others, (ON_BEHALF, person.encode()))
         return other
 
@@ -90,7 +96,8 @@ class PoolClient:
         await self._channel.close()
 
     def _translate(self, error: grpc.aio.AioRpcError) -> PoolError:
-        code = error.code()
+        code, headers = error.code(), error.trailing_metadata()
+        said = words_behind(headers.get(WORDS) if headers is not None else None, error.details() or "")
         # CANCELLED is no answer of the pool either: a connection that broke down under load, for example.
         if code in (
             grpc.StatusCode.UNAVAILABLE,
@@ -98,23 +105,25 @@ class PoolClient:
             grpc.StatusCode.CANCELLED,
         ):
             return PoolUnreachable(
-                f"No pool answers at {self.address}; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL."
+                say(
+                    "No pool answers at %(address)s; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL.",
+                    address=self.address,
+                )
             )
-        if (
-            code is grpc.StatusCode.FAILED_PRECONDITION
-        ):  # whom the pool asks does not answer: the same call may do later
-            return PoolUnreachable(error.details() or f"The pool at {self.address} cannot do that now.")
+        if code is grpc.StatusCode.FAILED_PRECONDITION:
+            # Whom the pool asks does not answer; the same call may do later.
+            return PoolUnreachable(said or f"The pool at {self.address} cannot do that now.")
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return PoolError(
                 f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
             )
         if code is grpc.StatusCode.PERMISSION_DENIED:
-            return NotAllowed(error.details() or "The pool does not allow you that.")
+            return NotAllowed(said or "The pool does not allow you that.")
         if code is grpc.StatusCode.INVALID_ARGUMENT:
-            return Refused("invalid", error.details() or "The pool cannot make sense of that.")
+            return Refused("invalid", said or "The pool cannot make sense of that.")
         if code is grpc.StatusCode.NOT_FOUND:
-            return LeaseEnded(error.details() or "the lease is over")
-        return PoolError(error.details() or f"The pool at {self.address} failed ({code.name}).")
+            return LeaseEnded(said or "the lease is over")
+        return PoolError(said or f"The pool at {self.address} failed ({code.name}).")
 
     async def explain(self, error: grpc.aio.AioRpcError) -> PoolError:
         """As `_translate`; where the connection failed it also looks whether TLS is the reason."""
@@ -180,7 +189,7 @@ class PoolClient:
             async for event in call:
                 kind = event.WhichOneof("event")
                 if kind == "refused":
-                    raise Refused(event.refused.code, event.refused.sentence)
+                    raise messages.refused_from(event.refused)
                 if kind == "granted":
                     yield messages.lease_from(event.granted)
                     return
@@ -232,7 +241,7 @@ class PoolClient:
         request = pb.ResizeRequest(lease_id=lease_id, slice=messages.request_to(slice))
         reply = await self._call("Resize", request)
         if reply.WhichOneof("result") == "refused":
-            raise Refused(reply.refused.code, reply.refused.sentence)
+            raise messages.refused_from(reply.refused)
         lease = messages.lease_from(reply.lease)
         if lease.state != "live":
             raise LeaseEnded(lease.end_reason)

@@ -17,6 +17,7 @@ from gpukernel.pool.pins import Pins
 from gpukernel.pool.placement import MIB, DeviceClass, check_request, matching, slice_bytes
 from gpukernel.pool.quota import Claim, Standing, millionths, never, refusal
 from gpukernel.pool.rules import Rules
+from gpukernel.pool.sentences import say, sentence_of
 from gpukernel.pool.store import Store
 
 __all__ = ["chances"]
@@ -55,7 +56,7 @@ def chances(
                 check_request(request)
                 fitting = matching(request, kinds)
             except Refused as no:
-                result.append(Chance("refused", sentence=str(no)))
+                result.append(Chance("refused", sentence=sentence_of(no)))
                 continue
             size = min(slice_bytes(request, kind) for kind in fitting)
             kept, whose = _kept(pins, course, now, length)
@@ -76,9 +77,11 @@ def chances(
                 found = Chance("wait", size, free, len(ahead), told, _before(len(ahead)))
             elif not free:
                 when = _first_end(store, db, request, fitting, length, now)
-                sentence = f"All {request.model or 'devices'} are in use now."
+                sentence = say("All devices are in use now.")
+                if request.model:
+                    sentence = say("All %(models)s are in use now.", models=request.model)
                 if whose and sum(_room(db, request, kind, {}) for kind in fitting):
-                    when, sentence = math.inf, f"What is free is {whose}."
+                    when, sentence = math.inf, say("What is free is %(reserved)s.", reserved=whose)
                 found = Chance("wait", size, 0, 0, when - now if math.isfinite(when) else -1.0, sentence)
             result.append(found)
     return result
@@ -100,7 +103,9 @@ def _within(claim: Claim, held: Iterable[Standing]) -> int:
 
 
 def _before(count: int) -> str:
-    return "One request waits before you." if count == 1 else f"{count} requests wait before you."
+    if count == 1:
+        return say("One request waits before you.")
+    return say("%(n)s requests wait before you.", n=count)
 
 
 def _same(request: SliceRequest, kinds: Iterable[DeviceClass]) -> bool:

@@ -23,6 +23,7 @@ from gpukernel.pool.identity import Caller, Certify, Identity, token_hash
 from gpukernel.pool.model import SliceRequest
 from gpukernel.pool.rules import note, write_groups
 from gpukernel.pool.schema import tokens
+from gpukernel.pool.sentences import words_to
 from gpukernel.pool.service import known_caller, or_refuse
 from gpukernel.pool.store import Store
 
@@ -56,7 +57,7 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
         caller, rules = await self._caller(context, for_others=False), self._broker.rules()
         reply = pb.ListCoursesReply()
         for name, course in rules.courses.items():
-            role = rules.role_in(name, caller.name) if caller.scope == "person" else ""
+            role = caller.role_in(name, rules) if caller.scope == "person" else ""
             if role or caller.speaks_for_others:
                 reply.courses.append(_course(course, role, whole=role != "student"))
         return reply
@@ -81,6 +82,7 @@ class HubService(rpc.HubServicer):  # type: ignore[misc]
                         waiting=one.waiting,
                         wait_seconds=one.wait_seconds,
                         sentence=one.sentence,
+                        words=words_to(one.sentence),
                     )
                     for one in found
                 ]

@@ -13,6 +13,7 @@ from gpukernel.pool.client import PoolClient
 from gpukernel.pool.connection import Connection
 from gpukernel.pool.course import Course, Offered, Profile
 from gpukernel.pool.model import Chance
+from gpukernel.pool.sentences import words_from
 
 __all__ = ["Chance", "HubClient", "KnownCourse", "OpenedServer"]
 
@@ -59,7 +60,14 @@ class HubClient(PoolClient):
         request.sizes.extend(pb.Size(share=size.share, model=size.model) for size in sizes)
         reply = await self._call("Estimate", request, self._hub)
         return [
-            Chance(one.state, one.memory_bytes, one.free, one.waiting, one.wait_seconds, one.sentence)
+            Chance(
+                one.state,
+                one.memory_bytes,
+                one.free,
+                one.waiting,
+                one.wait_seconds,
+                words_from(one.words, one.sentence),
+            )
             for one in reply.chances
         ]
 

@@ -63,6 +63,8 @@ class Caller:
         The account of this machine at the other end; None where the call came over TCP.
     course, server
         What the token is bound to: the leases that are asked for with it are for this course and this server of the person.
+    teaches, through
+        Courses that the person instructs because somebody says so who may speak for others, for this one call; and who that is.
     """
 
     name: str
@@ -70,6 +72,8 @@ class Caller:
     uid: int | None = None
     course: str = ""
     server: str = ""
+    teaches: frozenset[str] = frozenset()
+    through: str = ""
 
     @property
     def administers(self) -> bool:
@@ -98,9 +102,25 @@ class Caller:
             server=self.server or claimed.server,
         )
 
-    def on_behalf(self, person: str) -> Caller | None:
+    def on_behalf(self, person: str, teaches: frozenset[str] = frozenset()) -> Caller | None:
         """This person, as far as the caller may say so."""
-        return Caller(person, "person") if self.speaks_for_others else None
+        if not self.speaks_for_others:
+            return None
+        return Caller(person, "person", teaches=teaches, through=self.name)
+
+    def role_in(self, course: str, rules: Rules) -> str:
+        """As `Rules.role_in`, with what others vouch for."""
+        if course in self.teaches and course in rules.courses:
+            return "instructor"
+        return rules.role_in(course, self.name)
+
+    def instructs(self, course: str, rules: Rules) -> bool:
+        return self.role_in(course, rules) == "instructor"
+
+    def signature(self, course: str, rules: Rules) -> str:
+        """How the audit table names the caller: with who vouched for them, where nothing else makes them an instructor."""
+        vouched = course in self.teaches and not rules.instructs(self.name, course)
+        return f"{self.name} (instructor by {self.through})" if vouched else self.name
 
     def request(self, claimed: SliceRequest) -> SliceRequest:
         """What this caller asks for: programs in direct mode run as the account that asks, where that is known."""
@@ -111,12 +131,10 @@ class Caller:
         return self.speaks_for_others or lease.holder.person == self.name
 
     def may_end(self, lease: Lease, rules: Rules) -> bool:
-        return self.may_use(lease) or rules.instructs(self.name, lease.holder.course)
+        return self.may_use(lease) or self.instructs(lease.holder.course, rules)
 
     def may_see(self, holder: Holder, rules: Rules) -> bool:
-        return (
-            self.speaks_for_others or holder.person == self.name or rules.instructs(self.name, holder.course)
-        )
+        return self.speaks_for_others or holder.person == self.name or self.instructs(holder.course, rules)
 
 
 def account_name(uid: int) -> str:

@@ -34,6 +34,7 @@ from gpukernel.pool.quota import Account, Claim, Standing, millionths, never, re
 from gpukernel.pool.resizing import Queue
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.schema import ledger, requests
+from gpukernel.pool.sentences import say
 from gpukernel.pool.store import Store
 
 __all__ = ["Entry", "Granted", "Line", "reason_for_no_room"]
@@ -98,13 +99,15 @@ class _Walk:
         if self.own(kind, device_id, size, course):
             seen = self.seen(device_id, course, own=True)
         elif kind in self.closed:
-            return f"Others wait for {kind.name}"
+            return say("Others wait for %(model)s", model=kind.name)
         else:
             seen = self.seen(device_id, course)
         if seen is None or seen.earliest(size, length, self.now) <= self.now:
             return ""
         reason = self.pins.reason([device_id], course, self.now + length) if self.pins else ""
-        return f"The rest of {device_id} is {reason}" if reason else f"Others wait for {kind.name}"
+        if reason:
+            return say("The rest of %(device)s is %(reserved)s", device=device_id, reserved=reason)
+        return say("Others wait for %(model)s", model=kind.name)
 
     def own(self, kind: DeviceClass, device_id: str, size: int, course: str) -> bool:
         """Whether `size` bytes of a device are kept for the course now, and none of its own requests further ahead waits for them."""
@@ -758,14 +761,22 @@ def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: in
     kept
         Whose reservation keeps them, as `Line.reserved` says it.
     """
-    count = f"{request.devices} devices with " if request.devices > 1 else ""
-    asked = slice_bytes(request, kinds[0]) // MIB
-    where = "This machine" if request.mode == "direct" else "The pool"
+    asked = f"{slice_bytes(request, kinds[0]) // MIB} MiB"
+    figures: dict[str, object] = {
+        "where": say("This machine") if request.mode == "direct" else say("The pool"),
+        "size": say("%(n)s devices with %(size)s", n=request.devices, size=asked)
+        if request.devices > 1
+        else asked,
+        "model": request.model or say("a device"),
+    }
     if request.server:
-        where = f"A server named “{request.server}”"
+        figures["where"] = say("A server named “%(name)s”", name=request.server)
     if kept:
-        return f"{where} has room for {count}{asked} MiB of {request.model or 'a device'}, but it is {kept}"
-    return (
-        f"{where} has no room for {count}{asked} MiB of {request.model or 'a device'} now "
-        f"(most free on one device: {free // MIB} MiB)"
+        return say(
+            "%(where)s has room for %(size)s of %(model)s, but it is %(reserved)s", reserved=kept, **figures
+        )
+    return say(
+        "%(where)s has no room for %(size)s of %(model)s now (most free on one device: %(free)s MiB)",
+        free=free // MIB,
+        **figures,
     )

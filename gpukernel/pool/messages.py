@@ -6,6 +6,8 @@ from typing import Any
 
 import gpukernel.pool.proto.pool_pb2 as pb
 from gpukernel.pool import model
+from gpukernel.pool.errors import Refused
+from gpukernel.pool.sentences import sentence_of, words_from, words_to
 
 __all__ = [
     "device_from",
@@ -14,6 +16,8 @@ __all__ = [
     "holder_to",
     "lease_from",
     "lease_to",
+    "refused_from",
+    "refused_to",
     "request_from",
     "request_to",
     "usage_from",
@@ -161,7 +165,7 @@ def waiting_from(message: Any) -> model.Waiting:
         position=message.position,
         since=message.since,
         estimate_seconds=message.estimate_seconds,
-        reason=message.reason,
+        reason=words_from(message.words, message.reason),
     )
 
 
@@ -174,4 +178,14 @@ def waiting_to(waiting: model.Waiting) -> Any:
         since=waiting.since,
         estimate_seconds=waiting.estimate_seconds,
         reason=waiting.reason,
+        words=words_to(waiting.reason),
     )
+
+
+def refused_from(message: Any) -> Refused:
+    return Refused(message.code, words_from(message.words, message.sentence))
+
+
+def refused_to(refusal: Refused) -> Any:
+    sentence = sentence_of(refusal)
+    return pb.Refused(code=refusal.code, sentence=sentence, words=words_to(sentence))

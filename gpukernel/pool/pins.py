@@ -23,6 +23,7 @@ from gpukernel.pool.placement import MIB, DeviceClass
 from gpukernel.pool.quota import Account
 from gpukernel.pool.reservations import Reservation, Window, moment, windows
 from gpukernel.pool.rules import Rules
+from gpukernel.pool.sentences import say
 from gpukernel.pool.store import Store
 
 __all__ = ["Demand", "Pinned", "Pins", "evictions", "outstanding"]
@@ -185,10 +186,16 @@ class Pins:
         demand, (begin, end) = min(found, key=lambda one: (one[1], one[0].course))
         zone = self._rules.timezone
         if begin <= self._now:
-            return f"reserved for course {demand.course} until {moment(end, self._now, zone)}"
-        return (
-            f"reserved for course {demand.course} from {moment(begin, self._now, zone)} to {moment(end, begin, zone)}; "
-            "a slice that ends before that may start"
+            return say(
+                "reserved for course %(course)s until %(end)s",
+                course=demand.course,
+                end=moment(end, self._now, zone),
+            )
+        return say(
+            "reserved for course %(course)s from %(begin)s to %(end)s; a slice that ends before that may start",
+            course=demand.course,
+            begin=moment(begin, self._now, zone),
+            end=moment(end, begin, zone),
         )
 
     # --- laying ---

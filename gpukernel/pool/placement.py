@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Device, SliceRequest
+from gpukernel.pool.sentences import say
 
 __all__ = [
     "MIB",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 MIB = 2**20
+THE_POOL = "the pool"
 MOST_DEVICES = 64
 LONGEST_TEXT = 256
 
@@ -82,9 +84,18 @@ def classes(devices: Iterable[Device]) -> list[DeviceClass]:
     return [DeviceClass(name, memory, count) for (name, memory), count in sorted(counts.items())]
 
 
-def matching(
-    request: SliceRequest, known: Iterable[DeviceClass], where: str = "the pool"
-) -> list[DeviceClass]:
+def _none_named(model: str, known: Iterable[DeviceClass], where: str) -> str:
+    models = ", ".join(sorted({kind.name for kind in known}))
+    figures = {
+        "where": say("The pool") if where == THE_POOL else f"{where[:1].upper()}{where[1:]}",
+        "model": model or say("device"),
+    }
+    if models:
+        return say("%(where)s has no %(model)s; it has %(models)s.", models=models, **figures)
+    return say("%(where)s has no %(model)s: no GPU server is attached.", **figures)
+
+
+def matching(request: SliceRequest, known: Iterable[DeviceClass], where: str = THE_POOL) -> list[DeviceClass]:
     """The kinds of devices whose model fits and that are large enough when empty; `where` they are, for the sentence.
 
     Raises
@@ -95,19 +106,29 @@ def matching(
     known = list(known)
     named = [kind for kind in known if request.model.lower() in kind.name.lower()]
     if not named:
-        models = ", ".join(sorted({kind.name for kind in known}))
-        sentence = f"{where[:1].upper()}{where[1:]} has no {request.model or 'device'}"
-        raise Refused(
-            "no_such_model",
-            f"{sentence}; it has {models}." if models else f"{sentence}: no GPU server is attached.",
-        )
+        raise Refused("no_such_model", _none_named(request.model, known, where))
     large = [kind for kind in named if slice_bytes(request, kind) <= kind.memory_bytes]
     if not large:
         asked, most = request.memory_bytes or 0, max(kind.memory_bytes for kind in named)
-        raise Refused("too_large", f"{asked // MIB} MiB fit on no device; the largest has {most // MIB} MiB.")
+        raise Refused(
+            "too_large",
+            say(
+                "%(size)s MiB fit on no device; the largest has %(most)s MiB.",
+                size=asked // MIB,
+                most=most // MIB,
+            ),
+        )
     count = sum(kind.count for kind in large)
     if count < request.devices:
-        raise Refused("too_large", f"{request.devices} devices are asked for; {where} has {count} that fit.")
+        raise Refused(
+            "too_large",
+            say(
+                "%(n)s devices are asked for; %(where)s has %(count)s that fit.",
+                n=request.devices,
+                where=say("the pool") if where == THE_POOL else where,
+                count=count,
+            ),
+        )
     return large
 
 

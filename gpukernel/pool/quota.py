@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from gpukernel.pool.sentences import day_words, say
+
 __all__ = [
     "EVERYBODY",
     "MILLION",
@@ -38,6 +40,7 @@ MIB = 2**20
 HOUR = 3600.0
 EVERYBODY = "*"
 PERIODS = ("day", "week", "term")
+_PERIOD_WORDS = {"day": say("day"), "week": say("week"), "term": say("term")}
 
 
 def millionths(share: float) -> int:
@@ -176,13 +179,19 @@ class Refusal:
 def _who(standing: Standing) -> str:
     account = standing.account
     if account.kind == "pool":
-        return "The pool"
+        return say("The pool")
     if account.kind == "course":
-        return f"Course {account.course}" if account.course else "What names no course"
+        return (
+            say("Course %(course)s", course=account.course) if account.course else say("What names no course")
+        )
     if account.kind == "member":
-        article = "an" if standing.role == "instructor" else "a"
-        return f"{account.person}, as {article} {standing.role or 'member'} of {account.course},"
-    return account.person
+        names = {"person": account.person, "course": account.course}
+        if standing.role == "instructor":
+            return say("%(person)s, as an instructor of %(course)s,", **names)
+        if standing.role == "student":
+            return say("%(person)s, as a student of %(course)s,", **names)
+        return say("%(person)s, as a member of %(course)s,", **names)
+    return say("%(person)s", person=account.person)
 
 
 def _figure(share: int) -> str:
@@ -201,29 +210,51 @@ def never(claim: Claim, standings: Iterable[Standing]) -> Refusal | None:
 
         if bounds.largest_slice is not None and claim.slice > millionths(bounds.largest_slice):
             return no(
-                f"{who} may have slices of up to {_figure(millionths(bounds.largest_slice))} of a device; "
-                f"yours of {_figure(claim.slice)} is larger."
+                say(
+                    "%(who)s may have slices of up to %(most)s of a device; yours of %(asked)s is larger.",
+                    who=who,
+                    most=_figure(millionths(bounds.largest_slice)),
+                    asked=_figure(claim.slice),
+                )
             )
         if bounds.longest_seconds is not None and claim.longest_seconds > bounds.longest_seconds:
             return no(
-                f"{who} may hold a slice for at most {_span(bounds.longest_seconds)}; "
-                f"you ask for {_span(claim.longest_seconds)}."
+                say(
+                    "%(who)s may hold a slice for at most %(most)s; you ask for %(asked)s.",
+                    who=who,
+                    most=_span(bounds.longest_seconds),
+                    asked=_span(claim.longest_seconds),
+                )
             )
         if bounds.devices is not None and claim.share > millionths(bounds.devices):
             return no(
-                f"{who} may hold at most {_figure(millionths(bounds.devices))} devices at one moment; "
-                f"your {_figure(claim.share)} can never fit."
+                say(
+                    "%(who)s may hold at most %(most)s devices at one moment; your %(asked)s can never fit.",
+                    who=who,
+                    most=_figure(millionths(bounds.devices)),
+                    asked=_figure(claim.share),
+                )
             )
         if bounds.memory_mib is not None and claim.memory > bounds.memory_mib * MIB:
             return no(
-                f"{who} may hold at most {bounds.memory_mib} MiB at one moment; "
-                f"your {claim.memory // MIB} MiB can never fit."
+                say(
+                    "%(who)s may hold at most %(most)s MiB at one moment; your %(asked)s MiB can never fit.",
+                    who=who,
+                    most=bounds.memory_mib,
+                    asked=claim.memory // MIB,
+                )
             )
         if bounds.leases is not None and bounds.leases < 1:
-            return no(f"{who} may hold no slices: the quota is 0 leases.")
+            return no(say("%(who)s may hold no slices: the quota is 0 leases.", who=who))
         for period in PERIODS:
             if getattr(bounds, f"hours_{period}") == 0:
-                return no(f"{who} may use no GPU time: the quota is 0 GPU-hours a {period}.")
+                return no(
+                    say(
+                        "%(who)s may use no GPU time: the quota is 0 GPU-hours a %(period)s.",
+                        who=who,
+                        period=_PERIOD_WORDS[period],
+                    )
+                )
     return None
 
 
@@ -231,38 +262,63 @@ def refusal(
     claim: Claim, standings: Sequence[Standing], now: float, term_begins: float = 0.0, model: str = ""
 ) -> Refusal | None:
     """The first quota, from the pool down, that `claim` does not fit into now, or None."""
-    unit = model or "devices"
+    unit = model or say("devices")
     for standing in standings:
         bounds, who = standing.bounds, _who(standing)
-        its = "its" if standing.account.kind in ("pool", "course") else "their"
+        its = say("its") if standing.account.kind in ("pool", "course") else say("their")
         if bounds.devices is not None and standing.share + claim.share > millionths(bounds.devices):
             limit = _figure(millionths(bounds.devices))
             return Refusal(
-                f"{who} holds {_figure(standing.share)} of {its} {limit} {unit}; "
-                f"your {_figure(claim.share)} does not fit.",
+                say(
+                    "%(who)s holds %(held)s of %(its)s %(most)s %(unit)s; your %(asked)s does not fit.",
+                    who=who,
+                    held=_figure(standing.share),
+                    its=its,
+                    most=limit,
+                    unit=unit,
+                    asked=_figure(claim.share),
+                ),
                 standing.account,
             )
         if bounds.memory_mib is not None and standing.memory + claim.memory > bounds.memory_mib * MIB:
             return Refusal(
-                f"{who} holds {standing.memory // MIB} of {its} {bounds.memory_mib} MiB; "
-                f"your {claim.memory // MIB} MiB do not fit.",
+                say(
+                    "%(who)s holds %(held)s of %(its)s %(most)s MiB; your %(asked)s MiB do not fit.",
+                    who=who,
+                    held=standing.memory // MIB,
+                    its=its,
+                    most=bounds.memory_mib,
+                    asked=claim.memory // MIB,
+                ),
                 standing.account,
             )
         if bounds.leases is not None and standing.leases + 1 > bounds.leases:
             return Refusal(
-                f"{who} holds {standing.leases} of {its} {bounds.leases} leases; one more does not fit.",
+                say(
+                    "%(who)s holds %(held)s of %(its)s %(most)s leases; one more does not fit.",
+                    who=who,
+                    held=standing.leases,
+                    its=its,
+                    most=bounds.leases,
+                ),
                 standing.account,
             )
         for period, spent in zip(PERIODS, standing.spent, strict=True):
             hours = getattr(bounds, f"hours_{period}")
             if hours is not None and spent >= hours * HOUR:
                 end = period_end(period, now, term_begins)
-                again = f" They begin again {_moment(end)}." if end else ""
-                return Refusal(
-                    f"{who} has used {spent / HOUR:.1f} of {its} {hours:g} GPU-hours of this {period}.{again}",
-                    standing.account,
-                    end,
+                used = say(
+                    "%(who)s has used %(used)s of %(its)s %(most)s GPU-hours of this %(period)s.",
+                    who=who,
+                    used=f"{spent / HOUR:.1f}",
+                    its=its,
+                    most=f"{hours:g}",
+                    period=_PERIOD_WORDS[period],
                 )
+                if not end:
+                    return Refusal(used, standing.account)
+                again = say("%(used)s They begin again %(when)s.", used=used, when=_moment(end))
+                return Refusal(again, standing.account, end)
     return None
 
 
@@ -273,7 +329,8 @@ def _span(seconds: float) -> str:
 
 
 def _moment(when: float) -> str:
-    return datetime.datetime.fromtimestamp(when).strftime("on %a %d %b at %H:%M")
+    there = datetime.datetime.fromtimestamp(when)
+    return say("on %(day)s at %(time)s", day=day_words(there), time=f"{there:%H:%M}")
 
 
 def period_start(period: str, now: float, term_begins: float = 0.0) -> float:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.rules import note
 from gpukernel.pool.schema import ledger, requests
+from gpukernel.pool.sentences import say
 from gpukernel.pool.store import Store
 
 __all__ = ["move_request"]
@@ -30,7 +31,7 @@ def move_request(store: Store, course: str, key: str, before: str, who: str, now
         rows = list(db.execute(query.where(requests.c.course == course).order_by(requests.c.ticket)))
         keys = [row.key for row in rows]
         if key not in keys or (before and before not in keys):
-            raise Refused("not_waiting", "This request no longer waits; look at the queue again.")
+            raise Refused("not_waiting", say("This request no longer waits; look at the queue again."))
         people = {row.key: row.person for row in rows}
         after = [one for one in keys if one != key]
         after.insert(after.index(before) if before in after else 0, key)

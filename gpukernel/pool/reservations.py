@@ -35,6 +35,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpukernel.pool.errors import Refused
+from gpukernel.pool.sentences import day_words, say
 
 __all__ = [
     "DAYS",
@@ -110,28 +111,32 @@ def clock(minutes: int) -> str:
 def moment(when: float, now: float, zone: str = "") -> str:
     """A time for people: ``12:00`` where it is near, else with its day."""
     there = datetime.datetime.fromtimestamp(when, _zone(zone))
-    return there.strftime("%H:%M" if abs(when - now) < 12 * 3600 else "%a %d %b %H:%M")
+    if abs(when - now) < 12 * 3600:
+        return f"{there:%H:%M}"
+    return say("%(day)s %(time)s", day=day_words(there), time=f"{there:%H:%M}")
 
 
 def check_reservation(reservation: Reservation) -> None:
     """Raise `Refused` with code ``invalid`` where it makes no sense; the course file checks the same with its lines."""
     r = reservation
-    sentence = ""
+    sentence: str = ""
     if bool(r.days) == bool(r.on):
-        sentence = "Say on which weekdays, or on which one day."
+        sentence = say("Say on which weekdays, or on which one day.")
     elif not set(r.days) <= set(range(7)) or len(set(r.days)) != len(r.days):
         sentence = f"Days are {', '.join(DAYS)}, each once."
     elif not (0 <= r.begins < r.ends <= DAY_MINUTES):
-        sentence = "A reservation ends after it begins, on the same day; one that goes over midnight is two, the first until 24:00."
+        sentence = say(
+            "A reservation ends after it begins, on the same day; one that goes over midnight is two, the first until 24:00."
+        )
     elif not (math.isfinite(r.devices) and 0 < r.devices <= MOST_DEVICES):
-        sentence = f"{r.devices!r} devices cannot be reserved; it is a number above 0."
+        sentence = say("%(n)s devices cannot be reserved; it is a number above 0.", n=repr(r.devices))
     elif len(r.model) > 256 or not r.model.isprintable():
         sentence = "A model's name has at most 256 printable characters."
     elif r.on:
         try:
             datetime.date.fromisoformat(r.on)
         except ValueError:
-            sentence = f"“{r.on[:40]}” is no day; write it as 2026-12-01."
+            sentence = say("“%(day)s” is no day; write it as 2026-12-01.", day=r.on[:40])
     if sentence:
         raise Refused("invalid", sentence)
 
@@ -225,13 +230,25 @@ def conflict(
             same = [other for other in there if other.course == new.course]
             own = sum(other.devices for other in same)
             if quota is not None and own + new.devices > quota + 1e-9:
-                held = f" and has {own:g} reserved then" if own else ""
-                return (
-                    f"{moment(at, now - 86400, zone)}: course {new.course} may hold {quota:g} devices at one moment{held}; "
-                    f"{new.devices:g} more do not fit."
+                figures = {
+                    "when": moment(at, now - 86400, zone),
+                    "course": new.course,
+                    "most": f"{quota:g}",
+                    "own": f"{own:g}",
+                    "more": f"{new.devices:g}",
+                }
+                if own:
+                    return say(
+                        "%(when)s: course %(course)s may hold %(most)s devices at one moment and has %(own)s reserved then; "
+                        "%(more)s more do not fit.",
+                        **figures,
+                    )
+                return say(
+                    "%(when)s: course %(course)s may hold %(most)s devices at one moment; %(more)s more do not fit.",
+                    **figures,
                 )
             if sentence := _too_much(new, there, capacity):
-                return f"{moment(at, now - 86400, zone)}: {sentence}"
+                return say("%(when)s: %(why)s", when=moment(at, now - 86400, zone), why=sentence)
     return ""
 
 
@@ -243,7 +260,12 @@ def _too_much(new: Reservation, others: Sequence[Reservation], capacity: Mapping
 
     ours = usable(new)
     if not ours:
-        return f"the pool has no {new.model or 'device'}; it has {', '.join(sorted(capacity)) or 'none'}."
+        models = ", ".join(sorted(capacity))
+        if not models:
+            return say("the pool has no device.")
+        return say(
+            "the pool has no %(model)s; it has %(models)s.", model=new.model or "device", models=models
+        )
     choices = {usable(other) for other in others} - {frozenset()}
     unions = {ours}
     for choice in choices:
@@ -264,12 +286,15 @@ def _too_much(new: Reservation, others: Sequence[Reservation], capacity: Mapping
                 if union == ours and new.model
                 else ", ".join(sorted(union))
                 if len(union) < 4
-                else "devices"
+                else say("devices")
             )
-            held = (
-                f"{taken:g} of {whole:g} {names} are reserved already ({whose})"
-                if there
-                else f"the pool has {whole:g} {names}"
+            figures = {"whole": f"{whole:g}", "names": names, "more": f"{new.devices:g}"}
+            if not there:
+                return say("the pool has %(whole)s %(names)s; %(more)s do not fit.", **figures)
+            return say(
+                "%(taken)s of %(whole)s %(names)s are reserved already (%(whose)s); %(more)s do not fit.",
+                taken=f"{taken:g}",
+                whose=whose,
+                **figures,
             )
-            return f"{held}; {new.devices:g} do not fit."
     return ""

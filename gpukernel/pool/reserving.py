@@ -15,9 +15,11 @@ from gpukernel.pool.broker import Broker
 from gpukernel.pool.changing import change_rules
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.identity import Identity
+from gpukernel.pool.pins import Pins
 from gpukernel.pool.quota import Bounds, Subject
 from gpukernel.pool.reservations import MOST_OF_A_COURSE, Reservation, check_reservation, conflict, windows
-from gpukernel.pool.rules import Rules
+from gpukernel.pool.rules import Rules, load_rules
+from gpukernel.pool.sentences import say
 from gpukernel.pool.service import known_caller, known_teacher, or_refuse
 from gpukernel.pool.store import Store
 
@@ -45,6 +47,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
     async def AddReservation(self, request: Any, context: Any) -> Any:
         asked = request.reservation
         caller = await known_teacher(self._identity, context, self._store.rules(), asked.course)
+        who = caller.signature(asked.course, self._store.rules())
 
         def work() -> Any:
             new = Reservation(
@@ -61,20 +64,42 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
 
             def change(before: Rules) -> Rules:
                 if new.course not in before.courses:
-                    raise Refused("no_such_course", f"There is no course {new.course[:60]}.")
+                    raise Refused(
+                        "no_such_course", say("There is no course %(course)s.", course=new.course[:60])
+                    )
                 if new in before.reservations:
-                    raise Refused("invalid", f"Course {new.course} has reserved {new} already.")
+                    raise Refused(
+                        "invalid",
+                        say("Course %(course)s has reserved %(what)s already.", course=new.course, what=new),
+                    )
                 if sum(one.course == new.course for one in before.reservations) >= MOST_OF_A_COURSE:
                     raise Refused(
-                        "invalid", f"Course {new.course} has {MOST_OF_A_COURSE} reservations already."
+                        "invalid",
+                        say(
+                            "Course %(course)s has %(n)s reservations already.",
+                            course=new.course,
+                            n=MOST_OF_A_COURSE,
+                        ),
                     )
                 if not windows(new, self._broker.now(), before.timezone):
-                    raise Refused("invalid", f"{new.when()} is over.")
+                    raise Refused("invalid", say("%(when)s is over.", when=new.when()))
                 if not caller.administers:
                     self._allow(new, before)
                 return replace(before, reservations=(*before.reservations, new))
 
-            change_rules(self._broker, self._store, caller.name, change, check=request.check)
+            seen: list[Any] = []
+
+            def look(db: sa.Connection) -> None:
+                rules, now = load_rules(db), self._broker.now()
+                Pins(db, self._store, rules, now).lay(self._store.classes(db))
+                made = next(one for one in rules.reservations if one == new)
+                seen.append(self._message(made, rules, db))
+
+            change_rules(self._broker, self._store, who, change, check=request.check, look=look)
+            if request.check:
+                (message,) = seen
+                message.id = ""  # nobody will find it by that
+                return pb.AddReservationReply(reservation=message)
             rules = self._store.rules()
             made = next((one for one in rules.reservations if one == new), new)
             return pb.AddReservationReply(reservation=self._message(made, rules))
@@ -87,11 +112,15 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
         if quota is None:
             raise Refused(
                 "quota",
-                f"Course {new.course} has no quota of devices to reserve from; the pool's administrator sets one, or reserves for it.",
+                say(
+                    "Course %(course)s has no quota of devices to reserve from; the pool's administrator sets one, or reserves for it.",
+                    course=new.course,
+                ),
             )
         if new.preempt:
             raise Refused(
-                "quota", "Only the pool's administrator makes reservations that end others' leases."
+                "quota",
+                say("Only the pool's administrator makes reservations that end others' leases."),
             )
         capacity: dict[str, float] = {}
         for device in self._store.devices():
@@ -110,6 +139,7 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
             )
         assert found is not None
         caller = await known_teacher(self._identity, context, self._store.rules(), found.course)
+        who = caller.signature(found.course, self._store.rules())
 
         def work() -> Any:
             def change(before: Rules) -> Rules:
@@ -117,12 +147,12 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
                 return replace(before, reservations=left)
 
             message = self._message(found, self._store.rules())
-            change_rules(self._broker, self._store, caller.name, change)
+            change_rules(self._broker, self._store, who, change)
             return pb.RemoveReservationReply(reservation=message)
 
         return await or_refuse(context, work)
 
-    def _message(self, one: Reservation, rules: Rules) -> Any:
+    def _message(self, one: Reservation, rules: Rules, db: sa.Connection | None = None) -> Any:
         message = pb.Reservation(
             id=one.id,
             course=one.course,
@@ -143,6 +173,9 @@ class ReservationsService(rpc.ReservationsServicer):  # type: ignore[misc]
                 .join(devices, devices.c.id == pins.c.device)
                 .where(pins.c.reservation == one.id, devices.c.available, pins.c.until == ahead[0][1])
             )
-            with self._store.reader.connect() as db:
+            if db is not None:
                 message.ready = db.execute(worth).scalar_one() or 0.0
+            else:
+                with self._store.reader.connect() as reader:
+                    message.ready = reader.execute(worth).scalar_one() or 0.0
         return message

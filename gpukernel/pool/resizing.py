@@ -27,6 +27,7 @@ from gpukernel.pool.placement import MIB, DeviceClass, slice_bytes
 from gpukernel.pool.quota import Account, Claim, Standing, millionths, never, refusal
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.schema import devices, leases, servers, slices
+from gpukernel.pool.sentences import say
 from gpukernel.pool.store import Store
 
 __all__ = ["Cap", "Queue", "begin", "capped", "give_up", "grows", "outcome", "wrong_caps"]
@@ -91,20 +92,29 @@ def begin(
     """
     row = db.execute(sa.select(leases).where(leases.c.id == lease_id)).first()
     if row is None or row.state != "live":
-        raise Refused("not_live", "Only a slice that is live can be resized.")
+        raise Refused("not_live", say("Only a slice that is live can be resized."))
     pieces = _pieces(db, lease_id)
     if any(piece.wanted_bytes is not None for piece in pieces):
-        raise Refused("busy", "This slice is being resized already; ask again in a moment.")
+        raise Refused("busy", say("This slice is being resized already; ask again in a moment."))
     for piece in pieces:
         if piece.away_since is not None:
-            raise Refused("away", f"GPU server {piece.server} does not answer now; ask again when it does.")
+            raise Refused(
+                "away",
+                say(
+                    "GPU server %(server)s does not answer now; ask again when it does.", server=piece.server
+                ),
+            )
     sizes = {p.device_id: slice_bytes(request, DeviceClass(p.name, p.whole)) for p in pieces}
     for piece in pieces:
         if sizes[piece.device_id] > piece.whole:
             raise Refused(
                 "too_large",
-                f"{sizes[piece.device_id] // MIB} MiB do not fit on {piece.device_id}, "
-                f"which has {piece.whole // MIB} MiB.",
+                say(
+                    "%(size)s MiB do not fit on %(device)s, which has %(whole)s MiB.",
+                    size=sizes[piece.device_id] // MIB,
+                    device=piece.device_id,
+                    whole=piece.whole // MIB,
+                ),
             )
     more = {p.device_id: sizes[p.device_id] - p.memory_bytes for p in pieces}
     db.execute(leases.update().where(leases.c.id == lease_id).values(resize_refusal=""))
@@ -151,19 +161,29 @@ def _promise_more(
     if why := hopeless or refusal(claim, levels, now, rules.term_begins):
         raise Refused("quota", why.sentence)
     if sentence := queue.waited_for(whose):
-        raise Refused("quota", f"Others wait already: {sentence}")
+        raise Refused("quota", say("Others wait already: %(why)s", why=sentence))
     for piece in pieces:
         grown, free = more[piece.device_id], piece.whole - piece.promised_bytes
         if grown > free:
             raise Refused(
                 "full",
-                f"{piece.device_id} has {free // MIB} MiB free; your slice of {piece.memory_bytes // MIB} MiB "
-                f"cannot grow by {grown // MIB} MiB there.",
+                say(
+                    "%(device)s has %(free)s MiB free; your slice of %(size)s MiB cannot grow by %(more)s MiB there.",
+                    device=piece.device_id,
+                    free=free // MIB,
+                    size=piece.memory_bytes // MIB,
+                    more=grown // MIB,
+                ),
             )
         kind = DeviceClass(piece.name, piece.whole)
         if held_back := queue.room(kind, piece.device_id, grown, length, row.course):
             raise Refused(
-                "full", f"{held_back}; your slice stays at {piece.memory_bytes // MIB} MiB for now."
+                "full",
+                say(
+                    "%(why)s; your slice stays at %(size)s MiB for now.",
+                    why=held_back,
+                    size=piece.memory_bytes // MIB,
+                ),
             )
     try:
         for device_id, grown in more.items():

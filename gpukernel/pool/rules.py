@@ -18,6 +18,7 @@ from gpukernel.pool.course import Course, Profile
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import EVERYBODY, Account, Bounds, Subject, millionths
 from gpukernel.pool.reservations import Reservation
+from gpukernel.pool.sentences import say
 
 __all__ = ["Course", "Rules", "load_rules", "note", "write_groups", "write_rules"]
 
@@ -63,10 +64,17 @@ class Rules:
             return ""
         known = self.courses.get(course)
         if known is None:
-            raise Refused("no_such_course", f"There is no course {course[:60]}.")
+            raise Refused("no_such_course", say("There is no course %(course)s.", course=course[:60]))
         role = self.role_in(course, person)
         if not role:
-            raise Refused("not_a_member", f"{person} is not in course {course}; ask its instructor.")
+            raise Refused(
+                "not_a_member",
+                say(
+                    "%(person)s is not in course %(course)s; ask its instructor.",
+                    person=person,
+                    course=course,
+                ),
+            )
         return role
 
     def instructs(self, person: str, course: str) -> bool:

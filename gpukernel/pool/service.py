@@ -18,15 +18,16 @@ import gpukernel.pool.proto.pool_pb2 as pb
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 from gpukernel.logs import fields
 from gpukernel.pool import messages
-from gpukernel.pool.address import MADE_BY, ON_BEHALF
+from gpukernel.pool.address import MADE_BY, ON_BEHALF, TEACHES
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.hub_tokens import HubAway
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.model import Lease
 from gpukernel.pool.rules import Rules
+from gpukernel.pool.sentences import say, sentence_of, words_beside
 
-__all__ = ["AgentsService", "PoolService", "known_caller", "known_teacher", "or_refuse"]
+__all__ = ["AgentsService", "PoolService", "known_caller", "known_teacher", "or_refuse", "refuse"]
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ def _shown(context: Any) -> tuple[str, str, float, str]:
 
 async def known_caller(identity: Identity, context: Any) -> Caller:
     """Who is asking; a stranger's call ends here."""
-    metadata = dict(context.invocation_metadata() or ())
+    received = context.invocation_metadata() or ()
+    metadata = dict(received)
     try:
         shown = _shown(context)
         caller = identity.caller(*shown) or await identity.hub_caller(*shown)
@@ -54,9 +56,20 @@ async def known_caller(identity: Identity, context: Any) -> Caller:
     if caller is None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
     assert caller is not None
+    # Who may speak for others may say so of the course's instructors too, or put the person into a group of theirs; so a course that
+    # they vouch for gives them nothing that they had not.  It is no more than for this call, and the audit table names who vouched.
+    teaches = frozenset(
+        value.decode(errors="replace")
+        for key, value in received
+        if key == TEACHES and isinstance(value, bytes)
+    )
+    if teaches and ON_BEHALF not in metadata:
+        await context.abort(
+            grpc.StatusCode.PERMISSION_DENIED, "Nobody says of themselves which courses they instruct."
+        )
     if (person := metadata.get(ON_BEHALF)) is not None:
         name = person.decode(errors="replace") if isinstance(person, bytes) else ""
-        behalf = caller.on_behalf(name) if name else None
+        behalf = caller.on_behalf(name, teaches) if name else None
         if behalf is None:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"{caller.name} may not ask on behalf of others."
@@ -82,10 +95,15 @@ async def still_known(identity: Identity, context: Any) -> bool:
 async def known_teacher(identity: Identity, context: Any, rules: Rules, course: str) -> Caller:
     """Who is asking, where they instruct `course` or administer the pool; others' calls end here."""
     caller = await known_caller(identity, context)
-    if not (caller.administers or rules.instructs(caller.name, course)):
-        await context.abort(
+    if not (caller.administers or caller.instructs(course, rules)):
+        await refuse(
+            context,
             grpc.StatusCode.PERMISSION_DENIED,
-            f"Only an instructor of course {course[:60]} or the pool's administrator may do that, not {caller.name}.",
+            say(
+                "Only an instructor of course %(course)s or the pool's administrator may do that, not %(person)s.",
+                course=course[:60],
+                person=caller.name,
+            ),
         )
     return caller
 
@@ -95,7 +113,12 @@ async def or_refuse(context: Any, work: Callable[[], Any]) -> Any:
     try:
         return work()
     except Refused as refusal:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, sentence_of(refusal))
+
+
+async def refuse(context: Any, code: Any, sentence: str) -> None:
+    """End the call with a sentence, as long as a call's status can be, and with its words for other languages."""
+    await context.abort(code, in_details(sentence), words_beside(sentence))
 
 
 class PoolService(rpc.PoolServicer):  # type: ignore[misc]
@@ -146,7 +169,7 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         except Refused as refusal:
             about = fields(person=holder.person, course=holder.course, code=refusal.code)
             log.info("refused: %s", refusal, extra=about)
-            yield pb.AcquireEvent(refused=pb.Refused(code=refusal.code, sentence=str(refusal)))
+            yield pb.AcquireEvent(refused=messages.refused_to(refusal))
         finally:
             await places.aclose()  # type: ignore[attr-defined]
 
@@ -157,8 +180,10 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         caller = await self._caller(context)
         lease = self._broker.lease(lease_id)
         if lease is None or not allowed(caller, lease):
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"The pool knows no lease {lease_id[:40]} of yours."
+            await refuse(
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                say("The pool knows no lease %(lease)s of yours.", lease=lease_id[:40]),
             )
         assert lease is not None
         return caller, lease
@@ -166,9 +191,10 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
     def _write_down(self, caller: Caller, lease: Lease, action: str, what: str) -> None:
         """Somebody did something to what another holds: that is kept with who did."""
         if caller.name != lease.holder.person and caller.scope != "service":
+            who = caller.signature(lease.holder.course, self._broker.rules())
             course = f"course {lease.holder.course}" if lease.holder.course else "no course"
             self._broker.write_down(
-                caller.name, action, f"{course}: {lease.holder.person}", f"lease {lease.id}", what
+                who, action, f"{course}: {lease.holder.person}", f"lease {lease.id}", what
             )
 
     async def Hold(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -228,7 +254,7 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
         try:
             lease = await self._broker.resize(request.lease_id, messages.request_from(request.slice))
         except Refused as refusal:
-            return pb.ResizeReply(refused=pb.Refused(code=refusal.code, sentence=str(refusal)))
+            return pb.ResizeReply(refused=messages.refused_to(refusal))
         if lease is not None:
             self._write_down(
                 caller, held, "resize", ", ".join(f"{s.memory_bytes // 2**20} MiB" for s in lease.slices)

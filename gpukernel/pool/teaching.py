@@ -22,7 +22,8 @@ from gpukernel.pool.history import use_by_day
 from gpukernel.pool.identity import Caller, Identity
 from gpukernel.pool.reordering import move_request
 from gpukernel.pool.rules import note
-from gpukernel.pool.service import known_caller, known_teacher, or_refuse
+from gpukernel.pool.sentences import say
+from gpukernel.pool.service import known_caller, known_teacher, or_refuse, refuse
 from gpukernel.pool.store import Store
 
 __all__ = ["LONGEST_MESSAGE", "TeachingService"]
@@ -39,25 +40,32 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
         self._store = store
         self._identity = identity
 
+    def _who(self, caller: Caller, course: str) -> str:
+        return caller.signature(course, self._store.rules())
+
     def _teaches(self, caller: Caller, course: str) -> bool:
-        return caller.administers or self._store.rules().instructs(caller.name, course)
+        return caller.administers or caller.instructs(course, self._store.rules())
 
     async def SetQuota(self, request: Any, context: Any) -> Any:
         caller = await known_caller(self._identity, context)
         if not may_share_out(caller, self._store.rules(), request.subject):
-            await context.abort(
+            await refuse(
+                context,
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"Only the pool's administrator may set the quota of {request.subject[:80]}; "
-                "instructors set that of their own students.",
+                say(
+                    "Only the pool's administrator may set the quota of %(subject)s; instructors set that of their own students.",
+                    subject=request.subject[:80],
+                ),
             )
 
         def work() -> Any:
             subject, change = quota_change(request.subject, request.bounds)
+            who = self._who(caller, subject.course)
             # Looked at first: afterwards, who waited may have been served.
-            lines, before, after = change_rules(self._broker, self._store, caller.name, change, check=True)
+            lines, before, after = change_rules(self._broker, self._store, who, change, check=True)
             effects = effects_of(self._broker, self._store, before, after, subject)
             if not request.check:
-                lines, _, _ = change_rules(self._broker, self._store, caller.name, change)
+                lines, _, _ = change_rules(self._broker, self._store, who, change)
             return pb.QuotaEffects(
                 lines=lines,
                 effects=[
@@ -86,7 +94,8 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
             if not isinstance(fields, dict):
                 raise Refused("invalid", "What a course is to be is a JSON object.")
             change = course_change(request.course, fields)
-            lines, _, _ = change_rules(self._broker, self._store, caller.name, change, check=request.check)
+            who = self._who(caller, request.course)
+            lines, _, _ = change_rules(self._broker, self._store, who, change, check=request.check)
             return pb.CourseChanged(lines=lines)
 
         return await or_refuse(context, work)
@@ -95,8 +104,10 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
         caller = await known_caller(self._identity, context)
         lease = self._broker.lease(request.lease_id)
         if lease is None or not self._teaches(caller, lease.holder.course):
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"The pool knows no lease {request.lease_id[:40]} of yours."
+            await refuse(
+                context,
+                grpc.StatusCode.NOT_FOUND,
+                say("The pool knows no lease %(lease)s of yours.", lease=request.lease_id[:40]),
             )
 
         def work() -> Any:
@@ -105,15 +116,20 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
             if len(text) > LONGEST_MESSAGE or not text.isprintable():
                 raise Refused(
                     "invalid",
-                    f"A message has at most {LONGEST_MESSAGE} printable characters; this one has {len(text)}.",
+                    say(
+                        "A message has at most %(most)s printable characters; this one has %(n)s.",
+                        most=LONGEST_MESSAGE,
+                        n=len(text),
+                    ),
                 )
             if lease.state not in ("starting", "live"):
-                raise Refused("not_live", "This slice has ended; nobody would see the message.")
+                raise Refused("not_live", say("This slice has ended; nobody would see the message."))
             said = f"{caller.name}: {text}" if text else ""
+            who = self._who(caller, lease.holder.course)
             self._store.say(lease.id, said)
             with self._store.deciding() as (db, _):
                 subject = f"course {lease.holder.course}: {lease.holder.person}"
-                note(db, self._broker.now(), caller.name, "message", subject, "", text)
+                note(db, self._broker.now(), who, "message", subject, "", text)
             return pb.MessageSent(notice=said)
 
         return await or_refuse(context, work)
@@ -122,7 +138,9 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
         caller = await known_caller(self._identity, context)
         waiting = {w.key: w for w in self._broker.waiting()}.get(request.key)
         if waiting is None or not self._teaches(caller, waiting.holder.course):
-            await context.abort(grpc.StatusCode.NOT_FOUND, "No such request waits in a course of yours.")
+            await refuse(
+                context, grpc.StatusCode.NOT_FOUND, say("No such request waits in a course of yours.")
+            )
 
         def work() -> Any:
             assert waiting is not None
@@ -131,7 +149,7 @@ class TeachingService(rpc.TeachingServicer):  # type: ignore[misc]
                 waiting.holder.course,
                 request.key,
                 request.before,
-                caller.name,
+                self._who(caller, waiting.holder.course),
                 self._broker.now(),
             )
             self._broker.rules_changed()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from jupyterhub.services.auth import HubOAuthCallbackHandler
+from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandler
 
@@ -20,7 +20,7 @@ from gpukernel.pool.address import resolve_address
 from hub_spawner.caretaker import Caretaker
 from hub_spawner.console.admin import admin_handlers
 from hub_spawner.console.api import api_handlers
-from hub_spawner.console.base import Page, environments
+from hub_spawner.console.base import BELIEVED_SECONDS, Page, environments
 from hub_spawner.console.courses import CoursePage, Courses, Language, LivePart, Move
 from hub_spawner.console.history import UseCsv, UsePart
 from hub_spawner.console.leases import LeasePage
@@ -148,6 +148,7 @@ async def serve() -> None:
     """Listen where the Hub says, until told to stop."""
     prefix = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
     where = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
+    HubOAuth.instance(cache_max_age=BELIEVED_SECONDS)
     application = make_application(prefix, resolve_address(), os.environ.get("GPUKERNEL_POOL_TOKEN_FILE", ""))
     server = HTTPServer(application, xheaders=True, max_body_size=LARGEST_BODY, max_buffer_size=LARGEST_BODY)
     address = os.environ.get("GPUKERNEL_CONSOLE_IP") or where.hostname or "127.0.0.1"

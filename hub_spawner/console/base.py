@@ -15,8 +15,10 @@ from jupyterhub.services.auth import HubOAuthenticated, UserNotAllowed
 from tornado.web import HTTPError, RequestHandler
 
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
+from gpukernel.pool.sentences import sentence_of
 from hub_spawner.console.desk import Desk, plain_duration
 from hub_spawner.console.texts import LANGUAGES, Texts, choose_language, later
+from hub_spawner.roles import courses_of
 
 __all__ = ["LANGUAGE_COOKIE", "TOO_OLD", "Page", "Visit", "environments", "status_of"]
 
@@ -24,8 +26,11 @@ log = logging.getLogger(__name__)
 
 LANGUAGE_COOKIE = "gpukernel-language"
 GROUPS_SECONDS = 60.0
+BELIEVED_SECONDS = 20
+"""So long the Hub is not asked again who somebody is: what it takes from them (a group, a role, the session) counts after this time."""
 TOO_OLD = later("This form is too old, or not one of this site's; load the page again and repeat it.")
 _SAID = "gpukernel-said"
+_ASKED_AGAIN = "gpukernel-asked-again"
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -43,6 +48,7 @@ def environments() -> dict[str, jinja2.Environment]:
         )
         texts = Texts(language)
         env.install_gettext_callables(texts.gettext, texts.ngettext, newstyle=True)  # type: ignore[attr-defined]
+        env.filters["said"] = texts.of
         env.filters["duration"] = plain_duration
         env.filters["part"] = lambda name: urllib.parse.quote(str(name), safe="")
         found[language] = env
@@ -98,7 +104,11 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         if self.request.method not in ("GET", "HEAD", "OPTIONS"):
             self.check_xsrf_cookie()
         self.desk = Desk(
-            self.settings["pool"], self.settings["token_file"], model["name"], bool(model.get("admin"))
+            self.settings["pool"],
+            self.settings["token_file"],
+            model["name"],
+            bool(model.get("admin")),
+            courses_of(model.get("scopes", ())),
         )
         if "groups" in model:
             await self._tell_groups(model["name"], frozenset(model["groups"]))
@@ -130,7 +140,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
 
     def _sentence(self, status: int, error: BaseException | None) -> str:
         if isinstance(error, PoolError):
-            return str(error)
+            return sentence_of(error)
         if isinstance(error, HTTPError) and error.log_message and status < 500:
             return str(error.log_message % error.args)
         if status >= 500:
@@ -223,9 +233,21 @@ class Page(Visit):
             )
             self.redirect(back, status=303)
 
+    def _asks_again(self, error: BaseException | None) -> bool:
+        """Sign in again, unseen, before a page is refused: a sign-in knows of no role that somebody got after it."""
+        if not isinstance(error, NotAllowed) or self.request.method != "GET" or self.in_part:
+            return False
+        if self.get_cookie(_ASKED_AGAIN):
+            return False
+        self.set_cookie(_ASKED_AGAIN, "1", path=self.prefix, max_age=BELIEVED_SECONDS, httponly=True)
+        self.redirect(self.get_login_url())
+        return True
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
-        sentence = self.texts.gettext(self._sentence(status_code, error))
+        if self._asks_again(error):
+            return
+        sentence = self.texts.of(self._sentence(status_code, error))
         template = "error.html"
         if self.in_part:
             in_dialog = self.request.headers.get("HX-Target") == "dialog-body"

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from tornado.web import HTTPError
 
-from gpukernel.pool.admin_client import AdminClient
+from gpukernel.pool.errors import NotAllowed
 from hub_spawner.console.base import LANGUAGE_COOKIE, Page
-from hub_spawner.console.desk import CourseInfo, Live, Quotas, live
+from hub_spawner.console.desk import CourseInfo, Live, Quotas
 from hub_spawner.console.history import days_of, use_values
 from hub_spawner.console.quotas import offer_values, quota_values
 from hub_spawner.console.reservations import reservation_values
@@ -37,16 +37,8 @@ class Courses(Page):
             self.redirect(self.course_path(courses[0].name))
             return
         if not courses and not self.desk.administers:
-            raise HTTPError(403, later("This page is for those who teach a course; you teach none."))
-        clients: list[AdminClient] = [self.desk.as_person()]
-        if any(course.role != "instructor" for course in courses):
-            clients.append(self.desk.as_service())
-        found = []
-        for client in clients:
-            async with client as pool:
-                found.append(await pool.leases())
-        held = {c.name: live(c.name, *found[0 if c.role == "instructor" else -1]) for c in courses}
-        self.page("courses.html", courses=courses, held=held)
+            raise NotAllowed(later("This page is for those who teach a course; you teach none."))
+        self.page("courses.html", courses=courses, held=await self.desk.live_of(courses))
 
 
 class CoursePage(Page):

@@ -1,6 +1,7 @@
 """What the pages and the JSON API ask the pool, for one visitor; no HTTP here.
 
-For everybody's requests the service asks on that person's behalf, and the pool allows what it allows that person.  Only what the Hub's
+For everybody's requests the service asks on that person's behalf, and the pool allows what it allows that person; where a role of the Hub
+makes them an instructor, the service says so of the course that the call is about.  Only what the Hub's
 administrators ask for courses that they do not teach themselves goes out with the service's own rights, with their name for the audit table.
 """
 
@@ -15,8 +16,10 @@ from pathlib import Path
 from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.connection import read_connection_file
 from gpukernel.pool.errors import NotAllowed
+from gpukernel.pool.hub_client import KnownCourse
 from gpukernel.pool.model import Lease, Waiting
 from gpukernel.pool.reservations_client import KnownReservation
+from gpukernel.pool.sentences import say
 
 __all__ = [
     "BOUNDS",
@@ -34,6 +37,9 @@ __all__ = [
 MIB = 2**20
 BUSY_SECONDS = 10.0
 """A slice without CUDA calls and GPU time for longer than this is idle."""
+
+MOST_VOUCHED = 30
+"""Courses that one call says somebody teaches: they have to fit into its headers."""
 
 BOUNDS = (
     "devices",
@@ -243,12 +249,22 @@ def live(course: str, leases: Iterable[Lease], queue: Iterable[Waiting]) -> Live
     )
 
 
-class Desk:
-    """What one visitor sees and does; a Hub administrator's name may come with `administers`."""
+def _parts(names: list[str]) -> list[list[str]]:
+    return [names[first : first + MOST_VOUCHED] for first in range(0, len(names), MOST_VOUCHED)]
 
-    def __init__(self, address: str, token_file: str, name: str, administers: bool) -> None:
+
+class Desk:
+    """What one visitor sees and does; a Hub administrator's name may come with `administers`.
+
+    `teaches` are the courses that they instruct by the Hub's word, besides those of which the pool knows.
+    """
+
+    def __init__(
+        self, address: str, token_file: str, name: str, administers: bool, teaches: Iterable[str] = ()
+    ) -> None:
         self.address, self.token_file = address, token_file
         self.name, self.administers = name, administers
+        self.teaches = frozenset(teaches)
 
     @property
     def _token(self) -> str | None:
@@ -258,13 +274,15 @@ class Desk:
             return read_connection_file(Path(self.token_file)).token
         return None
 
-    def as_person(self) -> AdminClient:
-        return AdminClient(self.address, self._token, on_behalf=self.name)
+    def as_person(self, *courses: str) -> AdminClient:
+        """On behalf of the visitor, as an instructor of those of these courses that the Hub says they teach."""
+        teaches = self.teaches.intersection(courses)
+        return AdminClient(self.address, self._token, on_behalf=self.name, teaches=sorted(teaches))
 
     def as_service(self) -> AdminClient:
         """With the rights of this service's own token; for administrators only."""
         if not self.administers:
-            raise NotAllowed(f"Only an administrator may do that, not {self.name}.")
+            raise NotAllowed(say("Only an administrator may do that, not %(person)s.", person=self.name))
         return AdminClient(self.address, self._token, made_by=self.name)
 
     async def tell_groups(self, groups: Iterable[str]) -> None:
@@ -274,12 +292,14 @@ class Desk:
 
     def as_teacher(self, course: CourseInfo) -> AdminClient:
         """As the person where they teach the course, else with the administrator's rights."""
-        return self.as_person() if course.role == "instructor" else self.as_service()
+        return self.as_person(course.name) if course.role == "instructor" else self.as_service()
 
     async def courses(self) -> list[CourseInfo]:
         """The courses that the visitor teaches, and for an administrator all others."""
-        async with self.as_person() as pool:
-            known = {k.course.name: k for k in await pool.courses() if k.role == "instructor"}
+        known: dict[str, KnownCourse] = {}
+        for vouched in _parts(sorted(self.teaches)) or [[]]:
+            async with self.as_person(*vouched) as pool:
+                known |= {k.course.name: k for k in await pool.courses() if k.role == "instructor"}
         if self.administers:
             async with self.as_service() as pool:
                 for other in await pool.courses():
@@ -318,7 +338,23 @@ class Desk:
         for course in await self.courses():
             if course.name == name:
                 return course
-        raise NotAllowed(f"There is no course {name[:64]} of yours.")
+        raise NotAllowed(say("There is no course %(course)s of yours.", course=name[:64]))
+
+    async def live_of(self, courses: Iterable[CourseInfo]) -> dict[str, Live]:
+        """Each of these courses now, by name."""
+        taught: list[str] = []
+        others: list[str] = []
+        for course in courses:
+            (taught if course.role == "instructor" else others).append(course.name)
+        asked = [(self.as_person(*names), names) for names in _parts(taught)]
+        if others:
+            asked.append((self.as_service(), others))
+        found: dict[str, Live] = {}
+        for client, names in asked:
+            async with client as pool:
+                leases, queue = await pool.leases()
+            found |= {name: live(name, leases, queue) for name in names}
+        return found
 
     async def live(self, course: CourseInfo) -> Live:
         async with self.as_teacher(course) as pool:

@@ -8,6 +8,7 @@ from tornado.web import HTTPError
 
 from gpukernel.pool.reservation_entry import parse_time
 from gpukernel.pool.reservations import Reservation, clock
+from gpukernel.pool.reservations_client import KnownReservation
 from hub_spawner.console.base import Page
 from hub_spawner.console.desk import CourseInfo, Reserved
 from hub_spawner.console.texts import later
@@ -39,11 +40,16 @@ def reservation_values(page: Page, course: CourseInfo, reserved: Reserved) -> di
             begins=known.next_begins,
             ends=known.next_ends,
             ready=known.ready,
-            short=bool(known.next_begins) and known.ready < known.reservation.devices - 1e-6,
+            short=is_short(known),
         )
         for known in reserved.reservations
     ]
     return {"course": course, "reservations": rows, "timezone": reserved.timezone, "weekdays": days}
+
+
+def is_short(known: KnownReservation) -> bool:
+    """Whether others hold some of the room without an end, or its devices are away."""
+    return bool(known.next_begins) and known.ready < known.reservation.devices - 1e-6
 
 
 def _when(one: Reservation, days: list[str]) -> str:
@@ -76,6 +82,8 @@ class NewReservation(Page):
             "when": _when(new, [gettext(day) for day in DAYS]),
             "new": new,
             "begins": known.next_begins,
+            "ready": known.ready,
+            "short": is_short(known),
             "fields": {
                 "on": new.on,
                 "begins": clock(new.begins),

@@ -12,6 +12,8 @@ from babel.core import Locale
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import read_po
 
+from gpukernel.pool.sentences import Sentence, in_words
+
 __all__ = ["LANGUAGES", "Texts", "choose_language", "later"]
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -47,6 +49,12 @@ class Texts:
         """`text` in this language; as it is where nobody has translated it."""
         message = self._catalog.get(text)
         return str(message.string) if message and message.string else text
+
+    def of(self, sentence: str) -> str:
+        """A sentence of the pool's or of ours in this language; figures and names stay what they are."""
+        if isinstance(sentence, Sentence):
+            return in_words(sentence, self.gettext)
+        return self.gettext(sentence)
 
     def ngettext(self, one: str, many: str, count: int) -> str:
         """`one` or `many`, as this language counts."""

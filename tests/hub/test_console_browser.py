@@ -10,13 +10,14 @@ import pytest
 
 pytest.importorskip("playwright")
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from gpukernel.pool.errors import Refused
 from tests.conftest import Pool
 from tests.e2e.lab import CHROMIUM, QUIET
 from tests.hub.console import COURSES, Holders
-from tests.hub.hub import ADMIN, ADMIN_PASSWORD, PASSWORD, Hub, environment_of
+from tests.hub.hub import ADMIN, Hub, environment_of
+from tests.hub.signed import Signed
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed")
 
@@ -44,36 +45,6 @@ def holders(running: tuple[Hub, Pool]) -> Iterator[Holders]:
     with Holders(running[1].address) as found:
         yield found
         found.ask("import_courses", COURSES)
-
-
-class Signed:
-    """Pages of people who have signed in; `said` is what the browser's console says against them."""
-
-    def __init__(self, browser: Browser, hub: Hub) -> None:
-        self._browser, self._hub = browser, hub
-        self.said: list[str] = []
-
-    def _heard(self, message: ConsoleMessage) -> None:
-        # A refusal is an answer like others; the browser, and htmx after it, name its status.
-        if not message.text.startswith(("Failed to load resource", "Response Status Error Code 4")):
-            self.said.append(message.text)
-
-    def page(self, person: str, path: str = "", width: int = 1280, locale: str = "en-GB") -> Page:
-        context = self._browser.new_context(
-            viewport={"width": width, "height": 900}, locale=locale, timezone_id="Asia/Shanghai"
-        )
-        page = context.new_page()
-        page.set_default_timeout(30_000)
-        page.on("console", self._heard)
-        page.on("pageerror", lambda error: self.said.append(str(error)))
-        page.on("dialog", lambda dialog: self.said.append(f"a dialog: {dialog.message}"))
-        page.goto(f"{self._hub.url}/hub/login?next=/services/gpukernel/{path}")
-        page.locator("input[name=username]").fill(person)
-        page.locator("input[name=password]").fill(ADMIN_PASSWORD if person == ADMIN else PASSWORD)
-        page.keyboard.press("Enter")
-        page.locator("main h1").wait_for()
-        page.wait_for_load_state("load")
-        return page
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.client import PoolClient
 from gpukernel.pool.course import Offered, Profile
 from gpukernel.pool.course_file import read_courses, write_courses
-from gpukernel.pool.errors import LeaseEnded, PoolError, Refused
+from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, Refused
 from gpukernel.pool.hub_client import HubClient
 from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.server import RunningPool, serve
@@ -150,6 +150,52 @@ def test_on_behalf_of_a_person_one_may_do_what_the_person_may(tmp_path: Path) ->
             async with PoolClient(address, token, on_behalf="prof") as thief:
                 with pytest.raises(PoolError, match="anna may not ask on behalf of others"):
                     await thief.leases()
+
+    run(work)
+
+
+def test_a_role_that_the_hub_vouches_for_makes_an_instructor_for_one_call(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with hub(tmp_path) as (_, admin, address):
+            await admin.set_groups("anna", ["ml101"])
+            lease = await admin.acquire_now("k", QUARTER, Holder("anna", course="ml101"))
+            _, service = await admin.create_token("the hub", "", "service")
+            async with AdminClient(address, service, on_behalf="tina", teaches=["ml101"]) as tina:
+                roles = {known.course.name: known.role for known in await tina.courses()}
+                assert roles["ml101"] == "instructor"
+                assert roles.get("phys") != "instructor"
+                assert [one.id for one in (await tina.leases())[0]] == [lease.id]
+                await tina.set_quota("student:ml101", {"leases": "3"})
+                await tina.set_course("ml101", {"term": "spring"})
+                for forbidden in ("course:ml101", "student:phys", "pool"):
+                    with pytest.raises(NotAllowed, match="administrator"):
+                        await tina.set_quota(forbidden, {"leases": "9"})
+                with pytest.raises(NotAllowed, match="instructor of course phys"):
+                    await tina.set_course("phys", {"term": "spring"})
+                await tina.release(lease.id, "tina ended it")
+            written = {entry.action: entry.who for entry in await admin.audit(10)}
+            assert {written[action] for action in ("quota", "course", "end")} == {
+                "tina (instructor by the hub)"
+            }
+            # Whom the pool itself knows as an instructor is named as always.
+            async with AdminClient(address, service, on_behalf="prof", teaches=["ml101"]) as prof:
+                await prof.set_quota("student:ml101", {"leases": "4"})
+            assert (await admin.audit(1))[0].who == "prof"
+            # What was said of one call counts for no other, and a course that there is not is nobody's.
+            for teaches in ((), ("phys",), ("nothing", "")):
+                async with AdminClient(address, service, on_behalf="tina", teaches=teaches) as tina:
+                    with pytest.raises(NotAllowed, match="may do that, not tina"):
+                        await tina.set_quota("student:ml101", {"leases": "5"})
+            # Nobody says so of themselves: neither a person, nor the service.
+            server = await admin.open_server("anna", "jupyterhub", "ml101")
+            _, own = await admin.create_token("laptop", "anna")
+            for token in (server, own, service):
+                async with AdminClient(address, token, teaches=["ml101"]) as thief:
+                    with pytest.raises(NotAllowed, match="Nobody says of themselves"):
+                        await thief.set_quota("student:ml101", {"leases": "5"})
+            async with AdminClient(address, own, on_behalf="anna", teaches=["ml101"]) as thief:
+                with pytest.raises(NotAllowed, match="anna may not ask on behalf of others"):
+                    await thief.set_quota("student:ml101", {"leases": "5"})
 
     run(work)
 

@@ -757,6 +757,9 @@ def test_instructors_reserve_within_their_quota_and_what_others_left_administrat
                 AdminClient(address, secrets["doc"]) as doc,
                 AdminClient(address, secrets["anna"]) as anna,
             ):
+                looked = await prof.reserve(weekly((1,), 10, 12, 1.0), check=True)
+                assert (looked.reservation.id, looked.ready) == ("", 1.0)
+                assert (await prof.reservations("ml"))[0] == []
                 made = await prof.reserve(weekly((1,), 10, 12, 1.0))
                 assert made.reservation.id
                 assert (made.next_ends - made.next_begins, made.ready) == (2 * HOUR, 1.0)

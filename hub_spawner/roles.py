@@ -1,0 +1,88 @@
+"""JupyterHub's role ``gpukernel-instructor-COURSE``, and the scope by which the console knows who holds it.
+
+JupyterHub's names of roles and scopes have small letters and digits only, so what a course's name has besides is written as ``_`` and
+two hexadecimal digits for each byte of its UTF-8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["PREFIX", "ROLE", "course_of_role", "courses_of", "instructor_roles", "role_of", "scope_of"]
+
+PREFIX = "custom:gpukernel:instruct:"
+"""What every such scope begins with; the course's name follows."""
+
+ROLE = "gpukernel-instructor-"
+_LONGEST = 200  # of the 255 characters that a role's name may have
+
+
+def _encoded(course: str) -> str:
+    plain = re.sub(r"[^a-z0-9-]", lambda found: "".join(f"_{byte:02x}" for byte in found[0].encode()), course)
+    return f"{plain[:-1]}_2d" if plain.endswith("-") else plain  # neither kind of name may end with one
+
+
+def _decoded(text: str) -> str:
+    """The course; empty where no course is written so."""
+    if not re.fullmatch(r"(?:[a-z0-9-]|_[0-9a-f]{2})+", text):
+        return ""
+    plain = re.sub("_(..)", lambda found: chr(int(found[1], 16)), text)
+    try:
+        course = plain.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return ""
+    return course if _encoded(course) == text else ""
+
+
+def scope_of(course: str) -> str:
+    """The scope that makes instructors of a course."""
+    return PREFIX + _encoded(course)
+
+
+def role_of(course: str) -> str:
+    """The name of the role that has it."""
+    return ROLE + _encoded(course)
+
+
+def course_of_role(name: str) -> str:
+    """The course of a role's name; empty for other roles."""
+    return _decoded(name.removeprefix(ROLE)) if name.startswith(ROLE) else ""
+
+
+def courses_of(scopes: Iterable[str]) -> frozenset[str]:
+    """The courses that these scopes of a token make instructors of.  A scope that JupyterHub narrowed with a filter counts for none."""
+    named = (_decoded(scope.removeprefix(PREFIX)) for scope in scopes if scope.startswith(PREFIX))
+    return frozenset(course for course in named if course)
+
+
+def instructor_roles(
+    roles: Iterable[Mapping[str, Any]], scopes: Mapping[str, Any], courses: Iterable[str], *needed: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The roles and custom scopes of a configuration, with those of each course added.
+
+    Parameters
+    ----------
+    roles, scopes
+        ``JupyterHub.load_roles`` and ``custom_scopes`` as they were written: an entry with the name of a course's role says who holds it.
+    courses
+        The courses that are known; a role that is written for another one gets its scope too.
+    needed
+        What an instructor needs besides, to open the console.
+    """
+    found, defined = [dict(role) for role in roles], dict(scopes)
+    by_name = {str(role.get("name")): role for role in found}
+    written = (course_of_role(name) for name in by_name)
+    for course in sorted({*courses, *written} - {""}):
+        name, scope = role_of(course), scope_of(course)
+        if len(name) > _LONGEST:
+            continue
+        defined.setdefault(scope, {"description": f"Instructor of {course}: its quotas, queue and slices"})
+        if name not in by_name:
+            by_name[name] = {"name": name}
+            found.append(by_name[name])
+        role = by_name[name]
+        role.setdefault("description", f"Instructors of {course}, in the gpukernel console")
+        role["scopes"] = list(dict.fromkeys([*role.get("scopes", ()), scope, *needed]))
+    return found, defined

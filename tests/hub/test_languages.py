@@ -1,0 +1,134 @@
+"""Pages in Chinese: every text of theirs, and what the pool says in them with its figures; real Hub, real pool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from babel.messages.extract import extract_from_dir
+from babel.messages.pofile import read_po
+
+import gpukernel.pool
+import hub_spawner
+from gpukernel.pool.sentences import say
+from hub_spawner.console.texts import Texts
+from tests.conftest import Pool
+from tests.hub.console import COURSES, Holders, Visitor, words
+from tests.hub.hub import Hub, environment_of
+
+CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.5"}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Pool]]:
+    home = tmp_path_factory.mktemp("languages")
+    (home / "courses.yaml").write_text(COURSES)
+    with Pool("v100:1", home / "state") as pool:
+        assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
+        with Hub(home, environment_of(pool.state, home), {"pool": pool.address}) as hub:
+            yield hub, pool
+
+
+@pytest.fixture
+def holders(running: tuple[Hub, Pool]) -> Iterator[Holders]:
+    with Holders(running[1].address) as found:
+        yield found
+        found.ask("import_courses", COURSES)
+
+
+@pytest.fixture
+def prof(running: tuple[Hub, Pool]) -> Visitor:
+    visitor = Visitor(running[0], "prof")
+    visitor.headers.update(CHINESE)
+    return visitor
+
+
+def test_what_the_pool_refuses_stands_in_the_reader_s_language_with_its_figures(
+    running: tuple[Hub, Pool], prof: Visitor, holders: Holders
+) -> None:
+    lease = holders.hold("anna", 0.45)
+    holders.wait("ben", 0.4)
+    page = words(prof.see("course/ml101"))
+    assert "课程 ml101 已占用其 0.80 块设备中的 0.45；所请求的 0.40 放不下。" in page
+    assert "does not fit" not in page
+    answer = prof.fill(f"course/ml101/lease/{lease.id}/resize", share="0.75")
+    assert answer.status_code == 409
+    assert "ml101 的学生 anna 同时最多占用 0.50 块设备；所请求的 0.75 永远无法满足。" in words(answer)
+    answer = prof.fill("course/ml101/quota", whom="course", devices="2", apply="yes")
+    assert "只有资源池管理员可以设置 course:ml101 的限额；教师可以设置自己学生的限额。" in words(answer)
+    assert "您没有名为 hpc 的课程。" in words(prof.see("course/hpc"))
+    fields = {"begins": "10:00", "ends": "12:00", "days": "1", "devices": "5", "model": "V100"}
+    answer = words(prof.fill("course/ml101/reservation", **fields))
+    assert re.search(r"\d+月\d\d日（周二） 10:00：课程 ml101 同时最多占用 0.8 块设备；5 放不下。", answer), (
+        answer
+    )
+    # The same for whoever reads English, and for scripts.
+    english = Visitor(running[0], "prof")
+    assert "Course ml101 holds 0.45 of its 0.80 devices; your 0.40 does not fit." in words(
+        english.see("course/ml101")
+    )
+    live = prof.get(f"{prof.at}api/courses/ml101/live", timeout=60).json()
+    assert (
+        live["waits"][0]["reason"] == "Course ml101 holds 0.45 of its 0.80 devices; your 0.40 does not fit."
+    )
+
+
+def test_the_page_before_a_server_starts_is_in_the_reader_s_language(
+    running: tuple[Hub, Pool], holders: Holders
+) -> None:
+    hub, _ = running
+    both = Visitor(hub, "prof")  # teaches one course and is in another
+
+    def page(headers: dict[str, str]) -> str:
+        answer = both.get(f"{hub.url}/hub/spawn/prof", headers=headers, timeout=60)
+        return answer.content.decode()  # the Hub says in the page that it is UTF-8
+
+    text = page(CHINESE)
+    assert '<fieldset lang="zh-CN">' in text
+    assert "用于哪门课程？" in text
+    assert "空闲 40 个" in text  # 0.02 of a V100, as often as the course's 0.8 devices have it
+    holders.hold("anna", 0.45)
+    holders.hold("ben", 0.34)
+    assert "课程 ml101 已占用其 0.80 V100中的 0.79；所请求的 0.10 放不下。" in page(CHINESE)
+    english = page({})
+    assert '<fieldset lang="en">' in english
+    assert "Course ml101 holds 0.79 of its 0.80 V100; your 0.10 does not fit." in english
+
+
+def test_a_sentence_that_is_not_in_the_catalogue_stays_english() -> None:
+    chinese = Texts("zh")
+    assert chinese.of("Nobody translated this.") == "Nobody translated this."
+    assert chinese.of(say("Nobody translated %(what)s.", what="this")) == "Nobody translated this."
+    assert (
+        chinese.of(say("%(why)s; position %(position)s in the queue.", why="No", position=1))
+        == "No; position 1 in the queue."
+    )
+    inner = say("Others wait for %(model)s", model="T4 100%(x)s")
+    assert chinese.of(say("%(why)s; your slice stays at %(size)s MiB for now.", why=inner, size=5)) == (
+        "已有其他人在等待 T4 100%(x)s；切片暂时保持 5 MiB。"
+    )
+
+
+def test_every_text_of_the_pages_is_translated() -> None:
+    keywords = {"_": None, "gettext": None, "ngettext": (1, 2), "later": None, "say": None}
+    kinds = [("**.py", "python"), ("**/templates/**.html", "jinja2")]
+    rooms = [Path(package.__file__ or "").parent for package in (hub_spawner, gpukernel.pool)]
+    with (rooms[0] / "console" / "locale" / "zh.po").open("rb") as file:
+        catalog = read_po(file)
+    used = {
+        text if isinstance(text, str) else text[0]
+        for room in rooms
+        for _, _, text, _, _ in extract_from_dir(room, kinds, keywords=keywords)
+    }
+    assert len(used) > 250
+    assert [text for text in sorted(used) if text not in catalog or not catalog[text].string] == []
+    known = {
+        message.id if isinstance(message.id, str) else message.id[0] for message in catalog if message.id
+    }
+    assert known <= used  # and nothing that is said no more
+    for message in catalog:
+        first = message.id if isinstance(message.id, str) else message.id[0]
+        for translated in message.string if isinstance(message.string, tuple) else (message.string,):
+            assert set(re.findall(r"%\(\w+\)s", translated)) == set(re.findall(r"%\(\w+\)s", first)), first
