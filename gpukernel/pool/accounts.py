@@ -14,17 +14,18 @@ import sqlalchemy as sa
 from gpukernel.pool.quota import MILLION, PERIODS, Account, Standing, period_start
 from gpukernel.pool.rules import Rules, ceilings
 from gpukernel.pool.schema import accounts as table
+from gpukernel.pool.statement import Statement
 
 __all__ = ["accounts_of", "all_standings", "charge", "held_by_courses", "refund", "standings"]
 
 _KEY = sa.tuple_(table.c.kind, table.c.course, table.c.person)
-_OF_KEYS = sa.select(table).where(_KEY.in_(sa.bindparam("keys", expanding=True)))
+_OF_KEYS = Statement(sa.select(table).where(_KEY.in_(sa.bindparam("keys", expanding=True))))
 _THIS = (
     table.c.kind == sa.bindparam("k"),
     table.c.course == sa.bindparam("c"),
     table.c.person == sa.bindparam("p"),
 )
-_CHARGE = (
+_CHANGE = (
     table.update()
     .where(*_THIS)
     .values(
@@ -37,12 +38,11 @@ _CHARGE = (
         spent_term=sa.bindparam("term"),
     )
 )
+_CHARGE = Statement(_CHANGE)
 # What was held above a lowered quota comes down with every refund, and the ceiling with it.
-_REFUND = _CHARGE.values(
-    share_ceiling=sa.bindparam("share_ceiling"),
-    memory_ceiling=sa.bindparam("memory_ceiling"),
-    leases_ceiling=sa.bindparam("leases_ceiling"),
-)
+_CEILINGS = ("share_ceiling", "memory_ceiling", "leases_ceiling")
+_REFUND = Statement(_CHANGE.values({name: sa.bindparam(f"new_{name}") for name in _CEILINGS}))
+_FIRST = Statement(table.insert())
 
 
 def accounts_of(person: str, course: str) -> tuple[Account, ...]:
@@ -62,8 +62,7 @@ def _key(account: Account) -> dict[str, str]:
 
 def _rows(db: sa.Connection, wanted: Sequence[Account]) -> dict[Account, Any]:
     keys = [(a.kind, a.course, a.person) for a in wanted]
-    found = db.execute(_OF_KEYS, {"keys": keys})
-    return {Account(row.kind, row.course, row.person): row for row in found}
+    return {Account(row.kind, row.course, row.person): row for row in _OF_KEYS.rows(db, keys=keys)}
 
 
 def _spent(row: Any, now: float, term_begins: float) -> tuple[float, float, float]:
@@ -153,16 +152,12 @@ def _change(
             **dict(zip(PERIODS, spent, strict=True)),
         }
         if back and row:
-            change |= ceilings(
-                bounds,
-                row.share_held + amounts[0],
-                row.memory_held + amounts[1],
-                row.leases_held + amounts[2],
-            )
+            now_held = (row.share_held, row.memory_held, row.leases_held)
+            left = (held + amount for held, amount in zip(now_held, amounts, strict=True))
+            change |= {f"new_{name}": most for name, most in ceilings(bounds, *left).items()}
         changes.append(change)
-    if new:
-        db.execute(table.insert(), new)
-    db.execute(_REFUND if back else _CHARGE, changes)
+    _FIRST.each(db, new)
+    (_REFUND if back else _CHARGE).each(db, changes)
 
 
 def charge(

@@ -393,15 +393,18 @@ class Broker:
         if lease is None:
             return None
         if self._store.end(lease_id, reason, self._clock()):
-            log.info("ends: %s", reason, extra=of_lease(lease))
-            self._stop_workers(lease, reason)
-            if waiter := self._starting.get(lease_id):
-                waiter.changed.set()
-            for resizer in self._resizing.get(lease_id, ()):
-                resizer.set()
-            self.held.changed(lease_id)
-            self.on_change()
+            self._ends(lease, reason)
         return self._store.lease(lease_id)
+
+    def _ends(self, lease: Lease, reason: str) -> None:
+        log.info("ends: %s", reason, extra=of_lease(lease))
+        self._stop_workers(lease, reason)
+        if waiter := self._starting.get(lease.id):
+            waiter.changed.set()
+        for resizer in self._resizing.get(lease.id, ()):
+            resizer.set()
+        self.held.changed(lease.id)
+        self.on_change()
 
     def _stop_workers(self, lease: Lease, reason: str) -> None:
         for piece in lease.slices:
@@ -545,8 +548,9 @@ class Broker:
             self.end(lease_id, reason)
 
     def _worker_died(self, lease_id: str, device_id: str, reason: str) -> None:
-        self._store.worker_gone(lease_id, device_id, self._clock())
-        self.end(lease_id, reason)
+        living = self._store.worker_gone(lease_id, device_id, reason, self._clock())
+        if living and (lease := self._store.lease(lease_id)):
+            self._ends(lease, reason)
 
     def heartbeat(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """What the workers of `server` did; a connected program is a sign of life."""
