@@ -102,7 +102,8 @@ def _sqlite_settings(connection: Any, _: object) -> None:
 def _sqlite_begin(connection: sa.Connection) -> None:
     # Who begins by reading and then writes would otherwise meet somebody else's writing in between.
     reads_only = connection.get_execution_options().get("reads_only", False)
-    connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN" if reads_only else "BEGIN IMMEDIATE")
 
 
 def steady_clock(engine: sa.Engine) -> Callable[[], float]:

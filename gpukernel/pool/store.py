@@ -35,8 +35,14 @@ from gpukernel.pool.statement import Statement
 __all__ = ["Conflict", "Store"]
 
 _USAGE = tuple(Usage.__dataclass_fields__)
-_GONE = "its server has it no more"
-_LIVING = leases.c.state.in_(["starting", "live"])
+_NO_MORE = "its server has it no more"
+# Written into the statement: for a parameter SQLite takes no index over what is not over.
+_ENDED, _STARTING, _LIVE, _GONE = (
+    sa.literal(state, literal_execute=True) for state in ("ended", "starting", "live", "gone")
+)
+_NOT_ENDED = leases.c.state != _ENDED
+_IN_USE = slices.c.worker != _GONE
+_LIVING = sa.and_(_NOT_ENDED, leases.c.state.in_([_STARTING, _LIVE]))
 
 # --- what every decision, renewal and second executes ---
 
@@ -52,7 +58,7 @@ _PROMISE = Statement(
 _NEW_LEASE, _NEW_SLICE = Statement(leases.insert()), Statement(slices.insert())
 _READY = Statement(
     slices.update()
-    .where(*_THIS, slices.c.worker != "gone")
+    .where(*_THIS, _IN_USE)
     .values(worker="ready", endpoints=sa.bindparam("where"))
 )
 _ALL_READY = Statement(
@@ -71,7 +77,7 @@ _END = Statement(
 )
 _DEAD = Statement(
     slices.update()
-    .where(*_THIS, slices.c.worker != "gone")
+    .where(*_THIS, _IN_USE)
     .values(worker="gone", connections=0, memory_used_bytes=0)
     .returning(slices.c.memory_bytes)
 )
@@ -80,7 +86,7 @@ _OVER = Statement(
     .where(
         leases.c.id == sa.bindparam("lease"),
         leases.c.state == "ending",
-        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), slices.c.worker != "gone"),
+        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), _IN_USE),
     )
     .values(state="ended")
     .returning(leases.c.person, leases.c.course, leases.c.role, leases.c.share, leases.c.memory_bytes)
@@ -113,7 +119,7 @@ _ENDS = Statement(
     .join(leases, leases.c.id == slices.c.lease_id)
     .where(
         slices.c.device_id.in_(sa.bindparam("devices", expanding=True)),
-        slices.c.worker != "gone",
+        _IN_USE,
         leases.c.until.is_not(None),
     )
     .order_by(leases.c.until)
@@ -130,7 +136,7 @@ _PARTS = sa.select(
 _ITS_PARTS = Statement(_PARTS.where(slices.c.lease_id == sa.bindparam("lease")).order_by(slices.c.ordinal))
 _OF_KEYS = Statement(
     sa.select(leases.c.key, leases.c.id, leases.c.state).where(
-        leases.c.key.in_(sa.bindparam("keys", expanding=True)), leases.c.state != "ended"
+        leases.c.key.in_(sa.bindparam("keys", expanding=True)), _NOT_ENDED
     )
 )
 _SEEN = Statement(
@@ -141,11 +147,11 @@ _DRAINED = Statement(
     sa.select(servers.c.name).where(servers.c.draining, servers.c.drain_until <= sa.bindparam("now"))
 )
 _EXPIRED = Statement(
-    sa.select(leases.c.id).where(leases.c.state != "ended", _LIVING, leases.c.expires < sa.bindparam("now"))
+    sa.select(leases.c.id).where(_LIVING, leases.c.expires < sa.bindparam("now"))
 )
 _ENDING_SOON = Statement(
     sa.select(leases.c.id, leases.c.until, leases.c.created).where(
-        leases.c.state != "ended", leases.c.until.is_not(None), leases.c.until < sa.bindparam("by"), _LIVING
+        _NOT_ENDED, leases.c.until.is_not(None), leases.c.until < sa.bindparam("by"), _LIVING
     )
 )
 
@@ -164,8 +170,9 @@ class Store:
     def __init__(self, url: str) -> None:
         self.engine = open_database(url)
         self.reader = self.engine.execution_options(reads_only=True)
-        # One connection that writes and one that reads stay open: fetching one from the engine costs as much as a statement.
-        self._writer, self._looker = self.engine.connect(), self.reader.connect()
+        # One connection stays open: another one's cache is empty after every change, and fetching it from the engine costs as
+        # much as a statement.
+        self._db = self.engine.connect()
         self.shared = self.engine.dialect.name != "sqlite"
         self._rules: tuple[int, Rules] = (-1, Rules())
         self._classes: tuple[int, list[DeviceClass]] = (-1, [])
@@ -177,30 +184,24 @@ class Store:
         return cls(database_url(state))
 
     def close(self) -> None:
-        self._writer.close()
-        self._looker.close()
+        self._db.close()
         self.engine.dispose()
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        with self._writer.begin():
-            yield self._writer
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        with self._looker.begin():
-            yield self._looker
+    def _transaction(self) -> Iterator[sa.Connection]:
+        with self._db.begin():
+            yield self._db
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[tuple[sa.Connection, Any]]:
         """A transaction that holds the ledger, and the ledger's row."""
-        with self._writing() as db:
+        with self._transaction() as db:
             yield db, _LEDGER.first(db)
 
     def rules(self, db: sa.Connection | None = None, version: int | None = None) -> Rules:
         """Courses and quotas; read again only where they have changed."""
         if db is None:
-            with self._reading() as db:
+            with self._transaction() as db:
                 return self.rules(db)
         if version is None:
             version = _VERSIONS.first(db).rules_version
@@ -229,7 +230,7 @@ class Store:
                     "multiprocessors": device.multiprocessors,
                 }
                 before = known.pop(device.id, None)
-                if before is not None and before.fault == _GONE:
+                if before is not None and before.fault == _NO_MORE:
                     values["fault"] = ""
                 if before is None:
                     db.execute(devices.insert().values(id=device.id, promised_bytes=0, **values))
@@ -237,7 +238,7 @@ class Store:
                     db.execute(devices.update().where(devices.c.id == device.id).values(**values))
             for row in known.values():
                 if db.execute(sa.select(slices.c.lease_id).where(slices.c.device_id == row.id)).first():
-                    db.execute(devices.update().where(devices.c.id == row.id).values(fault=_GONE))
+                    db.execute(devices.update().where(devices.c.id == row.id).values(fault=_NO_MORE))
                 else:
                     db.execute(devices.delete().where(devices.c.id == row.id))
             values = {"pool": pool, "seen": now, "away_since": None, "direct_machine": direct_machine}
@@ -256,12 +257,12 @@ class Store:
     def faults(self, server: str, found: Mapping[int, str]) -> list[str]:
         """Note which devices of a server do not work now; returns the ids of those that did until now."""
         query = sa.select(devices.c.id, devices.c.index, devices.c.fault).where(devices.c.server == server)
-        with self._reading() as db:
+        with self._transaction() as db:
             known = {row.id: (row._mapping["index"], row.fault) for row in db.execute(query)}
         changed = {
             device_id: found.get(index, "")
             for device_id, (index, fault) in known.items()
-            if found.get(index, "") != fault and fault != _GONE
+            if found.get(index, "") != fault and fault != _NO_MORE
         }
         if not changed:
             return []
@@ -285,12 +286,12 @@ class Store:
 
     def drained_by(self, now: float) -> list[str]:
         """Servers whose leases have to be over by now."""
-        with self._reading() as db:
+        with self._transaction() as db:
             return [row.name for row in _DRAINED.rows(db, now=now)]
 
     def servers_seen(self, pool: str, now: float) -> None:
         """The agents of these servers still speak with `pool`."""
-        with self._writing() as db:
+        with self._transaction() as db:
             _SEEN.run(db, us=pool, now=now)
 
     def server_away(self, server: str, pool: str, now: float) -> None:
@@ -310,14 +311,14 @@ class Store:
 
     def away(self, since: float) -> list[str]:
         """Servers that have been away since before a time."""
-        with self._reading() as db:
+        with self._transaction() as db:
             return [row.name for row in _AWAY.rows(db, since=since)]
 
     def devices(self) -> list[Device]:
         """Every device; those of servers whose agent is attached are available."""
         counted = (
             sa.select(slices.c.device_id, sa.func.count().label("leases"))
-            .where(slices.c.worker != "gone")
+            .where(_IN_USE)
             .group_by(slices.c.device_id)
             .subquery()
         )
@@ -333,13 +334,13 @@ class Store:
             .outerjoin(servers, servers.c.name == devices.c.server)
             .order_by(devices.c.server, devices.c.index)
         )
-        with self._reading() as db:
+        with self._transaction() as db:
             return [_device(row, row.leases, _trouble(row)) for row in db.execute(query)]
 
     def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
         """The kinds of available devices; read again only where devices came or went."""
         if db is None:
-            with self._reading() as db:
+            with self._transaction() as db:
                 return self.classes(db)
         if version is None:
             version = _VERSIONS.first(db).devices_version
@@ -359,7 +360,7 @@ class Store:
     def places(self, db: sa.Connection | None = None, version: int | None = None) -> Places:
         """Machines that allow direct mode, and servers; read again only where devices or servers came or went."""
         if db is None:
-            with self._reading() as db:
+            with self._transaction() as db:
                 return self.places(db)
         if version is None:
             version = _VERSIONS.first(db).devices_version
@@ -411,7 +412,7 @@ class Store:
 
     def most_free(self, kinds: Iterable[DeviceClass], machine: Machine | None = None) -> int:
         """Bytes that are free on the emptiest device of these kinds, of one machine or of the pool."""
-        with self._reading() as db:
+        with self._transaction() as db:
             if machine is not None:
                 found = self.on_machine(db, machine, kinds)
             else:
@@ -548,7 +549,7 @@ class Store:
 
     def worker_ready(self, lease_id: str, device_id: str, endpoints: Iterable[str]) -> Lease | None:
         """A worker listens; when all of a lease's do, it is ``live``.  None where there is no such slice."""
-        with self._writing() as db:
+        with self._transaction() as db:
             _READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
             _ALL_READY.run(db, lease=lease_id)
             return self._one(lease_id, db)
@@ -556,10 +557,10 @@ class Store:
     def forget_caps(self, server: str) -> None:
         """The agent of a server attaches: what caps its workers have is not known."""
         here = sa.select(devices.c.id).where(devices.c.server == server)
-        with self._writing() as db:
+        with self._transaction() as db:
             db.execute(
                 slices.update()
-                .where(slices.c.device_id.in_(here), slices.c.worker != "gone")
+                .where(slices.c.device_id.in_(here), _IN_USE)
                 .values(limit_bytes=0)
             )
 
@@ -589,12 +590,12 @@ class Store:
 
     def renew(self, lease_ids: Iterable[str], now: float) -> None:
         """Signs of life of these leases; those that are ending stay so."""
-        with self._writing() as db:
+        with self._transaction() as db:
             _RENEW.each(db, [{"lease": lease_id, "now": now} for lease_id in lease_ids])
 
     def renew_all(self, now: float) -> None:
         """The same for every lease, when a pool starts."""
-        with self._writing() as db:
+        with self._transaction() as db:
             db.execute(leases.update().where(_LIVING).values(expires=now + leases.c.ttl_seconds))
 
     def looks(self, lease_ids: Iterable[str]) -> dict[str, Look]:
@@ -613,17 +614,17 @@ class Store:
     def notify(self, lease_id: str, notice: str, only_over: str = "") -> None:
         """What the holder is to know, with the next renewal; `only_over` leaves notices that begin differently."""
         this = (leases.c.id == lease_id, leases.c.notice != notice, leases.c.notice.startswith(only_over))
-        with self._writing() as db:
+        with self._transaction() as db:
             db.execute(leases.update().where(*this).values(notice=notice))
 
     def say(self, lease_id: str, message: str) -> None:
         """What somebody, an instructor for example, has to say to the holder; it stays beside what `notify` says."""
-        with self._writing() as db:
+        with self._transaction() as db:
             db.execute(leases.update().where(leases.c.id == lease_id, _LIVING).values(message=message))
 
     def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float]]:
         """Leases whose longest time is over by then: id, end, and the whole time."""
-        with self._reading() as db:
+        with self._transaction() as db:
             found = _ENDING_SOON.rows(db, by=now + within)
             return [(row.id, row.until, row.until - row.created) for row in found]
 
@@ -637,19 +638,19 @@ class Store:
             .group_by(leases.c.id, leases.c.idle_limit, leases.c.notice)
             .having(sa.or_(idle >= leases.c.idle_limit / 2, leases.c.notice != ""))
         )
-        with self._reading() as db:
+        with self._transaction() as db:
             return [(row.id, row.idle, row.idle_limit) for row in db.execute(query)]
 
     def expired(self, now: float) -> list[str]:
         """Leases whose holder has given no sign of life for their time to live."""
-        with self._reading() as db:
+        with self._transaction() as db:
             return [row.id for row in _EXPIRED.rows(db, now=now)]
 
     def used(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """What the workers of `server` counted, by lease and device index."""
         if not usage:
             return
-        with self._writing() as db:
+        with self._transaction() as db:
             ids = {row.number: row.id for row in _ON_SERVERS.rows(db, servers=[server])}
             rows = [
                 {"lease": lease_id, "device": ids[index]}
@@ -661,7 +662,7 @@ class Store:
 
     def lease(self, lease_id: str) -> Lease | None:
         """The lease, with its secret."""
-        with self._reading() as db:
+        with self._transaction() as db:
             return self._one(lease_id, db)
 
     @staticmethod
@@ -674,19 +675,19 @@ class Store:
     def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str]]:
         """Id and state of the leases of `keys` that have not ended."""
         if db is None:
-            with self._reading() as db:
+            with self._transaction() as db:
                 return self.living(keys, db)
         return {row.key: (row.id, row.state) for row in _OF_KEYS.rows(db, keys=list(keys))}
 
     def living_of(self, person: str, server: str) -> list[str]:
         """The leases that a single-user server of a person holds."""
         query = sa.select(leases.c.id).where(_LIVING, leases.c.person == person, leases.c.server == server)
-        with self._reading() as db:
+        with self._transaction() as db:
             return list(db.execute(query).scalars())
 
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
-        found = self._leases(leases.c.state != "ended")
+        found = self._leases(_NOT_ENDED)
         if include_ended:
             newest = (
                 sa.select(leases.c.id)
@@ -702,9 +703,9 @@ class Store:
         query = (
             sa.select(slices.c.lease_id, slices.c.device_id)
             .join(devices, devices.c.id == slices.c.device_id)
-            .where(devices.c.server == server, slices.c.worker != "gone")
+            .where(devices.c.server == server, _IN_USE)
         )
-        with self._reading() as db:
+        with self._transaction() as db:
             alive = {(row.lease_id, row.device_id) for row in db.execute(query)}
             here = query.with_only_columns(slices.c.lease_id)
             return [
@@ -716,7 +717,7 @@ class Store:
 
     def _leases(self, condition: Any, db: sa.Connection | None = None) -> list[Lease]:
         if db is None:
-            with self._reading() as db:
+            with self._transaction() as db:
                 return self._leases(condition, db)
         rows = list(db.execute(sa.select(leases).where(condition).order_by(leases.c.epoch)))
         pieces: dict[str, list[Slice]] = {row.id: [] for row in rows}
