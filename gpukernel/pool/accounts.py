@@ -6,6 +6,7 @@ to now follows from the last change.  Every read and every charge costs the same
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,16 +19,21 @@ from gpukernel.pool.statement import Statement
 
 __all__ = ["accounts_of", "all_standings", "charge", "held_by_courses", "refund", "standings"]
 
-_KEY = sa.tuple_(table.c.kind, table.c.course, table.c.person)
-_OF_KEYS = Statement(sa.select(table).where(_KEY.in_(sa.bindparam("keys", expanding=True))))
-_THIS = (
-    table.c.kind == sa.bindparam("k"),
-    table.c.course == sa.bindparam("c"),
-    table.c.person == sa.bindparam("p"),
-)
+
+def _is(number: int | str = "") -> sa.ColumnElement[bool]:
+    k, c, p = [sa.bindparam(f"{letter}{number}", type_=sa.String) for letter in "kcp"]
+    return sa.and_(table.c.kind == k, table.c.course == c, table.c.person == p)
+
+
+@functools.cache
+def _these(count: int) -> Statement:
+    """So many rows.  For a list of keys SQLite would read all rows there are."""
+    return Statement(sa.select(table).where(sa.or_(sa.false(), *map(_is, range(count)))))
+
+
 _CHANGE = (
     table.update()
-    .where(*_THIS)
+    .where(_is())
     .values(
         share_held=table.c.share_held + sa.bindparam("share"),
         memory_held=table.c.memory_held + sa.bindparam("memory"),
@@ -56,13 +62,15 @@ def accounts_of(person: str, course: str) -> tuple[Account, ...]:
     )
 
 
-def _key(account: Account) -> dict[str, str]:
-    return {"k": account.kind, "c": account.course, "p": account.person}
+def _key(account: Account, number: int | str = "") -> dict[str, str]:
+    return {f"k{number}": account.kind, f"c{number}": account.course, f"p{number}": account.person}
 
 
 def _rows(db: sa.Connection, wanted: Sequence[Account]) -> dict[Account, Any]:
-    keys = [(a.kind, a.course, a.person) for a in wanted]
-    return {Account(row.kind, row.course, row.person): row for row in _OF_KEYS.rows(db, keys=keys)}
+    keys: dict[str, str] = {}
+    for number, account in enumerate(wanted):
+        keys |= _key(account, number)
+    return {Account(row.kind, row.course, row.person): row for row in _these(len(wanted)).rows(db, **keys)}
 
 
 def _spent(row: Any, now: float, term_begins: float) -> tuple[float, float, float]:

@@ -125,7 +125,7 @@ class Broker:
         entry = Entry(key, request, holder, "", ttl or DEFAULT_TTL, longest, now, self.id, now)
         deadline = None if wait_seconds < 0 else asyncio.get_running_loop().time() + wait_seconds
         delivered = False
-        told: Queued | None = None
+        told: tuple[Queued, float | None] | None = None
         try:
             self.pump(entry)
             while True:
@@ -143,9 +143,6 @@ class Broker:
                             f"No slice could be started: {lease.end_reason if lease else 'it vanished'}.",
                         )
                     if lease.state == "live":
-                        self._store.renew(
-                            [lease.id], self._clock()
-                        )  # its time begins when its holder hears of it
                         delivered = True
                         yield lease
                         return
@@ -153,8 +150,10 @@ class Broker:
                     queued = self._place(key, request)
                     if wait_seconds == 0:
                         raise Refused(self._code(key), queued.reason)
-                    if queued != told:
-                        told = queued
+                    # That an estimate has become shorter by the time that has passed is no news.
+                    news = replace(queued, estimate_seconds=0.0), self._line.start(key)
+                    if news != told:
+                        told = news
                         yield queued
                         continue
                 patience = deadline if not waiter.lease_id else None
@@ -505,7 +504,7 @@ class Broker:
             elif lease.state in ("ending", "ended"):
                 agent.stop_worker(lease_id, index, lease.end_reason)
             else:
-                self._store.worker_ready(lease_id, piece.device_id, endpoints)
+                self._store.worker_ready(lease_id, piece.device_id, endpoints, now)
                 self._store.renew([lease_id], now)
         for (lease_id, _), (_, piece) in expected.items():
             self._worker_died(
@@ -525,7 +524,7 @@ class Broker:
 
     def worker_ready(self, server: str, lease_id: str, index: int, endpoints: tuple[str, ...]) -> None:
         """A worker listens."""
-        lease = self._store.worker_ready(lease_id, f"{server}/{index}", endpoints)
+        lease = self._store.worker_ready(lease_id, f"{server}/{index}", endpoints, self._clock())
         if (lease is None or lease.state in ("ending", "ended")) and (agent := self._agents.get(server)):
             agent.stop_worker(lease_id, index, lease.end_reason if lease else "the lease is not known")
         elif lease is not None and lease.state == "live":

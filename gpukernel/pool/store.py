@@ -29,20 +29,25 @@ from gpukernel.pool.model import Device, Holder, Lease, Slice, Usage
 from gpukernel.pool.placement import DeviceClass, Placement, classes
 from gpukernel.pool.quota import millionths
 from gpukernel.pool.rules import Rules, load_rules, note
-from gpukernel.pool.schema import devices, leases, ledger, servers, slices
+from gpukernel.pool.schema import (
+    ENDING,
+    IN_USE,
+    LIVE,
+    LIVING,
+    NOT_ENDED,
+    STARTING,
+    devices,
+    leases,
+    ledger,
+    servers,
+    slices,
+)
 from gpukernel.pool.statement import Statement
 
 __all__ = ["Conflict", "Store"]
 
 _USAGE = tuple(Usage.__dataclass_fields__)
 _NO_MORE = "its server has it no more"
-# Written into the statement: for a parameter SQLite takes no index over what is not over.
-_ENDED, _STARTING, _LIVE, _GONE = (
-    sa.literal(state, literal_execute=True) for state in ("ended", "starting", "live", "gone")
-)
-_NOT_ENDED = leases.c.state != _ENDED
-_IN_USE = slices.c.worker != _GONE
-_LIVING = sa.and_(_NOT_ENDED, leases.c.state.in_([_STARTING, _LIVE]))
 
 # --- what every decision, renewal and second executes ---
 
@@ -57,27 +62,28 @@ _PROMISE = Statement(
 )
 _NEW_LEASE, _NEW_SLICE = Statement(leases.insert()), Statement(slices.insert())
 _READY = Statement(
-    slices.update()
-    .where(*_THIS, _IN_USE)
-    .values(worker="ready", endpoints=sa.bindparam("where"))
+    slices.update().where(*_THIS, IN_USE).values(worker="ready", endpoints=sa.bindparam("where"))
 )
 _ALL_READY = Statement(
     leases.update()
     .where(
         leases.c.id == sa.bindparam("lease"),
-        leases.c.state == "starting",
-        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), slices.c.worker != "ready"),
+        STARTING,
+        ~sa.exists().where(
+            slices.c.lease_id == sa.bindparam("lease"),
+            slices.c.worker != sa.literal("ready", literal_execute=True),
+        ),
     )
-    .values(state="live")
+    .values(state="live", expires=sa.bindparam("now") + leases.c.ttl_seconds)
 )
 _END = Statement(
     leases.update()
-    .where(leases.c.id == sa.bindparam("lease"), _LIVING)
+    .where(leases.c.id == sa.bindparam("lease"), LIVING)
     .values(state="ending", end_reason=sa.bindparam("reason"), ended=sa.bindparam("now"))
 )
 _DEAD = Statement(
     slices.update()
-    .where(*_THIS, _IN_USE)
+    .where(*_THIS, IN_USE)
     .values(worker="gone", connections=0, memory_used_bytes=0)
     .returning(slices.c.memory_bytes)
 )
@@ -85,15 +91,15 @@ _OVER = Statement(
     leases.update()
     .where(
         leases.c.id == sa.bindparam("lease"),
-        leases.c.state == "ending",
-        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), _IN_USE),
+        ENDING,
+        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), IN_USE),
     )
     .values(state="ended")
     .returning(leases.c.person, leases.c.course, leases.c.role, leases.c.share, leases.c.memory_bytes)
 )
 _RENEW = Statement(
     leases.update()
-    .where(leases.c.id == sa.bindparam("lease"), _LIVING)
+    .where(leases.c.id == sa.bindparam("lease"), LIVING)
     .values(expires=sa.bindparam("now") + leases.c.ttl_seconds)
 )
 _USED = Statement(
@@ -119,7 +125,7 @@ _ENDS = Statement(
     .join(leases, leases.c.id == slices.c.lease_id)
     .where(
         slices.c.device_id.in_(sa.bindparam("devices", expanding=True)),
-        _IN_USE,
+        IN_USE,
         leases.c.until.is_not(None),
     )
     .order_by(leases.c.until)
@@ -136,7 +142,7 @@ _PARTS = sa.select(
 _ITS_PARTS = Statement(_PARTS.where(slices.c.lease_id == sa.bindparam("lease")).order_by(slices.c.ordinal))
 _OF_KEYS = Statement(
     sa.select(leases.c.key, leases.c.id, leases.c.state).where(
-        leases.c.key.in_(sa.bindparam("keys", expanding=True)), _NOT_ENDED
+        leases.c.key.in_(sa.bindparam("keys", expanding=True)), NOT_ENDED
     )
 )
 _SEEN = Statement(
@@ -146,12 +152,10 @@ _AWAY = Statement(sa.select(servers.c.name).where(servers.c.away_since < sa.bind
 _DRAINED = Statement(
     sa.select(servers.c.name).where(servers.c.draining, servers.c.drain_until <= sa.bindparam("now"))
 )
-_EXPIRED = Statement(
-    sa.select(leases.c.id).where(_LIVING, leases.c.expires < sa.bindparam("now"))
-)
+_EXPIRED = Statement(sa.select(leases.c.id).where(LIVING, leases.c.expires < sa.bindparam("now")))
 _ENDING_SOON = Statement(
     sa.select(leases.c.id, leases.c.until, leases.c.created).where(
-        _NOT_ENDED, leases.c.until.is_not(None), leases.c.until < sa.bindparam("by"), _LIVING
+        LIVING, leases.c.until.is_not(None), leases.c.until < sa.bindparam("by")
     )
 )
 
@@ -189,7 +193,8 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        with self._db.begin():
+        """One of its own, or a part of the one that is under way."""
+        with contextlib.nullcontext() if self._db.in_transaction() else self._db.begin():
             yield self._db
 
     @contextlib.contextmanager
@@ -318,7 +323,7 @@ class Store:
         """Every device; those of servers whose agent is attached are available."""
         counted = (
             sa.select(slices.c.device_id, sa.func.count().label("leases"))
-            .where(_IN_USE)
+            .where(IN_USE)
             .group_by(slices.c.device_id)
             .subquery()
         )
@@ -547,22 +552,20 @@ class Store:
             user=user,
         )
 
-    def worker_ready(self, lease_id: str, device_id: str, endpoints: Iterable[str]) -> Lease | None:
-        """A worker listens; when all of a lease's do, it is ``live``.  None where there is no such slice."""
+    def worker_ready(
+        self, lease_id: str, device_id: str, endpoints: Iterable[str], now: float
+    ) -> Lease | None:
+        """A worker listens; when all of a lease's do, it is ``live``, and its time begins.  None where there is no such slice."""
         with self._transaction() as db:
             _READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
-            _ALL_READY.run(db, lease=lease_id)
+            _ALL_READY.run(db, lease=lease_id, now=now)
             return self._one(lease_id, db)
 
     def forget_caps(self, server: str) -> None:
         """The agent of a server attaches: what caps its workers have is not known."""
         here = sa.select(devices.c.id).where(devices.c.server == server)
         with self._transaction() as db:
-            db.execute(
-                slices.update()
-                .where(slices.c.device_id.in_(here), _IN_USE)
-                .values(limit_bytes=0)
-            )
+            db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE).values(limit_bytes=0))
 
     def end(self, lease_id: str, reason: str, now: float) -> bool:
         """Begin to end a lease: its workers must be stopped now.  False where it was ending already."""
@@ -596,7 +599,7 @@ class Store:
     def renew_all(self, now: float) -> None:
         """The same for every lease, when a pool starts."""
         with self._transaction() as db:
-            db.execute(leases.update().where(_LIVING).values(expires=now + leases.c.ttl_seconds))
+            db.execute(leases.update().where(LIVING).values(expires=now + leases.c.ttl_seconds))
 
     def looks(self, lease_ids: Iterable[str]) -> dict[str, Look]:
         """What holders of these leases are told of when it changes."""
@@ -620,7 +623,7 @@ class Store:
     def say(self, lease_id: str, message: str) -> None:
         """What somebody, an instructor for example, has to say to the holder; it stays beside what `notify` says."""
         with self._transaction() as db:
-            db.execute(leases.update().where(leases.c.id == lease_id, _LIVING).values(message=message))
+            db.execute(leases.update().where(leases.c.id == lease_id, LIVING).values(message=message))
 
     def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float]]:
         """Leases whose longest time is over by then: id, end, and the whole time."""
@@ -634,7 +637,7 @@ class Store:
         query = (
             sa.select(leases.c.id, idle.label("idle"), leases.c.idle_limit)
             .join(slices, slices.c.lease_id == leases.c.id)
-            .where(leases.c.state == "live", leases.c.idle_limit > 0)
+            .where(LIVE, leases.c.idle_limit > 0)
             .group_by(leases.c.id, leases.c.idle_limit, leases.c.notice)
             .having(sa.or_(idle >= leases.c.idle_limit / 2, leases.c.notice != ""))
         )
@@ -681,13 +684,13 @@ class Store:
 
     def living_of(self, person: str, server: str) -> list[str]:
         """The leases that a single-user server of a person holds."""
-        query = sa.select(leases.c.id).where(_LIVING, leases.c.person == person, leases.c.server == server)
+        query = sa.select(leases.c.id).where(LIVING, leases.c.person == person, leases.c.server == server)
         with self._transaction() as db:
             return list(db.execute(query).scalars())
 
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
-        found = self._leases(_NOT_ENDED)
+        found = self._leases(NOT_ENDED)
         if include_ended:
             newest = (
                 sa.select(leases.c.id)
@@ -703,7 +706,7 @@ class Store:
         query = (
             sa.select(slices.c.lease_id, slices.c.device_id)
             .join(devices, devices.c.id == slices.c.device_id)
-            .where(devices.c.server == server, _IN_USE)
+            .where(devices.c.server == server, IN_USE)
         )
         with self._transaction() as db:
             alive = {(row.lease_id, row.device_id) for row in db.execute(query)}
