@@ -6,6 +6,7 @@ to now follows from the last change.  Every read and every charge costs the same
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,19 +15,25 @@ import sqlalchemy as sa
 from gpukernel.pool.quota import MILLION, PERIODS, Account, Standing, period_start
 from gpukernel.pool.rules import Rules, ceilings
 from gpukernel.pool.schema import accounts as table
+from gpukernel.pool.statement import Statement
 
 __all__ = ["accounts_of", "all_standings", "charge", "held_by_courses", "refund", "standings"]
 
-_KEY = sa.tuple_(table.c.kind, table.c.course, table.c.person)
-_OF_KEYS = sa.select(table).where(_KEY.in_(sa.bindparam("keys", expanding=True)))
-_THIS = (
-    table.c.kind == sa.bindparam("k"),
-    table.c.course == sa.bindparam("c"),
-    table.c.person == sa.bindparam("p"),
-)
-_CHARGE = (
+
+def _is(number: int | str = "") -> sa.ColumnElement[bool]:
+    k, c, p = [sa.bindparam(f"{letter}{number}", type_=sa.String) for letter in "kcp"]
+    return sa.and_(table.c.kind == k, table.c.course == c, table.c.person == p)
+
+
+@functools.cache
+def _these(count: int) -> Statement:
+    """So many rows.  For a list of keys SQLite would read all rows there are."""
+    return Statement(sa.select(table).where(sa.or_(sa.false(), *map(_is, range(count)))))
+
+
+_CHANGE = (
     table.update()
-    .where(*_THIS)
+    .where(_is())
     .values(
         share_held=table.c.share_held + sa.bindparam("share"),
         memory_held=table.c.memory_held + sa.bindparam("memory"),
@@ -37,12 +44,11 @@ _CHARGE = (
         spent_term=sa.bindparam("term"),
     )
 )
+_CHARGE = Statement(_CHANGE)
 # What was held above a lowered quota comes down with every refund, and the ceiling with it.
-_REFUND = _CHARGE.values(
-    share_ceiling=sa.bindparam("share_ceiling"),
-    memory_ceiling=sa.bindparam("memory_ceiling"),
-    leases_ceiling=sa.bindparam("leases_ceiling"),
-)
+_CEILINGS = ("share_ceiling", "memory_ceiling", "leases_ceiling")
+_REFUND = Statement(_CHANGE.values({name: sa.bindparam(f"new_{name}") for name in _CEILINGS}))
+_FIRST = Statement(table.insert())
 
 
 def accounts_of(person: str, course: str) -> tuple[Account, ...]:
@@ -56,14 +62,15 @@ def accounts_of(person: str, course: str) -> tuple[Account, ...]:
     )
 
 
-def _key(account: Account) -> dict[str, str]:
-    return {"k": account.kind, "c": account.course, "p": account.person}
+def _key(account: Account, number: int | str = "") -> dict[str, str]:
+    return {f"k{number}": account.kind, f"c{number}": account.course, f"p{number}": account.person}
 
 
 def _rows(db: sa.Connection, wanted: Sequence[Account]) -> dict[Account, Any]:
-    keys = [(a.kind, a.course, a.person) for a in wanted]
-    found = db.execute(_OF_KEYS, {"keys": keys})
-    return {Account(row.kind, row.course, row.person): row for row in found}
+    keys: dict[str, str] = {}
+    for number, account in enumerate(wanted):
+        keys |= _key(account, number)
+    return {Account(row.kind, row.course, row.person): row for row in _these(len(wanted)).rows(db, **keys)}
 
 
 def _spent(row: Any, now: float, term_begins: float) -> tuple[float, float, float]:
@@ -153,16 +160,12 @@ def _change(
             **dict(zip(PERIODS, spent, strict=True)),
         }
         if back and row:
-            change |= ceilings(
-                bounds,
-                row.share_held + amounts[0],
-                row.memory_held + amounts[1],
-                row.leases_held + amounts[2],
-            )
+            now_held = (row.share_held, row.memory_held, row.leases_held)
+            left = (held + amount for held, amount in zip(now_held, amounts, strict=True))
+            change |= {f"new_{name}": most for name, most in ceilings(bounds, *left).items()}
         changes.append(change)
-    if new:
-        db.execute(table.insert(), new)
-    db.execute(_REFUND if back else _CHARGE, changes)
+    _FIRST.each(db, new)
+    (_REFUND if back else _CHARGE).each(db, changes)
 
 
 def charge(

@@ -126,7 +126,7 @@ class Broker:
         entry = Entry(key, request, holder, "", ttl or DEFAULT_TTL, longest, now, self.id, now)
         deadline = None if wait_seconds < 0 else asyncio.get_running_loop().time() + wait_seconds
         delivered = False
-        told: Queued | None = None
+        told: tuple[Queued, float | None] | None = None
         try:
             self.pump(entry)
             while True:
@@ -144,9 +144,6 @@ class Broker:
                             f"No slice could be started: {lease.end_reason if lease else 'it vanished'}.",
                         )
                     if lease.state == "live":
-                        self._store.renew(
-                            [lease.id], self._clock()
-                        )  # its time begins when its holder hears of it
                         delivered = True
                         yield lease
                         return
@@ -154,8 +151,10 @@ class Broker:
                     queued = self._place(key, request)
                     if wait_seconds == 0:
                         raise Refused(self._code(key), queued.reason)
-                    if queued != told:
-                        told = queued
+                    # That an estimate has become shorter by the time that has passed is no news.
+                    news = replace(queued, estimate_seconds=0.0), self._line.start(key)
+                    if news != told:
+                        told = news
                         yield queued
                         continue
                 patience = deadline if not waiter.lease_id else None
@@ -401,15 +400,18 @@ class Broker:
         if lease is None:
             return None
         if self._store.end(lease_id, reason, self._clock()):
-            log.info("ends: %s", reason, extra=of_lease(lease))
-            self._stop_workers(lease, reason)
-            if waiter := self._starting.get(lease_id):
-                waiter.changed.set()
-            for resizer in self._resizing.get(lease_id, ()):
-                resizer.set()
-            self.held.changed(lease_id)
-            self.on_change()
+            self._ends(lease, reason)
         return self._store.lease(lease_id)
+
+    def _ends(self, lease: Lease, reason: str) -> None:
+        log.info("ends: %s", reason, extra=of_lease(lease))
+        self._stop_workers(lease, reason)
+        if waiter := self._starting.get(lease.id):
+            waiter.changed.set()
+        for resizer in self._resizing.get(lease.id, ()):
+            resizer.set()
+        self.held.changed(lease.id)
+        self.on_change()
 
     def _stop_workers(self, lease: Lease, reason: str) -> None:
         for piece in lease.slices:
@@ -510,7 +512,7 @@ class Broker:
             elif lease.state in ("ending", "ended"):
                 agent.stop_worker(lease_id, index, lease.end_reason)
             else:
-                self._store.worker_ready(lease_id, piece.device_id, endpoints)
+                self._store.worker_ready(lease_id, piece.device_id, endpoints, now)
                 self._store.renew([lease_id], now)
         for (lease_id, _), (_, piece) in expected.items():
             self._worker_died(
@@ -530,7 +532,7 @@ class Broker:
 
     def worker_ready(self, server: str, lease_id: str, index: int, endpoints: tuple[str, ...]) -> None:
         """A worker listens."""
-        lease = self._store.worker_ready(lease_id, f"{server}/{index}", endpoints)
+        lease = self._store.worker_ready(lease_id, f"{server}/{index}", endpoints, self._clock())
         if (lease is None or lease.state in ("ending", "ended")) and (agent := self._agents.get(server)):
             agent.stop_worker(lease_id, index, lease.end_reason if lease else "the lease is not known")
         elif lease is not None and lease.state == "live":
@@ -553,8 +555,9 @@ class Broker:
             self.end(lease_id, reason)
 
     def _worker_died(self, lease_id: str, device_id: str, reason: str) -> None:
-        self._store.worker_gone(lease_id, device_id, self._clock())
-        self.end(lease_id, reason)
+        living = self._store.worker_gone(lease_id, device_id, reason, self._clock())
+        if living and (lease := self._store.lease(lease_id)):
+            self._ends(lease, reason)
 
     def heartbeat(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """What the workers of `server` did; a connected program is a sign of life."""

@@ -17,7 +17,7 @@ from gpukernel.pool.errors import PoolError
 
 __all__ = ["NEWEST", "database_url", "open_database", "steady_clock"]
 
-NEWEST = "0010_certificates"  # the last of the migrations; a test compares
+NEWEST = "0011_indices"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _MIGRATION_LOCK = 0x6770756B  # PostgreSQL's advisory locks are numbers; this one is ours
 
@@ -102,7 +102,8 @@ def _sqlite_settings(connection: Any, _: object) -> None:
 def _sqlite_begin(connection: sa.Connection) -> None:
     # Who begins by reading and then writes would otherwise meet somebody else's writing in between.
     reads_only = connection.get_execution_options().get("reads_only", False)
-    connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN" if reads_only else "BEGIN IMMEDIATE")
 
 
 def steady_clock(engine: sa.Engine) -> Callable[[], float]:

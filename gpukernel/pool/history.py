@@ -14,12 +14,13 @@ import sqlalchemy as sa
 
 from gpukernel.pool.quota import MILLION, period_end, period_start
 from gpukernel.pool.schema import leases, spans
+from gpukernel.pool.statement import Statement
 
 __all__ = ["DayOfUse", "Held", "close_span", "first_span", "held_between", "open_span", "use_by_day"]
 
 
-_INSERT = spans.insert()
-_CLOSE = (
+_FIRST = Statement(spans.insert())
+_CLOSE = Statement(
     spans.update()
     .where(spans.c.lease_id == sa.bindparam("lease"), spans.c.ends.is_(None))
     .values(ends=sa.case((spans.c.begins > sa.bindparam("now"), spans.c.begins), else_=sa.bindparam("now")))
@@ -28,8 +29,7 @@ _CLOSE = (
 
 def first_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: float) -> None:
     """A new lease holds this much: millionths of a device, bytes."""
-    values = {"lease_id": lease_id, "begins": now, "ends": None, "share": share, "memory_bytes": memory}
-    db.execute(_INSERT, values)
+    _FIRST.run(db, lease_id=lease_id, begins=now, share=share, memory_bytes=memory)
 
 
 def open_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: float) -> None:
@@ -43,7 +43,7 @@ def open_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: fl
 
 def close_span(db: sa.Connection, lease_id: str, now: float) -> None:
     """From `now` on the lease holds something else, or nothing."""
-    db.execute(_CLOSE, {"lease": lease_id, "now": now})
+    _CLOSE.run(db, lease=lease_id, now=now)
 
 
 @dataclass(frozen=True)

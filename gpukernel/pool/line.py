@@ -235,9 +235,13 @@ class Line:
         """1 is next."""
         return self._places.get(key, len(self._entries))
 
+    def start(self, key: str) -> float | None:
+        """When a request starts at the latest, where promised ends of leases tell it."""
+        return self._starts.get(key)
+
     def estimate(self, key: str, now: float) -> float:
-        """Seconds until the start at the latest, where promised ends of leases tell it; else -1."""
-        start = self._starts.get(key)
+        """Seconds until then, or -1."""
+        start = self.start(key)
         return -1.0 if start is None else max(start - now, 0.0)
 
     def reason(self, key: str) -> str:

@@ -16,7 +16,7 @@ from gpukernel.pool import accounts
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import PoolError
 from gpukernel.pool.quota import MILLION, PERIODS
-from gpukernel.pool.schema import leases, ledger, slices
+from gpukernel.pool.schema import IN_USE, leases, ledger, slices
 from gpukernel.pool.store import Store
 
 __all__ = ["exposition", "serve_metrics"]
@@ -51,7 +51,7 @@ def _families(store: Store, broker: Broker) -> Iterator[tuple[str, str, str, lis
         count = sa.select(leases.c.state, sa.func.count()).where(leases.c.state != "ended")
         by_state = {row[0]: row[1] for row in db.execute(count.group_by(leases.c.state))}
         taken = sa.select(slices.c.device_id, sa.func.sum(slices.c.memory_used_bytes))
-        taken = taken.where(slices.c.worker != "gone").group_by(slices.c.device_id)
+        taken = taken.where(IN_USE).group_by(slices.c.device_id)
         used = {row[0]: row[1] for row in db.execute(taken)}
         standings = [s for s in accounts.all_standings(db, rules, now) if s.account.kind == "course"]
     devices, waiting = broker.devices(), broker.waiting()

@@ -359,7 +359,7 @@ _PLACES = sa.select(
 ).join(schema.devices, schema.devices.c.id == schema.pins.c.device)
 
 _IN_USE = (
-    schema.slices.c.worker != "gone",
+    schema.IN_USE,
     schema.slices.c.device_id.in_(sa.bindparam("devices", expanding=True)),
 )
 
@@ -385,7 +385,7 @@ _LEASES_THERE = (
         schema.slices.c.memory_bytes,
     )
     .join(schema.leases, schema.leases.c.id == schema.slices.c.lease_id)
-    .where(*_IN_USE, schema.leases.c.state.in_(["starting", "live"]))
+    .where(*_IN_USE, schema.LIVING)
     .order_by(schema.leases.c.epoch.desc())
 )
 

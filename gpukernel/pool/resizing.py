@@ -276,7 +276,6 @@ def wrong_caps(store: Store, servers_here: Iterable[str]) -> list[Cap]:
         )
         .join(devices, devices.c.id == slices.c.device_id)
         .where(
-            slices.c.worker != "gone",
             slices.c.worker == "ready",
             slices.c.limit_bytes != target,
             devices.c.server.in_(list(servers_here)),

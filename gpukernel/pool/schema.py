@@ -18,10 +18,19 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    and_,
+    literal,
+    or_,
     text,
 )
 
 __all__ = [
+    "ENDING",
+    "IN_USE",
+    "LIVE",
+    "LIVING",
+    "NOT_ENDED",
+    "STARTING",
     "accounts",
     "audit",
     "courses",
@@ -130,6 +139,7 @@ leases = Table(
     _living("one_living_lease_a_key", "key", condition="state <> 'ended'", unique=True),
     _living("leases_by_expiry", "expires", condition="state <> 'ended'"),
     _living("leases_by_end", "until", condition="state <> 'ended' AND until IS NOT NULL"),
+    _living("leases_by_idleness", "idle_limit", condition="state = 'live' AND idle_limit > 0"),
     Index("leases_by_epoch", "epoch"),
 )
 
@@ -138,7 +148,7 @@ slices = Table(
     metadata,
     Column("lease_id", ForeignKey("leases.id"), primary_key=True),
     Column("ordinal", Integer, primary_key=True),
-    Column("device_id", ForeignKey("devices.id"), nullable=False, index=True),
+    Column("device_id", ForeignKey("devices.id"), nullable=False),
     Column("memory_bytes", BigInteger, nullable=False),  # promised
     Column("wanted_bytes", BigInteger, nullable=True),  # it is being resized to this
     Column("limit_bytes", BigInteger, nullable=False, server_default="0"),  # the cap that its worker has
@@ -155,6 +165,14 @@ slices = Table(
     CheckConstraint("worker IN ('starting', 'ready', 'gone')", name="known_worker"),
     _living("slices_in_use", "device_id", "lease_id", condition="worker <> 'gone'"),
 )
+
+# States for conditions, written out as in the indices over what is not over: for parameters SQLite would have to plan anew each time.
+NOT_ENDED = leases.c.state != literal("ended", literal_execute=True)
+STARTING, LIVE, ENDING = (
+    leases.c.state == literal(state, literal_execute=True) for state in ("starting", "live", "ending")
+)
+LIVING = and_(NOT_ENDED, or_(STARTING, LIVE))
+IN_USE = slices.c.worker != literal("gone", literal_execute=True)
 
 # What a lease held from when until when: a row for every size that it had.
 spans = Table(

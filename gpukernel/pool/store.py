@@ -29,66 +29,134 @@ from gpukernel.pool.model import Device, Holder, Lease, Slice, Usage
 from gpukernel.pool.placement import DeviceClass, Placement, classes
 from gpukernel.pool.quota import millionths
 from gpukernel.pool.rules import Rules, load_rules, note
-from gpukernel.pool.schema import devices, leases, ledger, servers, slices
+from gpukernel.pool.schema import (
+    ENDING,
+    IN_USE,
+    LIVE,
+    LIVING,
+    NOT_ENDED,
+    STARTING,
+    devices,
+    leases,
+    ledger,
+    servers,
+    slices,
+)
+from gpukernel.pool.statement import Statement
 
 __all__ = ["Conflict", "Store"]
 
 _USAGE = tuple(Usage.__dataclass_fields__)
-_GONE = "its server has it no more"
-_LIVING = leases.c.state.in_(["starting", "live"])
-_LEDGER = sa.select(ledger).with_for_update()
-_NEXT_EPOCH = ledger.update().values(epoch=ledger.c.epoch + 1).returning(ledger.c.epoch)
-_PROMISE = (
+_NO_MORE = "its server has it no more"
+
+# --- what every decision, renewal and second executes ---
+
+_THIS = slices.c.lease_id == sa.bindparam("lease"), slices.c.device_id == sa.bindparam("device")
+_LEDGER = Statement(sa.select(ledger).with_for_update())
+_VERSIONS = Statement(sa.select(ledger.c.rules_version, ledger.c.devices_version))
+_NEXT_EPOCH = Statement(ledger.update().values(epoch=ledger.c.epoch + 1).returning(ledger.c.epoch))
+_PROMISE = Statement(
     devices.update()
     .where(devices.c.id == sa.bindparam("device"))
     .values(promised_bytes=devices.c.promised_bytes + sa.bindparam("size"))
 )
-_USED = (
-    slices.update()
-    .where(slices.c.lease_id == sa.bindparam("lease"), slices.c.device_id == sa.bindparam("device"))
-    .values({name: sa.bindparam(f"new_{name}") for name in _USAGE})
+_NEW_LEASE, _NEW_SLICE = Statement(leases.insert()), Statement(slices.insert())
+_READY = Statement(
+    slices.update().where(*_THIS, IN_USE).values(worker="ready", endpoints=sa.bindparam("where"))
 )
-# Statements of every grant, built once: building costs more than SQLite's work on them.
-_READY = (
-    slices.update()
-    .where(
-        slices.c.lease_id == sa.bindparam("lease"),
-        slices.c.device_id == sa.bindparam("device"),
-        slices.c.worker != "gone",
-    )
-    .values(worker="ready", endpoints=sa.bindparam("where"))
-)
-_ALL_READY = (
+_ALL_READY = Statement(
     leases.update()
     .where(
         leases.c.id == sa.bindparam("lease"),
-        leases.c.state == "starting",
-        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), slices.c.worker != "ready"),
+        STARTING,
+        ~sa.exists().where(
+            slices.c.lease_id == sa.bindparam("lease"),
+            slices.c.worker != sa.literal("ready", literal_execute=True),
+        ),
     )
-    .values(state="live")
+    .values(state="live", expires=sa.bindparam("now") + leases.c.ttl_seconds)
 )
-_FULLEST = (
-    sa.select(devices)
+_END = Statement(
+    leases.update()
+    .where(leases.c.id == sa.bindparam("lease"), LIVING)
+    .values(state="ending", end_reason=sa.bindparam("reason"), ended=sa.bindparam("now"))
+)
+_DEAD = Statement(
+    slices.update()
+    .where(*_THIS, IN_USE)
+    .values(worker="gone", connections=0, memory_used_bytes=0)
+    .returning(slices.c.memory_bytes)
+)
+_OVER = Statement(
+    leases.update()
     .where(
-        devices.c.name == sa.bindparam("name"),
-        devices.c.memory_bytes == sa.bindparam("whole"),
-        devices.c.available,
-        devices.c.promised_bytes <= sa.bindparam("most"),
+        leases.c.id == sa.bindparam("lease"),
+        ENDING,
+        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), IN_USE),
     )
-    .order_by(devices.c.promised_bytes.desc(), devices.c.id.desc())
-    .limit(sa.bindparam("count"))
+    .values(state="ended")
+    .returning(leases.c.person, leases.c.course, leases.c.role, leases.c.share, leases.c.memory_bytes)
 )
-_ONE_LEASE = sa.select(leases).where(leases.c.id == sa.bindparam("lease"))
+_RENEW = Statement(
+    leases.update()
+    .where(leases.c.id == sa.bindparam("lease"), LIVING)
+    .values(expires=sa.bindparam("now") + leases.c.ttl_seconds)
+)
+_USED = Statement(
+    slices.update().where(*_THIS).values({name: sa.bindparam(f"new_{name}") for name in _USAGE})
+)
+# As `_device` reads them: a row that is a tuple has a method “index” already.
+_DEVICES = sa.select(*(c for c in devices.c if c.name != "index"), devices.c.index.label("number"))
+_OF_KIND = _DEVICES.where(
+    devices.c.name == sa.bindparam("name"),
+    devices.c.memory_bytes == sa.bindparam("whole"),
+    devices.c.available,
+).limit(sa.bindparam("count"))
+_FULLEST = Statement(
+    _OF_KIND.where(devices.c.promised_bytes <= sa.bindparam("most")).order_by(
+        devices.c.promised_bytes.desc(), devices.c.id.desc()
+    )
+)
+_EMPTIEST = Statement(_OF_KIND.order_by(devices.c.promised_bytes, devices.c.id))
+_SOME = Statement(_DEVICES.where(devices.c.id.in_(sa.bindparam("ids", expanding=True))))
+_ON_SERVERS = Statement(_DEVICES.where(devices.c.server.in_(sa.bindparam("servers", expanding=True))))
+_ENDS = Statement(
+    sa.select(slices.c.device_id, leases.c.until, slices.c.memory_bytes)
+    .join(leases, leases.c.id == slices.c.lease_id)
+    .where(
+        slices.c.device_id.in_(sa.bindparam("devices", expanding=True)),
+        IN_USE,
+        leases.c.until.is_not(None),
+    )
+    .order_by(leases.c.until)
+    .limit(sa.bindparam("most"))
+)
+_ONE_LEASE = Statement(sa.select(leases).where(leases.c.id == sa.bindparam("lease")))
 _PARTS = sa.select(
     slices,
     devices.c.server,
-    devices.c.index,
+    devices.c.index.label("number"),
     devices.c.name,
     devices.c.memory_bytes.label("whole"),
 ).join(devices, devices.c.id == slices.c.device_id)
-_ITS_PARTS = _PARTS.where(slices.c.lease_id == sa.bindparam("lease")).order_by(slices.c.ordinal)
-_OF_KEYS = sa.select(leases.c.key, leases.c.id, leases.c.state).where(
-    leases.c.key.in_(sa.bindparam("keys", expanding=True)), leases.c.state != "ended"
+_ITS_PARTS = Statement(_PARTS.where(slices.c.lease_id == sa.bindparam("lease")).order_by(slices.c.ordinal))
+_OF_KEYS = Statement(
+    sa.select(leases.c.key, leases.c.id, leases.c.state).where(
+        leases.c.key.in_(sa.bindparam("keys", expanding=True)), NOT_ENDED
+    )
+)
+_SEEN = Statement(
+    servers.update().where(servers.c.pool == sa.bindparam("us")).values(seen=sa.bindparam("now"))
+)
+_AWAY = Statement(sa.select(servers.c.name).where(servers.c.away_since < sa.bindparam("since")))
+_DRAINED = Statement(
+    sa.select(servers.c.name).where(servers.c.draining, servers.c.drain_until <= sa.bindparam("now"))
+)
+_EXPIRED = Statement(sa.select(leases.c.id).where(LIVING, leases.c.expires < sa.bindparam("now")))
+_ENDING_SOON = Statement(
+    sa.select(leases.c.id, leases.c.until, leases.c.created).where(
+        LIVING, leases.c.until.is_not(None), leases.c.until < sa.bindparam("by")
+    )
 )
 
 
@@ -106,6 +174,9 @@ class Store:
     def __init__(self, url: str) -> None:
         self.engine = open_database(url)
         self.reader = self.engine.execution_options(reads_only=True)
+        # One connection stays open: another one's cache is empty after every change, and fetching it from the engine costs as
+        # much as a statement.
+        self._db = self.engine.connect()
         self.shared = self.engine.dialect.name != "sqlite"
         self._rules: tuple[int, Rules] = (-1, Rules())
         self._classes: tuple[int, list[DeviceClass]] = (-1, [])
@@ -117,21 +188,28 @@ class Store:
         return cls(database_url(state))
 
     def close(self) -> None:
+        self._db.close()
         self.engine.dispose()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """One of its own, or a part of the one that is under way."""
+        with contextlib.nullcontext() if self._db.in_transaction() else self._db.begin():
+            yield self._db
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[tuple[sa.Connection, Any]]:
         """A transaction that holds the ledger, and the ledger's row."""
-        with self.engine.begin() as db:
-            yield db, db.execute(_LEDGER).one()
+        with self._transaction() as db:
+            yield db, _LEDGER.first(db)
 
     def rules(self, db: sa.Connection | None = None, version: int | None = None) -> Rules:
         """Courses and quotas; read again only where they have changed."""
         if db is None:
-            with self.reader.connect() as db:
+            with self._transaction() as db:
                 return self.rules(db)
         if version is None:
-            version = db.execute(sa.select(ledger.c.rules_version)).scalar_one()
+            version = _VERSIONS.first(db).rules_version
         if self._rules[0] != version:
             self._rules = (version, load_rules(db))
         return self._rules[1]
@@ -157,7 +235,7 @@ class Store:
                     "multiprocessors": device.multiprocessors,
                 }
                 before = known.pop(device.id, None)
-                if before is not None and before.fault == _GONE:
+                if before is not None and before.fault == _NO_MORE:
                     values["fault"] = ""
                 if before is None:
                     db.execute(devices.insert().values(id=device.id, promised_bytes=0, **values))
@@ -165,7 +243,7 @@ class Store:
                     db.execute(devices.update().where(devices.c.id == device.id).values(**values))
             for row in known.values():
                 if db.execute(sa.select(slices.c.lease_id).where(slices.c.device_id == row.id)).first():
-                    db.execute(devices.update().where(devices.c.id == row.id).values(fault=_GONE))
+                    db.execute(devices.update().where(devices.c.id == row.id).values(fault=_NO_MORE))
                 else:
                     db.execute(devices.delete().where(devices.c.id == row.id))
             values = {"pool": pool, "seen": now, "away_since": None, "direct_machine": direct_machine}
@@ -184,12 +262,12 @@ class Store:
     def faults(self, server: str, found: Mapping[int, str]) -> list[str]:
         """Note which devices of a server do not work now; returns the ids of those that did until now."""
         query = sa.select(devices.c.id, devices.c.index, devices.c.fault).where(devices.c.server == server)
-        with self.reader.connect() as db:
+        with self._transaction() as db:
             known = {row.id: (row._mapping["index"], row.fault) for row in db.execute(query)}
         changed = {
             device_id: found.get(index, "")
             for device_id, (index, fault) in known.items()
-            if found.get(index, "") != fault and fault != _GONE
+            if found.get(index, "") != fault and fault != _NO_MORE
         }
         if not changed:
             return []
@@ -213,14 +291,13 @@ class Store:
 
     def drained_by(self, now: float) -> list[str]:
         """Servers whose leases have to be over by now."""
-        query = sa.select(servers.c.name).where(servers.c.draining, servers.c.drain_until <= now)
-        with self.reader.connect() as db:
-            return list(db.execute(query).scalars())
+        with self._transaction() as db:
+            return [row.name for row in _DRAINED.rows(db, now=now)]
 
     def servers_seen(self, pool: str, now: float) -> None:
         """The agents of these servers still speak with `pool`."""
-        with self.engine.begin() as db:
-            db.execute(servers.update().where(servers.c.pool == pool).values(seen=now))
+        with self._transaction() as db:
+            _SEEN.run(db, us=pool, now=now)
 
     def server_away(self, server: str, pool: str, now: float) -> None:
         """The agent no longer speaks with `pool`; nothing where it speaks with another one by now."""
@@ -239,38 +316,39 @@ class Store:
 
     def away(self, since: float) -> list[str]:
         """Servers that have been away since before a time."""
-        with self.reader.connect() as db:
-            return list(db.execute(sa.select(servers.c.name).where(servers.c.away_since < since)).scalars())
+        with self._transaction() as db:
+            return [row.name for row in _AWAY.rows(db, since=since)]
 
     def devices(self) -> list[Device]:
         """Every device; those of servers whose agent is attached are available."""
         counted = (
             sa.select(slices.c.device_id, sa.func.count().label("leases"))
-            .where(slices.c.worker != "gone")
+            .where(IN_USE)
             .group_by(slices.c.device_id)
             .subquery()
         )
         query = (
             sa.select(
-                devices,
+                *_DEVICES.selected_columns,
                 sa.func.coalesce(counted.c.leases, 0).label("leases"),
                 servers.c.away_since,
                 servers.c.draining,
             )
+            .select_from(devices)
             .outerjoin(counted, counted.c.device_id == devices.c.id)
             .outerjoin(servers, servers.c.name == devices.c.server)
             .order_by(devices.c.server, devices.c.index)
         )
-        with self.reader.connect() as db:
+        with self._transaction() as db:
             return [_device(row, row.leases, _trouble(row)) for row in db.execute(query)]
 
     def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
         """The kinds of available devices; read again only where devices came or went."""
         if db is None:
-            with self.reader.connect() as db:
+            with self._transaction() as db:
                 return self.classes(db)
         if version is None:
-            version = db.execute(sa.select(ledger.c.devices_version)).scalar_one()
+            version = _VERSIONS.first(db).devices_version
         if self._classes[0] != version:
             query = (
                 sa.select(devices.c.name, devices.c.memory_bytes, sa.func.count().label("count"))
@@ -287,10 +365,10 @@ class Store:
     def places(self, db: sa.Connection | None = None, version: int | None = None) -> Places:
         """Machines that allow direct mode, and servers; read again only where devices or servers came or went."""
         if db is None:
-            with self.reader.connect() as db:
+            with self._transaction() as db:
                 return self.places(db)
         if version is None:
-            version = db.execute(sa.select(ledger.c.devices_version)).scalar_one()
+            version = _VERSIONS.first(db).devices_version
         if self._places[0] != version:
             kind = (devices.c.server, devices.c.name, devices.c.memory_bytes)
             count = sa.select(*kind, sa.func.count().label("number")).where(devices.c.available)
@@ -300,7 +378,12 @@ class Store:
                     DeviceClass(row.name, row.memory_bytes, row.number)
                 )
             query = (
-                sa.select(servers.c.direct_machine, servers.c.name.label("speaks_for"), devices)
+                sa.select(
+                    servers.c.direct_machine,
+                    servers.c.name.label("speaks_for"),
+                    *_DEVICES.selected_columns,
+                )
+                .select_from(servers)
                 .outerjoin(devices, sa.and_(devices.c.server == servers.c.name, devices.c.available))
                 .where(servers.c.direct_machine != "")
                 .order_by(servers.c.name)
@@ -323,9 +406,9 @@ class Store:
     def on_machine(db: sa.Connection, machine: Machine, kinds: Iterable[DeviceClass]) -> list[Device]:
         """The available devices of these kinds on one machine, the fullest first."""
         # Only the servers stand in the condition, so that their index is taken and not the one over all devices.
-        query = sa.select(devices).where(devices.c.server.in_(machine.servers))
+        rows = _ON_SERVERS.rows(db, servers=list(machine.servers))
         wanted = set(kinds)
-        found = [_device(row) for row in db.execute(query) if row.available]
+        found = [_device(row) for row in rows if row.available]
         return sorted(
             (d for d in found if DeviceClass(d.name, d.memory_bytes) in wanted),
             key=lambda d: (d.promised_bytes - d.memory_bytes, d.id),
@@ -334,7 +417,7 @@ class Store:
 
     def most_free(self, kinds: Iterable[DeviceClass], machine: Machine | None = None) -> int:
         """Bytes that are free on the emptiest device of these kinds, of one machine or of the pool."""
-        with self.reader.connect() as db:
+        with self._transaction() as db:
             if machine is not None:
                 found = self.on_machine(db, machine, kinds)
             else:
@@ -344,48 +427,28 @@ class Store:
     @staticmethod
     def fullest(db: sa.Connection, kind: DeviceClass, size: int, count: int) -> list[Device]:
         """The `count` fullest devices of a kind that still have room for `size` bytes: one step in an index."""
-        wanted = {
-            "name": kind.name,
-            "whole": kind.memory_bytes,
-            "most": kind.memory_bytes - size,
-            "count": count,
-        }
-        return [_device(row) for row in db.execute(_FULLEST, wanted)]
+        whole = kind.memory_bytes
+        found = _FULLEST.rows(db, name=kind.name, whole=whole, most=whole - size, count=count)
+        return [_device(row) for row in found]
 
     @staticmethod
     def emptiest(db: sa.Connection, kind: DeviceClass, count: int) -> list[Device]:
         """The `count` devices of a kind with most room."""
-        query = (
-            sa.select(devices)
-            .where(
-                devices.c.name == kind.name,
-                devices.c.memory_bytes == kind.memory_bytes,
-                devices.c.available,
-            )
-            .order_by(devices.c.promised_bytes, devices.c.id)
-            .limit(count)
-        )
-        return [_device(row) for row in db.execute(query)]
+        found = _EMPTIEST.rows(db, name=kind.name, whole=kind.memory_bytes, count=count)
+        return [_device(row) for row in found]
 
     @staticmethod
     def some(db: sa.Connection, ids: Sequence[str], kinds: Iterable[DeviceClass]) -> list[Device]:
         """Those of these devices that are available and of these kinds."""
         wanted = set(kinds)
-        found = [_device(row) for row in db.execute(sa.select(devices).where(devices.c.id.in_(ids)))]
+        found = [_device(row) for row in _SOME.rows(db, ids=list(ids))]
         return [d for d in found if d.available and DeviceClass(d.name, d.memory_bytes) in wanted]
 
     @staticmethod
     def ends(db: sa.Connection, device_ids: Sequence[str], most: int) -> dict[str, list[tuple[float, int]]]:
         """When leases on these devices end at the latest, and the bytes that frees; the `most` earliest ones."""
-        query = (
-            sa.select(slices.c.device_id, leases.c.until, slices.c.memory_bytes)
-            .join(leases, leases.c.id == slices.c.lease_id)
-            .where(slices.c.device_id.in_(device_ids), slices.c.worker != "gone", leases.c.until.is_not(None))
-            .order_by(leases.c.until)
-            .limit(most)
-        )
         found: dict[str, list[tuple[float, int]]] = {}
-        for row in db.execute(query):
+        for row in _ENDS.rows(db, devices=list(device_ids), most=most):
             found.setdefault(row.device_id, []).append((row.until, row.memory_bytes))
         return found
 
@@ -420,9 +483,9 @@ class Store:
         share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
         memory = sum(p.memory_bytes for p in placed)
         try:
-            db.execute(_PROMISE, [{"device": p.device.id, "size": p.memory_bytes} for p in placed])
+            _PROMISE.each(db, [{"device": p.device.id, "size": p.memory_bytes} for p in placed])
             accounts.charge(db, rules, whose, role, share, memory, now)
-            epoch = db.execute(_NEXT_EPOCH).scalar_one()
+            epoch = _NEXT_EPOCH.first(db).epoch
             values = {
                 "id": lease_id,
                 "key": key,
@@ -439,15 +502,12 @@ class Store:
                 "ttl_seconds": ttl,
                 "until": None if span is None else now + span,
                 "idle_limit": rules.idle(whose, role),
-                "notice": "",
                 "share": share,
                 "memory_bytes": memory,
-                "ended": 0.0,
-                "end_reason": "",
                 "mode": mode,
                 "uid": user,
             }
-            db.execute(leases.insert(), values)
+            _NEW_LEASE.run(db, **values)
             rows = [
                 {
                     "lease_id": lease_id,
@@ -457,11 +517,10 @@ class Store:
                     "limit_bytes": piece.memory_bytes,
                     "weight": piece.memory_bytes / piece.device.memory_bytes,
                     "worker": "starting",
-                    "endpoints": "",
                 }
                 for ordinal, piece in enumerate(placed)
             ]
-            db.execute(slices.insert(), rows)
+            _NEW_SLICE.each(db, rows)
             first_span(db, lease_id, share, memory, now)
         except IntegrityError as error:
             raise Conflict(str(error.orig)) from None
@@ -493,76 +552,54 @@ class Store:
             user=user,
         )
 
-    def worker_ready(self, lease_id: str, device_id: str, endpoints: Iterable[str]) -> Lease | None:
-        """A worker listens; when all of a lease's do, it is ``live``.  None where there is no such slice."""
-        this = {"lease": lease_id, "device": device_id, "where": " ".join(endpoints)}
-        with self.engine.begin() as db:
-            db.execute(_READY, this)
-            db.execute(_ALL_READY, {"lease": lease_id})
+    def worker_ready(
+        self, lease_id: str, device_id: str, endpoints: Iterable[str], now: float
+    ) -> Lease | None:
+        """A worker listens; when all of a lease's do, it is ``live``, and its time begins.  None where there is no such slice."""
+        with self._transaction() as db:
+            _READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
+            _ALL_READY.run(db, lease=lease_id, now=now)
             return self._one(lease_id, db)
 
     def forget_caps(self, server: str) -> None:
         """The agent of a server attaches: what caps its workers have is not known."""
         here = sa.select(devices.c.id).where(devices.c.server == server)
-        with self.engine.begin() as db:
-            db.execute(
-                slices.update()
-                .where(slices.c.device_id.in_(here), slices.c.worker != "gone")
-                .values(limit_bytes=0)
-            )
+        with self._transaction() as db:
+            db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE).values(limit_bytes=0))
 
     def end(self, lease_id: str, reason: str, now: float) -> bool:
         """Begin to end a lease: its workers must be stopped now.  False where it was ending already."""
-        with self.deciding() as (db, _):
-            changed = db.execute(
-                leases.update()
-                .where(leases.c.id == lease_id, _LIVING)
-                .values(state="ending", end_reason=reason, ended=now)
-            )
-            self._finish(db, lease_id, now)
-            return changed.rowcount == 1
+        with self.deciding() as (db, row):
+            return self._end(db, row, lease_id, reason, now)
 
-    def worker_gone(self, lease_id: str, device_id: str, now: float) -> None:
-        """A worker is known to be dead: its memory is free, and the last one's end completes the lease's."""
-        this = (slices.c.lease_id == lease_id, slices.c.device_id == device_id)
-        with self.deciding() as (db, _):
-            piece = db.execute(
-                sa.select(slices.c.memory_bytes).where(*this, slices.c.worker != "gone")
-            ).first()
-            if piece is None:
-                return
-            db.execute(slices.update().where(*this).values(worker="gone", connections=0, memory_used_bytes=0))
-            db.execute(_PROMISE, {"device": device_id, "size": -piece.memory_bytes})
-            self._finish(db, lease_id, now)
+    def worker_gone(self, lease_id: str, device_id: str, reason: str, now: float) -> bool:
+        """A worker is known to be dead: its memory is free, its lease ends, and the last one's end completes that.
 
-    def _finish(self, db: sa.Connection, lease_id: str, now: float) -> None:
-        """A lease that is ending and has no worker left is over; what it held is free for its quotas."""
-        alive = sa.exists().where(slices.c.lease_id == lease_id, slices.c.worker != "gone")
-        over = db.execute(
-            leases.update()
-            .where(leases.c.id == lease_id, leases.c.state == "ending", ~alive)
-            .values(state="ended")
-        )
-        if over.rowcount != 1:
-            return
-        row = db.execute(sa.select(leases).where(leases.c.id == lease_id)).one()
-        whose = accounts.accounts_of(row.person, row.course)
-        accounts.refund(db, self.rules(db), whose, row.role, row.share, row.memory_bytes, now)
-        close_span(db, lease_id, now)
+        Returns whether the lease's other workers must be stopped now, as `end` does.
+        """
+        with self.deciding() as (db, row):
+            if piece := _DEAD.first(db, lease=lease_id, device=device_id):
+                _PROMISE.run(db, device=device_id, size=-piece.memory_bytes)
+            return self._end(db, row, lease_id, reason, now)
+
+    def _end(self, db: sa.Connection, row: Any, lease_id: str, reason: str, now: float) -> bool:
+        """A lease that has no worker left is over at once; what it held is free for its quotas."""
+        living = _END.run(db, lease=lease_id, reason=reason, now=now) == 1
+        if over := _OVER.first(db, lease=lease_id):
+            rules, whose = self.rules(db, row.rules_version), accounts.accounts_of(over.person, over.course)
+            accounts.refund(db, rules, whose, over.role, over.share, over.memory_bytes, now)
+            close_span(db, lease_id, now)
+        return living
 
     def renew(self, lease_ids: Iterable[str], now: float) -> None:
         """Signs of life of these leases; those that are ending stay so."""
-        with self.engine.begin() as db:
-            db.execute(
-                leases.update()
-                .where(leases.c.id.in_(list(lease_ids)), _LIVING)
-                .values(expires=now + leases.c.ttl_seconds)
-            )
+        with self._transaction() as db:
+            _RENEW.each(db, [{"lease": lease_id, "now": now} for lease_id in lease_ids])
 
     def renew_all(self, now: float) -> None:
         """The same for every lease, when a pool starts."""
-        with self.engine.begin() as db:
-            db.execute(leases.update().where(_LIVING).values(expires=now + leases.c.ttl_seconds))
+        with self._transaction() as db:
+            db.execute(leases.update().where(LIVING).values(expires=now + leases.c.ttl_seconds))
 
     def looks(self, lease_ids: Iterable[str]) -> dict[str, Look]:
         """What holders of these leases are told of when it changes."""
@@ -580,21 +617,19 @@ class Store:
     def notify(self, lease_id: str, notice: str, only_over: str = "") -> None:
         """What the holder is to know, with the next renewal; `only_over` leaves notices that begin differently."""
         this = (leases.c.id == lease_id, leases.c.notice != notice, leases.c.notice.startswith(only_over))
-        with self.engine.begin() as db:
+        with self._transaction() as db:
             db.execute(leases.update().where(*this).values(notice=notice))
 
     def say(self, lease_id: str, message: str) -> None:
         """What somebody, an instructor for example, has to say to the holder; it stays beside what `notify` says."""
-        with self.engine.begin() as db:
-            db.execute(leases.update().where(leases.c.id == lease_id, _LIVING).values(message=message))
+        with self._transaction() as db:
+            db.execute(leases.update().where(leases.c.id == lease_id, LIVING).values(message=message))
 
     def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float]]:
         """Leases whose longest time is over by then: id, end, and the whole time."""
-        query = sa.select(leases.c.id, leases.c.until, leases.c.created).where(
-            leases.c.state != "ended", leases.c.until.is_not(None), leases.c.until < now + within, _LIVING
-        )
-        with self.reader.connect() as db:
-            return [(row.id, row.until, row.until - row.created) for row in db.execute(query)]
+        with self._transaction() as db:
+            found = _ENDING_SOON.rows(db, by=now + within)
+            return [(row.id, row.until, row.until - row.created) for row in found]
 
     def idle(self) -> list[tuple[str, float, float]]:
         """Leases that have been idle for half their limit, or have a notice: id, idle time and limit in seconds."""
@@ -602,63 +637,60 @@ class Store:
         query = (
             sa.select(leases.c.id, idle.label("idle"), leases.c.idle_limit)
             .join(slices, slices.c.lease_id == leases.c.id)
-            .where(leases.c.state == "live", leases.c.idle_limit > 0)
+            .where(LIVE, leases.c.idle_limit > 0)
             .group_by(leases.c.id, leases.c.idle_limit, leases.c.notice)
             .having(sa.or_(idle >= leases.c.idle_limit / 2, leases.c.notice != ""))
         )
-        with self.reader.connect() as db:
+        with self._transaction() as db:
             return [(row.id, row.idle, row.idle_limit) for row in db.execute(query)]
 
     def expired(self, now: float) -> list[str]:
         """Leases whose holder has given no sign of life for their time to live."""
-        query = sa.select(leases.c.id).where(leases.c.state != "ended", _LIVING, leases.c.expires < now)
-        with self.reader.connect() as db:
-            return list(db.execute(query).scalars())
+        with self._transaction() as db:
+            return [row.id for row in _EXPIRED.rows(db, now=now)]
 
     def used(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """What the workers of `server` counted, by lease and device index."""
         if not usage:
             return
-        with self.engine.begin() as db:
-            query = sa.select(devices.c.index, devices.c.id).where(devices.c.server == server)
-            ids = {row._mapping["index"]: row.id for row in db.execute(query)}
+        with self._transaction() as db:
+            ids = {row.number: row.id for row in _ON_SERVERS.rows(db, servers=[server])}
             rows = [
                 {"lease": lease_id, "device": ids[index]}
                 | {f"new_{name}": getattr(figures, name) for name in _USAGE}
                 for (lease_id, index), figures in usage.items()
                 if index in ids
             ]
-            if rows:
-                db.execute(_USED, rows)
+            _USED.each(db, rows)
 
     def lease(self, lease_id: str) -> Lease | None:
         """The lease, with its secret."""
-        with self.reader.connect() as db:
+        with self._transaction() as db:
             return self._one(lease_id, db)
 
     @staticmethod
     def _one(lease_id: str, db: sa.Connection) -> Lease | None:
-        row = db.execute(_ONE_LEASE, {"lease": lease_id}).first()
+        row = _ONE_LEASE.first(db, lease=lease_id)
         if row is None:
             return None
-        return _lease(row, [_slice(part) for part in db.execute(_ITS_PARTS, {"lease": lease_id})])
+        return _lease(row, [_slice(part) for part in _ITS_PARTS.rows(db, lease=lease_id)])
 
     def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str]]:
         """Id and state of the leases of `keys` that have not ended."""
         if db is None:
-            with self.reader.connect() as db:
+            with self._transaction() as db:
                 return self.living(keys, db)
-        return {row.key: (row.id, row.state) for row in db.execute(_OF_KEYS, {"keys": list(keys)})}
+        return {row.key: (row.id, row.state) for row in _OF_KEYS.rows(db, keys=list(keys))}
 
     def living_of(self, person: str, server: str) -> list[str]:
         """The leases that a single-user server of a person holds."""
-        query = sa.select(leases.c.id).where(_LIVING, leases.c.person == person, leases.c.server == server)
-        with self.reader.connect() as db:
+        query = sa.select(leases.c.id).where(LIVING, leases.c.person == person, leases.c.server == server)
+        with self._transaction() as db:
             return list(db.execute(query).scalars())
 
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
-        found = self._leases(leases.c.state != "ended")
+        found = self._leases(NOT_ENDED)
         if include_ended:
             newest = (
                 sa.select(leases.c.id)
@@ -674,9 +706,9 @@ class Store:
         query = (
             sa.select(slices.c.lease_id, slices.c.device_id)
             .join(devices, devices.c.id == slices.c.device_id)
-            .where(devices.c.server == server, slices.c.worker != "gone")
+            .where(devices.c.server == server, IN_USE)
         )
-        with self.reader.connect() as db:
+        with self._transaction() as db:
             alive = {(row.lease_id, row.device_id) for row in db.execute(query)}
             here = query.with_only_columns(slices.c.lease_id)
             return [
@@ -688,7 +720,7 @@ class Store:
 
     def _leases(self, condition: Any, db: sa.Connection | None = None) -> list[Lease]:
         if db is None:
-            with self.reader.connect() as db:
+            with self._transaction() as db:
                 return self._leases(condition, db)
         rows = list(db.execute(sa.select(leases).where(condition).order_by(leases.c.epoch)))
         pieces: dict[str, list[Slice]] = {row.id: [] for row in rows}
@@ -720,12 +752,12 @@ def _device(row: Any, count: int = 0, trouble: str = "") -> Device:
     return Device(
         id=row.id,
         server=row.server,
-        index=row._mapping["index"],
+        index=row.number,
         name=row.name,
         memory_bytes=row.memory_bytes,
         promised_bytes=row.promised_bytes,
         leases=count,
-        available=row.available,
+        available=bool(row.available),
         trouble=trouble,
         compute_capability=row.compute_capability,
         multiprocessors=row.multiprocessors,
@@ -736,7 +768,7 @@ def _slice(part: Any) -> Slice:
     return Slice(
         device_id=part.device_id,
         server=part.server,
-        device_index=part._mapping["index"],
+        device_index=part.number,
         device_name=part.name,
         device_memory_bytes=part.whole,
         memory_bytes=part.memory_bytes,

@@ -86,7 +86,7 @@ def test_leases_of_an_older_pool_live_on_and_count_in_every_quota(database: str)
     }
     assert {(s.share, s.memory, s.leases) for s in standings.values()} == {(500_000, 16 * 2**30, 1)}
     store.end("one", "done", 1100.0)
-    store.worker_gone("one", "s/0", 1100.0)
+    store.worker_gone("one", "s/0", "done", 1100.0)
     with store.deciding() as (db, _):
         assert {s.share for s in accounts.all_standings(db, store.rules(), 1100.0)} == {0}
     assert store.devices()[0].promised_bytes == 0

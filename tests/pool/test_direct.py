@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from gpukernel.pool.direct import NO_USER, Machine, Places, check_mode, matching_in_mode
 from gpukernel.pool.errors import Refused
@@ -293,12 +292,11 @@ def test_one_pool_decides_for_a_machine_whose_agent_speaks_with_another(database
 def test_the_room_of_one_machine_is_found_without_looking_at_the_others(tmp_path: Path) -> None:
     store = Store.in_directory(tmp_path)
     kinds = [DeviceClass("Tesla V100", 32 * GIB)]
-    asked: list[tuple[str, object]] = []
-    sa.event.listen(store.engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3])))
+    asked: list[str] = []
     with store.engine.connect() as db:
+        db.connection.driver_connection.set_trace_callback(asked.append)  # type: ignore[union-attr]
         assert store.on_machine(db, Machine(("here", "too")), kinds) == []
-        statement, values = asked[-1]
-        plan = db.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+        plan = db.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked[-1]}").fetchall()
     assert [row[3] for row in plan] == ["SEARCH devices USING INDEX ix_devices_server (server=?)"]
     store.close()
 

@@ -1,0 +1,96 @@
+"""Statements of the hot paths, without SQLAlchemy's work on each execution, which is ten times SQLite's.
+
+What every grant, renewal, heartbeat and second of the clock executes is a `Statement`: written in SQLAlchemy's language beside all
+others, translated once for each kind of database, and given to the driver as it is.  All else goes through SQLAlchemy, in the same
+transactions.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import sqlalchemy as sa
+
+__all__ = ["Statement"]
+
+
+class Statement:
+    """One statement, as SQLAlchemy has it.
+
+    Its parameters are given by name, always the same ones: lists for those that expand; of an insert the columns, of which others have
+    their defaults.  Errors of the database are those of SQLAlchemy.
+    """
+
+    def __init__(self, what: Any) -> None:
+        self._what = what
+        self._known: dict[tuple[Any, ...], _Translated] = {}  # by kind of database and lengths of lists
+        self._row: Any = None
+
+    def rows(self, db: sa.Connection, **values: Any) -> list[Any]:
+        """What is found or returned, as named tuples."""
+        cursor = self._execute(db, values)
+        if self._row is None:
+            row: Any = namedtuple("Row", [column[0] for column in cursor.description])  # type: ignore[misc]
+            self._row = row._make
+        return [self._row(row) for row in cursor.fetchall()]
+
+    def first(self, db: sa.Connection, **values: Any) -> Any:
+        """The first row, or None."""
+        return next(iter(self.rows(db, **values)), None)
+
+    def run(self, db: sa.Connection, **values: Any) -> int:
+        """Change something; returns how many rows."""
+        return int(self._execute(db, values).rowcount)
+
+    def each(self, db: sa.Connection, many: Sequence[Mapping[str, Any]]) -> int:
+        """The same with the values of each of `many`."""
+        return int(self._execute(db, *many).rowcount) if many else 0
+
+    def _execute(self, db: sa.Connection, first: Mapping[str, Any], *more: Mapping[str, Any]) -> Any:
+        lists = [len(value) for value in first.values() if isinstance(value, list)]
+        key = db.dialect.name, *lists
+        if (known := self._known.get(key)) is None:
+            known = self._known[key] = _Translated(self._what, db.dialect, first)
+        driver: Any = db.connection.driver_connection
+        cursor = driver.cursor()
+        try:
+            if more:
+                cursor.executemany(known.text, [known.values(one) for one in (first, *more)])
+            else:
+                cursor.execute(known.text, known.values(first))
+        except db.dialect.loaded_dbapi.Error as error:
+            lost = db.dialect.is_disconnect(error, driver, cursor)
+            if lost:
+                db.invalidate(error)
+            kind = db.dialect.loaded_dbapi.Error
+            raise sa.exc.DBAPIError.instance(known.text, None, error, kind, True, lost, db.dialect) from error
+        return cursor
+
+
+class _Translated:
+    """The words of one kind of database, for lists of certain lengths."""
+
+    def __init__(self, what: Any, dialect: sa.Dialect, example: Mapping[str, Any]) -> None:
+        compiled = what.compile(dialect=dialect, column_keys=list(example) if what.is_insert else None)
+        state = compiled.construct_expanded_state(example)
+        self.text: str = state.statement
+        self._order = state.positiontup
+        self._lists = {n: parts for n, parts in state.parameter_expansion.items() if n in example}
+        # What stands in the statement itself, and defaults of columns.
+        self._fixed = {name: value for name, value in state.parameters.items() if name not in example}
+        self._fixed |= {c.key: c.default.arg for c in compiled.insert_prefetch}
+        for part in chain.from_iterable(self._lists.values()):
+            del self._fixed[part]
+
+    def values(self, given: Mapping[str, Any]) -> Any:
+        """The parameters as the driver wants them."""
+        every = {**self._fixed, **given}
+        for name, parts in self._lists.items():
+            found = given[name]
+            flat = chain.from_iterable(found) if len(parts) != len(found) else found
+            every.update(zip(parts, flat, strict=True))
+            del every[name]
+        return every if self._order is None else [every[name] for name in self._order]
