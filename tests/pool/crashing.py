@@ -1,14 +1,18 @@
 """Kills pool processes with SIGKILL at every transaction boundary of a scripted workload, and looks at what they left.
 
-A program of its own, because it forks: ``python -m tests.pool.crashing DATABASE MOMENTS STRIDE`` runs the workload again and
-again, killed just before and just after its first commit, its second …  (every STRIDE-th), and MOMENTS times killed at random.  After
-each death another pool starts on the same database, with the workers that are really alive, and everything is compared with what
-holders and workers know.  Where the database is shared, a second pool works on it all the time.  Prints what it did as JSON.
+A program of its own, because it forks: ``python -m tests.pool.crashing DATABASE MOMENTS STRIDE JOBS`` runs each chapter of the workload
+again and again, killed just before and just after its first commit, its second …  (every STRIDE-th), and MOMENTS times killed at
+random.  After each death another pool starts on the same database, with the workers that are really alive, and everything is compared
+with what holders, workers, administrators and a JupyterHub know.  Where the database is shared, a second pool works on it all the
+time.  Prints what it did as JSON.
+
+Chapters are what makes every boundary affordable: to reach the last commit of one, only its own have to be made again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import random
@@ -18,7 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,19 +30,41 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 
-from gpukernel.pool import schema
+import gpukernel.pool.proto.admin_pb2 as admin_pb
+import gpukernel.pool.proto.hub_pb2 as hub_pb
+import gpukernel.pool.proto.reservations_pb2 as reservations_pb
+from gpukernel.pool import broker, schema
+from gpukernel.pool.administration import AdministrationService
 from gpukernel.pool.course import Course
+from gpukernel.pool.course_file import read_courses, write_courses
 from gpukernel.pool.database import open_database
 from gpukernel.pool.errors import Refused
+from gpukernel.pool.hub import HubService
+from gpukernel.pool.identity import Identity
 from gpukernel.pool.model import Holder, Lease, SliceRequest, Usage
 from gpukernel.pool.quota import Bounds
+from gpukernel.pool.reservations import Reservation
+from gpukernel.pool.reserving import ReservationsService
+from gpukernel.pool.rules import Rules
 from gpukernel.pool.store import Store
-from tests.pool.books import check_books
+from tests.pool.books import check_books, check_pins
 from tests.pool.world import START, Agent, World
 
 MIB = 2**20
 MODELS = {"s": "Tesla V100", "t": "Tesla T4"}
 COURSE = Course("ml", members={"*": "student"})
+COURSES = """
+timezone: UTC
+courses:
+  ml:
+    weight: 2
+    groups: [ml101]
+    students: "*"
+    quota: {devices: 4}
+  phys: {students: "*"}
+"""
+EMPTY = write_courses(Rules())
+PHYS = Holder("carl", course="phys")
 ANNA, BEN = Holder("anna", course="ml"), Holder("ben", course="ml")
 
 
@@ -103,14 +129,22 @@ class Story:
     def __init__(self, world: World, diary: Diary, name: str) -> None:
         self.world, self.diary, self.name = world, diary, name
 
-    async def get(self, key: str, share: float, holder: Holder = ANNA, devices: int = 1) -> Lease:
+    async def get(
+        self, key: str, share: float, holder: Holder = ANNA, devices: int = 1, longest: float = 0
+    ) -> Lease:
         self.diary.note("asks", f"{self.name}-{key}")
         wanted = SliceRequest(share=share, devices=devices, model=MODELS[self.world.agent.name])
-        async for event in self.world.broker.acquire(f"{self.name}-{key}", wanted, holder, -1, 0):
+        asked = self.world.broker.acquire(f"{self.name}-{key}", wanted, holder, -1, 0, longest)
+        async for event in asked:
             if isinstance(event, Lease):
                 self.diary.note("granted", f"{self.name}-{key}", event.id)
                 return event
         raise AssertionError
+
+    def may_end(self, *leases: Lease) -> None:
+        """Somebody has a reason to end them."""
+        for lease in leases:
+            self.diary.note("ends", lease.id)
 
     def end(self, lease: Lease) -> None:
         self.diary.note("ends", lease.id)
@@ -123,7 +157,8 @@ class Story:
         assert changed is not None
         self.diary.note("resized", lease.id, [piece.memory_bytes for piece in changed.slices])
 
-    async def whole(self, courses: bool) -> None:
+    async def leases(self, courses: bool) -> None:
+        """Slices that come, grow, shrink, wait, die and go."""
         world = self.world
         if courses:
             world.rule(COURSE, quotas={"course:ml": Bounds(devices=4), "student:ml": Bounds(leases=5)})
@@ -156,6 +191,222 @@ class Story:
         self.end(d)
         self.end(a)
 
+    async def reservations(self) -> None:
+        """Courses from a file, and room that is reserved, borrowed, taken back and given up."""
+        office = Office(self.world, self.diary)
+        await office.import_courses(COURSES)
+        later = await office.reserve(begins=22 * 60 + 20, devices=1.5)
+        # What ends before the window opens may borrow its room; what does not has to wait.
+        borrowed = await self.get("borrowed", 0.9, PHYS, longest=300)
+        lasting = asyncio.create_task(self.get("lasting", 0.9, PHYS))
+        own = await self.get("own", 1.0)
+        assert not lasting.done()
+        await office.remove(later)
+        self.end(own)
+        kept = await lasting
+        # Whoever is in the way of one that preempts is told before, and leaves when it opens.
+        self.may_end(borrowed, kept)
+        soon = await office.reserve(begins=22 * 60 + 14, devices=1, preempt=True)
+        told = [self.world.broker.lease(lease.id) for lease in (borrowed, kept)]
+        assert sum(one is not None and "borrowed time" in one.notice for one in told) == 1
+        await office.remove(soon)
+        await office.reserve(begins=22 * 60 + 13, devices=1, preempt=True)
+        left = [lease for lease in (borrowed, kept) if self.state(lease) == "live"]
+        assert len(left) == 1
+        again = await self.get("again", 1.0)
+        # The file says everything: reservations that it does not name are over.
+        await office.import_courses(COURSES.replace("weight: 2", "weight: 1"))
+        self.end(again)
+        self.end(left[0])
+
+    def state(self, lease: Lease) -> str:
+        found = self.world.broker.lease(lease.id)
+        return found.state if found else ""
+
+    async def servers(self) -> None:
+        """A JupyterHub's servers, with what they hold and wait for."""
+        office, at_work = Office(self.world, self.diary), Holder("anna", "hub", "ml")
+        await office.import_courses(COURSES)
+        await office.groups("anna", "ml101")
+        await office.open("anna")
+        await office.open("ben")
+        held = await self.get("held", 0.5, at_work)
+        two = await self.get("two", 0.3, at_work, devices=2)
+        bens = await self.get("bens", 0.2, Holder("ben", "hub", "ml"))
+        queued = asyncio.create_task(self.get("queued", 1.0, at_work))
+        await asyncio.sleep(0)
+        self.may_end(held, two)
+        await office.close("anna")
+        (given_up,) = await asyncio.gather(queued, return_exceptions=True)
+        assert isinstance(given_up, Refused)
+        assert self.state(bens) == "live"
+        await office.close("anna")  # once more changes nothing
+        await office.open("anna")
+        third = await self.get("third", 0.5, at_work)
+        self.may_end(third)
+        await office.open("anna")  # started again without having been stopped
+        assert self.state(third) in ("ending", "ended")
+        await office.groups("anna")
+        self.may_end(bens)
+        await office.close("ben")
+        await office.close("anna")
+
+
+class Office:
+    """What administrators and a JupyterHub ask of a pool, each noted before and after: the services that gRPC calls, called as root."""
+
+    def __init__(self, world: World, diary: Diary) -> None:
+        self.world, self.diary = world, diary
+        broker, store = world.broker, world.store
+        self.identity = Identity(store)
+        self.identity.connected(AsRoot.PEER, 0)
+        self.administration = AdministrationService(broker, store, self.identity)
+        self.booking = ReservationsService(broker, store, self.identity)
+        self.hub = HubService(broker, store, self.identity)
+
+    def rules(self) -> str:
+        return write_courses(self.world.store.rules())
+
+    async def _ruling(self, after: str, call: Awaitable[Any]) -> Any:
+        """A change of rules is made whole or not at all; `after`: what is to come, where the test knows the file."""
+        self.diary.note("rules", after)
+        reply = await call
+        self.diary.note("ruled", self.rules())
+        return reply
+
+    async def import_courses(self, text: str) -> None:
+        request = admin_pb.ImportCoursesRequest(yaml=text)
+        after = write_courses(read_courses(text))
+        await self._ruling(after, self.administration.ImportCourses(request, AsRoot()))
+        assert self.rules() == after
+
+    async def reserve(self, *, begins: int, devices: float, preempt: bool = False) -> str:
+        new = Reservation("ml", (1,), "", begins, 23 * 60, devices, MODELS["s"], preempt)
+        before = self.world.store.rules()
+        after = write_courses(replace(before, reservations=(*before.reservations, new)))
+        message = reservations_pb.Reservation(
+            course="ml",
+            days=[1],
+            begins=begins,
+            ends=23 * 60,
+            devices=devices,
+            model=MODELS["s"],
+            preempt=preempt,
+        )
+        request = reservations_pb.AddReservationRequest(reservation=message)
+        reply = await self._ruling(after, self.booking.AddReservation(request, AsRoot()))
+        assert self.rules() == after
+        return str(reply.reservation.id)
+
+    async def remove(self, identifier: str) -> None:
+        before = self.world.store.rules()
+        left = tuple(one for one in before.reservations if one.id != identifier)
+        request = reservations_pb.RemoveReservationRequest(id=identifier)
+        after = write_courses(replace(before, reservations=left))
+        await self._ruling(after, self.booking.RemoveReservation(request, AsRoot()))
+
+    async def groups(self, person: str, *groups: str) -> None:
+        self.diary.note("groups", person, groups)
+        await self.hub.SetGroups(hub_pb.SetGroupsRequest(person=person, groups=groups), AsRoot())
+        self.diary.note("grouped", person, groups)
+
+    async def open(self, person: str) -> None:
+        self.diary.note("opens", person)
+        request = hub_pb.OpenServerRequest(person=person, server="hub", course="ml")
+        self.diary.note("opened", person, (await self.hub.OpenServer(request, AsRoot())).token)
+
+    async def close(self, person: str) -> None:
+        self.diary.note("closes", person)
+        await self.hub.CloseServer(hub_pb.CloseServerRequest(person=person, server="hub"), AsRoot())
+        self.diary.note("closed", person)
+
+    # --- what it looks at afterwards ---
+
+    async def check(self) -> None:
+        """After a death: what was said to be done is done, what was not is whole or not there, and asking again finishes it."""
+        lines = self.diary.lines()
+        rules = [(kind, rest[0]) for kind, *rest in lines if kind in ("rules", "ruled")]
+        if rules:
+            possible = {text for kind, text in rules[-2:] if kind == "ruled"}
+            possible |= {rules[-1][1]} | ({EMPTY} if len(rules) == 1 else set())
+            # A reservation that is written down counts even where the room for it was not found yet.
+            assert self.rules() in possible, "rules that nobody has made"
+        check_pins(self.world.store, self.world.now)
+        said = [(kind, *rest) for kind, *rest in lines if kind in ("groups", "grouped")]
+        for kind, person, groups in said[-1:]:
+            known = {tuple(groups)} if kind == "grouped" else {tuple(groups), ("ml101",), ()}
+            assert self.world.store.rules().groups.get(person, frozenset()) in {
+                frozenset(one) for one in known
+            }
+        for person in {rest[0] for kind, *rest in lines if kind in ("opens", "opened", "closes", "closed")}:
+            own = [
+                (kind, *rest[1:])
+                for kind, *rest in lines
+                if rest[:1] == [person] and kind[:4] in ("open", "clos")
+            ]
+            await self._check_server(person, own)
+
+    async def _check_server(self, person: str, story: list[Any]) -> None:
+        (kind, *token), opened = story[-1], self._opened(person)
+        held = [
+            lease
+            for lease in self.world.broker.leases(False)
+            if (lease.holder.person, lease.holder.server) == (person, "hub")
+        ]
+        assert len(opened) <= 1, "a server has two tokens"
+        if kind == "opened":
+            caller = self.identity.caller(AsRoot.PEER, f"Bearer {token[0]}", self.world.now)
+            assert caller is not None
+            assert (caller.name, caller.server, caller.course) == (person, "hub", "ml")
+        if kind == "closed":
+            assert not opened
+            assert all(lease.state in ("ending", "ended") for lease in held), (
+                "a server that is closed holds something"
+            )
+        if kind == "closes":  # the Hub does not know whether it was heard, and says it again
+            await self.hub.CloseServer(hub_pb.CloseServerRequest(person=person, server="hub"), AsRoot())
+            assert not self._opened(person)
+            for lease in held:
+                found = self.world.broker.lease(lease.id)
+                assert found is not None
+                assert found.state in ("ending", "ended")
+            assert not any(one.holder.person == person for one in self.world.broker.waiting())
+        if kind == "opens":
+            request = hub_pb.OpenServerRequest(person=person, server="hub", course="ml")
+            if person == "ben" or self.world.store.rules().courses:
+                assert (await self.hub.OpenServer(request, AsRoot())).token
+                assert len(self._opened(person)) == 1
+
+    def _opened(self, person: str) -> list[Any]:
+        wanted = (
+            schema.tokens.c.person == person,
+            schema.tokens.c.revoked.is_(None),
+            schema.tokens.c.server == "hub",
+        )
+        with self.world.store.reader.connect() as db:
+            return list(db.execute(sa.select(schema.tokens).where(*wanted)))
+
+
+class AsRoot:
+    """A call within this process, as gRPC would bring root's: no server and no threads, since stories fork."""
+
+    PEER = "unix:story"
+
+    def peer(self) -> str:
+        return self.PEER
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    async def abort(self, code: Any, sentence: str) -> None:
+        raise AssertionError(f"{code}: {sentence}")
+
+
+CHAPTERS = ("leases", "reservations", "servers")
+
 
 def in_child(work: Callable[[], None]) -> int:
     """Its process id."""
@@ -178,8 +429,16 @@ def ended(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def run_story(url: str, diary: Diary, server: str, at: int = 0, after: bool = False, name: str = "p") -> None:
-    """The workload; this process kills itself at commit number `at`."""
+def run_story(
+    url: str,
+    diary: Diary,
+    server: str,
+    chapter: str = "leases",
+    at: int = 0,
+    after: bool = False,
+    name: str = "p",
+) -> None:
+    """A chapter; this process kills itself at commit number `at`."""
     commits = 0
     commit = DefaultDialect.do_commit
 
@@ -193,20 +452,21 @@ def run_story(url: str, diary: Diary, server: str, at: int = 0, after: bool = Fa
             os.kill(os.getpid(), signal.SIGKILL)
 
     DefaultDialect.do_commit = counted  # type: ignore[method-assign]
-    diary.note("begins", time.monotonic())
+    broker.RESIZE_SECONDS = 300.0  # a machine that is busy is no reason for a refusal
 
     async def within() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):  # where the machine is busy a story takes long
             world = new_world(url, diary, server)
 
             async def look_often() -> None:  # in place of the clock and of the other pool's calls
                 while world.store.shared:
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.05)
                     world.broker.look()
                     world.broker.pump()
 
             looking = asyncio.create_task(look_often())
-            await Story(world, diary, name).whole(server == "s")
+            story = Story(world, diary, name)
+            await (story.leases(server == "s") if chapter == "leases" else getattr(story, chapter)())
             looking.cancel()
 
     asyncio.run(within())
@@ -228,6 +488,7 @@ def look(url: str, diary: Diary, server: str, server_b: str = "") -> None:
             for lease_id, index in one.agent.alive
         }
         check_books(world.store, caps, world.store.rules())
+        await Office(world, diary).check()
         now = {lease.id: lease for lease in world.broker.leases(False)}
         lines = diary.lines()
         asked = {rest[0] for kind, *rest in lines if kind == "asks"}
@@ -261,7 +522,24 @@ def look(url: str, diary: Diary, server: str, server_b: str = "") -> None:
     asyncio.run(within())
 
 
-def main(address: str, moments: int, stride: int) -> None:
+def main(address: str, moments: int, stride: int, jobs: int) -> None:
+    """Each of `jobs` processes takes its part of the boundaries and moments."""
+    begin, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="gpukernel-crash-"))
+
+    def part(number: int) -> None:
+        counts = kill_at(address, moments // jobs + (number < moments % jobs), stride, number, jobs)
+        (folder / str(number)).write_text(json.dumps(counts))
+
+    at_work = [in_child(functools.partial(part, number)) for number in range(jobs)]
+    assert [ended(pid) for pid in at_work] == [0] * jobs
+    counts = [json.loads((folder / str(number)).read_text()) for number in range(jobs)]
+    shutil.rmtree(folder)
+    done = {name: sum(one[name] for one in counts) for name in counts[0]}
+    print(json.dumps({**done, "seconds": round(time.monotonic() - begin)}))
+
+
+def kill_at(address: str, moments: int, stride: int, first: int, jobs: int) -> dict[str, int]:
+    """Kill at boundary `first` and every `jobs`-th after it, counted in strides; then at random moments."""
     done = {"boundaries": 0, "killed": 0, "random": 0, "random_killed": 0}
     folder = Path(tempfile.mkdtemp(prefix="gpukernel-crash-"))
     numbers = iter(range(100_000))
@@ -283,13 +561,13 @@ def main(address: str, moments: int, stride: int) -> None:
         engine.dispose()
         return address.replace("DATABASE", name)
 
-    def one(at: int, after: bool, kill_after: float | None = None) -> tuple[int, Diary]:
+    def one(chapter: str, at: int, after: bool, kill_after: float | None = None) -> tuple[int, Diary]:
         # Making the tables is one transaction: with its boundary, but not again for every other one.
         url, diary = database("" if at == 1 else empty), Diary(folder / f"{next(numbers)}.diary")
         beside = []
         if shared:
             beside.append(in_child(lambda: run_story(url, diary, "t", name="q")))
-        pid = in_child(lambda: run_story(url, diary, "s", at, after))
+        pid = in_child(lambda: run_story(url, diary, "s", chapter, at, after))
         if kill_after is not None:
             time.sleep(kill_after)
             os.kill(pid, signal.SIGKILL)
@@ -299,31 +577,35 @@ def main(address: str, moments: int, stride: int) -> None:
             assert ended(other) == 0, "the other pool did not get through"
         looking = in_child(lambda: look(url, diary, "s", "t" if shared else ""))
         assert ended(looking) == 0, (
-            f"commit {at}, {'after' if after else 'before'}, {kill_after}: {diary.path}"
+            f"{chapter}, commit {at}, {'after' if after else 'before'}, {kill_after}: {diary.path}"
         )
         return status, diary
 
     empty = database()
     assert ended(in_child(lambda: Store(empty).close())) == 0
-    begin = time.monotonic()
-    status, _ = one(0, False)
-    length = (time.monotonic() - begin) / 2
-    assert status == 0
-    at = 1
-    while at < 10_000:
-        statuses = [one(at, after)[0] for after in (False, True)]
-        done["killed"] += sum(status < 0 for status in statuses)
-        if not any(statuses):
-            break
-        done["boundaries"], at = done["boundaries"] + 1, at + stride
-    chance = random.Random(4)
-    for _ in range(moments):
-        status, _ = one(0, False, chance.uniform(0, length))
+    length = {}
+    for chapter in CHAPTERS:
+        started = time.monotonic()
+        status, _ = one(chapter, 0, False)
+        length[chapter] = (time.monotonic() - started) / 2
+        assert status == 0
+        # Not every chapter begins at the same number, so that a stride meets other kinds of commits in each.
+        at = 1 + CHAPTERS.index(chapter) % stride + first * stride
+        while at < 10_000:
+            statuses = [one(chapter, at, after)[0] for after in (False, True)]
+            done["killed"] += sum(status < 0 for status in statuses)
+            if not any(statuses):
+                break
+            done["boundaries"], at = done["boundaries"] + 1, at + stride * jobs
+    chance = random.Random(4 + first)
+    for number in range(moments):
+        chapter = CHAPTERS[(number + first) % len(CHAPTERS)]
+        status, _ = one(chapter, 0, False, chance.uniform(0, length[chapter]))
         done["random"] += 1
         done["random_killed"] += status < 0
     shutil.rmtree(folder)
-    print(json.dumps(done))
+    return done
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *(int(word) for word in sys.argv[2:5]))
