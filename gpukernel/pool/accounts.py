@@ -7,7 +7,7 @@ to now follows from the last change.  Every read and every charge costs the same
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -45,12 +45,20 @@ _CHANGE = (
     )
 )
 _CHARGE = Statement(_CHANGE)
+_OF_COURSES = Statement(
+    sa.select(table.c.course, table.c.share_held).where(
+        table.c.kind == "course",
+        table.c.person == "",
+        table.c.course.in_(sa.bindparam("courses", expanding=True)),
+    )
+)
 # What was held above a lowered quota comes down with every refund, and the ceiling with it.
 _CEILINGS = ("share_ceiling", "memory_ceiling", "leases_ceiling")
 _REFUND = Statement(_CHANGE.values({name: sa.bindparam(f"new_{name}") for name in _CEILINGS}))
 _FIRST = Statement(table.insert())
 
 
+@functools.lru_cache(maxsize=4096)
 def accounts_of(person: str, course: str) -> tuple[Account, ...]:
     """Whose totals a lease of `person` for `course` counts in, from the pool down."""
     member = (Account("member", course, person),) if course else ()
@@ -73,14 +81,16 @@ def _rows(db: sa.Connection, wanted: Sequence[Account]) -> dict[Account, Any]:
     return {Account(row.kind, row.course, row.person): row for row in _these(len(wanted)).rows(db, **keys)}
 
 
-def _spent(row: Any, now: float, term_begins: float) -> tuple[float, float, float]:
-    """Device-seconds in the day, week and term of `now`."""
-    share = row.share_held / MILLION
-    spent = []
-    for period in PERIODS:
-        begin = period_start(period, now, term_begins)
-        before = getattr(row, f"spent_{period}") if row.settled >= begin else 0.0
-        spent.append(before + share * max(now - max(row.settled, begin), 0.0))
+def _begins(now: float, rules: Rules) -> list[float]:
+    return [period_start(period, now, rules.term_begins) for period in PERIODS]
+
+
+def _spent(row: Any, now: float, begins: Iterable[float]) -> tuple[float, float, float]:
+    """Device-seconds in the day, week and term of `now`, which begin then."""
+    share, settled, spent = row.share_held / MILLION, row.settled, []
+    for begin, before in zip(begins, (row.spent_day, row.spent_week, row.spent_term), strict=True):
+        kept = before if settled >= begin else 0.0
+        spent.append(kept + share * max(now - max(settled, begin), 0.0))
     return spent[0], spent[1], spent[2]
 
 
@@ -88,7 +98,7 @@ def standings(
     db: sa.Connection, rules: Rules, wanted: Sequence[Account], roles: Mapping[Account, str], now: float
 ) -> dict[Account, Standing]:
     """How each of `wanted` stands at `now`."""
-    rows = _rows(db, wanted)
+    rows, begins = _rows(db, wanted), _begins(now, rules)
     result = {}
     for account in wanted:
         role = roles.get(account, "")
@@ -97,7 +107,7 @@ def standings(
         if row is None:
             result[account] = Standing(account, bounds, role=role)
         else:
-            spent = _spent(row, now, rules.term_begins)
+            spent = _spent(row, now, begins)
             result[account] = Standing(
                 account, bounds, row.share_held, row.memory_held, row.leases_held, spent, role
             )
@@ -106,10 +116,10 @@ def standings(
 
 def all_standings(db: sa.Connection, rules: Rules, now: float) -> list[Standing]:
     """How everyone stands who ever held something."""
-    result = []
+    result, begins = [], _begins(now, rules)
     for row in db.execute(sa.select(table).order_by(table.c.kind, table.c.course, table.c.person)):
         account = Account(row.kind, row.course, row.person)
-        spent = _spent(row, now, rules.term_begins)
+        spent = _spent(row, now, begins)
         result.append(
             Standing(
                 account,
@@ -125,12 +135,7 @@ def all_standings(db: sa.Connection, rules: Rules, now: float) -> list[Standing]
 
 def held_by_courses(db: sa.Connection, courses: Sequence[str]) -> dict[str, int]:
     """Millionths of a device that each course holds."""
-    found = db.execute(
-        sa.select(table.c.course, table.c.share_held).where(
-            table.c.kind == "course", table.c.person == "", table.c.course.in_(courses)
-        )
-    )
-    return {row.course: row.share_held for row in found}
+    return {row.course: row.share_held for row in _OF_COURSES.rows(db, courses=list(courses))}
 
 
 def _change(
@@ -143,7 +148,7 @@ def _change(
     *,
     back: bool,
 ) -> None:
-    rows = _rows(db, whose)
+    rows, begins = _rows(db, whose), _begins(now, rules)
     new, changes = [], []
     for account in whose:
         row = rows.get(account)
@@ -151,7 +156,7 @@ def _change(
         if row is None:
             first = {"kind": account.kind, "course": account.course, "person": account.person}
             new.append(first | ceilings(bounds, 0, 0, 0))
-        spent = _spent(row, now, rules.term_begins) if row else (0.0, 0.0, 0.0)
+        spent = _spent(row, now, begins) if row else (0.0, 0.0, 0.0)
         change = _key(account) | {
             "share": amounts[0],
             "memory": amounts[1],

@@ -22,6 +22,7 @@ fit is not passed by anything that could delay it:
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,22 +94,21 @@ class Profile:
 
     def earliest(self, size: int, length: float, now: float) -> float:
         """The first time from which `size` bytes are free for `length` seconds; infinity where none is known."""
-        steps: dict[float, int] = {}
-        free = self.free
-        for end, freed in self.ends:
-            steps[end] = steps.get(end, 0) + freed
+        free, steps = self.free, [*self.ends, (math.inf, 0)]
         for start, end, taken in self.taken:
             if start <= now < end:
                 free -= taken
             elif start > now:
-                steps[start] = steps.get(start, 0) - taken
+                steps.append((start, -taken))
             if end > now:
-                steps[end] = steps.get(end, 0) + taken
+                steps.append((end, taken))
         since = now if free >= size else None
-        for when in sorted(steps):
+        for (when, change), (after, _) in itertools.pairwise(sorted(steps)):
             if math.isinf(when) or (since is not None and when >= since + length):
                 break
-            free += steps[when]
+            free += change
+            if when == after:
+                continue  # what happens at one moment counts together
             if free < size:
                 since = None
             elif since is None:
@@ -148,6 +148,10 @@ def promise(
     if len(starts) < count or math.isinf(starts[count - 1][0]):
         return math.inf, []
     when = starts[count - 1][0]
-    chosen = [p for start, _, p in starts if start <= when and p.free_from(when, sizes[p.device], length)]
+    chosen = [
+        p
+        for start, _, p in starts
+        if start == when or (start < when and p.free_from(when, sizes[p.device], length))
+    ]
     chosen = chosen[:count]
     return (when, chosen) if len(chosen) == count else (math.inf, [])

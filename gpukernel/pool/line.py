@@ -35,6 +35,7 @@ from gpukernel.pool.resizing import Queue
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.schema import ledger, requests
 from gpukernel.pool.sentences import say
+from gpukernel.pool.statement import Statement
 from gpukernel.pool.store import Store
 
 __all__ = ["Entry", "Granted", "Line", "reason_for_no_room"]
@@ -47,6 +48,27 @@ DEVICES_FOR_A_PROMISE = 8
 ENDS_FOR_A_PROMISE = 512
 READ_AHEAD = 32
 LOANS = 16
+
+
+_ALL = Statement(sa.select(requests).order_by(requests.c.ticket))
+_ADD = Statement(requests.insert())
+_REPLACE = Statement(
+    requests.update()
+    .where(requests.c.key == sa.bindparam("this"))
+    .values({c.name: sa.bindparam(f"new_{c.name}") for c in requests.c})
+)
+_REMOVE = Statement(requests.delete().where(requests.c.key == sa.bindparam("this")))
+_HERE = Statement(
+    requests.update()
+    .where(
+        requests.c.pool == sa.bindparam("us"),
+        requests.c.key.not_in(sa.bindparam("left", expanding=True)),
+    )
+    .values(seen=sa.bindparam("now"))
+)
+_LOST = Statement(sa.select(requests.c.key).where(requests.c.seen < sa.bindparam("before")))
+_CHANGED = Statement(ledger.update().values(line_version=ledger.c.line_version + 1))
+_TICKET = Statement(ledger.update().values(ticket=sa.bindparam("new")))
 
 
 @dataclass(frozen=True)
@@ -83,6 +105,9 @@ class _Walk:
     full: dict[Account, str] = field(default_factory=dict)  # quotas that somebody further ahead waits for
     closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise
     profiles: dict[str, Profile] = field(default_factory=dict)  # devices on which something is promised
+    # Read once until something is granted: the emptiest devices, and those on which nothing is promised.
+    emptiest: dict[DeviceClass, list[Device]] = field(default_factory=dict)
+    others: dict[str, Profile] = field(default_factory=dict)
     promises: int = 0
     places: Places = field(default_factory=Places)
     pins: Pins | None = None  # where something is reserved
@@ -142,6 +167,10 @@ class _Walk:
             if seen.room(self.now, end, self.now) - size < seen.room(end, self.now + theirs, self.now):
                 return False
         return True
+
+    def closes(self, kinds: list[DeviceClass]) -> bool:
+        """Whether somebody waits for every kind without a promise."""
+        return len(self.closed) >= len(kinds) and self.closed.issuperset(kinds)
 
     def load(self) -> None:
         """What lies on the pinned devices stands among the profiles from now on."""
@@ -270,29 +299,28 @@ class Line:
 
     def _refresh(self, db: sa.Connection, version: int) -> None:
         if version != self._version or self._store.shared:  # others say for whom they wait
-            found = db.execute(sa.select(requests).order_by(requests.c.ticket))
-            self._entries = {row.key: _entry(row) for row in found}
+            self._entries = {row.key: _entry(row) for row in _ALL.rows(db)}
             self._doubtful |= set(self._entries)
             self._version = version
 
     def _changed(self, db: sa.Connection) -> None:
-        db.execute(ledger.update().values(line_version=ledger.c.line_version + 1))
+        _CHANGED.run(db)
         self._version += 1
 
     def _put(self, db: sa.Connection, entry: Entry, ticket: int) -> None:
         values = _values(entry)
         if entry.key in self._entries:
-            db.execute(requests.update().where(requests.c.key == entry.key).values(**values))
+            _REPLACE.run(db, this=entry.key, **{f"new_{name}": value for name, value in values.items()})
         else:
-            db.execute(requests.insert().values(**values))
-            db.execute(ledger.update().values(ticket=ticket))
+            _ADD.run(db, **values)
+            _TICKET.run(db, new=ticket)
         self._entries[entry.key] = entry
         self._changed(db)
 
     def _drop(self, db: sa.Connection, keys: Iterable[str]) -> None:
         gone = [key for key in keys if self._entries.pop(key, None) is not None]
         if gone:
-            db.execute(requests.delete().where(requests.c.key.in_(gone)))
+            _REMOVE.each(db, [{"this": key} for key in gone])
             self._changed(db)
 
     def leave(self, key: str) -> None:
@@ -312,14 +340,12 @@ class Line:
 
     def still_here(self, keys: Iterable[str], now: float) -> None:
         """Somebody waits for these here; those for whom nobody has for long go."""
-        mine = list(keys)
+        here = set(keys)
         with self._store.deciding() as (db, row):
             self._refresh(db, row.line_version)
-            here = requests.c.key.in_(mine), requests.c.pool == self._pool
-            if mine:
-                db.execute(requests.update().where(*here).values(seen=now))
-            lost = db.execute(sa.select(requests.c.key).where(requests.c.seen < now - KEEP_PLACE))
-            self._drop(db, list(lost.scalars()))
+            left = [e.key for e in self._entries.values() if e.pool == self._pool and e.key not in here]
+            _HERE.run(db, us=self._pool, left=left, now=now)
+            self._drop(db, [lost.key for lost in _LOST.rows(db, before=now - KEEP_PLACE)])
 
     def known(self, shared: bool) -> bool:
         """Whether anybody may wait; with other pools on the database only a decision tells."""
@@ -438,6 +464,7 @@ class Line:
         order = self._sorted(db, rules, entries)
         living = self._store.living(self._doubtful & set(entries), db) if self._doubtful else {}
         granted = []
+        ahead = 1
         looked_at = order[:DEPTH]
         if walk.pins:
             # What is reserved waits for nobody further ahead.
@@ -451,13 +478,12 @@ class Line:
                 continue  # its old lease is ending: wait for that
             if entry.key not in here and entry.seen < walk.now - ABSENT:
                 continue  # nobody would take it
-            if walk.closed.issuperset(kinds) and not self._may_yet(rules, entry, walk):
+            if walk.closes(kinds) and not self._may_yet(rules, entry, walk):
                 self._reserved[entry.key] = walk.reserved
                 continue  # only those with a lease or a reservation of their own can get anything now
-            if number % READ_AHEAD == 0:
-                self._read_standings(db, rules, looked_at[number : number + READ_AHEAD], walk)
-            elif any(account not in walk.standings for account in entry.accounts):
-                self._read_standings(db, rules, [entry], walk)
+            if any(account not in walk.standings for account in entry.accounts):
+                self._read_standings(db, rules, looked_at[number : number + ahead], walk)
+                ahead = min(2 * ahead, READ_AHEAD)  # most decisions end with the second one
             lease = self._try(db, rules, kinds, entry, walk)
             if lease is not None:
                 granted.append(Granted(entry.key, lease.id, lease))
@@ -526,7 +552,7 @@ class Line:
             closed = [kind for kind in allowed if kind in walk.closed]
             placed, mode = self._room(db, entry, closed, length, walk, list(walk.pins.devices), "lent")
         if placed is None:
-            if walk.pins and walk.closed.issuperset(kinds):
+            if walk.pins and walk.closes(kinds):
                 self._reserved[entry.key] = walk.reserved
             else:
                 self._set_aside(db, entry, allowed, length, walk)
@@ -550,6 +576,7 @@ class Line:
             entry.request.user if mode == "direct" else 0,
         )
         walk.add(entry, claim)
+        walk.emptiest, walk.others = {}, {}
         for piece in placed:
             if walk.pins:
                 walk.pins.granted(entry.course, piece.device.id, piece.memory_bytes, walk.now + length)
@@ -648,21 +675,23 @@ class Line:
         if machine is not None:
             found = self._store.on_machine(db, machine, open_kinds)
         else:
-            found = [d for kind in open_kinds for d in self._store.emptiest(db, kind, DEVICES_FOR_A_PROMISE)]
+            for kind in open_kinds:
+                if kind not in walk.emptiest:
+                    walk.emptiest[kind] = self._store.emptiest(db, kind, DEVICES_FOR_A_PROMISE)
+            found = [device for kind in open_kinds for device in walk.emptiest[kind]]
         devices = {device.id: device for device in found}
         sizes = {device.id: slice_bytes(entry.request, device) for device in found}
-        unknown = [device_id for device_id in devices if device_id not in walk.profiles]
+        unknown = [i for i in devices if i not in walk.profiles and i not in walk.others]
         ends = self._store.ends(db, unknown, ENDS_FOR_A_PROMISE) if unknown else {}
-        profiles, as_seen = {}, []
-        for device_id, device in devices.items():
-            seen = walk.seen(device_id, entry.course, lasting=True)
-            profiles[device_id] = walk.profiles.get(device_id) or Profile(
+        for device_id in unknown:
+            walk.others[device_id] = Profile(
                 device_id,
-                device.memory_bytes - device.promised_bytes,
+                devices[device_id].memory_bytes - devices[device_id].promised_bytes,
                 # What is over its time already still has to be stopped.
                 [(max(end, walk.now + 1), size) for end, size in ends.get(device_id, [])],
             )
-            as_seen.append(seen or profiles[device_id])
+        profiles = {i: walk.profiles.get(i) or walk.others[i] for i in devices}
+        as_seen = [walk.seen(i, entry.course, lasting=True) or profiles[i] for i in devices]
         self._say_whose(entry, devices.values(), sizes, length, walk)
         when, chosen = promise(as_seen, sizes, entry.request.devices, length, walk.now)
         if math.isinf(when) and machine is None:

@@ -14,6 +14,7 @@ import datetime
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from gpukernel.pool.sentences import day_words, say
 
@@ -99,8 +100,7 @@ def check_bounds(bounds: Bounds) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """Whom a quota row bounds: kind ``pool``, ``course``, ``student``, ``instructor`` or ``person``."""
 
     kind: str
@@ -135,8 +135,7 @@ class Subject:
         return self.kind if self.kind == "pool" else f"{self.kind}:{self.course or self.person}"
 
 
-@dataclass(frozen=True, order=True)
-class Account:
+class Account(NamedTuple):
     """Whose running totals: kind ``pool``, ``course``, ``member`` (a person in a course) or ``person``."""
 
     kind: str

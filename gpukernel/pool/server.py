@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -35,6 +36,10 @@ from gpukernel.pool.teaching import TeachingService
 from gpukernel.pool.tls import ServerTls, certifier, server_tls, warning
 
 __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]
+
+log = logging.getLogger(__name__)
+
+WRITE_BACK_SECONDS = 1.0
 
 _OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
@@ -166,6 +171,7 @@ async def serve(
             await server.start()
         behind.chmod(0o600)
         clock = asyncio.create_task(broker.run())
+        writing = asyncio.create_task(_write_back(store))
         calls = asyncio.create_task(listen_to_others(store, broker))
         try:
             async with contextlib.AsyncExitStack() as doors:
@@ -183,12 +189,21 @@ async def serve(
                     for server in servers:
                         await server.stop(0.5)
         finally:
-            for task in (clock, calls):
+            for task in (clock, calls, writing):
                 task.cancel()
-            await asyncio.gather(clock, calls, return_exceptions=True)
+            await asyncio.gather(clock, calls, writing, return_exceptions=True)
             store.close()
             if hub is not None:
                 hub.close()
+
+
+async def _write_back(store: Store) -> None:
+    while not store.shared:
+        await asyncio.sleep(WRITE_BACK_SECONDS)
+        try:
+            await asyncio.to_thread(store.write_back)
+        except Exception:  # the log grows until it can be done
+            log.exception("the database's log was not written back")
 
 
 def _server(

@@ -187,6 +187,12 @@ class Store:
         """The database of a state directory."""
         return cls(database_url(state))
 
+    def write_back(self) -> None:
+        """Bring what SQLite's log holds into its file: for a thread, since the disk may take longer than many decisions."""
+        if not self.shared:
+            with contextlib.closing(self.engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
+
     def close(self) -> None:
         self._db.close()
         self.engine.dispose()
