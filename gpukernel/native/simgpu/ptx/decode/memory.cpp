@@ -164,7 +164,8 @@ void Decoder::address_conversion() {
 // Copies that CUDA may finish later are finished at once; waiting for them is nothing (9.7.9.25).
 void Decoder::copy_async() {
     if (has("commit_group") || has("wait_group") || has("wait_all")) return;
-    if (has("bulk") || has("reduce")) lacking();
+    if (has("bulk") || has("reduce"))
+        lacking("bulk copies are Hopper's own; a kernel compiled for sm_80 uses cp.async, which runs here");
     if (has("mbarrier")) {
         if (!has("noinc")) return;  // what it announces it also does
         return barrier_object("arrive", nullptr, operand(0), constant(4, 1));
