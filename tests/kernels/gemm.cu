@@ -2,8 +2,8 @@
 #include <cuda_fp16.h>
 #define T 16
 
-template <typename Element, typename Sum>
-__device__ void multiply(const Element* a, const Element* b, Element* c, int m, int n, int k) {
+template <typename Element, typename Sum, typename Out = Element>
+__device__ void multiply(const Element* a, const Element* b, Out* c, int m, int n, int k) {
     __shared__ Element left[T][T], right[T][T];
     a += (long long)blockIdx.z * m * k, b += (long long)blockIdx.z * k * n, c += (long long)blockIdx.z * m * n;
     int row = blockIdx.y * T + threadIdx.y, column = blockIdx.x * T + threadIdx.x;
@@ -17,7 +17,7 @@ __device__ void multiply(const Element* a, const Element* b, Element* c, int m, 
         for (int i = 0; i < T; ++i) sum += Sum(left[threadIdx.y][i]) * Sum(right[i][threadIdx.x]);
         __syncthreads();
     }
-    if (row < m && column < n) c[row * n + column] = Element(sum);
+    if (row < m && column < n) c[row * n + column] = Out(sum);
 }
 
 #define GEMM(name, Element, Sum)                                                                                    \
@@ -27,6 +27,9 @@ __device__ void multiply(const Element* a, const Element* b, Element* c, int m, 
 GEMM(gemm_float, float, float)
 GEMM(gemm_double, double, double)
 GEMM(gemm_half, __half, float)
+extern "C" __global__ void gemm_half_to_float(const __half* a, const __half* b, float* c, int m, int n, int k) {
+    multiply<__half, float>(a, b, c, m, n, k);
+}
 
 // Two halves an instruction: c = alpha a + b, element by element.
 extern "C" __global__ void axpy_half2(const __half2* a, const __half2* b, __half2* c, float alpha, int pairs) {
