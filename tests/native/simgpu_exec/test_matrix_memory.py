@@ -282,6 +282,7 @@ FAULTS = {
     "a row outside": (SHARED, "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {out}, [%y0];", 32, r"Invalid __shared__ read of size 16 bytes .*by thread \(16,0,0\) in block \(0,0,0\): address 0x100 is out of bounds, the block has 256 bytes"),
     "a row stored outside": (SHARED, "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%y0], {0};", 32, r"Invalid __shared__ write of size 16 bytes"),
     "a row that is not shared": ("ld.param.u64 %y0, [p0];", "ldmatrix.sync.aligned.m8n8.x1.b16 %out0, [%y0];", 32, "Invalid __shared__ read of size 16 bytes"),
+    "a row at a null pointer": (f"{SHARED} mov.u64 %y0, 16;", "ldmatrix.sync.aligned.m8n8.x1.b16 %out0, [%y0];", 32, "Invalid __shared__ read of size 16 bytes"),
     "a matrix beyond the end": ("ld.param.u64 %y0, [p0]; mov.u32 %x0, 64;", LOAD, 32, "Invalid __global__ read of size 32 bytes"),
     "a misaligned matrix": ("ld.param.u64 %y0, [p0]; mov.u32 %x0, 17;", LOAD, 32, "Misaligned __global__ read of size 32 bytes"),
     "a matrix of one's own": (".local .align 16 .b8 own[512]; mov.u64 %y0, own; cvta.local.u64 %y0, %y0; mov.u32 %x0, 16;", LOAD.replace(".global", ""), 32, "Invalid __global__ read of size 32 bytes"),

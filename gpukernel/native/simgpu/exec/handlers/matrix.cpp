@@ -54,46 +54,41 @@ inline void halves(const char* from, f32* to) {  // eight
 #endif
 }
 
-// The rows of a block as numbers, row r at `to + r * step`.
-void expand(Element e, const char* block, f32* to, u32 step) {
+// The rows of a block as numbers, row r at `to + r * step`.  `E` stands for its kind, `e` is the type itself.
+template <Element E>
+inline void expand(Element e, const char* block, f32* to, u32 step) {
     for (u32 r = 0; r < 8; ++r, block += kRow, to += step) {
-        const u32* words = reinterpret_cast<const u32*>(block);
-        const u16* shorts = reinterpret_cast<const u16*>(block);
-        const u8* bytes = reinterpret_cast<const u8*>(block);
-        switch (e) {
-            case Element::f16:
-                halves(block, to);
-                break;
-            case Element::bf16:
-                for (int i = 0; i < 8; ++i) to[i] = Brain::get(shorts[i]);
-                break;
-            case Element::tf32:  // the lower bits of the mantissa are not looked at
-                for (int i = 0; i < 4; ++i) to[i] = std::bit_cast<f32>(words[i] & ~0x1fffu);
-                break;
-            default:
-                for (int i = 0; i < 16; ++i) to[i] = kEightBits.value[e == Element::e5m2][bytes[i]];
+        if constexpr (E == Element::f16) {
+            halves(block, to);
+        } else if constexpr (E == Element::bf16) {
+            for (int i = 0; i < 8; ++i) to[i] = Brain::get(reinterpret_cast<const u16*>(block)[i]);
+        } else if constexpr (E == Element::tf32) {  // the lower bits of the mantissa are not looked at
+            for (int i = 0; i < 4; ++i)
+                to[i] = std::bit_cast<f32>(reinterpret_cast<const u32*>(block)[i] & ~0x1fffu);
+        } else {
+            for (int i = 0; i < 16; ++i)
+                to[i] = kEightBits.value[e == Element::e5m2][static_cast<u8>(block[i])];
         }
     }
 }
-void expand(Element e, const char* block, s32* to, u32 step) {
+template <Element E>
+inline void expand(Element e, const char* block, s32* to, u32 step) {
     for (u32 r = 0; r < 8; ++r, block += kRow, to += step) {
         const u8* bytes = reinterpret_cast<const u8*>(block);
-        switch (e) {
-            case Element::s8:
+        if constexpr (E == Element::s8) {
+            if (e == Element::s8)
                 for (int i = 0; i < 16; ++i) to[i] = static_cast<s8>(bytes[i]);
-                break;
-            case Element::u8:
+            else
                 for (int i = 0; i < 16; ++i) to[i] = bytes[i];
-                break;
-            case Element::s4:
-                for (int i = 0; i < 32; ++i) to[i] = static_cast<s8>(bytes[i / 2] << (i & 1 ? 0 : 4)) >> 4;
-                break;
-            default:
-                for (int i = 0; i < 32; ++i) to[i] = bytes[i / 2] >> (i & 1 ? 4 : 0) & 15;
+        } else if (e == Element::s4) {
+            for (int i = 0; i < 32; ++i) to[i] = static_cast<s8>(bytes[i / 2] << (i & 1 ? 0 : 4)) >> 4;
+        } else {
+            for (int i = 0; i < 32; ++i) to[i] = bytes[i / 2] >> (i & 1 ? 4 : 0) & 15;
         }
     }
 }
-void expand(Element, const char* block, f64* to, u32 step) {
+template <Element E>
+inline void expand(Element, const char* block, f64* to, u32 step) {
     for (u32 r = 0; r < 8; ++r, block += 2 * kRow, to += step) memcpy(to, block, 2 * kRow);
 }
 
@@ -138,18 +133,18 @@ inline void transpose(const T* from, u32 step, T* to, u32 to_step) {
     }
 }
 
-template <class T>
+template <Element E, class T>
 void gather(Warp& w, const MatrixPlan& plan, Matrices<T>& m) {
     constexpr u32 step = Matrices<T>::kDepth, width = Matrices<T>::kWidth;
-    const u32 each = sizeof(T) == 8 ? 4 : 128 / bits_of(plan.a.element);  // the depth of a block
+    constexpr u32 each = sizeof(T) == 8 ? 4 : 128 / bits_of(E);  // the depth of a block
     for (u32 k = 0; k < plan.depth; ++k)
         for (u32 r = 0; r < plan.rows; ++r)
-            expand(plan.a.element, in<char>(w, plan.a.slot[k * plan.rows + r]), m.a + 8 * r * step + k * each,
-                   step);
+            expand<E>(plan.a.element, in<char>(w, plan.a.slot[k * plan.rows + r]),
+                      m.a + 8 * r * step + k * each, step);
     alignas(64) T rows[8 * Matrices<T>::kDepth];
     for (u32 n = 0; n < plan.columns; ++n) {
         for (u32 k = 0; k < plan.depth; ++k)
-            expand(plan.b.element, in<char>(w, plan.b.slot[n * plan.depth + k]), rows + k * each, step);
+            expand<E>(plan.b.element, in<char>(w, plan.b.slot[n * plan.depth + k]), rows + k * each, step);
         for (u32 k = 0; k < plan.depth * each; k += 4)
             for (u32 r = 0; r < 8; r += 4)
                 transpose(rows + r * step + k, step, m.b + k * width + 8 * n + r, width);
@@ -270,40 +265,40 @@ void multiply_block(const T* a, const T* b, T* d, u32 depth, bool exact) {
             Vector row;
             memcpy(&row, b + k * width + c, sizeof row);
 #pragma GCC unroll 8
-            for (u32 r = 0; r < 8; ++r) sum[r] = fuse(Vector{} + a[r * step + k], row, sum[r], exact);
+            for (u32 r = 0; r < 8; ++r) sum[r] = fuse(a[r * step + k] - Vector{}, row, sum[r], exact);
         }
 #pragma GCC unroll 8
         for (u32 r = 0; r < 8; ++r) memcpy(d + 8 * r + c, &sum[r], sizeof(Vector));
     }
 }
-template <class T>
+template <Element E, class T>
 void multiply_all(const MatrixPlan& plan, Matrices<T>& m) {
-    const u32 depth = plan.depth * (sizeof(T) == 8 ? 4 : 128 / bits_of(plan.a.element));
-    const Element e = plan.a.element;
-    const bool exact = e == Element::f16 || e == Element::e4m3 || e == Element::e5m2;
+    const u32 depth = plan.depth * (sizeof(T) == 8 ? 4 : 128 / bits_of(E));
+    constexpr bool exact = E == Element::f16 || E == Element::e4m3;
     for (u32 n = 0; n < plan.columns; ++n)
         for (u32 r = 0; r < plan.rows; ++r)
             multiply_block<T>(m.a + 8 * r * Matrices<T>::kDepth, m.b + 8 * n, m.d[n * plan.rows + r], depth,
                               exact);
 }
 
+template <Element E>
 void floats(Warp& w, const Op& op) {
     const MatrixPlan& plan = plan_of(w, op);
     Matrices<f32> m;
-    gather(w, plan, m);
+    gather<E>(w, plan, m);
     gather_accumulators(w, plan, m);
-    multiply_all(plan, m);
+    multiply_all<E>(plan, m);
     scatter(w, plan, m);
 }
 void doubles(Warp& w, const Op& op) {
     const MatrixPlan& plan = plan_of(w, op);
     Matrices<f64> m;
-    gather(w, plan, m);
+    gather<Element::f64>(w, plan, m);
     gather_accumulators(w, plan, m);
     // The scheduler may come to another warp behind this operation, so the mode is this operation's own.
     _mm_setcsr(0x1f80u | plan.mode);
     asm volatile("" ::: "memory");
-    multiply_all(plan, m);
+    multiply_all<Element::f64>(plan, m);
     asm volatile("" ::: "memory");
     _mm_setcsr(0x1f80u);
     scatter(w, plan, m);
@@ -322,12 +317,13 @@ void add_accumulators(Warp& w, const MatrixPlan& plan, Matrices<s32>& sums) {
                                                            : sum);
         }
 }
+template <Element E>
 void integers(Warp& w, const Op& op) {
     const MatrixPlan& plan = plan_of(w, op);
     Matrices<s32> m;
-    gather(w, plan, m);
+    gather<E>(w, plan, m);
     memset(m.d, 0, sizeof m.d);
-    multiply_all(plan, m);
+    multiply_all<E>(plan, m);
     add_accumulators(w, plan, m);
     scatter(w, plan, m);
 }
@@ -404,26 +400,17 @@ void quads(Warp& w, const Op& op) {
 
 // The first `count` lanes' generic addresses of `size` bytes become host pointers; 0 < count <= 32.
 void locate_rows(Warp& w, const Op& op, u64* ad, u32 count, u32 size, u32 align, bool shared_only) {
-    u64 low = ~u64(0), high = 0, bits = 0;
-    for (u32 i = 0; i < count; ++i) {
-        low = ad[i] < low ? ad[i] : low;
-        high = ad[i] > high ? ad[i] : high;
-        bits |= ad[i];
-    }
-    if (!(bits & (align - 1))) {
-        const u64 shared_end = kSharedWindow + w.shared_bytes;
-        if (low >= kSharedWindow && high < shared_end && size <= shared_end - high) {
-            for (u32 i = 0; i < count; ++i) ad[i] += reinterpret_cast<u64>(w.shared) - kSharedWindow;
-            return;
-        }
-        if (!shared_only)
-            for (const CachedRange& c : w.cache)
-                if (low >= c.lo && high < c.hi && size <= c.hi - high) return;
-    }
+    if (locate_shared_at_once(w, ad, count, size, align)) return;
+    if (!shared_only && locate_global_at_once(w, ad, count, size, align)) return;
+    u64 low = ad[0];
+    for (u32 i = 1; i < count; ++i) low = ad[i] < low ? ad[i] : low;
     const bool in_shared = low >> kWindowShift == kSharedWindow >> kWindowShift;
     // What is neither in shared nor in global memory is no address of either.
-    if (in_shared)
-        for (u32 i = 0; i < count; ++i) ad[i] -= kSharedWindow;
+    for (u32 i = 0; i < count; ++i)
+        if (in_shared)
+            ad[i] -= kSharedWindow;
+        else if (shared_only && ad[i] < w.shared_bytes)  // a generic address, not an offset
+            ad[i] |= u64(1) << 63;
     const u32 exec = w.exec;
     w.exec = count == kLanes ? kFull : (1u << count) - 1;
     resolve_slowly(w, op, ad, size, in_shared || shared_only ? Space::shared : Space::global, align);
@@ -574,11 +561,20 @@ void store_fragment(Warp& w, const Op& op) {
 }
 
 const HandlerEntry entries[] = {
-    {"mma.f32", floats},          {"mma.f64", doubles},
-    {"mma.s32", integers},        {"mma.bits", single_bits},
-    {"mma.quads", quads},         {"ldmatrix", load_rows},
-    {"stmatrix", store_rows},     {"movmatrix", move_transposed},
-    {"wmma.load", load_fragment}, {"wmma.store", store_fragment},
+    {"mma.f16", floats<Element::f16>},
+    {"mma.bf16", floats<Element::bf16>},
+    {"mma.tf32", floats<Element::tf32>},
+    {"mma.f8", floats<Element::e4m3>},
+    {"mma.f64", doubles},
+    {"mma.s8", integers<Element::s8>},
+    {"mma.s4", integers<Element::s4>},
+    {"mma.bits", single_bits},
+    {"mma.quads", quads},
+    {"ldmatrix", load_rows},
+    {"stmatrix", store_rows},
+    {"movmatrix", move_transposed},
+    {"wmma.load", load_fragment},
+    {"wmma.store", store_fragment},
 };
 
 }  // namespace

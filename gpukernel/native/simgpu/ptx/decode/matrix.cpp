@@ -187,12 +187,16 @@ void Decoder::multiply(const std::vector<Element>& elements, uint32_t m, uint32_
     fragment(operand(2), b, count_b, false, plan.b);
     fragment(operand(3), c, count_c, false, plan.c);
     fragment(operand(0), d, count_d, true, plan.d);
-    emit_matrix(quads               ? "mma.quads"
-                : a == Element::b1  ? "mma.bits"
-                : a == Element::f64 ? "mma.f64"
-                : is_integer(a)     ? "mma.s32"
-                                    : "mma.f32",
-                op, std::move(plan));
+    const char* key = quads                ? "mma.quads"
+                      : is_float8(a)       ? "mma.f8"
+                      : bits_of(a) == 8    ? "mma.s8"
+                      : bits_of(a) == 4    ? "mma.s4"
+                      : a == Element::b1   ? "mma.bits"
+                      : a == Element::f64  ? "mma.f64"
+                      : a == Element::f16  ? "mma.f16"
+                      : a == Element::bf16 ? "mma.bf16"
+                                           : "mma.tf32";
+    emit_matrix(key, op, std::move(plan));
 }
 
 // wmma.load and wmma.store: a fragment and the rows or columns of a matrix in memory.
