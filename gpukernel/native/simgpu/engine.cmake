@@ -19,7 +19,7 @@ foreach(level ${SIMGPU_LEVELS})
   # No contraction: mul then add stays two roundings.  Signed overflow wraps, lanes alias by type.
   target_compile_options(simgpu_handlers_v${level} PRIVATE
     -O3 -march=x86-64-v${level} $<$<EQUAL:${level},4>:-mprefer-vector-width=512> -ffp-contract=off -fno-math-errno
-    -fno-trapping-math -fwrapv -fno-strict-aliasing -fvisibility=hidden -w)
+    -fno-trapping-math -fwrapv -fno-strict-aliasing -fvisibility=hidden -w -Wno-psabi)
   set_target_properties(simgpu_handlers_v${level} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   list(APPEND SIMGPU_LEVEL_OBJECTS $<TARGET_OBJECTS:simgpu_handlers_v${level}>)
 endforeach()

@@ -417,7 +417,7 @@ void locate_rows(Warp& w, const Op& op, u64* ad, u32 count, u32 size, u32 align,
     w.exec = exec;
 }
 
-void eight_by_eight(const u16* const* rows, u16* to) {  // transposed
+void eight_by_eight(const char* const* rows, char* to) {  // of 16 bits, transposed
     __m128i r[8], s[8];
     for (int i = 0; i < 8; ++i) r[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i]));
     for (int i = 0; i < 4; ++i) {
@@ -433,9 +433,9 @@ void eight_by_eight(const u16* const* rows, u16* to) {  // transposed
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + 2 * i + 1, _mm_unpackhi_epi16(r[i], r[i + 4]));
     }
 }
-void transpose_block(const char* block, u16* to) {
-    const u16* rows[8];
-    for (int r = 0; r < 8; ++r) rows[r] = reinterpret_cast<const u16*>(block + kRow * r);
+void transpose_block(const char* block, char* to) {
+    const char* rows[8];
+    for (u32 r = 0; r < 8; ++r) rows[r] = block + kRow * r;
     eight_by_eight(rows, to);
 }
 
@@ -446,12 +446,12 @@ void load_rows(Warp& w, const Op& op) {
     locate_rows(w, op, ad, 8 * plan.d.count, kRow, kRow, true);
     for (u32 n = 0; n < plan.d.count; ++n) {
         char* to = out<char>(w, plan.d.slot[n]);
-        const u16* rows[8];
-        for (int r = 0; r < 8; ++r) rows[r] = reinterpret_cast<const u16*>(ad[8 * n + r]);
+        const char* rows[8];
+        for (u32 r = 0; r < 8; ++r) rows[r] = reinterpret_cast<const char*>(ad[8 * n + r]);
         if (plan.transposed)
-            eight_by_eight(rows, reinterpret_cast<u16*>(to));
+            eight_by_eight(rows, to);
         else
-            for (int r = 0; r < 8; ++r) memcpy(to + kRow * r, rows[r], kRow);
+            for (u32 r = 0; r < 8; ++r) memcpy(to + kRow * r, rows[r], kRow);
     }
 }
 void store_rows(Warp& w, const Op& op) {
@@ -461,14 +461,14 @@ void store_rows(Warp& w, const Op& op) {
     locate_rows(w, op, ad, 8 * plan.d.count, kRow, kRow, true);
     for (u32 n = 0; n < plan.d.count; ++n) {
         const char* from = in<char>(w, plan.d.slot[n]);
-        alignas(64) u16 turned[64];
-        if (plan.transposed) transpose_block(from, turned), from = reinterpret_cast<const char*>(turned);
-        for (int r = 0; r < 8; ++r) memcpy(reinterpret_cast<char*>(ad[8 * n + r]), from + kRow * r, kRow);
+        alignas(64) char turned[kBlock];
+        if (plan.transposed) transpose_block(from, turned), from = turned;
+        for (u32 r = 0; r < 8; ++r) memcpy(reinterpret_cast<char*>(ad[8 * n + r]), from + kRow * r, kRow);
     }
 }
 void move_transposed(Warp& w, const Op& op) {
     const MatrixPlan& plan = plan_of(w, op);
-    alignas(64) u16 turned[64];
+    alignas(64) char turned[kBlock];
     transpose_block(in<char>(w, plan.a.slot[0]), turned);
     memcpy(out<char>(w, plan.d.slot[0]), turned, kBlock);
 }
@@ -525,13 +525,19 @@ void load_fragment(Warp& w, const Op& op) {
     alignas(64) u64 ad[kLanes];
     locate_vectors(w, op, plan, ad);
     const u32 bits = bits_of(plan.d.element);
-    if (plan.use != MatrixUse::c && !plan.transposed && bits <= 32) {  // whole rows of blocks
+    if (plan.use != MatrixUse::c && bits <= 32 && (!plan.transposed || bits == 16)) {  // whole blocks
         for (u32 m = 0; m < plan.rows; ++m)
             for (u32 k = 0; k < plan.depth; ++k) {
-                char* to = out<char>(
-                    w, plan.d.slot[plan.use == MatrixUse::a ? k * plan.rows + m : m * plan.depth + k]);
+                const u32 slot = plan.use == MatrixUse::a ? k * plan.rows + m : m * plan.depth + k;
+                char* to = out<char>(w, plan.d.slot[slot]);
+                const char* rows[8];
                 for (u32 r = 0; r < 8; ++r)
-                    memcpy(to + kRow * r, reinterpret_cast<const char*>(ad[8 * m + r]) + kRow * k, kRow);
+                    rows[r] = reinterpret_cast<const char*>(plan.transposed ? ad[8 * k + r] + kRow * m
+                                                                            : ad[8 * m + r] + kRow * k);
+                if (plan.transposed)
+                    eight_by_eight(rows, to);
+                else
+                    for (u32 r = 0; r < 8; ++r) memcpy(to + kRow * r, rows[r], kRow);
             }
     } else if (bits == 8) {
         load_elements<u8>(w, plan, ad);
