@@ -337,8 +337,8 @@ def wmma_of_other_types(gpu: Gpu, random: np.random.Generator) -> Pairs:
     yield from products(gpu, random, "double_columns", np.float64, np.float64, True, 64)
 
 
-# Half-precision products are exact in single precision; sums of 160 of them in another order differ by a few roundings.
-@case(rtol=1e-5, atol=2e-5, architecture="compute_80")
+# Half-precision products are exact in single precision; sums of 160 of them in another order, or cut off as a GPU's, differ a little.
+@case(rtol=1e-5, atol=2e-4, architecture="compute_80")
 def mma_with_asynchronous_copies(gpu: Gpu, random: np.random.Generator) -> Pairs:
     for m, n, k in ((64, 64, 160), (50, 72, 32)):
         a, b = (

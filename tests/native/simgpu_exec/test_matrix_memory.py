@@ -227,6 +227,47 @@ def test_wmma_reads_and_writes_shared_memory(device: Any) -> None:
     np.testing.assert_array_equal(out[:, :16], a @ a.T + 1)
 
 
+@pytest.mark.parametrize("kind", ["s4", "u4", "and", "xor"])
+def test_wmma_of_parts_of_bytes(device: Any, kind: str) -> None:
+    """A by rows, B by columns, the strides in elements and longer than the rows."""
+    random = np.random.default_rng(3)
+    bits, depth = (4, 32) if kind in ("s4", "u4") else (1, 128)
+    low, high = {"s4": (-8, 8), "u4": (0, 16)}.get(kind, (0, 2))
+    x, y, z = (
+        random.integers(low, high, (8, depth)),
+        random.integers(low, high, (depth, 8)),
+        random.integers(-9, 9, (8, 8)),
+    )
+    name, operation = (kind, "") if bits == 4 else ("b1", f".{kind}.popc")
+
+    def lines(values: Any) -> Any:
+        codes = (values & (1 << bits) - 1).reshape(8, -1, 8 // bits)
+        packed = (codes << bits * np.arange(8 // bits)).sum(2).astype(np.uint8)
+        return np.ascontiguousarray(np.concatenate([packed, np.full_like(packed, 0x5A)], axis=1))
+
+    shape = f"m8n8k{depth}"
+    text = f"""
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc) {{
+    .reg .b64 %p; .reg .b32 %a, %b, %c<2>;
+    ld.param.u64 %p, [pa]; wmma.load.a.sync.aligned.row.{shape}.global.{name} {{%a}}, [%p], {2 * depth};
+    ld.param.u64 %p, [pb]; wmma.load.b.sync.aligned.col.{shape}.{name} %b, [%p], {2 * depth};
+    ld.param.u64 %p, [pc]; wmma.load.c.sync.aligned.row.{shape}.s32 {{%c0, %c1}}, [%p], 8;
+    wmma.mma{operation}.sync.aligned.row.col.{shape}.s32.{name}.{name}.s32 {{%c0, %c1}}, {{%a}}, {{%b}}, {{%c0, %c1}};
+    wmma.store.d.sync.aligned.row.{shape}.s32 [%p], {{%c0, %c1}}, 8;
+    ret;
+}}
+"""
+    c = z.astype(np.int32)
+    device.run(text, "k", 1, 32, lines(x), lines(y.T), c)
+    pairs = {"and": x[:, :, None] & y[None], "xor": x[:, :, None] ^ y[None]}.get(
+        kind, x[:, :, None] * y[None]
+    )
+    np.testing.assert_array_equal(c, pairs.sum(1) + z)
+
+
 def test_a_fragment_is_worked_on_element_by_element(device: Any) -> None:
     """Every register of A times two is A times two, however many registers hold one element."""
     for shape, kind in (((16, 16, 16), "f16"), ((8, 32, 16), "f16"), ((32, 8, 16), "bf16")):
@@ -291,6 +332,7 @@ FAULTS = {
     "bulk copies": ("", "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%y0], [%y1], 16, [%y2];", 32, "bulk copies are Hopper's own; a kernel compiled for sm_80 uses cp.async, which runs here"),
     "sparse operands": ("", "mma.sp.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32 {out}, {0}, {0}, {0}, %x0, 0;", 32, "'mma.sp.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32' is not supported"),
     "an unknown shape": ("", MMA.replace("m16n8k8", "m16n8k32"), 32, "is not supported by the simulated GPU"),
+    "a copy of odd size": (SHARED, "cp.async.ca.shared.global [%y0], [%y1], 12;", 32, "a copy has 16 bytes, or with .ca 4 or 8"),
     "too few registers": ("", MMA.replace("{out}", "{{%out0, %out1}}"), 32, "a fragment of 4 registers is needed, not of 2"),
     "layouts that there are not": ("", MMA.replace("row.col", "row.row"), 32, "the layouts are .row.col"),
 }  # fmt: skip

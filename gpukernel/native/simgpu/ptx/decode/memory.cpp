@@ -171,7 +171,10 @@ void Decoder::copy_async() {
         return barrier_object("arrive", nullptr, operand(0), constant(4, 1));
     }
     Op op = fresh();
-    const uint32_t size = static_cast<uint32_t>(operand(2).value);
+    const int64_t bytes = operand(2).kind == Operand::integer ? operand(2).value : 0;
+    if (bytes != 16 && (has("cg") || (bytes != 4 && bytes != 8)))
+        wrong("a copy has 16 bytes, or with .ca 4 or 8");
+    const uint32_t size = static_cast<uint32_t>(bytes);
     op.b = generic_address(operand(1));
     op.a = temp(8);
     prepare("cvta.shared", op.a, [&] {
