@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-ALL = ("kernels", "data_path", "direct", "simulated_gpu", "fma", "pool", "hub")
+ALL = ("kernels", "data_path", "direct", "simulated_gpu", "fma", "tensor_cores", "pool", "hub")
 
 
 def _processor() -> str:

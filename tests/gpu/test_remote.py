@@ -62,6 +62,14 @@ def test_what_triton_compiles(gpu_pool: Pool, needs: Callable[[str], None]) -> N
     assert json.loads(done.stdout)["rows"]
 
 
+@pytest.mark.parametrize("kind", ["fp16", "fp16 sums", "bf16", "tf32", "int8", "fp64"])
+def test_dots_that_triton_compiles(gpu_pool: Pool, needs: Callable[[str], None], kind: str) -> None:
+    needs("triton")
+    done = run(gpu_pool, "-m", "tests.gpu.programs.triton_matmul", kind)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kind"] == kind
+
+
 def test_a_fault_is_told_and_the_next_program_has_a_fresh_context(gpu_pool: Pool) -> None:
     code = """
 import numpy as np

@@ -289,6 +289,70 @@ def block_algorithms(gpu: Gpu, random: np.random.Generator) -> Pairs:
     yield prefix.get().reshape(4, 128), np.cumsum(rows, 1) - rows
 
 
+def products(
+    gpu: Gpu, random: np.random.Generator, name: str, given: Any, wanted: Any, columns: bool, tile: int
+) -> Pairs:
+    """A kernel of ``wmma.cu`` on whole numbers, whose sums every type holds exactly."""
+    m, n, k = 64, 96, 48
+    low, high = (0, 256) if given == np.uint8 else (-8, 9)
+    a, b = random.integers(low, high, (m, k)), random.integers(low, high, (k, n))
+    order = "F" if columns else "C"
+    there = [gpu.array(coded(np.asarray(v.ravel(order)), given)) for v in (a, b)]
+    out = gpu.zeros((m, n), wanted)
+    gpu.launch("wmma.cu", name, ceil_div(m * n // tile, 2), 64, *there, out, I4(m), I4(n), I4(k))
+    yield out.get().astype(np.float64), (a @ b).astype(np.float64)
+
+
+def coded(values: Any, dtype: Any) -> Any:
+    """Numbers as the kernel's type; "bf16" is the upper half of a float."""
+    if dtype == "bf16":
+        return (values.astype(F4).view(U4) >> 16).astype(np.uint16)
+    return values.astype(dtype)
+
+
+@case()
+def wmma(gpu: Gpu, random: np.random.Generator) -> Pairs:
+    for name in ("half_rows", "half_columns", "half_high", "half_wide"):
+        yield from products(gpu, random, name, np.float16, F4, "columns" in name or name == "half_high", 256)
+    yield from products(gpu, random, "half_sums", np.float16, np.float16, False, 256)
+    m, n, k = 128, 64, 96
+    a, b = random.integers(-8, 9, (m, k)), random.integers(-8, 9, (k, n))
+    out = gpu.zeros((m, n), F4)
+    there = [gpu.array(v.astype(np.float16)) for v in (a, b)]
+    gpu.launch("wmma.cu", "half_staged", (n // 64, m // 64), 128, *there, out, I4(m), I4(n), I4(k), F4(0.5))
+    yield out.get(), np.maximum(a @ b / 2, 0)
+
+
+@case(architecture="compute_80")
+def wmma_of_other_types(gpu: Gpu, random: np.random.Generator) -> Pairs:
+    yield from products(gpu, random, "brain_rows", "bf16", F4, False, 256)
+    yield from products(gpu, random, "brain_high", "bf16", F4, False, 256)
+    yield from products(gpu, random, "brain_wide", "bf16", F4, True, 256)
+    yield from products(gpu, random, "signed_bytes", np.int8, I4, False, 256)
+    yield from products(gpu, random, "signed_columns", np.int8, I4, True, 256)
+    yield from products(gpu, random, "unsigned_bytes", np.uint8, I4, False, 256)
+    yield from products(gpu, random, "tf32_rows", F4, F4, False, 256)
+    yield from products(gpu, random, "tf32_columns", F4, F4, True, 256)
+    yield from products(gpu, random, "double_rows", np.float64, np.float64, False, 64)
+    yield from products(gpu, random, "double_columns", np.float64, np.float64, True, 64)
+
+
+# Half-precision products are exact in single precision; sums of 160 of them in another order, or cut off as a GPU's, differ a little.
+@case(rtol=1e-5, atol=2e-4, architecture="compute_80")
+def mma_with_asynchronous_copies(gpu: Gpu, random: np.random.Generator) -> Pairs:
+    for m, n, k in ((64, 64, 160), (50, 72, 32)):
+        a, b = (
+            random.standard_normal((m, k)).astype(np.float16),
+            random.standard_normal((k, n)).astype(np.float16),
+        )
+        out = gpu.zeros((m, n), F4)
+        grid = (ceil_div(n, 32), ceil_div(m, 32))
+        gpu.launch(
+            "wmma.cu", "half_pipelined", grid, 128, gpu.array(a), gpu.array(b), out, I4(m), I4(n), I4(k)
+        )
+        yield out.get(), a.astype(np.float64) @ b.astype(np.float64)
+
+
 def pipeline(gpu: Gpu, random: np.random.Generator) -> Pairs:
     rows, quads = 5, 150
     values = random.random((rows, 4 * quads), dtype=F4)

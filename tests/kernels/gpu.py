@@ -23,7 +23,7 @@ def ok(result: Any) -> Any:
 def include_folders() -> list[str]:
     """Where NVIDIA's wheels keep the headers that kernels may include."""
     found = []
-    for package in ("nvidia.cuda_runtime", "nvidia.cuda_cccl"):
+    for package in ("nvidia.cuda_runtime", "nvidia.cuda_cccl", "nvidia.cuda_nvcc"):
         spec = find_spec(package)
         assert spec is not None
         assert spec.submodule_search_locations

@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -96,7 +97,8 @@ std::string place(const Warp& warp, int lane, uint32_t ptx_line) {
     return text + thread;
 }
 
-void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space) {
+void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space, uint32_t align) {
+    if (!align) align = size <= 16 ? size : 1;
     for (int lane = 0; lane < kLanes; ++lane) {
         if (!(warp.exec >> lane & 1)) continue;
         uint64_t at = address[lane], offset = at;
@@ -120,8 +122,7 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
                     fault(warp, op, lane, Status::illegal_address, Space::global, at, size);
             }
         }
-        if (offset & (size - 1) && size <= 16)
-            fault(warp, op, lane, Status::misaligned_address, here, at, size);
+        if (offset & (align - 1)) fault(warp, op, lane, Status::misaligned_address, here, at, size);
         char* base = nullptr;
         uint64_t bytes = 0;
         switch (here) {
@@ -154,6 +155,18 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
             fault(warp, op, lane, Status::illegal_address, here, offset, size);
         address[lane] = reinterpret_cast<uint64_t>(base) + offset;
     }
+}
+
+void not_a_whole_warp(const Warp& warp, const Op& op, const MatrixPlan& plan) {
+    throw Fault{Status::illegal_barrier, "Only " + std::to_string(std::popcount(warp.exec)) +
+                                             " of the 32 threads of a warp execute " + plan.text + " " +
+                                             place(warp, std::countr_zero(warp.exec), op.line)};
+}
+
+void not_the_same_matrix(const Warp& warp, const Op& op, int lane, const MatrixPlan& plan) {
+    throw Fault{Status::illegal_address,
+                "Another address or stride than the first thread of the warp has, in " + plan.text + " " +
+                    place(warp, lane, op.line)};
 }
 
 void stack_overflow(const Warp& warp, int lane) {

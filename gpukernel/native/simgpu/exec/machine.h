@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../engine.h"
+#include "matrix.h"
 #include "texture.h"
 
 namespace gpukernel::simgpu {
@@ -113,6 +114,7 @@ struct Function {
     std::vector<char> constants;        // broadcast immediates
     std::vector<uint32_t> lists;        // vector operands
     std::vector<TexturePlan> textures;  // texture and surface instructions
+    std::vector<MatrixPlan> matrices;   // matrix instructions
     std::vector<CallSite> calls;
     std::vector<std::vector<uint32_t>> tables;  // brx.idx
     std::vector<Slot> params, rets;             // in the local frame
@@ -195,7 +197,12 @@ struct alignas(64) Warp {
 };
 
 // Turns every active lane's address into a host pointer, or throws the fault.
-void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space);
+// `align`: what each must be a multiple of; 0: its size, up to 16.
+void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space,
+                    uint32_t align = 0);
+// Matrix instructions that not all lanes execute, or for which `lane` names another place than the first.
+[[noreturn]] void not_a_whole_warp(const Warp& warp, const Op& op, const MatrixPlan& plan);
+[[noreturn]] void not_the_same_matrix(const Warp& warp, const Op& op, int lane, const MatrixPlan& plan);
 [[noreturn]] void stack_overflow(const Warp& warp, int lane);
 uint64_t special_register(Warp& warp, int lane, int which);
 

@@ -81,9 +81,40 @@ inline Shape locate(Warp& w, const Op& op, u64* ad) {
     return Shape::scattered;
 }
 
-// The same for shared memory, whose offsets fit 32 bits, which is where tiled kernels spend their time: eight
-// lanes a vector, and the patterns of blocks that are 8 or 16 threads wide told apart.  Only where all lanes
-// run.
+// Generic addresses that lie together in shared memory, or in one allocation that an access has found before:
+// `ad` becomes host pointers.  false: they must be looked at one by one; `ad` is as it was.
+inline bool in_one_range(u64* ad, u32 count, u64 base, u64 bytes, u32 size) {
+    if (bytes < size) return false;
+    const u64 limit = bytes - size;
+    u64 outside = 0;
+    for (u32 i = 0; i < count; ++i) {
+        const u64 o = ad[i] - base;
+        outside |= o | (limit - o);
+    }
+    return !(outside >> 63);
+}
+inline bool all_aligned(const u64* ad, u32 count, u32 align) {
+    u64 low = 0;
+    for (u32 i = 0; i < count; ++i) low |= ad[i];
+    return !(low & (align - 1));
+}
+inline bool locate_shared_at_once(Warp& w, u64* ad, u32 count, u32 size, u32 align) {
+    if (!all_aligned(ad, count, align) || !in_one_range(ad, count, kSharedWindow, w.shared_bytes, size))
+        return false;
+    const u64 delta = reinterpret_cast<u64>(w.shared) - kSharedWindow;
+    for (u32 i = 0; i < count; ++i) ad[i] += delta;
+    return true;
+}
+inline bool locate_global_at_once(Warp& w, u64* ad, u32 count, u32 size, u32 align) {
+    if (!all_aligned(ad, count, align)) return false;
+    for (const CachedRange& c : w.cache)
+        if (in_one_range(ad, count, c.lo, c.hi - c.lo, size)) return true;
+    return false;
+}
+
+// One address register for shared memory, whose offsets fit 32 bits, which is where tiled kernels spend their
+// time: eight lanes a vector, and the patterns of blocks that are 8 or 16 threads wide told apart.  Only
+// where all lanes run.
 template <u32 Size>
 inline bool locate_shared(Warp& w, const Op& op, u64* ad, Shape& shape) {
     using Eight = u32 __attribute__((vector_size(32)));

@@ -21,6 +21,18 @@ void copy(Warp& w, const Op& op) {
     const u32 size = static_cast<u32>(op.imm);
     const u32* limit = in<u32>(w, op.c);
     alignas(64) u64 from[kLanes], to[kLanes];
+    if (w.exec == kFull && size == 16) {  // what pipelines of tiles are made of
+        memcpy(to, in<u64>(w, op.a), sizeof to);
+        memcpy(from, in<u64>(w, op.b), sizeof from);
+        u32 least = limit[0];
+        for (int i = 1; i < kLanes; ++i) least = limit[i] < least ? limit[i] : least;
+        if (least >= size && locate_shared_at_once(w, to, kLanes, size, size) &&
+            locate_global_at_once(w, from, kLanes, size, size)) {
+            for (int i = 0; i < kLanes; ++i)
+                memcpy(reinterpret_cast<char*>(to[i]), reinterpret_cast<const char*>(from[i]), 16);
+            return;
+        }
+    }
     pointers(w, op, op.a, w.exec, size, to, Access::write);
     u32 whole = 0;
     for (u32 m = w.exec; m; m &= m - 1)

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../../exec/matrix.h"
 #include "../decode.h"
 
 namespace gpukernel::simgpu::ptx {
@@ -112,6 +113,12 @@ class Decoder {
     uint32_t texture_place(const Operand& address, TexturePlan& plan, Type coordinate);
     std::vector<uint32_t> gradient(const Operand& o, size_t n);
     void emit_texture(const std::string& key, Op op, const TexturePlan& plan);
+    void matrix();
+    void multiply(const std::vector<Element>& elements, uint32_t m, uint32_t n, uint32_t k);
+    void matrix_memory(bool load, Element element, uint32_t m, uint32_t n, uint32_t k);
+    void matrix_rows(bool load);
+    void fragment(const Operand& o, Element element, uint32_t count, bool destinations, Fragment& to);
+    void emit_matrix(const std::string& key, Op op, MatrixPlan plan);
     void address_conversion();
     void control(const std::string& base);
     void barrier();

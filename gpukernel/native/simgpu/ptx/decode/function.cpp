@@ -125,6 +125,10 @@ void Decoder::instruction(const Instruction& in) {
     if (base == "mov") return move();
     if (base == "cvta" || base == "isspacep") return address_conversion();
     if (base == "membar" || base == "fence") return emit("touch", fresh(false));
+    if (base == "mma" || base == "wmma" || base == "ldmatrix" || base == "stmatrix" || base == "movmatrix")
+        return matrix();
+    if (base == "wgmma")
+        lacking("warpgroups are Hopper's own; a kernel compiled for sm_80 uses mma.sync, which runs here");
     if (base == "cp") return copy_async();
     if (base == "mbarrier") return mbarrier();
     if (base == "mapa" || base == "getctarank") return address_conversion();

@@ -164,13 +164,17 @@ void Decoder::address_conversion() {
 // Copies that CUDA may finish later are finished at once; waiting for them is nothing (9.7.9.25).
 void Decoder::copy_async() {
     if (has("commit_group") || has("wait_group") || has("wait_all")) return;
-    if (has("bulk") || has("reduce")) lacking();
+    if (has("bulk") || has("reduce"))
+        lacking("bulk copies are Hopper's own; a kernel compiled for sm_80 uses cp.async, which runs here");
     if (has("mbarrier")) {
         if (!has("noinc")) return;  // what it announces it also does
         return barrier_object("arrive", nullptr, operand(0), constant(4, 1));
     }
     Op op = fresh();
-    const uint32_t size = static_cast<uint32_t>(operand(2).value);
+    const int64_t bytes = operand(2).kind == Operand::integer ? operand(2).value : 0;
+    if (bytes != 16 && (has("cg") || (bytes != 4 && bytes != 8)))
+        wrong("a copy has 16 bytes, or with .ca 4 or 8");
+    const uint32_t size = static_cast<uint32_t>(bytes);
     op.b = generic_address(operand(1));
     op.a = temp(8);
     prepare("cvta.shared", op.a, [&] {

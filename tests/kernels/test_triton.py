@@ -1,0 +1,50 @@
+"""What Triton makes of `tl.dot` for an A100, through shim and worker on a simulated one, against NumPy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed: pip install triton")
+
+from tests.remoting.conftest import worker
+
+#  what Triton is asked for, and the instruction that it takes for it on compute capability 8.0
+KINDS = {
+    "fp16": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+    "fp16 sums": "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16",
+    "bf16": "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+    "tf32": "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+    "int8": "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32",
+    "fp64": "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64",
+}
+
+
+async def run(kind: str) -> subprocess.CompletedProcess[str]:
+    async with worker(memory_mib=256) as one:
+        return await one.run_module("tests.gpu.programs.triton_matmul", kind)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dot_of_triton_agrees_with_numpy(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", "a100")
+    done = asyncio.run(run(kind))
+    assert done.returncode == 0, done.stderr
+    assert KINDS[kind] in json.loads(done.stdout)["instructions"]
+
+
+def test_what_only_hopper_has_is_told_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", "h100")
+    done = asyncio.run(run("fp16"))
+    assert done.returncode != 0
+    assert "CUDA_ERROR_NOT_SUPPORTED" in done.stderr
+    assert "compiled for sm_80 uses" in done.stdout + done.stderr
