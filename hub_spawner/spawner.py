@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from jupyterhub.spawner import Spawner
@@ -78,12 +79,12 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         """The name of this server in the pool, unique for its person."""
         return server_name(self.hub_name, self.name)
 
-    async def _client(self) -> HubClient:
+    async def _pool_client(self) -> HubClient:
         return await hub_client(self.pool, self.pool_token_file)
 
     async def _cards(self) -> list[Card]:
         """The person's courses; the pool hears first in which groups they are."""
-        client = await self._client()
+        client = await self._pool_client()
         person = self.user.name
         await client.set_groups(person, [group.name for group in self.user.groups])
         return await cards_of(client.on_behalf_of(person), person, self.environments)
@@ -139,7 +140,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             chosen, card = choose(cards, self._asked(), without_course=self._may_go_without())
             self._apply_choice(chosen, card)
             if chosen.course:
-                client = await self._client()
+                client = await self._pool_client()
                 self._credentials = await client.open_connection(
                     self.user.name, self.gpu_server, chosen.course
                 )
@@ -243,7 +244,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         """What cannot be said to the pool now is found by the console's look at what runs, and by the leases' time to live."""
         self._credentials = Connection("")
         try:
-            client = await self._client()
+            client = await self._pool_client()
             await client.close_server(self.user.name, self.gpu_server, reason)
             self._open = False
         except PoolError as error:
@@ -262,8 +263,26 @@ def refused(status: int, reason: str, sentence: str) -> Exception:
     return made
 
 
+READY = {
+    ("batchspawner", "SlurmSpawner"): "hub_spawner.spawners.batch",
+    ("dockerspawner", "DockerSpawner"): "hub_spawner.spawners.docker",
+    ("kubespawner", "KubeSpawner"): "hub_spawner.spawners.kube",
+    ("jupyterhub", "SimpleLocalProcessSpawner"): "hub_spawner.spawners.local",
+    ("jupyterhub", "LocalProcessSpawner"): "hub_spawner.spawners.local",
+    ("systemdspawner", "SystemdSpawner"): "hub_spawner.spawners.systemd",
+}
+"""Where the class of a spawner that needs more than the mixin is, by its package and name; imported only with it."""
+
+
 def with_gpus(spawner: type[Spawner]) -> type[GPUSpawnerMixin]:
-    """A class that adds the mixin to any spawner class."""
+    """A class that adds the mixin to any spawner class; to those that have one of their own here, and what is made of them, that one."""
     if issubclass(spawner, GPUSpawnerMixin):
         return spawner
+    for base in spawner.__mro__:
+        module = READY.get((base.__module__.partition(".")[0], base.__name__))
+        if module is not None:
+            ready: type[GPUSpawnerMixin] = getattr(import_module(module), f"GPU{base.__name__}")
+            if spawner is base:
+                return ready
+            return type(f"GPU{spawner.__name__}", (ready, spawner), {"__doc__": spawner.__doc__})
     return type(f"GPU{spawner.__name__}", (GPUSpawnerMixin, spawner), {"__doc__": spawner.__doc__})

@@ -13,6 +13,7 @@ from pathlib import Path
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.worker_log import WorkerLog
 from gpukernel.logs import fields
+from gpukernel.pool.address import door_of
 from gpukernel.remoting.worker import (
     WorkerGone,
     WorkerHandle,
@@ -38,7 +39,8 @@ class Workers:
     state
         ``workers`` below it holds one directory for each worker, ``LEASE-INDEX``, where the part before the last dash
         is the lease; ``turns`` holds one file for each device, by which its workers take turns; ``images``
-        the module images that programs sent, so that none is sent twice.
+        the module images that programs sent, so that none is sent twice.  ``door`` holds a second name for the socket of each worker
+        that programs connect to: what a container may be given.
     tcp_host
         Address at which workers listen on TCP too; empty for unix sockets only.
     watchdog_seconds
@@ -70,6 +72,8 @@ class Workers:
         self._tasks: set[asyncio.Task[None]] = set()
         # An order to stop waits for an unfinished start: a worker reported dead must never appear afterwards.
         self._orders: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._door = door_of(state)
+        self._door.mkdir(parents=True, mode=0o711, exist_ok=True)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._directory.chmod(0o711)
         self.turns.mkdir(mode=0o700, exist_ok=True)
@@ -81,7 +85,25 @@ class Workers:
 
     def endpoints(self) -> dict[Key, tuple[str, ...]]:
         """The living workers and where they listen."""
-        return {key: handle.endpoints for key, handle in self._handles.items()}
+        return {key: self._reached(key, handle) for key, handle in self._handles.items()}
+
+    def _second_name(self, key: Key) -> Path:
+        return self._door / f"{key[0]}-{key[1]}.sock"
+
+    def _reached(self, key: Key, handle: WorkerHandle) -> tuple[str, ...]:
+        """The worker's endpoints, with the second name of its socket behind the first."""
+        found: list[str] = []
+        for endpoint in handle.endpoints:
+            found.append(endpoint)
+            if endpoint.startswith("unix:") and self._second_name(key).exists():
+                found.append(f"unix:{self._second_name(key)}")
+        return tuple(found)
+
+    def _name_again(self, key: Key, handle: WorkerHandle) -> None:
+        for endpoint in handle.endpoints:
+            if endpoint.startswith("unix:"):
+                with contextlib.suppress(OSError):  # it is there already, or containers do without
+                    self._second_name(key).hardlink_to(endpoint.removeprefix("unix:"))
 
     async def adopt(self) -> None:
         """Find the workers that an earlier agent left; clear away what is left of dead ones."""
@@ -90,6 +112,7 @@ class Workers:
             handle = await adopt_worker(path) if index.isdigit() else None
             if handle is None:
                 shutil.rmtree(path, ignore_errors=True)
+                (self._door / f"{path.name}.sock").unlink(missing_ok=True)
                 continue
             key = (lease_id, int(index))
             log.info("worker adopted", extra=self._about(key))
@@ -133,10 +156,11 @@ class Workers:
             shutil.rmtree(directory, ignore_errors=True)
             raise WorkerStartFailed(str(error)) from None
         self._keep(key, handle)
-        return handle.endpoints
+        return self._reached(key, handle)
 
     def _keep(self, key: Key, handle: WorkerHandle) -> None:
         self._handles[key] = handle
+        self._name_again(key, handle)
         self._logs[key] = WorkerLog(handle.directory)
         task = asyncio.create_task(self._watch(key, handle))
         self._tasks.add(task)
@@ -148,6 +172,7 @@ class Workers:
         del self._handles[key], self._logs[key]
         self._orders.pop(key, None)
         shutil.rmtree(handle.directory, ignore_errors=True)
+        self._second_name(key).unlink(missing_ok=True)
         self._ended(key, self._reasons.pop(key, "its worker ended unexpectedly"))
 
     def _log_what_it_says(self, key: Key, *, last: bool = False) -> None:

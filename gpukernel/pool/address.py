@@ -14,6 +14,7 @@ __all__ = [
     "MADE_BY",
     "ON_BEHALF",
     "TEACHES",
+    "door_of",
     "is_network_address",
     "resolve_address",
     "resolve_state",
@@ -64,6 +65,14 @@ def short_directory(state: Path) -> Path:
 def socket_path(state: Path) -> Path:
     """The pool's unix socket of a state directory."""
     return short_directory(state) / "pool.sock"
+
+
+def door_of(directory: Path) -> Path:
+    """The folder beside the pool's socket, and beside workers, that containers may be given: sockets and nothing else.
+
+    The pool's socket there knows nobody's account: in a container everybody may be root, or another number than they are outside.
+    """
+    return directory / "door"
 
 
 def is_network_address(text: str) -> bool:

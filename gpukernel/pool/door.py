@@ -16,7 +16,7 @@ import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gpukernel.pool.identity import Identity
+from gpukernel.pool.identity import NOBODY, Identity
 
 __all__ = ["open_door"]
 
@@ -25,13 +25,17 @@ _CHUNK = 2**16
 
 
 @contextlib.asynccontextmanager
-async def open_door(path: Path, behind: Path, identity: Identity, *, everybody: bool) -> AsyncIterator[None]:
+async def open_door(
+    path: Path, behind: Path, identity: Identity, *, everybody: bool, accounts: bool = True
+) -> AsyncIterator[None]:
     """Listen at `path` for as long as the context lasts; gRPC listens at `behind`.
 
     Parameters
     ----------
     everybody
         Every account of this machine may connect, else the pool's own and root only.
+    accounts
+        Whether an account is believed; else everybody needs a token.
     """
     connections: set[asyncio.Task[None]] = set()
 
@@ -42,7 +46,7 @@ async def open_door(path: Path, behind: Path, identity: Identity, *, everybody: 
         try:
             # Cancelled is how a connection ends with the pool; asyncio's streams would log that as a fault.
             with contextlib.suppress(OSError, asyncio.CancelledError):
-                await _pass_through(reader, writer, behind, identity)
+                await _pass_through(reader, writer, behind, identity, accounts=accounts)
         finally:
             connections.discard(task)
             writer.close()
@@ -71,7 +75,12 @@ def _listening(path: Path, mode: int) -> socket.socket:
 
 
 async def _pass_through(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, behind: Path, identity: Identity
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    behind: Path,
+    identity: Identity,
+    *,
+    accounts: bool,
 ) -> None:
     theirs: socket.socket = writer.get_extra_info("socket")
     packed = theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -80,7 +89,7 @@ async def _pass_through(
     ours = socket.socket(socket.AF_UNIX)
     ours.setblocking(False)
     peer = f"unix-abstract:{name}"
-    identity.connected(peer, uid)
+    identity.connected(peer, uid if accounts else NOBODY)
     try:
         ours.bind(f"\0{name}")
         await asyncio.get_running_loop().sock_connect(ours, str(behind))

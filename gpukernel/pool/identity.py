@@ -30,6 +30,7 @@ from gpukernel.pool.schema import tokens
 from gpukernel.pool.store import Store
 
 __all__ = [
+    "NOBODY",
     "SCOPES",
     "Caller",
     "Certify",
@@ -41,6 +42,9 @@ __all__ = [
     "revoke_token",
     "token_hash",
 ]
+
+NOBODY = -1
+"""The account of those who came by a socket that asks for none; they need a token."""
 
 SCOPES = ("person", "service", "agent", "admin")
 
@@ -199,6 +203,8 @@ class Identity:
         uid = self._accounts.get(peer)
         if peer.startswith("unix") and uid is None:
             return None
+        if uid == NOBODY:
+            uid = None
         if not authorization:
             if uid is None:
                 return None

@@ -17,7 +17,7 @@ import gpukernel.pool.proto.hub_pb2_grpc as hub_rpc
 import gpukernel.pool.proto.pool_pb2_grpc as rpc
 import gpukernel.pool.proto.reservations_pb2_grpc as reservations_rpc
 import gpukernel.pool.proto.teaching_pb2_grpc as teaching_rpc
-from gpukernel.pool.address import socket_path
+from gpukernel.pool.address import door_of, socket_path
 from gpukernel.pool.administration import AdministrationService
 from gpukernel.pool.beside import listen_to_others
 from gpukernel.pool.broker import Broker
@@ -176,6 +176,12 @@ async def serve(
         try:
             async with contextlib.AsyncExitStack() as doors:
                 await doors.enter_async_context(open_door(path, behind, identity, everybody=everybody))
+                for_containers = door_of(path.parent)
+                for_containers.mkdir(mode=0o711, exist_ok=True)
+                for_containers.chmod(0o711)
+                await doors.enter_async_context(
+                    open_door(for_containers / path.name, behind, identity, everybody=True, accounts=False)
+                )
                 if metrics:
                     await doors.enter_async_context(serve_metrics(metrics, store, broker))
                 try:

@@ -157,7 +157,9 @@ def test_in_docker_an_environment_is_an_image_and_the_pools_socket_is_mounted(sh
     async def work() -> None:
         one = spawner("GPUDockerSpawner", shared_pool, environments=ENVIRONMENTS, image="a/plain")
         folder = str(Path(shared_pool.address.removeprefix("unix:")).parent)
-        assert one.volume_binds[folder] == {"bind": folder, "mode": "rw"}
+        # Not the pool's own folder, where its database is: one with sockets alone, at which an account counts for nothing.
+        assert one.volume_binds == {f"{folder}/door": {"bind": f"{folder}/door", "mode": "ro"}}
+        assert one.connection_of_servers().address == f"unix:{folder}/door/pool.sock"
         form = await one.get_options_form()
         assert "Numba &lt;b&gt;" in form
         cards = await one._cards()
@@ -242,3 +244,54 @@ def test_a_spawner_may_be_named_as_jupyterhub_names_it() -> None:
     c.JupyterHub.spawner_class = "no-such"
     with pytest.raises(ValueError, match="there is no spawner named no-such"):
         hub_spawner.configure(c, pool="unix:/run/pool.sock")
+
+
+@pytest.mark.parametrize(
+    ("package", "named", "ready"),
+    [
+        ("dockerspawner", "dockerspawner.DockerSpawner", "GPUDockerSpawner"),
+        ("kubespawner", "kubespawner.KubeSpawner", "GPUKubeSpawner"),
+        ("batchspawner", "batchspawner.SlurmSpawner", "GPUSlurmSpawner"),
+        ("systemdspawner", "systemdspawner.SystemdSpawner", "GPUSystemdSpawner"),
+        ("jupyterhub", "jupyterhub.spawner.LocalProcessSpawner", "GPULocalProcessSpawner"),
+    ],
+)
+def test_configure_takes_the_class_that_knows_the_spawner(package: str, named: str, ready: str) -> None:
+    pytest.importorskip(package)
+    c = Config()
+    c.JupyterHub.spawner_class = named
+    hub_spawner.configure(c, pool="unix:/run/pool.sock")
+    assert c.JupyterHub.spawner_class is getattr(hub_spawner, ready)
+
+
+def test_a_spawner_that_somebody_derived_keeps_its_own_behind_what_ours_knows() -> None:
+    docker = pytest.importorskip("dockerspawner")
+
+    class Mine(docker.DockerSpawner):  # type: ignore[misc,name-defined]
+        pass
+
+    made = hub_spawner.with_gpus(Mine)
+    assert made.__name__ == "GPUMine"
+    order = [base.__name__ for base in made.__mro__]
+    assert order.index("GPUDockerSpawner") < order.index("GPUSpawnerMixin") < order.index("Mine")
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        ("jupyterhub.spawner", "SimpleLocalProcessSpawner"),
+        ("dockerspawner", "DockerSpawner"),
+        ("dockerspawner", "SwarmSpawner"),
+        ("kubespawner", "KubeSpawner"),
+        ("batchspawner", "SlurmSpawner"),
+        ("systemdspawner", "SystemdSpawner"),
+    ],
+)
+def test_no_name_of_the_mixin_is_one_of_the_spawner_s(package: str, name: str) -> None:
+    from jupyterhub.spawner import Spawner
+
+    spawner_class = getattr(pytest.importorskip(package), name)
+    known = {"start", "stop", "poll", "get_env"} | set(vars(Spawner))
+    theirs = {n for base in spawner_class.__mro__ if base not in Spawner.__mro__ for n in vars(base)}
+    ours = {n for n in vars(hub_spawner.GPUSpawnerMixin) if not n.startswith("__")}
+    assert (ours & theirs) - known == set()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpukernel.pool.address import socket_path
+from gpukernel.pool.address import door_of, socket_path
 from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.client import PoolClient
 from gpukernel.pool.course import Course
@@ -145,6 +145,29 @@ def test_other_accounts_stay_outside_unless_everybody_may_ask(state: Path) -> No
                 await client.devices()
 
     run(work)
+
+
+def test_by_the_socket_for_containers_no_account_counts_but_a_token_does(state: Path) -> None:
+    async def tell() -> None:
+        async with pool(state), AdminClient(f"unix:{socket_path(state)}") as admin:
+            door = door_of(socket_path(state).parent) / "pool.sock"
+            assert stat.S_IMODE(door.stat().st_mode) == 0o666
+            assert stat.S_IMODE(door.parent.stat().st_mode) == 0o711
+            assert [path.name for path in door.parent.iterdir()] == ["pool.sock"]
+            # This is the pool's own account, and root where the tests are.
+            async with AdminClient(f"unix:{door}", "") as stranger:
+                for ask in (stranger.leases(), stranger.tokens(), stranger.export_courses()):
+                    with pytest.raises(PoolError, match="token"):
+                        await ask
+            await admin.import_courses("courses: {ml101: {students: [anna]}}")
+            token = await admin.open_server("anna", "jupyterhub", "ml101")
+            async with AdminClient(f"unix:{door}", token) as anna:
+                lease = await anna.acquire_now("k", HALF, Holder("root"))
+                assert (lease.holder.person, lease.holder.course) == ("anna", "ml101")
+                with pytest.raises(PoolError, match="not anna"):
+                    await anna.export_courses()
+
+    asyncio.run(tell())
 
 
 def test_grpc_s_own_socket_is_closed_to_others_and_gives_nothing_to_who_goes_round_the_door(
