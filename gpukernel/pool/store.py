@@ -13,6 +13,7 @@ Guarantees
 from __future__ import annotations
 
 import contextlib
+import operator
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,8 @@ from gpukernel.pool.statement import Statement
 __all__ = ["Conflict", "Store"]
 
 _USAGE = tuple(Usage.__dataclass_fields__)
+_NEW_USAGE = tuple(f"new_{name}" for name in _USAGE)
+_figures = operator.attrgetter(*_USAGE)
 _NO_MORE = "its server has it no more"
 
 # --- what every decision, renewal and second executes ---
@@ -103,7 +106,7 @@ _RENEW = Statement(
     .values(expires=sa.bindparam("now") + leases.c.ttl_seconds)
 )
 _USED = Statement(
-    slices.update().where(*_THIS).values({name: sa.bindparam(f"new_{name}") for name in _USAGE})
+    slices.update().where(*_THIS).values(dict(zip(_USAGE, map(sa.bindparam, _NEW_USAGE), strict=True)))
 )
 # As `_device` reads them: a row that is a tuple has a method “index” already.
 _DEVICES = sa.select(*(c for c in devices.c if c.name != "index"), devices.c.index.label("number"))
@@ -154,11 +157,73 @@ _DRAINED = Statement(
 )
 _EXPIRED = Statement(sa.select(leases.c.id).where(LIVING, leases.c.expires < sa.bindparam("now")))
 _ENDING_SOON = Statement(
-    sa.select(leases.c.id, leases.c.until, leases.c.created).where(
+    sa.select(leases.c.id, leases.c.until, leases.c.created, leases.c.notice).where(
         LIVING, leases.c.until.is_not(None), leases.c.until < sa.bindparam("by")
     )
 )
 
+
+MOST_IN_A_LIST = 1000
+_SEEN_BY_HOLDERS = (leases.c.state, leases.c.notice, leases.c.message, leases.c.until)
+_LOOKS = Statement(
+    sa.select(leases.c.id, *_SEEN_BY_HOLDERS, sa.func.sum(slices.c.memory_bytes).label("size"))
+    .join(slices, slices.c.lease_id == leases.c.id)
+    .where(leases.c.id.in_(sa.bindparam("ids", expanding=True)))
+    .group_by(leases.c.id, *_SEEN_BY_HOLDERS)
+)
+_ITS = slices.c.lease_id == leases.c.id
+_IDLE = Statement(
+    sa.select(
+        leases.c.id,
+        sa.select(sa.func.min(slices.c.idle_seconds)).where(_ITS).scalar_subquery().label("idle"),
+        leases.c.idle_limit,
+        leases.c.notice,
+    ).where(
+        LIVE,
+        leases.c.idle_limit > sa.literal_column("0"),
+        sa.or_(
+            leases.c.notice != "", ~sa.exists().where(_ITS, slices.c.idle_seconds < leases.c.idle_limit / 2)
+        ),
+    )
+)
+
+
+class _Leases:
+    """All leases that meet a condition, with their slices, oldest first."""
+
+    def __init__(self, condition: Any) -> None:
+        self._leases = Statement(sa.select(leases).where(condition))
+        which = slices.c.lease_id.in_(sa.select(leases.c.id).where(condition))
+        self._parts = Statement(_PARTS.where(which).order_by(slices.c.lease_id, slices.c.ordinal))
+
+    def read(self, db: sa.Connection, **values: Any) -> list[Lease]:
+        pieces: dict[str, list[Slice]] = {}
+        for part in self._parts.rows(db, **values):
+            pieces.setdefault(part.lease_id, []).append(_slice(part))
+        # Sorted here: in its order SQLite would read all leases that ever were.
+        rows = sorted(self._leases.rows(db, **values), key=lambda row: row.epoch)
+        return [_lease(row, pieces.get(row.id, ())) for row in rows]
+
+
+_NOT_OVER = _Leases(NOT_ENDED)
+_NEWEST_ENDED = _Leases(
+    leases.c.id.in_(
+        sa.select(leases.c.id)
+        .where(leases.c.state == "ended")
+        .order_by(leases.c.epoch.desc())
+        .limit(sa.literal_column("100"))
+    )
+)
+_HERE = (
+    sa.select(slices.c.lease_id, slices.c.device_id)
+    .join(devices, devices.c.id == slices.c.device_id)
+    .where(devices.c.server == sa.bindparam("server"), IN_USE)
+)
+_ALIVE = Statement(_HERE)
+_WITH_PARTS_ON = _Leases(leases.c.id.in_(_HERE.with_only_columns(slices.c.lease_id)))
+_UNSETTLED = _Leases(
+    sa.and_(sa.or_(STARTING, ENDING), leases.c.id.in_(_HERE.with_only_columns(slices.c.lease_id)))
+)
 
 Look = tuple[str, str, str, float | None, int]
 """Of a lease: its state, its notice, what somebody has to say, its end, and the bytes of its slices."""
@@ -609,16 +674,10 @@ class Store:
 
     def looks(self, lease_ids: Iterable[str]) -> dict[str, Look]:
         """What holders of these leases are told of when it changes."""
-        size = sa.func.sum(slices.c.memory_bytes).label("size")
-        seen = (leases.c.state, leases.c.notice, leases.c.message, leases.c.until)
-        query = (
-            sa.select(leases.c.id, *seen, size)
-            .join(slices, slices.c.lease_id == leases.c.id)
-            .where(leases.c.id.in_(list(lease_ids)))
-            .group_by(leases.c.id, *seen)
-        )
+        ids = list(lease_ids)
         with self.reader.connect() as db:
-            return {row.id: tuple(row)[1:] for row in db.execute(query)}
+            parts = (ids[first : first + MOST_IN_A_LIST] for first in range(0, len(ids), MOST_IN_A_LIST))
+            return {row.id: row[1:] for part in parts for row in _LOOKS.rows(db, ids=part)}
 
     def notify(self, lease_id: str, notice: str, only_over: str = "") -> None:
         """What the holder is to know, with the next renewal; `only_over` leaves notices that begin differently."""
@@ -631,24 +690,16 @@ class Store:
         with self._transaction() as db:
             db.execute(leases.update().where(leases.c.id == lease_id, LIVING).values(message=message))
 
-    def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float]]:
-        """Leases whose longest time is over by then: id, end, and the whole time."""
+    def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float, str]]:
+        """Leases whose longest time is over by then: id, end, the whole time, and notice."""
         with self._transaction() as db:
             found = _ENDING_SOON.rows(db, by=now + within)
-            return [(row.id, row.until, row.until - row.created) for row in found]
+            return [(row.id, row.until, row.until - row.created, row.notice) for row in found]
 
-    def idle(self) -> list[tuple[str, float, float]]:
-        """Leases that have been idle for half their limit, or have a notice: id, idle time and limit in seconds."""
-        idle = sa.func.min(slices.c.idle_seconds)
-        query = (
-            sa.select(leases.c.id, idle.label("idle"), leases.c.idle_limit)
-            .join(slices, slices.c.lease_id == leases.c.id)
-            .where(LIVE, leases.c.idle_limit > 0)
-            .group_by(leases.c.id, leases.c.idle_limit, leases.c.notice)
-            .having(sa.or_(idle >= leases.c.idle_limit / 2, leases.c.notice != ""))
-        )
+    def idle(self) -> list[tuple[str, float, float, str]]:
+        """Leases that have been idle for half their limit, or have a notice: id, idle time and limit in seconds, notice."""
         with self._transaction() as db:
-            return [(row.id, row.idle, row.idle_limit) for row in db.execute(query)]
+            return [(row.id, row.idle, row.idle_limit, row.notice) for row in _IDLE.rows(db)]
 
     def expired(self, now: float) -> list[str]:
         """Leases whose holder has given no sign of life for their time to live."""
@@ -662,8 +713,11 @@ class Store:
         with self._transaction() as db:
             ids = {row.number: row.id for row in _ON_SERVERS.rows(db, servers=[server])}
             rows = [
-                {"lease": lease_id, "device": ids[index]}
-                | {f"new_{name}": getattr(figures, name) for name in _USAGE}
+                {
+                    "lease": lease_id,
+                    "device": ids[index],
+                    **dict(zip(_NEW_USAGE, _figures(figures), strict=True)),
+                }
                 for (lease_id, index), figures in usage.items()
                 if index in ids
             ]
@@ -696,46 +750,19 @@ class Store:
 
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
-        found = self._leases(NOT_ENDED)
-        if include_ended:
-            newest = (
-                sa.select(leases.c.id)
-                .where(leases.c.state == "ended")
-                .order_by(leases.c.epoch.desc())
-                .limit(100)
-            )
-            found = self._leases(leases.c.id.in_(newest)) + found
-        return found
-
-    def on_server(self, server: str) -> list[tuple[Lease, Slice]]:
-        """Every slice on `server` whose worker is not known to be dead, with its lease."""
-        query = (
-            sa.select(slices.c.lease_id, slices.c.device_id)
-            .join(devices, devices.c.id == slices.c.device_id)
-            .where(devices.c.server == server, IN_USE)
-        )
         with self._transaction() as db:
-            alive = {(row.lease_id, row.device_id) for row in db.execute(query)}
-            here = query.with_only_columns(slices.c.lease_id)
+            return (_NEWEST_ENDED.read(db) if include_ended else []) + _NOT_OVER.read(db)
+
+    def on_server(self, server: str, *, unsettled: bool = False) -> list[tuple[Lease, Slice]]:
+        """Every slice on `server` whose worker is not known to be dead, with its lease; `unsettled`: only of those that start or end."""
+        with self._transaction() as db:
+            alive = {(row.lease_id, row.device_id) for row in _ALIVE.rows(db, server=server)}
             return [
                 (lease, piece)
-                for lease in self._leases(leases.c.id.in_(here), db)
+                for lease in (_UNSETTLED if unsettled else _WITH_PARTS_ON).read(db, server=server)
                 for piece in lease.slices
                 if (lease.id, piece.device_id) in alive
             ]
-
-    def _leases(self, condition: Any, db: sa.Connection | None = None) -> list[Lease]:
-        if db is None:
-            with self._transaction() as db:
-                return self._leases(condition, db)
-        rows = list(db.execute(sa.select(leases).where(condition).order_by(leases.c.epoch)))
-        pieces: dict[str, list[Slice]] = {row.id: [] for row in rows}
-        which = slices.c.lease_id.in_(sa.select(leases.c.id).where(condition))
-        parts = _PARTS.where(which).order_by(slices.c.lease_id, slices.c.ordinal)
-        for part in db.execute(parts) if rows else ():
-            if part.lease_id in pieces:
-                pieces[part.lease_id].append(_slice(part))
-        return [_lease(row, pieces[row.id]) for row in rows]
 
 
 def _devices_changed(db: sa.Connection) -> None:
