@@ -27,6 +27,7 @@ from gpukernel.pool.hub_tokens import HubTokens
 from gpukernel.pool.model import Holder, Lease, SliceRequest
 from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import tokens
+from gpukernel.pool.statement import Statement
 from gpukernel.pool.store import Store
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "revoke_token",
     "token_hash",
 ]
+
+_TOKEN = Statement(sa.select(tokens).where(tokens.c.id == sa.bindparam("id")))  # with every call over TCP
 
 SCOPES = ("person", "service", "agent", "admin")
 
@@ -261,8 +264,8 @@ class Identity:
         return row if row is not None and hmac.compare_digest(row.hash, token_hash(token)) else None
 
     def _living(self, identifier: str, now: float) -> Any:
-        with self._store.reader.connect() as db:
-            row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
+        with self._store.transaction() as db:
+            row = _TOKEN.first(db, id=identifier)
         if row is None or row.revoked is not None or (row.expires is not None and row.expires <= now):
             return None
         return row

@@ -263,7 +263,7 @@ class Store:
         self.engine.dispose()
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
+    def transaction(self) -> Iterator[sa.Connection]:
         """One of its own, or a part of the one that is under way."""
         with contextlib.nullcontext() if self._db.in_transaction() else self._db.begin():
             yield self._db
@@ -271,13 +271,13 @@ class Store:
     @contextlib.contextmanager
     def deciding(self) -> Iterator[tuple[sa.Connection, Any]]:
         """A transaction that holds the ledger, and the ledger's row."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             yield db, _LEDGER.first(db)
 
     def rules(self, db: sa.Connection | None = None, version: int | None = None) -> Rules:
         """Courses and quotas; read again only where they have changed."""
         if db is None:
-            with self._transaction() as db:
+            with self.transaction() as db:
                 return self.rules(db)
         if version is None:
             version = _VERSIONS.first(db).rules_version
@@ -333,7 +333,7 @@ class Store:
     def faults(self, server: str, found: Mapping[int, str]) -> list[str]:
         """Note which devices of a server do not work now; returns the ids of those that did until now."""
         query = sa.select(devices.c.id, devices.c.index, devices.c.fault).where(devices.c.server == server)
-        with self._transaction() as db:
+        with self.transaction() as db:
             known = {row.id: (row._mapping["index"], row.fault) for row in db.execute(query)}
         changed = {
             device_id: found.get(index, "")
@@ -362,12 +362,12 @@ class Store:
 
     def drained_by(self, now: float) -> list[str]:
         """Servers whose leases have to be over by now."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [row.name for row in _DRAINED.rows(db, now=now)]
 
     def servers_seen(self, pool: str, now: float) -> None:
         """The agents of these servers still speak with `pool`."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             _SEEN.run(db, us=pool, now=now)
 
     def server_away(self, server: str, pool: str, now: float) -> None:
@@ -387,7 +387,7 @@ class Store:
 
     def away(self, since: float) -> list[str]:
         """Servers that have been away since before a time."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [row.name for row in _AWAY.rows(db, since=since)]
 
     def devices(self) -> list[Device]:
@@ -410,13 +410,13 @@ class Store:
             .outerjoin(servers, servers.c.name == devices.c.server)
             .order_by(devices.c.server, devices.c.index)
         )
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [_device(row, row.leases, _trouble(row)) for row in db.execute(query)]
 
     def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
         """The kinds of available devices; read again only where devices came or went."""
         if db is None:
-            with self._transaction() as db:
+            with self.transaction() as db:
                 return self.classes(db)
         if version is None:
             version = _VERSIONS.first(db).devices_version
@@ -436,7 +436,7 @@ class Store:
     def places(self, db: sa.Connection | None = None, version: int | None = None) -> Places:
         """Machines that allow direct mode, and servers; read again only where devices or servers came or went."""
         if db is None:
-            with self._transaction() as db:
+            with self.transaction() as db:
                 return self.places(db)
         if version is None:
             version = _VERSIONS.first(db).devices_version
@@ -488,7 +488,7 @@ class Store:
 
     def most_free(self, kinds: Iterable[DeviceClass], machine: Machine | None = None) -> int:
         """Bytes that are free on the emptiest device of these kinds, of one machine or of the pool."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             if machine is not None:
                 found = self.on_machine(db, machine, kinds)
             else:
@@ -627,7 +627,7 @@ class Store:
         self, lease_id: str, device_id: str, endpoints: Iterable[str], now: float
     ) -> Lease | None:
         """A worker listens; when all of a lease's do, it is ``live``, and its time begins.  None where there is no such slice."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             _READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
             _ALL_READY.run(db, lease=lease_id, now=now)
             return self._one(lease_id, db)
@@ -635,7 +635,7 @@ class Store:
     def forget_caps(self, server: str) -> None:
         """The agent of a server attaches: what caps its workers have is not known."""
         here = sa.select(devices.c.id).where(devices.c.server == server)
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE).values(limit_bytes=0))
 
     def end(self, lease_id: str, reason: str, now: float) -> bool:
@@ -664,12 +664,12 @@ class Store:
 
     def renew(self, lease_ids: Iterable[str], now: float) -> None:
         """Signs of life of these leases; those that are ending stay so."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             _RENEW.each(db, [{"lease": lease_id, "now": now} for lease_id in lease_ids])
 
     def renew_all(self, now: float) -> None:
         """The same for every lease, when a pool starts."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(leases.update().where(LIVING).values(expires=now + leases.c.ttl_seconds))
 
     def looks(self, lease_ids: Iterable[str]) -> dict[str, Look]:
@@ -682,35 +682,35 @@ class Store:
     def notify(self, lease_id: str, notice: str, only_over: str = "") -> None:
         """What the holder is to know, with the next renewal; `only_over` leaves notices that begin differently."""
         this = (leases.c.id == lease_id, leases.c.notice != notice, leases.c.notice.startswith(only_over))
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(leases.update().where(*this).values(notice=notice))
 
     def say(self, lease_id: str, message: str) -> None:
         """What somebody, an instructor for example, has to say to the holder; it stays beside what `notify` says."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(leases.update().where(leases.c.id == lease_id, LIVING).values(message=message))
 
     def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float, str]]:
         """Leases whose longest time is over by then: id, end, the whole time, and notice."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             found = _ENDING_SOON.rows(db, by=now + within)
             return [(row.id, row.until, row.until - row.created, row.notice) for row in found]
 
     def idle(self) -> list[tuple[str, float, float, str]]:
         """Leases that have been idle for half their limit, or have a notice: id, idle time and limit in seconds, notice."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [(row.id, row.idle, row.idle_limit, row.notice) for row in _IDLE.rows(db)]
 
     def expired(self, now: float) -> list[str]:
         """Leases whose holder has given no sign of life for their time to live."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [row.id for row in _EXPIRED.rows(db, now=now)]
 
     def used(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """What the workers of `server` counted, by lease and device index."""
         if not usage:
             return
-        with self._transaction() as db:
+        with self.transaction() as db:
             ids = {row.number: row.id for row in _ON_SERVERS.rows(db, servers=[server])}
             rows = [
                 {
@@ -725,7 +725,7 @@ class Store:
 
     def lease(self, lease_id: str) -> Lease | None:
         """The lease, with its secret."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return self._one(lease_id, db)
 
     @staticmethod
@@ -738,24 +738,24 @@ class Store:
     def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str]]:
         """Id and state of the leases of `keys` that have not ended."""
         if db is None:
-            with self._transaction() as db:
+            with self.transaction() as db:
                 return self.living(keys, db)
         return {row.key: (row.id, row.state) for row in _OF_KEYS.rows(db, keys=list(keys))}
 
     def living_of(self, person: str, server: str) -> list[str]:
         """The leases that a single-user server of a person holds."""
         query = sa.select(leases.c.id).where(LIVING, leases.c.person == person, leases.c.server == server)
-        with self._transaction() as db:
+        with self.transaction() as db:
             return list(db.execute(query).scalars())
 
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return (_NEWEST_ENDED.read(db) if include_ended else []) + _NOT_OVER.read(db)
 
     def on_server(self, server: str, *, unsettled: bool = False) -> list[tuple[Lease, Slice]]:
         """Every slice on `server` whose worker is not known to be dead, with its lease; `unsettled`: only of those that start or end."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             alive = {(row.lease_id, row.device_id) for row in _ALIVE.rows(db, server=server)}
             return [
                 (lease, piece)
