@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import platform
 import signal
 from collections.abc import Coroutine
@@ -45,6 +46,7 @@ def _devices(simulate: str) -> inventory.Inventory:
 
 
 async def _until_told_to_stop(*alongside: asyncio.Task[None]) -> None:
+    gc.freeze()  # what is there from the start is not looked through again and again
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)

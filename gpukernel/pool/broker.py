@@ -655,23 +655,30 @@ class Broker:
             self._store.notify(lease_id, "", only_over=BORROWED)
 
     def _watch_the_time(self, now: float) -> None:
-        for lease_id, end, span in self._store.ending_soon(now, NOTICE):
+        for lease_id, end, span, notice in self._store.ending_soon(now, NOTICE):
             if end <= now:
                 self.end(lease_id, f"it was held for its longest time of {_minutes(span)}")
             elif end - now <= min(NOTICE, span / 5):
-                self._store.notify(
-                    lease_id, f"This slice ends at {_time(end)}: its longest time is over then."
+                self._say(
+                    lease_id, notice, f"This slice ends at {_time(end)}: its longest time is over then."
                 )
-        for lease_id, idle, limit in self._store.idle():
+        for lease_id, idle, limit, notice in self._store.idle():
             left = limit - idle
             if left <= 0:
                 self.end(lease_id, f"it was idle for {_minutes(limit)}")
             elif left <= min(NOTICE, limit / 5):
-                self._store.notify(
-                    lease_id, f"{IDLE} and will be released at {_time(now + left)}; any CUDA call keeps it."
+                self._say(
+                    lease_id,
+                    notice,
+                    f"{IDLE} and will be released at {_time(now + left)}; any CUDA call keeps it.",
                 )
-            else:
-                self._store.notify(lease_id, "", only_over=IDLE)
+            elif notice.startswith(IDLE):
+                self._say(lease_id, notice, "")
+
+    def _say(self, lease_id: str, before: str, notice: str) -> None:
+        """What the holder is to know now; most seconds it is what it was before."""
+        if notice != before:
+            self._store.notify(lease_id, notice)
 
     def look(self) -> None:
         """See what other pools on the database decided: grants for calls that wait here, orders for agents attached here."""
@@ -682,7 +689,7 @@ class Broker:
             for waiter in self._starting.values():
                 waiter.changed.set()
             for server in list(self._agents):
-                for lease, piece in self._store.on_server(server):
+                for lease, piece in self._store.on_server(server, unsettled=True):
                     if lease.state == "starting" and not piece.endpoints:
                         self._start_workers(lease, [piece])
                     elif lease.state == "ending" and (lease.id, piece.device_id) in self._ordered:

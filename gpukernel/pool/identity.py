@@ -27,6 +27,7 @@ from gpukernel.pool.hub_tokens import HubTokens
 from gpukernel.pool.model import Holder, Lease, SliceRequest
 from gpukernel.pool.rules import Rules, note
 from gpukernel.pool.schema import tokens
+from gpukernel.pool.statement import Statement
 from gpukernel.pool.store import Store
 
 __all__ = [
@@ -45,6 +46,8 @@ __all__ = [
 
 NOBODY = -1
 """The account of those who came by a socket that asks for none; they need a token."""
+
+_TOKEN = Statement(sa.select(tokens).where(tokens.c.id == sa.bindparam("id")))  # with every call over TCP
 
 SCOPES = ("person", "service", "agent", "admin")
 
@@ -203,8 +206,8 @@ class Identity:
         uid = self._accounts.get(peer)
         if peer.startswith("unix") and uid is None:
             return None
-        if uid == NOBODY:
-            uid = None
+        here = uid is not None  # on the pool's machine, where no certificate can be shown
+        uid = None if uid == NOBODY else uid
         if not authorization:
             if uid is None:
                 return None
@@ -214,13 +217,13 @@ class Identity:
             return None
         for scope, known in self._files.items():
             if hmac.compare_digest(token.encode(), known.encode()):
-                self._check_certificate(uid is not None, certificate)
+                self._check_certificate(here, certificate)
                 return Caller(f"{scope} token", scope)
         row = self._known_token(token, now)
         if row is None:
             return None
-        # On the pool's machine a server cannot show what it has; others could, and do so over TCP.
-        spared = uid is not None and (bool(row.server) or row.certificate_expires is None)
+        # A server there cannot show what it has; others could, and do so over TCP.
+        spared = here and (bool(row.server) or row.certificate_expires is None)
         self._check_certificate(spared, certificate, row.id)
         return Caller(row.person or row.name, row.scope, uid, row.course, row.server)
 
@@ -248,7 +251,7 @@ class Identity:
                     "certificate",
                     f"The certificate that this connection shows is not one of {person}'s, whose JupyterHub token this is.",
                 )
-        return Caller(person, "person", uid)
+        return Caller(person, "person", None if uid == NOBODY else uid)
 
     def _check_certificate(self, spared: bool, shown: str, needed: str = "") -> None:
         if self._require_certificates and not spared and (not needed or shown != needed):
@@ -267,8 +270,8 @@ class Identity:
         return row if row is not None and hmac.compare_digest(row.hash, token_hash(token)) else None
 
     def _living(self, identifier: str, now: float) -> Any:
-        with self._store.reader.connect() as db:
-            row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
+        with self._store.transaction() as db:
+            row = _TOKEN.first(db, id=identifier)
         if row is None or row.revoked is not None or (row.expires is not None and row.expires <= now):
             return None
         return row

@@ -19,12 +19,14 @@ from gpukernel.pool.errors import Refused
 from gpukernel.pool.quota import EVERYBODY, Account, Bounds, Subject, millionths
 from gpukernel.pool.reservations import Reservation
 from gpukernel.pool.sentences import say
+from gpukernel.pool.statement import Statement
 
 __all__ = ["Course", "Rules", "load_rules", "note", "write_groups", "write_rules"]
 
 MIB = 2**20
 _BOUNDS = tuple(Bounds.__dataclass_fields__)
 _OPEN = Bounds()
+_NOTE = Statement(schema.audit.insert())
 
 
 @dataclass(frozen=True)
@@ -262,11 +264,7 @@ def note(
     db: sa.Connection, now: float, who: str, action: str, subject: str, before: str = "", after: str = ""
 ) -> None:
     """An entry in the audit table."""
-    db.execute(
-        schema.audit.insert().values(
-            time=now, who=who, action=action, subject=subject, before=before, after=after
-        )
-    )
+    _NOTE.run(db, time=now, who=who, action=action, subject=subject, before=before, after=after)
 
 
 def _text(value: object) -> str:

@@ -50,8 +50,10 @@ class Statement:
         return int(self._execute(db, *many).rowcount) if many else 0
 
     def _execute(self, db: sa.Connection, first: Mapping[str, Any], *more: Mapping[str, Any]) -> Any:
-        lists = [len(value) for value in first.values() if isinstance(value, list)]
-        key = db.dialect.name, *lists
+        lists = {name: _padded(value) for name, value in first.items() if isinstance(value, list)}
+        if lists:
+            first = {**first, **lists}
+        key = db.dialect.name, *map(len, lists.values())
         if (known := self._known.get(key)) is None:
             known = self._known[key] = _Translated(self._what, db.dialect, first)
         driver: Any = db.connection.driver_connection
@@ -68,6 +70,11 @@ class Statement:
             kind = db.dialect.loaded_dbapi.Error
             raise sa.exc.DBAPIError.instance(known.text, None, error, kind, True, lost, db.dialect) from error
         return cursor
+
+
+def _padded(values: list[Any]) -> list[Any]:
+    """As long as a power of two, so that few lengths are translated."""
+    return values + values[-1:] * ((1 << (len(values) - 1).bit_length()) - len(values)) if values else []
 
 
 class _Translated:

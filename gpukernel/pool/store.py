@@ -13,6 +13,7 @@ Guarantees
 from __future__ import annotations
 
 import contextlib
+import operator
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,8 @@ from gpukernel.pool.statement import Statement
 __all__ = ["Conflict", "Store"]
 
 _USAGE = tuple(Usage.__dataclass_fields__)
+_NEW_USAGE = tuple(f"new_{name}" for name in _USAGE)
+_figures = operator.attrgetter(*_USAGE)
 _NO_MORE = "its server has it no more"
 
 # --- what every decision, renewal and second executes ---
@@ -103,7 +106,7 @@ _RENEW = Statement(
     .values(expires=sa.bindparam("now") + leases.c.ttl_seconds)
 )
 _USED = Statement(
-    slices.update().where(*_THIS).values({name: sa.bindparam(f"new_{name}") for name in _USAGE})
+    slices.update().where(*_THIS).values(dict(zip(_USAGE, map(sa.bindparam, _NEW_USAGE), strict=True)))
 )
 # As `_device` reads them: a row that is a tuple has a method “index” already.
 _DEVICES = sa.select(*(c for c in devices.c if c.name != "index"), devices.c.index.label("number"))
@@ -154,11 +157,73 @@ _DRAINED = Statement(
 )
 _EXPIRED = Statement(sa.select(leases.c.id).where(LIVING, leases.c.expires < sa.bindparam("now")))
 _ENDING_SOON = Statement(
-    sa.select(leases.c.id, leases.c.until, leases.c.created).where(
+    sa.select(leases.c.id, leases.c.until, leases.c.created, leases.c.notice).where(
         LIVING, leases.c.until.is_not(None), leases.c.until < sa.bindparam("by")
     )
 )
 
+
+MOST_IN_A_LIST = 1000
+_SEEN_BY_HOLDERS = (leases.c.state, leases.c.notice, leases.c.message, leases.c.until)
+_LOOKS = Statement(
+    sa.select(leases.c.id, *_SEEN_BY_HOLDERS, sa.func.sum(slices.c.memory_bytes).label("size"))
+    .join(slices, slices.c.lease_id == leases.c.id)
+    .where(leases.c.id.in_(sa.bindparam("ids", expanding=True)))
+    .group_by(leases.c.id, *_SEEN_BY_HOLDERS)
+)
+_ITS = slices.c.lease_id == leases.c.id
+_IDLE = Statement(
+    sa.select(
+        leases.c.id,
+        sa.select(sa.func.min(slices.c.idle_seconds)).where(_ITS).scalar_subquery().label("idle"),
+        leases.c.idle_limit,
+        leases.c.notice,
+    ).where(
+        LIVE,
+        leases.c.idle_limit > sa.literal_column("0"),
+        sa.or_(
+            leases.c.notice != "", ~sa.exists().where(_ITS, slices.c.idle_seconds < leases.c.idle_limit / 2)
+        ),
+    )
+)
+
+
+class _Leases:
+    """All leases that meet a condition, with their slices, oldest first."""
+
+    def __init__(self, condition: Any) -> None:
+        self._leases = Statement(sa.select(leases).where(condition))
+        which = slices.c.lease_id.in_(sa.select(leases.c.id).where(condition))
+        self._parts = Statement(_PARTS.where(which).order_by(slices.c.lease_id, slices.c.ordinal))
+
+    def read(self, db: sa.Connection, **values: Any) -> list[Lease]:
+        pieces: dict[str, list[Slice]] = {}
+        for part in self._parts.rows(db, **values):
+            pieces.setdefault(part.lease_id, []).append(_slice(part))
+        # Sorted here: in its order SQLite would read all leases that ever were.
+        rows = sorted(self._leases.rows(db, **values), key=lambda row: row.epoch)
+        return [_lease(row, pieces.get(row.id, ())) for row in rows]
+
+
+_NOT_OVER = _Leases(NOT_ENDED)
+_NEWEST_ENDED = _Leases(
+    leases.c.id.in_(
+        sa.select(leases.c.id)
+        .where(leases.c.state == "ended")
+        .order_by(leases.c.epoch.desc())
+        .limit(sa.literal_column("100"))
+    )
+)
+_HERE = (
+    sa.select(slices.c.lease_id, slices.c.device_id)
+    .join(devices, devices.c.id == slices.c.device_id)
+    .where(devices.c.server == sa.bindparam("server"), IN_USE)
+)
+_ALIVE = Statement(_HERE)
+_WITH_PARTS_ON = _Leases(leases.c.id.in_(_HERE.with_only_columns(slices.c.lease_id)))
+_UNSETTLED = _Leases(
+    sa.and_(sa.or_(STARTING, ENDING), leases.c.id.in_(_HERE.with_only_columns(slices.c.lease_id)))
+)
 
 Look = tuple[str, str, str, float | None, int]
 """Of a lease: its state, its notice, what somebody has to say, its end, and the bytes of its slices."""
@@ -198,7 +263,7 @@ class Store:
         self.engine.dispose()
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
+    def transaction(self) -> Iterator[sa.Connection]:
         """One of its own, or a part of the one that is under way."""
         with contextlib.nullcontext() if self._db.in_transaction() else self._db.begin():
             yield self._db
@@ -206,13 +271,13 @@ class Store:
     @contextlib.contextmanager
     def deciding(self) -> Iterator[tuple[sa.Connection, Any]]:
         """A transaction that holds the ledger, and the ledger's row."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             yield db, _LEDGER.first(db)
 
     def rules(self, db: sa.Connection | None = None, version: int | None = None) -> Rules:
         """Courses and quotas; read again only where they have changed."""
         if db is None:
-            with self._transaction() as db:
+            with self.transaction() as db:
                 return self.rules(db)
         if version is None:
             version = _VERSIONS.first(db).rules_version
@@ -268,7 +333,7 @@ class Store:
     def faults(self, server: str, found: Mapping[int, str]) -> list[str]:
         """Note which devices of a server do not work now; returns the ids of those that did until now."""
         query = sa.select(devices.c.id, devices.c.index, devices.c.fault).where(devices.c.server == server)
-        with self._transaction() as db:
+        with self.transaction() as db:
             known = {row.id: (row._mapping["index"], row.fault) for row in db.execute(query)}
         changed = {
             device_id: found.get(index, "")
@@ -297,12 +362,12 @@ class Store:
 
     def drained_by(self, now: float) -> list[str]:
         """Servers whose leases have to be over by now."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [row.name for row in _DRAINED.rows(db, now=now)]
 
     def servers_seen(self, pool: str, now: float) -> None:
         """The agents of these servers still speak with `pool`."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             _SEEN.run(db, us=pool, now=now)
 
     def server_away(self, server: str, pool: str, now: float) -> None:
@@ -322,7 +387,7 @@ class Store:
 
     def away(self, since: float) -> list[str]:
         """Servers that have been away since before a time."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [row.name for row in _AWAY.rows(db, since=since)]
 
     def devices(self) -> list[Device]:
@@ -345,13 +410,13 @@ class Store:
             .outerjoin(servers, servers.c.name == devices.c.server)
             .order_by(devices.c.server, devices.c.index)
         )
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [_device(row, row.leases, _trouble(row)) for row in db.execute(query)]
 
     def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
         """The kinds of available devices; read again only where devices came or went."""
         if db is None:
-            with self._transaction() as db:
+            with self.transaction() as db:
                 return self.classes(db)
         if version is None:
             version = _VERSIONS.first(db).devices_version
@@ -371,7 +436,7 @@ class Store:
     def places(self, db: sa.Connection | None = None, version: int | None = None) -> Places:
         """Machines that allow direct mode, and servers; read again only where devices or servers came or went."""
         if db is None:
-            with self._transaction() as db:
+            with self.transaction() as db:
                 return self.places(db)
         if version is None:
             version = _VERSIONS.first(db).devices_version
@@ -423,7 +488,7 @@ class Store:
 
     def most_free(self, kinds: Iterable[DeviceClass], machine: Machine | None = None) -> int:
         """Bytes that are free on the emptiest device of these kinds, of one machine or of the pool."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             if machine is not None:
                 found = self.on_machine(db, machine, kinds)
             else:
@@ -562,7 +627,7 @@ class Store:
         self, lease_id: str, device_id: str, endpoints: Iterable[str], now: float
     ) -> Lease | None:
         """A worker listens; when all of a lease's do, it is ``live``, and its time begins.  None where there is no such slice."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             _READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
             _ALL_READY.run(db, lease=lease_id, now=now)
             return self._one(lease_id, db)
@@ -570,7 +635,7 @@ class Store:
     def forget_caps(self, server: str) -> None:
         """The agent of a server attaches: what caps its workers have is not known."""
         here = sa.select(devices.c.id).where(devices.c.server == server)
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE).values(limit_bytes=0))
 
     def end(self, lease_id: str, reason: str, now: float) -> bool:
@@ -599,71 +664,60 @@ class Store:
 
     def renew(self, lease_ids: Iterable[str], now: float) -> None:
         """Signs of life of these leases; those that are ending stay so."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             _RENEW.each(db, [{"lease": lease_id, "now": now} for lease_id in lease_ids])
 
     def renew_all(self, now: float) -> None:
         """The same for every lease, when a pool starts."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(leases.update().where(LIVING).values(expires=now + leases.c.ttl_seconds))
 
     def looks(self, lease_ids: Iterable[str]) -> dict[str, Look]:
         """What holders of these leases are told of when it changes."""
-        size = sa.func.sum(slices.c.memory_bytes).label("size")
-        seen = (leases.c.state, leases.c.notice, leases.c.message, leases.c.until)
-        query = (
-            sa.select(leases.c.id, *seen, size)
-            .join(slices, slices.c.lease_id == leases.c.id)
-            .where(leases.c.id.in_(list(lease_ids)))
-            .group_by(leases.c.id, *seen)
-        )
+        ids = list(lease_ids)
         with self.reader.connect() as db:
-            return {row.id: tuple(row)[1:] for row in db.execute(query)}
+            parts = (ids[first : first + MOST_IN_A_LIST] for first in range(0, len(ids), MOST_IN_A_LIST))
+            return {row.id: row[1:] for part in parts for row in _LOOKS.rows(db, ids=part)}
 
     def notify(self, lease_id: str, notice: str, only_over: str = "") -> None:
         """What the holder is to know, with the next renewal; `only_over` leaves notices that begin differently."""
         this = (leases.c.id == lease_id, leases.c.notice != notice, leases.c.notice.startswith(only_over))
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(leases.update().where(*this).values(notice=notice))
 
     def say(self, lease_id: str, message: str) -> None:
         """What somebody, an instructor for example, has to say to the holder; it stays beside what `notify` says."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(leases.update().where(leases.c.id == lease_id, LIVING).values(message=message))
 
-    def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float]]:
-        """Leases whose longest time is over by then: id, end, and the whole time."""
-        with self._transaction() as db:
+    def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float, str]]:
+        """Leases whose longest time is over by then: id, end, the whole time, and notice."""
+        with self.transaction() as db:
             found = _ENDING_SOON.rows(db, by=now + within)
-            return [(row.id, row.until, row.until - row.created) for row in found]
+            return [(row.id, row.until, row.until - row.created, row.notice) for row in found]
 
-    def idle(self) -> list[tuple[str, float, float]]:
-        """Leases that have been idle for half their limit, or have a notice: id, idle time and limit in seconds."""
-        idle = sa.func.min(slices.c.idle_seconds)
-        query = (
-            sa.select(leases.c.id, idle.label("idle"), leases.c.idle_limit)
-            .join(slices, slices.c.lease_id == leases.c.id)
-            .where(LIVE, leases.c.idle_limit > 0)
-            .group_by(leases.c.id, leases.c.idle_limit, leases.c.notice)
-            .having(sa.or_(idle >= leases.c.idle_limit / 2, leases.c.notice != ""))
-        )
-        with self._transaction() as db:
-            return [(row.id, row.idle, row.idle_limit) for row in db.execute(query)]
+    def idle(self) -> list[tuple[str, float, float, str]]:
+        """Leases that have been idle for half their limit, or have a notice: id, idle time and limit in seconds, notice."""
+        with self.transaction() as db:
+            return [(row.id, row.idle, row.idle_limit, row.notice) for row in _IDLE.rows(db)]
 
     def expired(self, now: float) -> list[str]:
         """Leases whose holder has given no sign of life for their time to live."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [row.id for row in _EXPIRED.rows(db, now=now)]
 
     def used(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """What the workers of `server` counted, by lease and device index."""
         if not usage:
             return
-        with self._transaction() as db:
+        with self.transaction() as db:
             ids = {row.number: row.id for row in _ON_SERVERS.rows(db, servers=[server])}
             rows = [
-                {"lease": lease_id, "device": ids[index]}
-                | {f"new_{name}": getattr(figures, name) for name in _USAGE}
+                {
+                    "lease": lease_id,
+                    "device": ids[index],
+                    **dict(zip(_NEW_USAGE, _figures(figures), strict=True)),
+                }
                 for (lease_id, index), figures in usage.items()
                 if index in ids
             ]
@@ -671,7 +725,7 @@ class Store:
 
     def lease(self, lease_id: str) -> Lease | None:
         """The lease, with its secret."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return self._one(lease_id, db)
 
     @staticmethod
@@ -684,58 +738,31 @@ class Store:
     def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str]]:
         """Id and state of the leases of `keys` that have not ended."""
         if db is None:
-            with self._transaction() as db:
+            with self.transaction() as db:
                 return self.living(keys, db)
         return {row.key: (row.id, row.state) for row in _OF_KEYS.rows(db, keys=list(keys))}
 
     def living_of(self, person: str, server: str) -> list[str]:
         """The leases that a single-user server of a person holds."""
         query = sa.select(leases.c.id).where(LIVING, leases.c.person == person, leases.c.server == server)
-        with self._transaction() as db:
+        with self.transaction() as db:
             return list(db.execute(query).scalars())
 
     def leases(self, *, include_ended: bool = False) -> list[Lease]:
         """Leases, oldest first; of those that have ended, the newest hundred."""
-        found = self._leases(NOT_ENDED)
-        if include_ended:
-            newest = (
-                sa.select(leases.c.id)
-                .where(leases.c.state == "ended")
-                .order_by(leases.c.epoch.desc())
-                .limit(100)
-            )
-            found = self._leases(leases.c.id.in_(newest)) + found
-        return found
+        with self.transaction() as db:
+            return (_NEWEST_ENDED.read(db) if include_ended else []) + _NOT_OVER.read(db)
 
-    def on_server(self, server: str) -> list[tuple[Lease, Slice]]:
-        """Every slice on `server` whose worker is not known to be dead, with its lease."""
-        query = (
-            sa.select(slices.c.lease_id, slices.c.device_id)
-            .join(devices, devices.c.id == slices.c.device_id)
-            .where(devices.c.server == server, IN_USE)
-        )
-        with self._transaction() as db:
-            alive = {(row.lease_id, row.device_id) for row in db.execute(query)}
-            here = query.with_only_columns(slices.c.lease_id)
+    def on_server(self, server: str, *, unsettled: bool = False) -> list[tuple[Lease, Slice]]:
+        """Every slice on `server` whose worker is not known to be dead, with its lease; `unsettled`: only of those that start or end."""
+        with self.transaction() as db:
+            alive = {(row.lease_id, row.device_id) for row in _ALIVE.rows(db, server=server)}
             return [
                 (lease, piece)
-                for lease in self._leases(leases.c.id.in_(here), db)
+                for lease in (_UNSETTLED if unsettled else _WITH_PARTS_ON).read(db, server=server)
                 for piece in lease.slices
                 if (lease.id, piece.device_id) in alive
             ]
-
-    def _leases(self, condition: Any, db: sa.Connection | None = None) -> list[Lease]:
-        if db is None:
-            with self._transaction() as db:
-                return self._leases(condition, db)
-        rows = list(db.execute(sa.select(leases).where(condition).order_by(leases.c.epoch)))
-        pieces: dict[str, list[Slice]] = {row.id: [] for row in rows}
-        which = slices.c.lease_id.in_(sa.select(leases.c.id).where(condition))
-        parts = _PARTS.where(which).order_by(slices.c.lease_id, slices.c.ordinal)
-        for part in db.execute(parts) if rows else ():
-            if part.lease_id in pieces:
-                pieces[part.lease_id].append(_slice(part))
-        return [_lease(row, pieces[row.id]) for row in rows]
 
 
 def _devices_changed(db: sa.Connection) -> None:
