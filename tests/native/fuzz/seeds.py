@@ -34,6 +34,21 @@ def ptx_seeds() -> Iterator[bytes]:
             body = "\n".join(bodies[first : first + ROWS_IN_ONE_KERNEL])
             text = frame.replace("SIZE", str(size)).replace("TYPE", kind).replace("BODY", body)
             yield text.replace("%REG", f"%{register}").encode()
+    yield from matrix_seeds()
+
+
+def matrix_seeds() -> Iterator[bytes]:
+    """Each product of matrices between loads and stores of its fragments."""
+    import numpy as np
+
+    from tests.native.simgpu_exec.fragments import kernel, pack_a, pack_b, pack_c
+    from tests.native.simgpu_exec.test_matrix import FORMS
+
+    for m, k, d, a, b, c in FORMS:
+        shapes = ((pack_a, (m, k), a), (pack_b, (k, 8), b), (pack_c, (m, 8), c), (pack_c, (m, 8), d))
+        *inputs, out = (pack(np.zeros(shape, np.uint64), kind) for pack, shape, kind in shapes)
+        name = f"mma.sync.aligned.m{m}n8k{k}.row.col.{d}.{a}.{b}.{c}"
+        yield kernel(f"{name} {{out}}, {{0}}, {{1}}, {{2}};", inputs, len(out), 8 * out.itemsize).encode()
 
 
 def image_seeds() -> Iterator[bytes]:

@@ -233,3 +233,22 @@ def test_registers_may_be_in_several_fragments(device: Any) -> None:
     b = x[:8].T  # A's first block, read as B: its rows are columns
     product = x @ b + 1
     np.testing.assert_array_equal(from_bits(unpack_c(out, "f32", 16), "f32"), np.roll(product, 8, axis=0))
+
+
+def test_lanes_that_come_later_are_waited_for(device: Any) -> None:
+    """Each lane takes another number of turns and one of three ways before all of them multiply."""
+    random = np.random.default_rng(10)
+    x, y = random.integers(-8, 9, (16, 8)), random.integers(-8, 9, (8, 8))
+    inputs = [
+        pack_a(to_bits(x, "f16"), "f16"),
+        pack_b(to_bits(y, "f16"), "f16"),
+        np.zeros((4, 32), np.uint32),
+    ]
+    more = """mov.u32 %x0, 0; TURN: add.u32 %x0, %x0, 1; setp.lt.u32 %p0, %x0, %lane; @%p0 bra TURN;
+    setp.gt.u32 %p1, %lane, 20; @%p1 bra HIGH; setp.gt.u32 %p2, %lane, 9; @%p2 bra MIDDLE; bra ALL; HIGH: bra ALL; MIDDLE: add.u32 %x0, %x0, 1; ALL:"""
+    text = kernel(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {out}, {0}, {1}, {2};", inputs, 4, more=more
+    )
+    out = np.zeros((4, 32), np.uint32)
+    device.run(text, "k", 1, 32, *inputs, out)
+    np.testing.assert_array_equal(from_bits(unpack_c(out, "f32", 16), "f32"), x @ y)
