@@ -36,8 +36,9 @@ test: $(VENV)/.test fuzzers  ## Run the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 STEPS ?= 100000
-model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a model of it (half an hour)
-	GPUKERNEL_MODEL_STEPS=$(STEPS) $(BIN)/python -m pytest tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
+model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a model of it, in two processes (a quarter of an hour)
+	GPUKERNEL_MODEL_STEPS=$(STEPS) GPUKERNEL_MODEL_PARTS=2 \
+	    $(BIN)/python -m pytest -n 2 tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
 
 crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, on SQLite and PostgreSQL (ten minutes)
 	GPUKERNEL_CRASH_STRIDE=1 GPUKERNEL_CRASH_MOMENTS=60 GPUKERNEL_CRASH_JOBS=2 \

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import functools
+from collections import defaultdict, namedtuple
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-import sqlalchemy as sa
-
-from gpukernel.pool import schema
 from gpukernel.pool.reservations import windows
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.store import Store
 
-__all__ = ["check_books", "check_pins", "naive_order"]
+__all__ = ["check_books", "check_pins", "naive_order", "rows"]
+
+
+@functools.cache
+def _kind(table: str, columns: tuple[str, ...]) -> Any:
+    return namedtuple(table, columns)
+
+
+def rows(store: Store, *tables: str) -> list[list[Any]]:
+    """All rows of some tables at one moment, straight from the driver: what is looked at after every step may not take long."""
+    found = []
+    with store.reader.connect() as db:
+        cursor = db.connection.cursor()
+        for table in tables:
+            cursor.execute(f"SELECT * FROM {table}")
+            kind = _kind(table, tuple(column[0] for column in cursor.description))
+            found.append([kind._make(row) for row in cursor.fetchall()])
+        cursor.close()
+    return found
 
 
 def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules | None = None) -> None:
@@ -25,12 +42,11 @@ def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules 
     rules
         Quotas that nothing may exceed, where they were never lowered.
     """
-    with store.reader.connect() as db:
-        devices = {row.id: row for row in db.execute(sa.select(schema.devices))}
-        leases = {row.id: row for row in db.execute(sa.select(schema.leases))}
-        pieces = list(db.execute(sa.select(schema.slices)))
-        books = list(db.execute(sa.select(schema.accounts)))
-        spans = list(db.execute(sa.select(schema.spans)))
+    device_rows, lease_rows, pieces, books, spans = rows(
+        store, "devices", "leases", "slices", "accounts", "spans"
+    )
+    devices = {row.id: row for row in device_rows}
+    leases = {row.id: row for row in lease_rows}
     promised: dict[str, int] = defaultdict(int)
     sizes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     held: dict[tuple[str, str], int] = {}
@@ -45,17 +61,21 @@ def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules 
     for worker, cap in caps.items():
         assert cap <= held.get(worker, 0), f"worker {worker} may allocate what is not promised to it"
     totals: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    open_of: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for span in spans:
+        if span.ends is None:
+            open_of[span.lease_id].append((span.share, span.memory_bytes))
+    holding = {lease_id for lease_id, _ in held}
     keys = []
     for lease in leases.values():
         assert lease.memory_bytes == sum(memory for memory, _ in sizes[lease.id])
         assert lease.share == sum(share for _, share in sizes[lease.id])
-        open_spans = [s for s in spans if s.lease_id == lease.id and s.ends is None]
         if lease.state == "ended":
-            assert not open_spans
-            assert all((lease.id, device) not in held for device in devices)
+            assert not open_of[lease.id]
+            assert lease.id not in holding
             continue
         keys.append(lease.key)
-        assert [(s.share, s.memory_bytes) for s in open_spans] == [(lease.share, lease.memory_bytes)]
+        assert open_of[lease.id] == [(lease.share, lease.memory_bytes)]
         for account in (
             ("pool", "", ""),
             ("course", lease.course, ""),
@@ -90,16 +110,19 @@ def check_pins(store: Store, now: float) -> None:
     rules = store.rules()
     reservations = {one.id: one for one in rules.reservations if not one.preempt}
     ahead = {i: windows(one, now, rules.timezone) for i, one in reservations.items()}
-    with store.reader.connect() as db:
-        sizes = {row.id: row.memory_bytes for row in db.execute(sa.select(schema.devices))}
-        leases = {row.id: row for row in db.execute(sa.select(schema.leases))}
-        pieces = [row for row in db.execute(sa.select(schema.slices)) if row.worker != "gone"]
-        pins = [
-            row
-            for row in db.execute(sa.select(schema.pins))
-            # A window that is over is noticed with the next decision.
-            if ahead.get(row.reservation) and ahead[row.reservation][0][1] == row.until
-        ]
+    (pin_rows,) = rows(store, "pins") if reservations else ([],)
+    pins = [
+        row
+        for row in pin_rows
+        # A window that is over is noticed with the next decision.
+        if ahead.get(row.reservation) and ahead[row.reservation][0][1] == row.until
+    ]
+    if not pins:
+        return
+    device_rows, lease_rows, slice_rows = rows(store, "devices", "leases", "slices")
+    sizes = {row.id: row.memory_bytes for row in device_rows}
+    leases = {row.id: row for row in lease_rows}
+    pieces = [row for row in slice_rows if row.worker != "gone"]
     for device in {pin.device for pin in pins}:
         here = [pin for pin in pins if pin.device == device]
         for moment in {max(begin, now) for pin in here for begin, _ in ahead[pin.reservation]}:

@@ -1,6 +1,7 @@
 """Random steps against the pool's guarantees.
 
-Some hundred steps in the ordinary suite; ``make model`` takes 100,000, ``GPUKERNEL_MODEL_STEPS`` says how many else.
+Some hundred steps in the ordinary suite; ``make model`` takes 100,000, ``GPUKERNEL_MODEL_STEPS`` says how many else, and
+``GPUKERNEL_MODEL_PARTS`` into how many tests, of other random steps each, they are divided for as many processes.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import logging
 import os
 import shutil
 import tempfile
+import unittest
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +22,22 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gpukernel.pool import broker, schema
+from gpukernel.pool import broker
+from gpukernel.pool import store as store_module
 from gpukernel.pool.broker import Broker
 from gpukernel.pool.course import Course
+from gpukernel.pool.database import open_database
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.model import Holder, Lease, SliceRequest, Usage
 from gpukernel.pool.quota import Bounds
 from gpukernel.pool.reservations import Reservation
 from gpukernel.pool.store import Store
-from tests.pool.books import check_books, check_pins, naive_order
+from tests.pool.books import check_books, check_pins, naive_order, rows
 from tests.pool.world import START, Agent, World
 
 STEPS_OF_ONE = 50
 STEPS = int(os.environ.get("GPUKERNEL_MODEL_STEPS", "1000"))
+PARTS = int(os.environ.get("GPUKERNEL_MODEL_PARTS", "1"))
 MEMORY = Path("/dev/shm")  # the disk's speed is no part of this
 
 COURSES = (
@@ -50,6 +56,7 @@ RESERVATIONS = (
     Reservation("ml", EVERY_DAY, "", 22 * 60 + 20, 22 * 60 + 40, 0.75),
     Reservation("ml", EVERY_DAY, "", 23 * 60, 24 * 60, 0.5),
     Reservation("phys", EVERY_DAY, "", 22 * 60 + 30, 23 * 60 + 30, 1.0),
+    Reservation("phys", EVERY_DAY, "", 22 * 60 + 45, 23 * 60 + 15, 0.5, preempt=True),
 )
 HOLDERS = [
     Holder("anna", course="ml"),
@@ -76,12 +83,45 @@ def _nowhere() -> Store:
     return Store("sqlite://")
 
 
+class Database:
+    """One engine for all databases of this process, one after the other: a new one would compile every statement anew.
+
+    Stores that are made while it is in place open the database at `path`.
+    """
+
+    path = ""
+
+    def __init__(self) -> None:
+        self.engine = open_database(f"sqlite:///{_empty_database()}")
+        self.engine.dispose()
+
+        @sa.event.listens_for(self.engine, "do_connect")
+        def elsewhere(_dialect: Any, _record: Any, arguments: list[Any], _options: Any) -> None:
+            arguments[0] = self.path
+
+    def store(self, path: str) -> Store:
+        """The store that a process which starts now has; the tables are as new as they can be."""
+        self.engine.dispose()
+        self.path = path
+        opened = store_module.open_database
+        store_module.open_database = lambda _: self.engine
+        try:
+            return Store("")
+        finally:
+            store_module.open_database = opened
+
+
+_database = functools.cache(Database)
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Random acquire, renew, resize, release, expire, death, crash and clock steps."""
 
     def __init__(self) -> None:
         super().__init__()
         broker.RESIZE_SECONDS = 1e9  # of the machine's clock, which no step may depend on
+        logging.disable()  # a thousand runs would be kept for a report that nobody reads
+        self._known: list[Lease] | None = None
         place = str(MEMORY) if MEMORY.is_dir() else None
         self.folder = tempfile.TemporaryDirectory(dir=place)
         shutil.copy(_empty_database(), f"{self.folder.name}/pool.db")
@@ -99,7 +139,7 @@ class PoolMachine(RuleBasedStateMachine):
     async def _world(self, now: float, alive: Any, caps: Any) -> World:
         world = World.__new__(World)
         world.now = now
-        world.store = Store(f"sqlite:///{self.folder.name}/pool.db")
+        world.store = _database().store(f"{self.folder.name}/pool.db")
         world.broker = Broker(world.store, lambda: world.now)
         world.agent = Agent(world.broker, devices=2, prompt=False)
         world.agent.alive, world.agent.caps = set(alive), dict(caps)
@@ -107,8 +147,8 @@ class PoolMachine(RuleBasedStateMachine):
         return world
 
     def settle(self) -> None:
-        for _ in range(4):
-            self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.run_until_complete(_some_turns())
+        self._known = None
         for key, task in list(self.tasks.items()):
             if task.done():
                 del self.tasks[key]
@@ -119,7 +159,10 @@ class PoolMachine(RuleBasedStateMachine):
             assert resize.cancelled() or isinstance(resize.exception(), Refused | None)
 
     def living(self) -> list[Lease]:
-        return self.world.broker.leases(False)
+        """As the pool says; asked once a step, after which `settle` is called."""
+        if self._known is None:
+            self._known = self.world.broker.leases(False)
+        return self._known
 
     def forget(self, lease_id: str) -> None:
         self.granted.pop(lease_id, None)
@@ -274,19 +317,13 @@ class PoolMachine(RuleBasedStateMachine):
     def the_queue_is_in_its_order_and_everybody_who_waits_is_in_it(self) -> None:
         self.world.broker.pump()
         self.settle()
-        with self.world.store.reader.connect() as db:
-            rows = {row.key: row for row in db.execute(sa.select(schema.requests))}
-            held = {
-                row.course: row.share_held
-                for row in db.execute(sa.select(schema.accounts).where(schema.accounts.c.kind == "course"))
-            }
-        tickets = {row.ticket: key for key, row in rows.items()}
-        expected = naive_order(
-            [(row.ticket, row.course, row.size) for row in rows.values()], held, {"ml": 2.0}
-        )
+        requests, accounts = rows(self.world.store, "requests", "accounts")
+        held = {row.course: row.share_held for row in accounts if row.kind == "course"}
+        tickets = {row.ticket: row.key for row in requests}
+        expected = naive_order([(row.ticket, row.course, row.size) for row in requests], held, {"ml": 2.0})
         assert [one.key for one in self.world.broker.waiting()] == [tickets[ticket] for ticket in expected]
         leases = {lease.key for lease in self.living()}
-        assert set(self.tasks) <= set(rows) | leases
+        assert set(self.tasks) <= set(tickets.values()) | leases
 
     def teardown(self) -> None:
         for task in [*self.tasks.values(), *self.resizes]:
@@ -295,11 +332,16 @@ class PoolMachine(RuleBasedStateMachine):
         self.loop.close()
         self.world.store.close()
         self.folder.cleanup()
+        logging.disable(logging.NOTSET)
 
 
-TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(
-    max_examples=max(STEPS // STEPS_OF_ONE, 1),
+async def _some_turns() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+_SETTINGS = settings(
+    max_examples=max(STEPS // PARTS // STEPS_OF_ONE, 1),
     stateful_step_count=STEPS_OF_ONE,
     deadline=None,
     derandomize=True,
@@ -308,3 +350,14 @@ TestPoolMachine.settings = settings(
     phases=(Phase.generate,),
     suppress_health_check=list(HealthCheck),
 )
+
+
+def _part(number: int) -> type[unittest.TestCase]:
+    # The steps follow from the class's name: each part has other ones, and the same whenever it is run.
+    machine = type(f"PoolMachine{number or ''}", (PoolMachine,), {})
+    case: type[unittest.TestCase] = machine.TestCase
+    case.settings = _SETTINGS  # type: ignore[attr-defined]
+    return case
+
+
+globals().update({f"TestPoolMachine{number or ''}": _part(number) for number in range(PARTS)})
