@@ -11,6 +11,7 @@ Shares are whole millionths of a device here, so that sums are exact.
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -41,6 +42,7 @@ MIB = 2**20
 HOUR = 3600.0
 EVERYBODY = "*"
 PERIODS = ("day", "week", "term")
+_ITS, _THEIR, _DEVICES = say("its"), say("their"), say("devices")
 _PERIOD_WORDS = {"day": say("day"), "week": say("week"), "term": say("term")}
 
 
@@ -175,8 +177,8 @@ class Refusal:
     until: float = 0.0
 
 
-def _who(standing: Standing) -> str:
-    account = standing.account
+@functools.lru_cache(4096)  # most of those who are refused are refused again at the next decision
+def _named(account: Account, role: str) -> str:
     if account.kind == "pool":
         return say("The pool")
     if account.kind == "course":
@@ -185,12 +187,16 @@ def _who(standing: Standing) -> str:
         )
     if account.kind == "member":
         names = {"person": account.person, "course": account.course}
-        if standing.role == "instructor":
+        if role == "instructor":
             return say("%(person)s, as an instructor of %(course)s,", **names)
-        if standing.role == "student":
+        if role == "student":
             return say("%(person)s, as a student of %(course)s,", **names)
         return say("%(person)s, as a member of %(course)s,", **names)
     return say("%(person)s", person=account.person)
+
+
+def _who(standing: Standing) -> str:
+    return _named(standing.account, standing.role)
 
 
 def _figure(share: int) -> str:
@@ -261,10 +267,10 @@ def refusal(
     claim: Claim, standings: Sequence[Standing], now: float, term_begins: float = 0.0, model: str = ""
 ) -> Refusal | None:
     """The first quota, from the pool down, that `claim` does not fit into now, or None."""
-    unit = model or say("devices")
+    unit = model or _DEVICES
     for standing in standings:
         bounds, who = standing.bounds, _who(standing)
-        its = say("its") if standing.account.kind in ("pool", "course") else say("their")
+        its = _ITS if standing.account.kind in ("pool", "course") else _THEIR
         if bounds.devices is not None and standing.share + claim.share > millionths(bounds.devices):
             limit = _figure(millionths(bounds.devices))
             return Refusal(

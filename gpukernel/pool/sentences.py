@@ -32,24 +32,27 @@ _LONGEST = 1500  # of the 8192 bytes that a call's status may have, in which the
 
 
 class Sentence(str):
-    """An English sentence that knows its `template` and the `values` in it, of which some are such sentences themselves."""
+    """An English sentence that knows its `template` and the `values` in it, of which some are such sentences themselves.
+
+    Decisions of a full pool make many of them that nobody reads, so that they are made of what is at hand.
+    """
 
     __slots__ = ("template", "values")
     template: str
-    values: Mapping[str, str]
+    values: Mapping[str, object]
 
-    def __new__(cls, template: str, values: Mapping[str, str]) -> Sentence:
+    def __new__(cls, template: str, values: Mapping[str, object]) -> Sentence:
         made = super().__new__(cls, template % values)
         made.template, made.values = template, values
         return made
 
+    def __getnewargs__(self) -> tuple[str, Mapping[str, object]]:  # type: ignore[override]
+        return self.template, self.values  # for copies
+
 
 def say(template: str, /, **values: object) -> Sentence:
     """`template` with its ``%(name)s`` filled in; a percent sign is written twice."""
-    return Sentence(
-        template,
-        {name: value if isinstance(value, Sentence) else str(value) for name, value in values.items()},
-    )
+    return Sentence(template, values)
 
 
 _WEEKDAYS = (say("Mon"), say("Tue"), say("Wed"), say("Thu"), say("Fri"), say("Sat"), say("Sun"))
@@ -83,7 +86,10 @@ def in_words(text: str, translate: Callable[[str], str]) -> str:
     """`text` in the language of `translate`, as far as it knows the words; other text as it is."""
     if not isinstance(text, Sentence):
         return text
-    found = {name: in_words(value, translate) for name, value in text.values.items()}
+    found = {
+        name: in_words(value, translate) if isinstance(value, Sentence) else value
+        for name, value in text.values.items()
+    }
     try:
         return translate(text.template) % found
     except (KeyError, TypeError, ValueError):  # a translation of another version's figures
@@ -107,7 +113,7 @@ def words_to(text: str) -> Any:
         if isinstance(value, Sentence):
             message.figures[name].words.CopyFrom(words_to(value))
         else:
-            message.figures[name].text = value
+            message.figures[name].text = str(value)
     return message
 
 

@@ -9,6 +9,7 @@ from tornado.web import HTTPError
 
 from gpukernel.pool.connection import write_connection
 from gpukernel.pool.errors import NotAllowed, Refused
+from gpukernel.pool.sentences import say
 from hub_spawner.console.base import Page
 from hub_spawner.console.desk import live
 from hub_spawner.console.drawing import cut_devices
@@ -35,7 +36,7 @@ def seconds_of(text: str, what: str) -> float:
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz").strip()
     unit = text[len(text.rstrip("abcdefghijklmnopqrstuvwxyz")) :] or "s"
     if not number.isdecimal() or len(number) > 9 or unit not in units:
-        raise HTTPError(400, f"{what}: write a time as 30min, 2h or 120d.")
+        raise HTTPError(400, "%s", say("%(field)s: write a time as 30min, 2h or 120d.", field=what))
     return float(number) * units[unit]
 
 

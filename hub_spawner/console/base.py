@@ -15,7 +15,7 @@ from jupyterhub.services.auth import HubOAuthenticated, UserNotAllowed
 from tornado.web import HTTPError, RequestHandler
 
 from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
-from gpukernel.pool.sentences import sentence_of
+from gpukernel.pool.sentences import say, sentence_of
 from hub_spawner.console.desk import Desk, plain_duration
 from hub_spawner.console.texts import LANGUAGES, Texts, choose_language, later
 from hub_spawner.roles import courses_of
@@ -93,7 +93,8 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             try:
                 model = self.check_hub_user(model)
             except UserNotAllowed:
-                raise HTTPError(403, f"{model['name']} may not use this service.") from None
+                sentence = say("%(person)s may not use this service.", person=model["name"])
+                raise HTTPError(403, "%s", sentence) from None
         # A service's name may be that of a person: it is not them.
         if model is not None and model.get("kind", "user") != "user":
             raise HTTPError(403, later("This service is for people."))
@@ -141,6 +142,9 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
     def _sentence(self, status: int, error: BaseException | None) -> str:
         if isinstance(error, PoolError):
             return sentence_of(error)
+        if isinstance(error, HTTPError) and error.log_message == "%s":  # a sentence with figures
+            sentence: str = error.args[0]
+            return sentence
         if isinstance(error, HTTPError) and error.log_message and status < 500:
             return str(error.log_message % error.args)
         if status >= 500:
@@ -258,5 +262,5 @@ class Page(Visit):
         """A field of the form that was sent; empty where it is missing."""
         text = self.get_body_argument(name, "")
         if len(text) > most:
-            raise HTTPError(400, f"{name}: at most {most} characters.")
+            raise HTTPError(400, "%s", say("%(field)s: at most %(n)s characters.", field=name, n=most))
         return text

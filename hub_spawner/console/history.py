@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from tornado.web import HTTPError
 
+from gpukernel.pool.sentences import say
 from hub_spawner.console.base import Page
 from hub_spawner.console.desk import CourseInfo, Use
 from hub_spawner.console.drawing import day_chart
@@ -22,7 +23,7 @@ def days_of(page: Page) -> int:
     """How many days the address asks for; 14 where it does not say."""
     text = page.get_query_argument("days", "14")
     if not text.isdecimal() or not 1 <= int(text[:6]) <= MOST_DAYS:
-        raise HTTPError(400, f"days: a number from 1 to {MOST_DAYS}.")
+        raise HTTPError(400, "%s", say("%(field)s: a number from 1 to %(n)s.", field="days", n=MOST_DAYS))
     return int(text)
 
 

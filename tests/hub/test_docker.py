@@ -15,6 +15,7 @@ from tests.hub.hub import Hub, environment_of
 
 docker = pytest.importorskip("docker")
 pytest.importorskip("dockerspawner")
+pytestmark = pytest.mark.slow
 
 COURSES = "courses: {ml101: {students: [anna, ben], offers: [V100 x 0.1]}}\n"
 ADD = """

@@ -64,6 +64,7 @@ def test_what_the_pool_refuses_stands_in_the_reader_s_language_with_its_figures(
     assert re.search(r"\d+月\d\d日（周二） 10:00：课程 ml101 同时最多占用 0.8 块设备；5 放不下。", answer), (
         answer
     )
+    assert "days：应为 1 到 366 的数。" in words(prof.see("course/ml101/use?days=0"))
     # The same for whoever reads English, and for scripts.
     english = Visitor(running[0], "prof")
     assert "Course ml101 holds 0.45 of its 0.80 devices; your 0.40 does not fit." in words(

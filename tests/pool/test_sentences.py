@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
+import pickle
 
 import pytest
 
@@ -61,6 +63,13 @@ def test_words_that_say_something_else_than_the_text_count_for_nothing() -> None
     for _ in range(50):
         deep = say("(%(inner)s)", inner=deep)
     assert not isinstance(words_from(words_to(deep), str(deep)), Sentence)
+
+
+def test_a_copy_of_a_sentence_can_be_said_otherwise_too() -> None:
+    said = say("%(who)s holds %(n)s", who=say("Course %(n)s", n="ml101"), n=2)
+    for made in (copy.deepcopy(said), copy.copy(said), pickle.loads(pickle.dumps(said))):
+        assert made == said
+        assert in_words(made, shout) == "COURSE ml101 HOLDS 2"
 
 
 def test_plain_text_and_very_long_words_travel_without() -> None:
