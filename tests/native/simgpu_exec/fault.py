@@ -1,10 +1,12 @@
-"""Runs a kernel that fails, in a process of its own: its error is sticky, as on a GPU.
+"""Runs kernels that fail, each in a process of its own: an error is sticky, as on a GPU.
 
-python fault.py FILE.ptx THREADS BUFFER_BYTES [BUFFERS]      prints the CUresult of what failed, or 0
+python fault.py FILE.ptx THREADS BUFFER_BYTES      prints the CUresult of what failed, or 0
+python fault.py FOLDER BUFFER_BYTES BUFFERS        runs each FOLDER/NAME.THREADS.ptx and writes what it printed to NAME.THREADS.txt
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -15,13 +17,32 @@ from conftest import Device, LaunchFailed
 
 from gpukernel.native import simgpu_library
 
-if __name__ == "__main__":
-    path, threads, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    count = int(sys.argv[4]) if len(sys.argv) > 4 else bool(size)
+
+def run(path: Path, threads: int, size: int, count: int) -> None:
     try:
         Device(str(simgpu_library())).run(
-            Path(path).read_text(), "k", 1, threads, *[np.zeros(size, np.uint8)] * count
+            path.read_text(), "k", 1, threads, *[np.zeros(size, np.uint8)] * count
         )
-        print(0)
+        print(0, flush=True)
     except LaunchFailed as failed:
-        print(failed.code)
+        print(failed.code, flush=True)
+
+
+def run_apart(path: Path, size: int, count: int) -> None:
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    out = os.open(path.with_suffix(".txt"), os.O_WRONLY | os.O_CREAT)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    run(path, int(path.suffixes[-2][1:]), size, count)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    path, *numbers = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    if path.is_dir():
+        for each in sorted(path.glob("*.ptx")):
+            run_apart(each, *numbers)
+    else:
+        run(path, *numbers, bool(numbers[1]))
