@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-STRIDE = int(os.environ.get("GPUKERNEL_CRASH_STRIDE", "12"))
+STRIDE = int(os.environ.get("GPUKERNEL_CRASH_STRIDE", "25"))
 MOMENTS = int(os.environ.get("GPUKERNEL_CRASH_MOMENTS", "2"))
 JOBS = int(os.environ.get("GPUKERNEL_CRASH_JOBS", "1"))
 
