@@ -326,7 +326,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert set(self.tasks) <= set(tickets.values()) | leases
 
     def teardown(self) -> None:
-        for task in [*self.tasks.values(), *self.resizes]:
+        for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.settle()
         self.loop.close()
