@@ -20,13 +20,13 @@ __all__ = ["Statement"]
 class Statement:
     """One statement, as SQLAlchemy has it.
 
-    Its parameters are given by name, always the same ones: lists for those that expand; of an insert the columns, of which others have
-    their defaults.  Errors of the database are those of SQLAlchemy.
+    Its parameters are given by name: lists for those that expand; of an insert any columns, and the others have their defaults.  Errors
+    of the database are those of SQLAlchemy.
     """
 
     def __init__(self, what: Any) -> None:
         self._what = what
-        self._known: dict[tuple[Any, ...], _Translated] = {}  # by kind of database and lengths of lists
+        self._known: dict[tuple[Any, ...], _Translated] = {}  # by kind of database, lengths of lists, columns
         self._row: Any = None
 
     def rows(self, db: sa.Connection, **values: Any) -> list[Any]:
@@ -53,7 +53,7 @@ class Statement:
         lists = {name: _padded(value) for name, value in first.items() if isinstance(value, list)}
         if lists:
             first = {**first, **lists}
-        key = db.dialect.name, *map(len, lists.values())
+        key = db.dialect.name, *map(len, lists.values()), *(first if self._what.is_insert else ())
         if (known := self._known.get(key)) is None:
             known = self._known[key] = _Translated(self._what, db.dialect, first)
         driver: Any = db.connection.driver_connection
