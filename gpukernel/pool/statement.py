@@ -50,21 +50,19 @@ class Statement:
         return int(self._execute(db, *many).rowcount) if many else 0
 
     def _execute(self, db: sa.Connection, first: Mapping[str, Any], *more: Mapping[str, Any]) -> Any:
-        lists = {name: _padded(value) for name, value in first.items() if isinstance(value, list)}
-        if lists:
+        if lists := {name: _padded(value) for name, value in first.items() if isinstance(value, list)}:
             first = {**first, **lists}
         key = db.dialect.name, *map(len, lists.values()), *(first if self._what.is_insert else ())
         if (known := self._known.get(key)) is None:
             known = self._known[key] = _Translated(self._what, db.dialect, first)
-        driver: Any = db.connection.driver_connection
-        cursor = driver.cursor()
+        cursor: Any = db.connection.cursor()
         try:
             if more:
                 cursor.executemany(known.text, [known.values(one) for one in (first, *more)])
             else:
                 cursor.execute(known.text, known.values(first))
         except db.dialect.loaded_dbapi.Error as error:
-            lost = db.dialect.is_disconnect(error, driver, cursor)
+            lost = db.dialect.is_disconnect(error, db.connection.dbapi_connection, cursor)
             if lost:
                 db.invalidate(error)
             kind = db.dialect.loaded_dbapi.Error
