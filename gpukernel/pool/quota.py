@@ -22,6 +22,7 @@ from gpukernel.pool.sentences import day_words, say
 __all__ = [
     "EVERYBODY",
     "MILLION",
+    "OPEN",
     "PERIODS",
     "Account",
     "Bounds",
@@ -86,6 +87,10 @@ class Bounds:
     def given(self) -> dict[str, float]:
         """What is bounded at all."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+OPEN = Bounds()
+"""What bounds nothing, as most levels."""
 
 
 def check_bounds(bounds: Bounds) -> str | None:
@@ -208,6 +213,8 @@ def _figure(share: int) -> str:
 def never(claim: Claim, standings: Iterable[Standing]) -> Refusal | None:
     """The quota that `claim` could not meet even if nobody held anything, or None."""
     for standing in standings:
+        if standing.bounds == OPEN:
+            continue
         bounds, who = standing.bounds, _who(standing)
 
         def no(sentence: str, standing: Standing = standing) -> Refusal:
@@ -269,6 +276,8 @@ def refusal(
     """The first quota, from the pool down, that `claim` does not fit into now, or None."""
     unit = model or _DEVICES
     for standing in standings:
+        if standing.bounds == OPEN:
+            continue
         bounds, who = standing.bounds, _who(standing)
         its = _ITS if standing.account.kind in ("pool", "course") else _THEIR
         if bounds.devices is not None and standing.share + claim.share > millionths(bounds.devices):

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from gpukernel.pool import schema
 from gpukernel.pool.course import Course, Profile
 from gpukernel.pool.errors import Refused
-from gpukernel.pool.quota import EVERYBODY, Account, Bounds, Subject, millionths
+from gpukernel.pool.quota import EVERYBODY, OPEN, Account, Bounds, Subject, millionths
 from gpukernel.pool.reservations import Reservation
 from gpukernel.pool.sentences import say
 from gpukernel.pool.statement import Statement
@@ -25,7 +25,6 @@ __all__ = ["Course", "Rules", "load_rules", "note", "write_groups", "write_rules
 
 MIB = 2**20
 _BOUNDS = tuple(Bounds.__dataclass_fields__)
-_OPEN = Bounds()
 _NOTE = Statement(schema.audit.insert())
 
 
@@ -91,11 +90,11 @@ class Rules:
     def bounds(self, account: Account, role: str = "") -> Bounds:
         """The bounds of one level; for a member, those of `role`."""
         if account.kind == "member":
-            return self.quotas.get(Subject(role, course=account.course), _OPEN) if role else _OPEN
+            return self.quotas.get(Subject(role, course=account.course), OPEN) if role else OPEN
         if account.kind == "person":
             own = self.quotas.get(Subject("person", person=account.person))
-            return own or self.quotas.get(Subject("person", person=EVERYBODY), _OPEN)
-        return self.quotas.get(Subject(account.kind, course=account.course), _OPEN)
+            return own or self.quotas.get(Subject("person", person=EVERYBODY), OPEN)
+        return self.quotas.get(Subject(account.kind, course=account.course), OPEN)
 
     def account_bounds(self, account: Account) -> Bounds:
         """As `bounds`, with the role that the member has now."""

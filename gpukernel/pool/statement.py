@@ -20,13 +20,13 @@ __all__ = ["Statement"]
 class Statement:
     """One statement, as SQLAlchemy has it.
 
-    Its parameters are given by name, always the same ones: lists for those that expand; of an insert the columns, of which others have
-    their defaults.  Errors of the database are those of SQLAlchemy.
+    Its parameters are given by name: lists for those that expand; of an insert any columns, and the others have their defaults.  Errors
+    of the database are those of SQLAlchemy.
     """
 
     def __init__(self, what: Any) -> None:
         self._what = what
-        self._known: dict[tuple[Any, ...], _Translated] = {}  # by kind of database and lengths of lists
+        self._known: dict[tuple[Any, ...], _Translated] = {}  # by kind of database, lengths of lists, columns
         self._row: Any = None
 
     def rows(self, db: sa.Connection, **values: Any) -> list[Any]:
@@ -50,21 +50,19 @@ class Statement:
         return int(self._execute(db, *many).rowcount) if many else 0
 
     def _execute(self, db: sa.Connection, first: Mapping[str, Any], *more: Mapping[str, Any]) -> Any:
-        lists = {name: _padded(value) for name, value in first.items() if isinstance(value, list)}
-        if lists:
+        if lists := {name: _padded(value) for name, value in first.items() if isinstance(value, list)}:
             first = {**first, **lists}
-        key = db.dialect.name, *map(len, lists.values())
+        key = db.dialect.name, *map(len, lists.values()), *(first if self._what.is_insert else ())
         if (known := self._known.get(key)) is None:
             known = self._known[key] = _Translated(self._what, db.dialect, first)
-        driver: Any = db.connection.driver_connection
-        cursor = driver.cursor()
+        cursor: Any = db.connection.cursor()
         try:
             if more:
                 cursor.executemany(known.text, [known.values(one) for one in (first, *more)])
             else:
                 cursor.execute(known.text, known.values(first))
         except db.dialect.loaded_dbapi.Error as error:
-            lost = db.dialect.is_disconnect(error, driver, cursor)
+            lost = db.dialect.is_disconnect(error, db.connection.dbapi_connection, cursor)
             if lost:
                 db.invalidate(error)
             kind = db.dialect.loaded_dbapi.Error

@@ -165,6 +165,25 @@ def test_a_small_request_passes_only_where_it_is_over_in_time(tmp_path: Path) ->
     story(tmp_path, tell)
 
 
+def test_that_time_passes_is_no_news_for_those_who_wait(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        held = await world.get("held", 1.0, longest=600)
+        ask = await joins(world, "waits", 1.0, A)
+        world.now += 100
+        more = asyncio.create_task(anext(ask))  # type: ignore[arg-type]
+        world.broker.rules_changed()  # everybody looks anew
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not more.done()
+        world.rule(Course("a", members={"*": "student"}), quotas={"course:a": Bounds(devices=0.5)})
+        world.broker.rules_changed()
+        assert "its 0.50 devices" in (await more).reason  # type: ignore[union-attr]
+        world.broker.end(held.id, "done")
+        await ask.aclose()  # type: ignore[attr-defined]
+
+    story(tmp_path, tell)
+
+
 def test_without_known_ends_nothing_passes(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         await world.get("held", 0.75)
