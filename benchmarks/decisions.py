@@ -308,6 +308,7 @@ async def growth(sizes: Sequence[int] = (10, 1_000, 100_000), count: int = 200) 
             store = Store(f"sqlite:///{path}")
             empty = file_size(path)
             fill(store, size)
+            store.write_back()  # as a pool does every second
             broker = Broker(store)
             with store.engine.begin() as db:  # as if the agent of those devices were attached
                 db.execute(schema.devices.update().values(available=True))

@@ -94,8 +94,5 @@ class _Translated:
         """The parameters as the driver wants them."""
         every = {**self._fixed, **given}
         for name, parts in self._lists.items():
-            found = given[name]
-            flat = chain.from_iterable(found) if len(parts) != len(found) else found
-            every.update(zip(parts, flat, strict=True))
-            del every[name]
+            every.update(zip(parts, every.pop(name), strict=True))
         return every if self._order is None else [every[name] for name in self._order]

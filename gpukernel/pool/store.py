@@ -242,6 +242,7 @@ class Store:
         # One connection stays open: another one's cache is empty after every change, and fetching it from the engine costs as
         # much as a statement.
         self._db = self.engine.connect()
+        self._under_way = False  # a transaction on it
         self.shared = self.engine.dialect.name != "sqlite"
         self._rules: tuple[int, Rules] = (-1, Rules())
         self._classes: tuple[int, list[DeviceClass]] = (-1, [])
@@ -265,8 +266,15 @@ class Store:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """One of its own, or a part of the one that is under way."""
-        with contextlib.nullcontext() if self._db.in_transaction() else self._db.begin():
+        if self._under_way:
             yield self._db
+            return
+        with self._db.begin():
+            self._under_way = True
+            try:
+                yield self._db
+            finally:
+                self._under_way = False
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[tuple[sa.Connection, Any]]:
