@@ -192,6 +192,9 @@ class Page(Visit):
         if self.request.method not in ("GET", "HEAD"):
             # The Hub's library takes nobody's word whose form has no valid token of ours.
             raise HTTPError(403, TOO_OLD)
+        if self.request.headers.get("Sec-Fetch-Mode", "navigate") != "navigate":
+            # What a script or a style sheet asks for would sign in anew, and the forms of the page that is open would count no more.
+            raise HTTPError(403, later("Sign in to JupyterHub again."))
         self.redirect(self.get_login_url())
 
     def course_path(self, course: str) -> str:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 SLOW = 5.0
 START = 5.0 + 5.0
 """Seconds: what a start waits for its slice, and a kernel's own start."""
-AT_ONCE = 2.0
+AT_ONCE = 4.0
 """Seconds for an answer that does not wait for the pool, on a busy machine."""
 
 
