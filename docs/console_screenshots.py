@@ -25,7 +25,7 @@ from gpukernel.pool.model import Holder
 from gpukernel.pool.quota import period_start
 from tests.conftest import eventually
 from tests.e2e.lab import CHROMIUM, QUIET
-from tests.hub.console import Holders
+from tests.hub.console.people import Holders
 from tests.hub.hub import ADMIN, ADMIN_PASSWORD, PASSWORD, Hub, environment_of
 from tests.pool.world import World
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -85,13 +84,6 @@ def eventually(what: Callable[[], T], seconds: float = 30) -> T:
             pytest.fail(f"still {answer!r} after {seconds} s")
         time.sleep(0.05)
     return answer
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

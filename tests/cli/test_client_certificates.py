@@ -21,7 +21,7 @@ from gpukernel.pool.connection import Connection, read_connection_file, write_co
 from gpukernel.pool.server import prepare_state
 from tests.cli.test_commands import Service
 from tests.cli.test_tls import LOOK, Secured, ask, command, done
-from tests.conftest import free_port
+from tests.ports import free_port
 
 RUN = ("run", "-p", "0.1", "--", sys.executable, "-c", LOOK)
 REQUIRE = ("--client-certificates", "require")

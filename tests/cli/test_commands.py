@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Pool, eventually, free_port
+from tests.conftest import Pool, eventually
+from tests.ports import free_port
 
 
 def test_run_passes_the_exit_status_on_and_releases(shared_pool: Pool) -> None:

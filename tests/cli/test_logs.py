@@ -22,7 +22,8 @@ from gpukernel.agent.worker_log import WorkerLog
 from gpukernel.pool.database import open_database
 from gpukernel.pool.schema import leases
 from gpukernel.remoting.environment import LEASE_FILE_VARIABLE
-from tests.conftest import eventually, free_port
+from tests.conftest import eventually
+from tests.ports import free_port
 
 log = logging.getLogger("gpukernel.tests")
 FORGED = 'ann\n2026-09-01 10:00:00.000 INFO pool: granted lease="x" \x1b[31m\u2028'

@@ -30,7 +30,8 @@ from gpukernel.pool.errors import PoolError
 from gpukernel.pool.model import Lease
 from gpukernel.pool.server import prepare_state, serve
 from tests.cli.test_commands import Service
-from tests.conftest import eventually, free_port
+from tests.conftest import eventually
+from tests.ports import free_port
 
 LOOK = "from cuda.bindings import driver as d; d.cuInit(0); print(d.cuDeviceGetCount()[1])"
 

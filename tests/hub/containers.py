@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ runtime = "runc"
 
 
 @contextlib.contextmanager
-def daemon(home: Path) -> Iterator[str]:
+def daemon() -> Iterator[str]:
     """Its address; skips where there is none and none can be started."""
     docker = pytest.importorskip("docker")
     usual = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
@@ -43,7 +44,9 @@ def daemon(home: Path) -> Iterator[str]:
         return
     if os.geteuid() != 0 or not shutil.which("podman") or not shutil.which("runc"):
         pytest.skip("needs a Docker daemon, or root with podman and runc")
-    home.mkdir()
+    home = Path(
+        tempfile.mkdtemp(prefix="podman-", dir="/var/tmp")
+    )  # podman takes no longer path than 50 characters
     (home / "containers.conf").write_text(_PODMAN)
     address = f"unix://{home}/docker.sock"
     podman = ["podman", "--root", str(home / "root"), "--runroot", str(home / "run")]

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import requests
 
-from tests.conftest import free_port
+from tests.ports import free_port
 
 ADMIN, PASSWORD = "admin", "a password for tests"
 ADMIN_PASSWORD = "another password and a longer one for the administrator"
@@ -156,7 +156,12 @@ class Hub:
         self.process = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            if self.process is not None and self.process.poll() is None:
+                self.stop()
+            raise
         return self
 
     def __exit__(

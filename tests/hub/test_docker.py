@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +28,20 @@ print("the sum is", cuda.to_device(np.arange(5)).copy_to_host().sum())
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with daemon(tmp_path_factory.mktemp("daemon") / "d") as address:
+def client() -> Iterator[Any]:
+    with daemon() as address:
         found = docker.DockerClient(base_url=address)
         import_image(found)
         found.address = address
         yield found
+
+
+def is_ours(address: str) -> bool:
+    """Whether it is one of this machine's."""
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind((address, 0))
+        return True
+    return False
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +67,12 @@ c.DockerSpawner.read_only_volumes = {mounts!r}
 c.DockerSpawner.environment = {{"HOME": "/root", "JUPYTER_PREFER_ENV_PATH": "0"}}
 c.DockerSpawner.notebook_dir = "/root"
 """
+    # Podman makes the gateway with a network's first container; until then its address is somebody else's.
+    binds = [f"{path}:{path}:ro" for path in mounts]
+    client.containers.run(
+        IMAGE, ["sleep", "infinity"], detach=True, network=network, volumes=binds, init=True
+    )
+    eventually(lambda: is_ours(gateway))
     with Pool("v100:1", home / "state") as pool:
         assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
         environment = {**environment_of(pool.state, home), "DOCKER_HOST": client.address}

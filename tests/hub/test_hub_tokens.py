@@ -24,10 +24,11 @@ from gpukernel.pool.hub_client import HubClient
 from gpukernel.pool.hub_tokens import HubAway, HubTokens
 from gpukernel.pool.model import Holder, SliceRequest
 from gpukernel.pool.server import RunningPool, prepare_state, serve
-from tests.conftest import Pool, free_port
+from tests.conftest import Pool
 from tests.hub.hub import ADMIN, Hub, environment_of
 from tests.hub.test_servers import environment
 from tests.pool.world import Agent
+from tests.ports import free_port
 
 QUARTER = SliceRequest(share=0.25)
 

@@ -24,8 +24,8 @@ from gpukernel.pool.identity import Caller
 from gpukernel.pool.model import Holder, Lease, SliceRequest
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.server import RunningPool, serve
-from tests.conftest import free_port
 from tests.pool.world import Agent
+from tests.ports import free_port
 
 HALF = SliceRequest(share=0.5)
 NOBODY = pwd.getpwnam("nobody")

@@ -16,9 +16,9 @@ from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.client import PoolClient
 from gpukernel.pool.model import Holder, Lease, SliceRequest
 from gpukernel.pool.server import serve
-from tests.conftest import free_port
 from tests.pool.test_hub import hub, run
 from tests.pool.world import Agent
+from tests.ports import free_port
 
 SMALL = SliceRequest(share=0.1)
 ANNA = Holder("anna", "anna's server")

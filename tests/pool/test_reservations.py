@@ -30,10 +30,11 @@ from gpukernel.pool.pins import outstanding
 from gpukernel.pool.quota import Bounds, Subject
 from gpukernel.pool.reservations import Reservation, check_reservation, conflict, windows
 from gpukernel.pool.rules import Rules, write_rules
-from tests.conftest import Pool, free_port
+from tests.conftest import Pool
 from tests.pool.books import check_books, check_pins
 from tests.pool.test_identity import pool, run
 from tests.pool.world import World, story
+from tests.ports import free_port
 
 HOUR = 3600.0
 ML = Holder("anna", course="ml")

@@ -21,8 +21,8 @@ from gpukernel.pool.quota import Bounds, period_start
 from gpukernel.pool.reordering import move_request
 from gpukernel.pool.rules import Course
 from gpukernel.pool.server import RunningPool, serve
-from tests.conftest import free_port
 from tests.pool.world import START, Agent, World, story
+from tests.ports import free_port
 
 COURSES = """
 courses:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,27 +14,10 @@ import hub_spawner
 from gpukernel.pool.sentences import say
 from hub_spawner.console.texts import Texts
 from tests.conftest import Pool
-from tests.hub.console import COURSES, Holders, Visitor, words
-from tests.hub.hub import Hub, environment_of
+from tests.hub.console.people import Holders, Visitor, words
+from tests.hub.hub import Hub
 
 CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.5"}
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Pool]]:
-    home = tmp_path_factory.mktemp("languages")
-    (home / "courses.yaml").write_text(COURSES)
-    with Pool("v100:1", home / "state") as pool:
-        assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
-        with Hub(home, environment_of(pool.state, home), {"pool": pool.address}) as hub:
-            yield hub, pool
-
-
-@pytest.fixture
-def holders(running: tuple[Hub, Pool]) -> Iterator[Holders]:
-    with Holders(running[1].address) as found:
-        yield found
-        found.ask("import_courses", COURSES)
 
 
 @pytest.fixture

@@ -15,33 +15,8 @@ import requests
 from gpukernel.pool.errors import LeaseEnded, Refused
 from gpukernel.pool.model import SliceRequest
 from tests.conftest import Pool, eventually
-from tests.hub.console import COURSES, Holders, Visitor, active_tags, words
+from tests.hub.console.people import COURSES, Holders, Visitor, active_tags, words
 from tests.hub.hub import ADMIN, Hub, environment_of
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Pool]]:
-    home = tmp_path_factory.mktemp("console")
-    (home / "courses.yaml").write_text(COURSES)
-    with Pool("v100:1", home / "state") as pool:
-        imported = pool.gpukernel("quota", "import", str(home / "courses.yaml"))
-        assert imported.returncode == 0, imported.stderr
-        groups = {"teachers": ["tanja"]}
-        with Hub(home, environment_of(pool.state, home), {"pool": pool.address}, groups=groups) as hub:
-            yield hub, pool
-
-
-@pytest.fixture
-def hub(running: tuple[Hub, Pool]) -> Hub:
-    return running[0]
-
-
-@pytest.fixture
-def holders(running: tuple[Hub, Pool]) -> Iterator[Holders]:
-    """The pool's people; afterwards the courses are again as they were."""
-    with Holders(running[1].address) as found:
-        yield found
-        found.ask("import_courses", COURSES)
 
 
 @pytest.fixture

@@ -11,16 +11,13 @@ pytest.importorskip("playwright")
 pytest.importorskip("axe_playwright_python")
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from gpukernel.pool.reservations import Reservation
 from tests.conftest import Pool
-from tests.e2e.lab import CHROMIUM, QUIET
-from tests.hub.console import COURSES, Holders
-from tests.hub.hub import ADMIN, Hub, environment_of
-from tests.hub.signed import Signed
-
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed")
+from tests.hub.console.people import COURSES, Holders, running_console
+from tests.hub.console.signed import Signed
+from tests.hub.hub import ADMIN, Hub
 
 GRAVE = ("serious", "critical")
 LOOKS: list[tuple[int, Literal["light", "dark"], str]] = [
@@ -34,38 +31,25 @@ LOOKS: list[tuple[int, Literal["light", "dark"], str]] = [
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Pool]]:
     home = tmp_path_factory.mktemp("accessible")
-    (home / "courses.yaml").write_text(COURSES)
-    with Pool("v100:2", home / "state") as pool:
-        assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
-        options = {
-            "pool": pool.address,
-            "courses": str(home / "courses.yaml"),
-            "environments": {"PyTorch": {}, "Numba": {}},
-        }
-        with Hub(home, environment_of(pool.state, home), options) as hub, Holders(pool.address) as holders:
-            # Something in every table: slices, a queue, history, a reservation, a message.
-            done = holders.hold("ben", 0.1)
-            holders.ask("release", done.id)
-            lease = holders.hold("anna", 0.45, description="kernel 3f2a of lesson.ipynb")
-            holders.ask("send_message", lease.id, "The lesson ends at 12.")
-            holders.hold("dora", 0.1, "hpc", "elsewhere")
-            holders.wait("ben", 0.4)
-            holders.wait("carl", 0.45)
-            holders.ask("reserve", Reservation("ml101", (1,), "", 600, 720, 0.5))
-            yield hub, pool
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=str(CHROMIUM), args=QUIET)
-        yield found
-        found.close()
+    options = {"courses": str(home / "courses.yaml"), "environments": {"PyTorch": {}, "Numba": {}}}
+    with running_console(home, COURSES, "v100:2", **options) as (hub, pool), Holders(pool.address) as holders:
+        # Something in every table: slices, a queue, history, a reservation, a message.
+        done = holders.hold("ben", 0.1)
+        holders.ask("release", done.id)
+        lease = holders.hold("anna", 0.45, description="kernel 3f2a of lesson.ipynb")
+        holders.ask("send_message", lease.id, "The lesson ends at 12.")
+        holders.hold("dora", 0.1, "hpc", "elsewhere")
+        holders.wait("ben", 0.4)
+        holders.wait("carl", 0.45)
+        holders.ask("reserve", Reservation("ml101", (1,), "", 600, 720, 0.5))
+        yield hub, pool
 
 
 @pytest.fixture
-def signed(browser: Browser, running: tuple[Hub, Pool]) -> Iterator[Signed]:
-    yield Signed(browser, running[0])
+def signed(browser: Browser, hub: Hub) -> Iterator[Signed]:
+    """Whatever it says: axe-core itself tries to style what it looks at."""
+    found = Signed(browser, hub)
+    yield found
     for context in browser.contexts:
         context.close()
 

@@ -9,8 +9,8 @@ import requests
 
 from hub_spawner.roles import course_of_role, courses_of, instructor_roles, role_of, scope_of
 from tests.conftest import Pool, eventually
-from tests.hub.console import Holders, Visitor, words
-from tests.hub.hub import Hub, ServerRefused, environment_of
+from tests.hub.console.people import Holders, Visitor, running_console, words
+from tests.hub.hub import Hub, ServerRefused
 
 COURSES = """
 courses:
@@ -31,25 +31,10 @@ BELIEVED = 60
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Pool]]:
     home = tmp_path_factory.mktemp("roles")
-    (home / "courses.yaml").write_text(COURSES)
-    with Pool("v100:1", home / "state") as pool:
-        assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
-        options = {"pool": pool.address, "courses": str(home / "courses.yaml")}
-        groups = {"tutors": ["udo"], "vision": ["vera"], "vision-staff": ["vera"]}
-        with Hub(home, environment_of(pool.state, home), options, groups=groups, extra=ROLES) as hub:
-            yield hub, pool
-
-
-@pytest.fixture
-def hub(running: tuple[Hub, Pool]) -> Hub:
-    return running[0]
-
-
-@pytest.fixture
-def holders(running: tuple[Hub, Pool]) -> Iterator[Holders]:
-    with Holders(running[1].address) as found:
-        yield found
-        found.ask("import_courses", COURSES)
+    groups = {"tutors": ["udo"], "vision": ["vera"], "vision-staff": ["vera"]}
+    file = str(home / "courses.yaml")
+    with running_console(home, COURSES, groups=groups, extra=ROLES, courses=file) as both:
+        yield both
 
 
 def script(

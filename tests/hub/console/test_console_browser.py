@@ -3,58 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("playwright")
 
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import expect
 
 from gpukernel.pool.errors import Refused
-from tests.conftest import Pool
-from tests.e2e.lab import CHROMIUM, QUIET
-from tests.hub.console import COURSES, Holders
-from tests.hub.hub import ADMIN, Hub, environment_of
-from tests.hub.signed import Signed
-
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed")
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Pool]]:
-    home = tmp_path_factory.mktemp("console")
-    (home / "courses.yaml").write_text(COURSES)
-    with Pool("v100:1", home / "state") as pool:
-        assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
-        with Hub(home, environment_of(pool.state, home), {"pool": pool.address}) as hub:
-            yield hub, pool
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=str(CHROMIUM), args=QUIET)
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def holders(running: tuple[Hub, Pool]) -> Iterator[Holders]:
-    with Holders(running[1].address) as found:
-        yield found
-        found.ask("import_courses", COURSES)
-
-
-@pytest.fixture
-def signed(browser: Browser, running: tuple[Hub, Pool]) -> Iterator[Signed]:
-    found = Signed(browser, running[0])
-    yield found
-    for context in browser.contexts:
-        context.close()
-    # Neither the policy nor the scripts had anything to complain about, and no injected name ran.
-    assert found.said == []
+from tests.hub.console.people import Holders
+from tests.hub.console.signed import Signed
+from tests.hub.hub import ADMIN
 
 
 def test_the_live_view_changes_by_itself_and_leaves_the_focus_where_it_is(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Mapping
 from html.parser import HTMLParser
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +16,8 @@ import requests
 
 from gpukernel.pool.admin_client import AdminClient
 from gpukernel.pool.model import Holder, Lease, SliceRequest
-from tests.hub.hub import Browser, Hub
+from tests.conftest import Pool
+from tests.hub.hub import Browser, Hub, environment_of
 
 COURSES = """
 courses:
@@ -32,6 +35,27 @@ courses:
     instructor_groups: [teachers]
     students: [dora, prof]
 """
+
+
+@contextlib.contextmanager
+def running_console(
+    home: Path,
+    courses_yaml: str,
+    devices: str = "v100:1",
+    *,
+    groups: Mapping[str, list[str]] | None = None,
+    extra: str = "",
+    **options: Any,
+) -> Iterator[tuple[Hub, Pool]]:
+    """A Hub with its console and a pool with these courses; `options` are for `configure`, the rest for `Pool` and `Hub`."""
+    file = home / "courses.yaml"
+    file.write_text(courses_yaml)
+    with Pool(devices, home / "state") as pool:
+        imported = pool.gpukernel("quota", "import", str(file))
+        assert imported.returncode == 0, imported.stderr
+        options = {"pool": pool.address, **options}
+        with Hub(home, environment_of(pool.state, home), options, groups=groups, extra=extra) as hub:
+            yield hub, pool
 
 
 class Holders:
