@@ -7,10 +7,12 @@ except in the last table, whose workers are real.
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import os
 import sqlite3
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -101,6 +103,42 @@ async def running(devices: int) -> AsyncIterator[RunningPool]:
             yield pool
 
 
+@asynccontextmanager
+async def elsewhere(live: int) -> AsyncIterator[str]:
+    """The address of a pool in a process of its own, as people's pools are, with `live` leases."""
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        f"from benchmarks import decisions; decisions.stand({live})",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    try:
+        if not (address := (await program.stdout.readline()).decode().strip()):
+            raise RuntimeError("the pool did not start")
+        yield address
+    finally:
+        program.stdin.close()
+        await program.wait()
+
+
+def stand(live: int) -> None:
+    """Be `elsewhere`'s pool, until nobody is at standard input's other end."""
+
+    async def work() -> None:
+        async with running(live // 50 + 2) as pool:
+            for number in range(live):
+                await get(pool.broker, f"live {number}")
+            gc.collect()
+            gc.freeze()  # as `gpukernel pool` does
+            print(pool.address, flush=True)
+            await asyncio.to_thread(sys.stdin.read)
+
+    asyncio.run(work())
+
+
 async def get(broker: Broker, key: str) -> Lease:
     async for event in broker.acquire(key, SLICE, HOLDER, 0, 3600):
         if isinstance(event, Lease):
@@ -135,7 +173,7 @@ async def grants(live: int = 400, count: int = 300) -> Table:
         "A grant beside 400 live leases",
         ["figure", "median", "p99", "processor", "÷ bare transaction", "aim"],
         notes="Acquire to grant, the lease on disk. Bare transaction: one row changed in SQLite as the pool sets it. "
-        "The workers are stand-ins that are ready at once. A client's processor time is its own and the pool's. "
+        "The workers are stand-ins that are ready at once. The client of the pool is another process, and has a connection; its processor time is its own. "
         f"Load of the machine's {os.cpu_count()} processors meanwhile: {os.getloadavg()[0]:.1f}.",
     )
     async with running((live + count) // 50 + 2) as pool:
@@ -153,13 +191,14 @@ async def grants(live: int = 400, count: int = 300) -> Table:
         for number in range(count):
             with granting:
                 pool.broker.end((await get(pool.broker, f"in {number}")).id, "done")
-        async with PoolClient(pool.address) as client:
-            for number in range(count):
-                with outside:
-                    lease = await client.acquire_now(f"out {number}", SLICE, HOLDER)
-                with renewing:
-                    await client.renew(lease.id)
-                await client.release(lease.id)
+    async with elsewhere(live) as address, PoolClient(address) as client:
+        await client.acquire_now("the first", SLICE, HOLDER)
+        for number in range(count):
+            with outside:
+                lease = await client.acquire_now(f"out {number}", SLICE, HOLDER)
+            with renewing:
+                await client.renew(lease.id)
+            await client.release(lease.id)
     for name, times, aim in (
         ("a grant inside the pool", inside, ""),
         ("a grant and its release inside the pool", granting, ""),

@@ -46,6 +46,7 @@ def _devices(simulate: str) -> inventory.Inventory:
 
 
 async def _until_told_to_stop(*alongside: asyncio.Task[None]) -> None:
+    gc.collect()
     gc.freeze()  # what is there from the start is not looked through again and again
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from gpukernel.pool.identity import NOBODY, Identity
@@ -21,7 +21,6 @@ from gpukernel.pool.identity import NOBODY, Identity
 __all__ = ["open_door"]
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_CHUNK = 2**16
 
 
 @contextlib.asynccontextmanager
@@ -37,28 +36,22 @@ async def open_door(
     accounts
         Whether an account is believed; else everybody needs a token.
     """
-    connections: set[asyncio.Task[None]] = set()
+    visits: set[asyncio.Task[None]] = set()
 
-    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        connections.add(task)
-        try:
-            # Cancelled is how a connection ends with the pool; asyncio's streams would log that as a fault.
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await _pass_through(reader, writer, behind, identity, accounts=accounts)
-        finally:
-            connections.discard(task)
-            writer.close()
+    def met(theirs: _End) -> None:
+        visit = asyncio.create_task(_pass_through(theirs, behind, identity, accounts=accounts))
+        visits.add(visit)
+        visit.add_done_callback(visits.discard)
 
-    server = await asyncio.start_unix_server(accepted, sock=_listening(path, 0o666 if everybody else 0o600))
+    listener = _listening(path, 0o666 if everybody else 0o600)
+    server = await asyncio.get_running_loop().create_unix_server(lambda: _End(met=met), sock=listener)
     try:
         yield
     finally:
         server.close()
-        for task in list(connections):
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        for visit in visits:
+            visit.cancel()
+        await asyncio.gather(*visits, return_exceptions=True)
 
 
 def _listening(path: Path, mode: int) -> socket.socket:
@@ -74,47 +67,61 @@ def _listening(path: Path, mode: int) -> socket.socket:
     return listener
 
 
-async def _pass_through(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    behind: Path,
-    identity: Identity,
-    *,
-    accounts: bool,
-) -> None:
-    theirs: socket.socket = writer.get_extra_info("socket")
-    packed = theirs.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+class _End(asyncio.Protocol):
+    """One of two connections, each of which says what the other hears, no faster than that is taken."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, other: _End | None = None, met: Callable[[_End], None] | None = None) -> None:
+        self.other, self._met = other, met
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        if self._met is not None:
+            transport.pause_reading()
+            self._met(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
+async def _pass_through(theirs: _End, behind: Path, identity: Identity, *, accounts: bool) -> None:
+    end: socket.socket = theirs.transport.get_extra_info("socket")
+    packed = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(packed)
     name = f"gpukernel-{secrets.token_hex(16)}"
+    peer = f"unix-abstract:{name}"
     ours = socket.socket(socket.AF_UNIX)
     ours.setblocking(False)
-    peer = f"unix-abstract:{name}"
     identity.connected(peer, uid if accounts else NOBODY)
     try:
         ours.bind(f"\0{name}")
-        await asyncio.get_running_loop().sock_connect(ours, str(behind))
-        inner_reader, inner_writer = await asyncio.open_unix_connection(sock=ours)
-        try:
-            ways = [
-                asyncio.create_task(_copy(reader, inner_writer)),
-                asyncio.create_task(_copy(inner_reader, writer)),
-            ]
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            await loop.sock_connect(ours, str(behind))
+            inner, theirs.other = await loop.create_unix_connection(lambda: _End(theirs), sock=ours)
             try:
+                theirs.transport.resume_reading()
                 # Neither side speaks on after the other has ended.
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([theirs.lost, theirs.other.lost], return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
-        finally:
-            inner_writer.close()
+                inner.close()
     finally:
+        theirs.transport.close()
         ours.close()
         identity.disconnected(peer)
-
-
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await source.read(_CHUNK):
-            sink.write(data)
-            await sink.drain()

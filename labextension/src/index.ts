@@ -141,15 +141,22 @@ const plugin: JupyterFrontEndPlugin<void> = {
     });
 
     // JupyterLab looks for kernels once a minute; whoever looks at a launcher sees what is free now.
-    // Twice for each occasion: at once, and when the server's answer of before is no longer fresh enough for it.
-    let later = 0;
-    const list = () => {
-      if (later === 0 && !document.hidden && labShell?.currentWidget?.id.startsWith('launcher')) {
+    // Three times for each occasion: at once, when the server's answer of before is no longer fresh enough for it, and when
+    // a pool that was too slow for that one has answered.
+    let looks = 0;
+    let timer = 0;
+    const look = () => {
+      timer = 0;
+      if (looks > 0 && !document.hidden && labShell?.currentWidget?.id.startsWith('launcher')) {
+        looks -= 1;
         void app.serviceManager.kernelspecs.refreshSpecs();
-        later = window.setTimeout(() => {
-          later = 0;
-          void app.serviceManager.kernelspecs.refreshSpecs();
-        }, 2500);
+        timer = window.setTimeout(look, 2500);
+      }
+    };
+    const list = () => {
+      looks = 3;
+      if (timer === 0) {
+        look();
       }
     };
     labShell?.currentChanged.connect(list);

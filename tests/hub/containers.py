@@ -50,7 +50,11 @@ def daemon() -> Iterator[str]:
     (home / "containers.conf").write_text(_PODMAN)
     address = f"unix://{home}/docker.sock"
     podman = ["podman", "--root", str(home / "root"), "--runroot", str(home / "run")]
-    environment = {**os.environ, "CONTAINERS_CONF": str(home / "containers.conf")}
+    environment = {
+        **os.environ,
+        "CONTAINERS_CONF": str(home / "containers.conf"),
+        "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",  # of iptables
+    }
     with (home / "log").open("wb") as log:
         service = subprocess.Popen(
             [*podman, "system", "service", "--time=0", address], env=environment, stdout=log, stderr=log

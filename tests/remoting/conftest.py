@@ -52,7 +52,7 @@ class Worker:
     async def run(self, code: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, "-c", PRELUDE + code],
+            [sys.executable, "-u", "-c", PRELUDE + code],
             env=self.environment(**options),
             capture_output=True,
             text=True,

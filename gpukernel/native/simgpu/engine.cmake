@@ -27,6 +27,7 @@ add_library(simgpu_engine STATIC
     ${SIMGPU_DIR}/ptx/lexer.cpp ${SIMGPU_DIR}/ptx/parser.cpp ${SIMGPU_DIR}/ptx/link.cpp
     ${SIMGPU_DIR}/ptx/decode/function.cpp ${SIMGPU_DIR}/ptx/decode/operands.cpp ${SIMGPU_DIR}/ptx/decode/arithmetic.cpp
     ${SIMGPU_DIR}/ptx/decode/video.cpp ${SIMGPU_DIR}/ptx/decode/convert.cpp ${SIMGPU_DIR}/ptx/decode/memory.cpp ${SIMGPU_DIR}/ptx/decode/control.cpp ${SIMGPU_DIR}/ptx/decode/texture.cpp ${SIMGPU_DIR}/ptx/decode/matrix.cpp
+    ${SIMGPU_DIR}/ptx/decode/rows.cpp
     ${SIMGPU_DIR}/exec/memory.cpp ${SIMGPU_DIR}/exec/address_space.cpp ${SIMGPU_DIR}/exec/access.cpp ${SIMGPU_DIR}/exec/block.cpp ${SIMGPU_DIR}/exec/scheduler.cpp ${SIMGPU_DIR}/exec/levels.cpp ${SIMGPU_DIR}/exec/textures.cpp
     ${SIMGPU_DIR}/exec/builtins.cpp ${SIMGPU_DIR}/exec/launch.cpp ${SIMGPU_LEVEL_OBJECTS})
 target_compile_features(simgpu_engine PUBLIC cxx_std_20)

@@ -42,8 +42,10 @@ inline f32 root(f32 a) { return __builtin_sqrtf(a); }
 inline f64 root(f64 a) { return __builtin_sqrt(a); }
 inline u32 flush(u32 a) { return a & 0x7f800000 ? a : a & 0x80000000; }
 
-// Multiply-adds stand in rows, and in a row the same factor comes again, or the last result: what is in the
-// processor's registers already is not loaded once more.  Loads and stores are what such rows wait for.
+// Multiply-adds stand in rows, and in a row the same factor comes again, or the last result.  What is in the
+// processor's registers already is not loaded once more: loads and stores are what such rows wait for.  The
+// decoder finds the rows of one shape (ptx/decode/rows.cpp), so that nothing is looked at between two
+// operations.
 #if defined __AVX512F__
 using Vector = __m512;
 inline Vector load(const f32* from) { return _mm512_load_ps(from); }
@@ -61,55 +63,83 @@ inline void store(f32* to, Vector v) { _mm256_store_ps(to, v); }
 constexpr int kEach = sizeof(Vector) / sizeof(f32), kVectors = kLanes / kEach;
 #define VECTORS _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
 
-template <bool OneB, bool OneC>
-void fuse_row(Warp& w, const Op& first) {
-    if (w.exec != kFull) [[unlikely]]
-        return tri_some<f32, f32, f32, f32, [](f32 a, f32 b, f32 c) { return fuse(a, b, c); }>(w, first);
-    constexpr u32 none = ~u32{0};
-    char* const registers = w.registers;
-    const char* const constants = w.base[1];
-    Vector last[kVectors], b[kVectors], c[kVectors];
-    VECTORS last[v] = b[v] = c[v] = all(0);
-    u32 in_last = none, in_b = none, in_c = none;  // whose values they are
-    EACH_OF(first) {
-        if (op.b != in_b) {
-            in_b = op.b;
-            if constexpr (OneB)
-                VECTORS b[v] = all(one<f32>(constants, op.b));
-            else
-                VECTORS b[v] = load(at<f32>(registers, op.b) + v * kEach);
-        }
-        const bool adds_last = !OneC && op.c == in_last && op.a != in_last;
-        if (!adds_last && op.c != in_c) {
-            in_c = op.c;
-            if constexpr (OneC)
-                VECTORS c[v] = all(one<f32>(constants, op.c));
-            else
-                VECTORS c[v] = load(at<f32>(registers, op.c) + v * kEach);
-        }
-        const f32* const a = at<f32>(registers, op.a);
-        if (op.a == in_last)
-            VECTORS last[v] = fuse(last[v], b[v], c[v]);
-        else if (adds_last)
-            VECTORS last[v] = fuse(load(a + v * kEach), b[v], last[v]);
+#define UNLESS_ALL_RUN                                                                                    \
+    if (w.exec != kFull) [[unlikely]]                                                                     \
+        return tri_some<f32, f32, f32, f32, [](f32 a, f32 b, f32 c) { return fuse(a, b, c); }>(w, first); \
+    char* const registers = w.registers;                                                                  \
+    const char* const constants = w.base[1]
+
+template <bool One>
+struct Operand {  // of all lanes: a register's values, or one constant
+    Vector of[One ? 1 : kVectors];
+    Operand(const char* registers, const char* constants, u32 operand) {
+        if constexpr (One)
+            of[0] = all(one<f32>(constants, operand));
         else
-            VECTORS last[v] = fuse(load(a + v * kEach), b[v], c[v]);
-        if (!op.fleeting || p + 1 == stop) {
-            f32* const d = at<f32>(registers, op.dst);
-            VECTORS store(d + v * kEach, last[v]);
-        }
-        in_last = op.dst;
-        if (op.dst == in_b) in_b = none;
-        if (op.dst == in_c) in_c = none;
+            VECTORS of[v] = load(at<f32>(registers, operand) + v * kEach);
+    }
+    Vector operator[](int v) const { return of[One ? 0 : v]; }
+};
+
+// d = a * b + c with one b and one c.
+template <bool OneB, bool OneC>
+void fuse_same(Warp& w, const Op& first) {
+    UNLESS_ALL_RUN;
+    const Operand<OneB> b{registers, constants, first.b};
+    const Operand<OneC> c{registers, constants, first.c};
+    EACH_OF(first) {
+        const f32* const a = at<f32>(registers, op.a);
+        f32* const d = at<f32>(registers, op.dst);
+        VECTORS store(d + v * kEach, fuse(load(a + v * kEach), b[v], c[v]));
     }
 }
-#define FUSE_ROWS(k, T)                                                                         \
-    {"fma." k "@b", fuse_row<true, false>, true}, {"fma." k "@c", fuse_row<false, true>, true}, \
-        {"fma." k "@bc", fuse_row<true, true>, true}, {                                         \
-        "fma." k "@", fuse_row<false, false>, true                                              \
+// d = a * b + c with one b.
+template <bool OneB, bool OneC>
+void fuse_factor(Warp& w, const Op& first) {
+    UNLESS_ALL_RUN;
+    const Operand<OneB> b{registers, constants, first.b};
+    EACH_OF(first) {
+        const f32* const a = at<f32>(registers, op.a);
+        f32* const d = at<f32>(registers, op.dst);
+        const Operand<OneC> c{registers, constants, op.c};
+        VECTORS store(d + v * kEach, fuse(load(a + v * kEach), b[v], c[v]));
     }
-#else
-#define FUSE_ROWS(k, T) FUSE_WITH(k, T)
+}
+// The last result plus a * b, where only the next operation wants it; else the next has a sum of its own.
+template <bool OneB>
+void fuse_sums(Warp& w, const Op& first) {
+    UNLESS_ALL_RUN;
+    Operand<false> sum{registers, constants, first.c};
+    EACH_OF(first) {
+        const f32* const a = at<f32>(registers, op.a);
+        const Operand<OneB> b{registers, constants, op.b};
+        VECTORS sum.of[v] = fuse(load(a + v * kEach), b[v], sum.of[v]);
+        if (op.fleeting && p + 1 < stop) continue;
+        f32* const d = at<f32>(registers, op.dst);
+        VECTORS store(d + v * kEach, sum.of[v]);
+        if (p + 1 < stop) sum = {registers, constants, p[1].c};
+    }
+}
+// The last result times one b, plus c, likewise.
+template <bool OneB, bool OneC>
+void fuse_polynomials(Warp& w, const Op& first) {
+    UNLESS_ALL_RUN;
+    const Operand<OneB> b{registers, constants, first.b};
+    Operand<false> value{registers, constants, first.a};
+    EACH_OF(first) {
+        const Operand<OneC> c{registers, constants, op.c};
+        VECTORS value.of[v] = fuse(value.of[v], b[v], c[v]);
+        if (op.fleeting && p + 1 < stop) continue;
+        f32* const d = at<f32>(registers, op.dst);
+        VECTORS store(d + v * kEach, value.of[v]);
+        if (p + 1 < stop) value = {registers, constants, p[1].a};
+    }
+}
+#define SHAPED(operands, OneB, OneC)                                           \
+    {"fma.f32@" operands " same b, c", fuse_same<OneB, OneC>, true},           \
+        {"fma.f32@" operands " same b", fuse_factor<OneB, OneC>, true}, {      \
+        "fma.f32@" operands " polynomials", fuse_polynomials<OneB, OneC>, true \
+    }
 #endif
 
 #define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>, true}
@@ -139,8 +169,16 @@ const HandlerEntry entries[] = {
     BOTH("f64", f64, u64),
     WITH_ALL("f32", f32),
     WITH_ALL("f64", f64),
-    FUSE_ROWS("f32", f32),
+    FUSE_WITH("f32", f32),
     FUSE_WITH("f64", f64),
+#if defined __FMA__
+    SHAPED("", false, false),
+    SHAPED("b", true, false),
+    SHAPED("c", false, true),
+    SHAPED("bc", true, true),
+    {"fma.f32@ sums", fuse_sums<false>, true},
+    {"fma.f32@b sums", fuse_sums<true>, true},
+#endif
     BIN("min.NaN.f32", f32, least_nan(a, b)),
     BIN("max.NaN.f32", f32, most_nan(a, b)),
     EACH("rsqrt.f32", f32, f32, static_cast<f32>(1.0 / sqrt(static_cast<f64>(a)))),

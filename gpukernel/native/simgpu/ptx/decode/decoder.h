@@ -84,6 +84,7 @@ class Decoder {
     uint32_t wanted_mode() const;
     void set_mode(uint32_t wanted);
     void stretches();  // what may run without looking between, and what is known there
+    void row(Op* first, size_t count);
 
     // One file a subject.
     void instruction(const Instruction& in);

@@ -70,8 +70,13 @@ void Decoder::stretches() {
         if (straight > 1 && op.fn == out_.code[n + 1].fn && does_several(op.fn)) {
             const Op& next = out_.code[n + 1];
             op.width = static_cast<uint16_t>(std::min(next.width + 1, 255));
-            op.fleeting = mentions_[op.dst] == 2 && (next.a == op.dst || next.c == op.dst);
         }
+    }
+    std::set<size_t> targets;
+    for (const auto& [name, at] : label_at_) targets.insert(at);
+    for (size_t n = 0, first = 0; n < out_.code.size(); first = ++n) {
+        while (out_.code[n].width > 1 && !targets.contains(n + 1)) ++n;
+        row(&out_.code[first], n + 1 - first);
     }
     // Op::pattern is the size of a shared access until here, and the number of its pattern from here on.
     struct Seen {

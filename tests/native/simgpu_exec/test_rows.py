@@ -1,0 +1,128 @@
+"""Rows of multiply-adds, which are done by shape and keep results in the processor's registers, against one at a time."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+KEPT = 6
+"""Registers that are read and written again and again; all others are written once."""
+HEAD = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry rows(.param .u64 p)
+{
+    .reg .u64 %at; .reg .u32 %lane, %odd; .reg .pred %always, %skip;
+    .reg .f32 %k<KEPT>; .reg .f32 %t<MADE>;
+    ld.param.u64 %at, [p];
+    mov.u32 %lane, %tid.x;
+    mad.wide.u32 %at, %lane, 4, %at;
+    setp.lt.u32 %always, %lane, 99;
+    and.b32 %odd, %lane, 1;
+    setp.eq.u32 %skip, %odd, 1;
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """d = a * b + c, where a name is a kept register's number, "last" or a constant."""
+
+    keeps: int | None
+    a: Any
+    b: Any
+    c: Any
+
+
+def text(steps: list[Step], *, guarded: bool, diverged: bool) -> str:
+    """A kernel that does these steps; one with a guard at each is never done as a row."""
+    lines = [HEAD.replace("KEPT", str(KEPT)).replace("MADE", str(len(steps) + 1))]
+    lines += [f"ld.global.f32 %k{n}, [%at+{128 * n}];" for n in range(KEPT)]
+    lines.append("mov.f32 %t0, %k0;")
+    if diverged:
+        lines.append("@%skip bra DONE;")
+    last = "%t0"
+
+    def name(of: Any) -> str:
+        if of == "last":
+            return last
+        return f"%k{of}" if isinstance(of, int) else "0f" + struct.pack(">f", of).hex()
+
+    for number, step in enumerate(steps):
+        into = f"%t{number + 1}" if step.keeps is None else f"%k{step.keeps}"
+        lines.append(
+            f"{'@%always ' * guarded}fma.rn.f32 {into}, {name(step.a)}, {name(step.b)}, {name(step.c)};"
+        )
+        last = into
+    lines.append(f"{'@%always ' * guarded}mov.f32 %k0, {last};")
+    lines.append("DONE:")
+    lines += [f"st.global.f32 [%at+{128 * n}], %k{n};" for n in range(KEPT)]
+    return "\n".join([*lines, "ret;", "}"])
+
+
+constants = st.sampled_from([0.5, -1.25, 3.0])
+kept = st.integers(0, KEPT - 1)
+anything = st.one_of(kept, kept, st.just("last"), constants)
+
+
+@st.composite
+def stretches(draw: st.DrawFn) -> list[Step]:
+    """A few steps of a shape that has a handler, or of none."""
+    count = draw(st.integers(1, 7))
+    b, c = draw(st.one_of(kept, constants)), draw(st.one_of(kept, constants))
+    some = lambda of: [draw(of) for _ in range(count)]  # noqa: E731
+    match draw(st.sampled_from(["same", "factor", "sum", "polynomial", "any"])):
+        case "same":
+            return [Step(into, a, b, c) for into, a in zip(some(st.none() | kept), some(kept), strict=True)]
+        case "factor":
+            keeps = zip(some(st.none() | kept), some(kept), some(anything), strict=True)
+            return [Step(into, a, b, c) for into, a, c in keeps]
+        case "sum":
+            factors = zip(some(kept), some(st.one_of(kept, constants)), strict=True)
+            return [Step(None, a, b, "last") for a, b in factors]
+        case "polynomial":
+            return [Step(None, "last", b, c) for c in some(st.one_of(kept, constants))]
+        case _:
+            operands = zip(
+                some(st.none() | kept), some(anything), some(anything), some(anything), strict=True
+            )
+            return [Step(*one) for one in operands]
+
+
+rows = st.lists(stretches(), min_size=1, max_size=5).map(
+    lambda parts: [step for part in parts for step in part]
+)
+
+
+def after(device: Any, steps: list[Step], *, guarded: bool, diverged: bool) -> Any:
+    values = np.random.default_rng(len(steps)).uniform(-1.5, 1.5, (KEPT, 32)).astype(np.float32)
+    device.run(text(steps, guarded=guarded, diverged=diverged), "rows", 1, 32, values)
+    return values.view(np.uint32)
+
+
+@pytest.mark.parametrize("diverged", [False, True])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=rows)
+def test_a_row_gives_what_its_steps_give_one_at_a_time(
+    device: Any, diverged: bool, steps: list[Step]
+) -> None:
+    got = after(device, steps, guarded=False, diverged=diverged)
+    np.testing.assert_array_equal(got, after(device, steps, guarded=True, diverged=diverged))
+
+
+@pytest.mark.parametrize("shape", ["same", "sum", "polynomial"])
+def test_rows_longer_than_a_handler_does_at_once(device: Any, shape: str) -> None:
+    steps = {
+        "same": [Step(n % 3, (n + 1) % 3, 0.5, 5) for n in range(700)],
+        "sum": [Step(None, n % 5, 0.5, "last") for n in range(700)],
+        "polynomial": [Step(None, "last", 0.5, n % 5) for n in range(700)],
+    }[shape]
+    got = after(device, steps, guarded=False, diverged=False)
+    np.testing.assert_array_equal(got, after(device, steps, guarded=True, diverged=False))
+    assert np.isfinite(got.view(np.float32)).all()
