@@ -21,6 +21,11 @@ def _processor() -> str:
 
 
 def main(names: list[str]) -> None:
+    if unknown := [name for name in names if name not in ALL]:
+        found = "" if unknown[0] in ("-h", "--help") else f"There is no benchmark {unknown[0]!r}.  "
+        sys.exit(
+            f"{found}Usage: python -m benchmarks [NAME …], of {', '.join(ALL)}; without a name all are run and written."
+        )
     sections = []
     for name in names or ALL:
         print(f"benchmarks: {name} …", file=sys.stderr, flush=True)

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
 import sqlalchemy as sa
 
 from benchmarks.report import Table, mebibytes
@@ -104,8 +105,8 @@ async def running(devices: int) -> AsyncIterator[RunningPool]:
 
 
 @asynccontextmanager
-async def elsewhere(live: int) -> AsyncIterator[str]:
-    """The address of a pool in a process of its own, as people's pools are, with `live` leases."""
+async def elsewhere(live: int) -> AsyncIterator[tuple[str, str]]:
+    """The addresses of a pool with `live` leases and of an echo, in a process of their own, as people's pools are."""
     program = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -116,9 +117,10 @@ async def elsewhere(live: int) -> AsyncIterator[str]:
     assert program.stdin is not None
     assert program.stdout is not None
     try:
-        if not (address := (await program.stdout.readline()).decode().strip()):
+        pool, _, echo = (await program.stdout.readline()).decode().strip().partition(" ")
+        if not echo:
             raise RuntimeError("the pool did not start")
-        yield address
+        yield pool, echo
     finally:
         program.stdin.close()
         await program.wait()
@@ -127,14 +129,24 @@ async def elsewhere(live: int) -> AsyncIterator[str]:
 def stand(live: int) -> None:
     """Be `elsewhere`'s pool, until nobody is at standard input's other end."""
 
+    async def echo(request: bytes, _: object) -> bytes:
+        return request
+
     async def work() -> None:
-        async with running(live // 50 + 2) as pool:
-            for number in range(live):
-                await get(pool.broker, f"live {number}")
-            gc.collect()
-            gc.freeze()  # as `gpukernel pool` does
-            print(pool.address, flush=True)
-            await asyncio.to_thread(sys.stdin.read)
+        with tempfile.TemporaryDirectory() as folder:
+            async with running(live // 50 + 2) as pool:
+                bare, address = grpc.aio.server(), f"unix:{folder}/echo.sock"
+                method = {"echo": grpc.unary_unary_rpc_method_handler(echo)}
+                bare.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", method),))
+                bare.add_insecure_port(address)
+                await bare.start()
+                for number in range(live):
+                    await get(pool.broker, f"live {number}")
+                gc.collect()
+                gc.freeze()  # as `gpukernel pool` does
+                print(pool.address, address, flush=True)
+                await asyncio.to_thread(sys.stdin.read)
+                await bare.stop(None)
 
     asyncio.run(work())
 
@@ -173,7 +185,7 @@ async def grants(live: int = 400, count: int = 300) -> Table:
         "A grant beside 400 live leases",
         ["figure", "median", "p99", "processor", "÷ bare transaction", "aim"],
         notes="Acquire to grant, the lease on disk. Bare transaction: one row changed in SQLite as the pool sets it. "
-        "The workers are stand-ins that are ready at once. The client of the pool is another process, and has a connection; its processor time is its own. "
+        "The workers are stand-ins that are ready at once. The client of the pool is another process, and has a connection; its processor time is its own, as with the bare call. "
         f"Load of the machine's {os.cpu_count()} processors meanwhile: {os.getloadavg()[0]:.1f}.",
     )
     async with running((live + count) // 50 + 2) as pool:
@@ -181,7 +193,7 @@ async def grants(live: int = 400, count: int = 300) -> Table:
             await get(pool.broker, f"live {number}")
         with tempfile.TemporaryDirectory() as folder:
             bare = bare_transaction(Path(folder))
-        inside, granting, outside, renewing = Times(), Times(), Times(), Times()
+        inside, granting, outside, renewing, calling = (Times() for _ in range(5))
         leases = []
         for number in range(count):
             with inside:
@@ -191,9 +203,17 @@ async def grants(live: int = 400, count: int = 300) -> Table:
         for number in range(count):
             with granting:
                 pool.broker.end((await get(pool.broker, f"in {number}")).id, "done")
-    async with elsewhere(live) as address, PoolClient(address) as client:
+    async with (
+        elsewhere(live) as (address, echo),
+        PoolClient(address) as client,
+        grpc.aio.insecure_channel(echo) as channel,
+    ):
+        call = channel.unary_unary("/bare/echo")
         await client.acquire_now("the first", SLICE, HOLDER)
+        await call(b"")
         for number in range(count):
+            with calling:
+                await call(bytes(100))
             with outside:
                 lease = await client.acquire_now(f"out {number}", SLICE, HOLDER)
             with renewing:
@@ -205,6 +225,7 @@ async def grants(live: int = 400, count: int = 300) -> Table:
         ("a grant for a client", outside, "p99 ≤ 10 ms"),
         ("a renewal for a client", renewing, ""),
         ("bare transaction", bare, ""),
+        ("bare call of gRPC's to another process", calling, ""),
     ):
         table.rows.append([name, *times.figures(), f"{times.median / bare.median:.1f}", aim])
     table.rows.append(["grants a second, one after the other", f"{inside.rate:.0f}", "", "", "", "≥ 500"])
