@@ -89,6 +89,17 @@ print(t.end(), int(d.cuMemAlloc(48 << 20)[0]), word(DONE))
     assert said(code) == "0 2 1"
 
 
+def test_threads_that_free_before_they_ask_again_never_lack_room() -> None:
+    """Three times 20 of 64 MiB: what is asked for while another thread's memory comes back is there."""
+    code = """
+def work():
+    for round in range(300): ok(d.cuMemFree(ok(d.cuMemAlloc(20 << 20))))
+    return (0,)
+print([t.end() for t in [Doing(work) for _ in range(3)]])
+"""
+    assert said(code) == "[0, 0, 0]"
+
+
 def test_many_threads_wait_at_the_same_time() -> None:
     code = """
 streams = [free_stream() for _ in range(24)]

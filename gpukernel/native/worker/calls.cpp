@@ -13,14 +13,14 @@ static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     if (bytes > lease.memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
-    // What this program has freed may still be waiting for the device.
-    while (!lease.reserve(charge(bytes))) {
-        bool waited = false;
+    // What this program has freed may still be waiting for the device, or have come back just now.
+    for (uint64_t seen = lease.releases(); !lease.reserve(charge(bytes)); seen = lease.releases()) {
+        bool more = false;
         session.wait([&] {
-            waited = lease.wait_for_releases();
+            more = lease.wait_for_release(seen);
             return CUDA_SUCCESS;
         });
-        if (!waited) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
     }
     std::lock_guard taking(lease.taking);
     CUdeviceptr address = 0;

@@ -82,14 +82,19 @@ void Lease::end_release(CUdeviceptr address) {
     give_back(it->second.charged);
     blocks_.erase(it);
     --ending_;
+    ++releases_;
     ended_.notify_all();
 }
 
-bool Lease::wait_for_releases() {
+uint64_t Lease::releases() {
+    std::lock_guard lock(mutex_);
+    return releases_;
+}
+
+bool Lease::wait_for_release(uint64_t after) {
     std::unique_lock lock(mutex_);
-    if (!ending_) return false;
-    ended_.wait(lock, [&] { return ending_ == 0; });
-    return true;
+    ended_.wait(lock, [&] { return releases_ != after || !ending_; });
+    return releases_ != after;
 }
 
 bool Lease::charge(const void* owner, uint64_t bytes) {

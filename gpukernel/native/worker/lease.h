@@ -59,7 +59,8 @@ class Lease {
     bool begin_release(CUdeviceptr address,
                        const void* owner);  // false: not an allocation, or ending already
     void end_release(CUdeviceptr address);
-    bool wait_for_releases();                               // false: there was none to wait for
+    uint64_t releases();                    // how many have ended
+    bool wait_for_release(uint64_t after);  // another than the first `after`; false: none is under way
     bool valid(CUdeviceptr address, uint64_t bytes) const;  // wholly inside one allocation or variable
     void forget(const void* owner, const std::function<void(CUdeviceptr)>& free);
 
@@ -130,6 +131,7 @@ class Lease {
     std::map<const void*, uint64_t> physical_;
     std::map<CUlimit, uint64_t> aside_;
     int ending_ = 0;
+    uint64_t releases_ = 0;
     std::condition_variable ended_;
     std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0}, recent_peak_{0};
     Clock::time_point busy_since_{};

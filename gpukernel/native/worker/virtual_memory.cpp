@@ -58,16 +58,17 @@ CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out, std::unique_lo
     if (CUresult error = granularity(CU_MEM_ALLOC_GRANULARITY_MINIMUM, unit); error != CUDA_SUCCESS)
         return error;
     if (!bytes || bytes % unit) return CUDA_ERROR_INVALID_VALUE;
-    while (!session_.lease().charge(&session_, bytes)) {
-        // What this program has freed may still be waiting for the device.
-        bool waited = false;
+    Lease& lease = session_.lease();
+    for (uint64_t seen = lease.releases(); !lease.charge(&session_, bytes); seen = lease.releases()) {
+        // What this program has freed may still be waiting for the device, or have come back just now.
+        bool more = false;
         taking.unlock();
         session_.wait([&] {
-            waited = session_.lease().wait_for_releases();
+            more = lease.wait_for_release(seen);
             return CUDA_SUCCESS;
         });
         taking.lock();
-        if (!waited) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
     }
     const CUmemAllocationProp prop = properties();
     CUmemGenericAllocationHandle handle = 0;
