@@ -63,6 +63,5 @@ def signed(browser: Browser, hub: Hub) -> Iterator[Signed]:
 
     found = Signed(browser, hub)
     yield found
-    for context in browser.contexts:
-        context.close()
+    found.close()
     assert found.said == []

@@ -19,6 +19,11 @@ class Signed:
         self._browser, self._hub = browser, hub
         self.said: list[str] = []
 
+    def close(self) -> None:
+        """All pages, and what their people were signed in with."""
+        for context in self._browser.contexts:
+            context.close()
+
     def _heard(self, message: ConsoleMessage) -> None:
         # A refusal is an answer like others; the browser, and htmx after it, name its status.
         if not message.text.startswith(("Failed to load resource", "Response Status Error Code 4")):

@@ -50,8 +50,7 @@ def signed(browser: Browser, hub: Hub) -> Iterator[Signed]:
     """Whatever it says: axe-core itself tries to style what it looks at."""
     found = Signed(browser, hub)
     yield found
-    for context in browser.contexts:
-        context.close()
+    found.close()
 
 
 def faults(page: Page) -> list[str]:

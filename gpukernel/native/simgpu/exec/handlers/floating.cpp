@@ -44,7 +44,7 @@ inline u32 flush(u32 a) { return a & 0x7f800000 ? a : a & 0x80000000; }
 
 // Multiply-adds stand in rows, and in a row the same factor comes again, or the last result.  What is in the
 // processor's registers already is not loaded once more: loads and stores are what such rows wait for.  The
-// decoder finds the rows of one shape (ptx/decode/rows.cpp), so that nothing is looked at between two
+// decoder finds the rows of one shape (ptx/decode/rows.cpp), so that hardly anything is looked at between two
 // operations.
 #if defined __AVX512F__
 using Vector = __m512;
