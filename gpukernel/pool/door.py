@@ -74,18 +74,30 @@ class _End(asyncio.Protocol):
 
     def __init__(self, other: _End | None = None, met: Callable[[_End], None] | None = None) -> None:
         self.other, self._met = other, met
+        self._early = b""
         self.lost = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         if self._met is not None:
-            transport.pause_reading()
             self._met(self)
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
             self.other.transport.write(data)
+        else:
+            # Not paused before, in connection_made: up to Python 3.11.2 a transport reads on after that all the same.
+            self._early += data
+            self.transport.pause_reading()
+
+    def meet(self, other: _End) -> None:
+        """Say to `other` what was heard so far, and from now on."""
+        self.other = other
+        if self._early:
+            other.transport.write(self._early)
+            self._early = b""
+        self.transport.resume_reading()
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -114,11 +126,11 @@ async def _pass_through(theirs: _End, behind: Path, identity: Identity, *, accou
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
             await loop.sock_connect(ours, str(behind))
-            inner, theirs.other = await loop.create_unix_connection(lambda: _End(theirs), sock=ours)
+            inner, there = await loop.create_unix_connection(lambda: _End(theirs), sock=ours)
             try:
-                theirs.transport.resume_reading()
+                theirs.meet(there)
                 # Neither side speaks on after the other has ended.
-                await asyncio.wait([theirs.lost, theirs.other.lost], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([theirs.lost, there.lost], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 inner.close()
     finally:

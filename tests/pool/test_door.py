@@ -101,6 +101,34 @@ def test_much_that_is_said_waits_for_a_slow_listener_and_arrives_whole(
     asyncio.run(work())
 
 
+def test_what_is_said_before_the_pool_listens_arrives_in_order(
+    tmp_path: Path, identity: Noted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        connect, listens = loop.sock_connect, asyncio.Event()
+        door, behind = tmp_path / "door", tmp_path / "behind"
+
+        async def connect_late(end: socket.socket, address: str) -> None:
+            if address == str(behind):
+                await listens.wait()
+            await connect(end, address)
+
+        monkeypatch.setattr(loop, "sock_connect", connect_late)
+        async with an_echo(behind), open_door(door, behind, identity, everybody=False):
+            reader, writer = await asyncio.open_unix_connection(str(door))
+            for word in (b"first ", b"second "):
+                writer.write(word)
+                await asyncio.sleep(0.1)
+            listens.set()
+            writer.write(b"third")
+            heard = await asyncio.wait_for(reader.readexactly(len(b"first second third")), 30)
+            assert heard == b"first second third"
+            writer.close()
+
+    asyncio.run(work())
+
+
 def test_each_connection_is_noted_with_its_account_until_either_side_ends_it(
     tmp_path: Path, identity: Noted
 ) -> None:
