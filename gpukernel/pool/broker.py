@@ -30,7 +30,7 @@ from gpukernel.pool.database import steady_clock
 from gpukernel.pool.direct import Places, check_mode, matching_in_mode
 from gpukernel.pool.errors import Refused
 from gpukernel.pool.held import Held
-from gpukernel.pool.line import Entry, Granted, Line, reason_for_no_room
+from gpukernel.pool.line import KEY_IN_USE, Entry, Granted, Line, reason_for_no_room
 from gpukernel.pool.model import Device, Holder, Lease, Queued, Slice, SliceRequest, Usage, Waiting
 from gpukernel.pool.placement import MIB, DeviceClass, check_request
 from gpukernel.pool.rules import Rules, note
@@ -73,6 +73,7 @@ class _Waiter:
     key: str
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: str = ""
+    lease: Lease | None = None  # as it was committed last, where nothing has happened to it since
     replaced: bool = False
     given_up: str = ""  # why nobody waits for it any more
 
@@ -115,9 +116,16 @@ class Broker:
         wait_seconds: float,
         ttl: float,
         longest: float = 0.0,
+        *,
+        own_key: bool = False,
     ) -> AsyncIterator[Queued | Lease]:
-        """The places in the queue, then the lease, as `gpukernel.pool.client.PoolClient.acquire` tells them."""
+        """The places in the queue, then the lease, as `gpukernel.pool.client.PoolClient.acquire` tells them.
+
+        `own_key`: who asks with a key that another person uses is refused.
+        """
         self._check(key, request, holder, wait_seconds, ttl, longest)
+        if own_key and (ahead := self._line.get(key)) is not None and ahead.holder.person != holder.person:
+            raise Refused("invalid", KEY_IN_USE)
         if (other := self._waiters.get(key)) is not None:  # the same use asks again: it keeps its place
             other.replaced = True
             other.changed.set()
@@ -128,7 +136,7 @@ class Broker:
         delivered = False
         told: tuple[Queued, float | None] | None = None
         try:
-            self.pump(entry)
+            self.pump(entry, own_key=own_key)
             while True:
                 waiter.changed.clear()
                 if waiter.replaced:
@@ -136,7 +144,7 @@ class Broker:
                 if waiter.given_up:
                     raise Refused("ended", f"The request was given up: {waiter.given_up}.")
                 if waiter.lease_id:
-                    lease = self._store.lease(waiter.lease_id)
+                    lease, waiter.lease = waiter.lease or self._store.lease(waiter.lease_id), None
                     if lease is None or lease.state in ("ending", "ended"):
                         delivered = True
                         raise Refused(
@@ -255,12 +263,12 @@ class Broker:
             await asyncio.sleep(0)  # they are told in this turn
             await asyncio.sleep(3 * (clock() - begin))
 
-    def pump(self, newcomer: Entry | None = None) -> None:
+    def pump(self, newcomer: Entry | None = None, *, own_key: bool = False) -> None:
         """Grant what can be granted, in the order of the queue."""
         if newcomer is None and not self._line.known(self._store.shared):
             return
         try:
-            granted = self._line.decide(self._clock(), self._waiters, newcomer)
+            granted = self._line.decide(self._clock(), self._waiters, newcomer, own_key=own_key)
         except Conflict as conflict:  # a fault of this program: the database knew better
             log.error("the database refused a grant: %s", conflict)
             if newcomer is not None:
@@ -300,8 +308,9 @@ class Broker:
 
     def renew(self, lease_id: str) -> Lease | None:
         """A sign of life of the holder."""
-        self._store.renew([lease_id], self._clock())
-        return self._store.lease(lease_id)
+        with self._store.transaction():
+            self._store.renew([lease_id], self._clock())
+            return self._store.lease(lease_id)
 
     def interrupt(self, lease_id: str) -> Lease | None:
         """Have the lease's workers end GPU work that does not end by itself."""
@@ -407,6 +416,7 @@ class Broker:
         log.info("ends: %s", reason, extra=of_lease(lease))
         self._stop_workers(lease, reason)
         if waiter := self._starting.get(lease.id):
+            waiter.lease = None
             waiter.changed.set()
         for resizer in self._resizing.get(lease.id, ()):
             resizer.set()
@@ -453,15 +463,6 @@ class Broker:
         """An entry in the audit table: somebody does something to what another holds."""
         with self._store.deciding() as (db, _):
             note(db, self._clock(), who, action, subject, before, after)
-
-    def held_by(self, key: str) -> str | None:
-        """The person who waits or holds a lease with this key."""
-        if entry := self._line.get(key):
-            return entry.holder.person
-        if found := self._store.living([key]).get(key):
-            lease = self._store.lease(found[0])
-            return lease.holder.person if lease else None
-        return None
 
     def lease(self, lease_id: str) -> Lease | None:
         """The lease with its secret."""
@@ -538,6 +539,7 @@ class Broker:
         elif lease is not None and lease.state == "live":
             log.info("live", extra=of_lease(lease))
         if waiter := self._starting.get(lease_id):
+            waiter.lease = lease
             waiter.changed.set()
         self.on_change()
 
@@ -683,10 +685,11 @@ class Broker:
     def look(self) -> None:
         """See what other pools on the database decided: grants for calls that wait here, orders for agents attached here."""
         if self._store.shared:
-            for key, (lease_id, state) in self._store.living(self._waiters).items():
+            for key, (lease_id, state, _) in self._store.living(self._waiters).items():
                 if state in ("starting", "live"):
                     self._serve(key, lease_id)
             for waiter in self._starting.values():
+                waiter.lease = None
                 waiter.changed.set()
             for server in list(self._agents):
                 for lease, piece in self._store.on_server(server, unsettled=True):

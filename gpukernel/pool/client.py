@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -151,7 +151,7 @@ class PoolClient:
         wait_seconds: float = -1,
         ttl_seconds: float = 0,
         longest_seconds: float = 0,
-    ) -> AsyncIterator[Queued | Lease]:
+    ) -> AsyncGenerator[Queued | Lease]:
         """Ask for a slice; yields the place in the queue whenever it changes, then the lease, and ends.
 
         Leaving the iteration early leaves the queue.
@@ -204,9 +204,10 @@ class PoolClient:
         self, key: str, slice: SliceRequest, holder: Holder, wait_seconds: float = -1, ttl_seconds: float = 0
     ) -> Lease:
         """As `acquire`, without the places in between."""
-        async for event in self.acquire(key, slice, holder, wait_seconds, ttl_seconds):
-            if isinstance(event, Lease):
-                return event
+        async with contextlib.aclosing(self.acquire(key, slice, holder, wait_seconds, ttl_seconds)) as events:
+            async for event in events:
+                if isinstance(event, Lease):
+                    return event
         raise PoolError(f"The pool at {self.address} ended the call without an answer.")
 
     def hold(self) -> Any:

@@ -178,6 +178,7 @@ class Identity:
         self._files = dict(files or {})
         self._require_certificates = require_certificates
         self._accounts: dict[str, int] = {}  # what gRPC calls the peer → account
+        self._names: dict[str, str] = {}  # asked once a connection: a directory service may answer slowly
 
     def connected(self, peer: str, uid: int) -> None:
         """The door says whose a connection is."""
@@ -185,6 +186,7 @@ class Identity:
 
     def disconnected(self, peer: str) -> None:
         self._accounts.pop(peer, None)
+        self._names.pop(peer, None)
 
     def caller(self, peer: str, authorization: str, now: float, certificate: str = "") -> Caller | None:
         """Who is at the other end; None for a stranger.
@@ -211,7 +213,8 @@ class Identity:
         if not authorization:
             if uid is None:
                 return None
-            return Caller(account_name(uid), "admin" if uid in (0, os.geteuid()) else "person", uid)
+            name = self._names.get(peer) or self._names.setdefault(peer, account_name(uid))
+            return Caller(name, "admin" if uid in (0, os.geteuid()) else "person", uid)
         kind, _, token = authorization.partition(" ")
         if kind != "Bearer" or not token:
             return None

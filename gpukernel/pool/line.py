@@ -38,7 +38,7 @@ from gpukernel.pool.sentences import say
 from gpukernel.pool.statement import Statement
 from gpukernel.pool.store import Store
 
-__all__ = ["Entry", "Granted", "Line", "reason_for_no_room"]
+__all__ = ["KEY_IN_USE", "Entry", "Granted", "Line", "reason_for_no_room"]
 
 KEEP_PLACE = 60.0
 ABSENT = 5.0
@@ -48,6 +48,7 @@ DEVICES_FOR_A_PROMISE = 8
 ENDS_FOR_A_PROMISE = 512
 READ_AHEAD = 32
 LOANS = 16
+KEY_IN_USE = "This key is in use by somebody else."
 
 
 _ALL = Statement(sa.select(requests).order_by(requests.c.ticket))
@@ -362,6 +363,8 @@ class Line:
         here: Iterable[str],
         newcomer: Entry | None = None,
         then: Callable[[sa.Connection, Rules, Queue], None] | None = None,
+        *,
+        own_key: bool = False,
     ) -> list[Granted]:
         """Grant everything that can be granted at `now`, in one transaction; `newcomer` waits if it gets nothing.
 
@@ -369,13 +372,16 @@ class Line:
         ----------
         here
             Keys for which this process holds a call.
+        own_key
+            The newcomer gets no lease of its key's that is somebody else's.
         then
             Done in the same transaction for somebody who does not wait, with what those who wait leave; may raise `Refused`.
 
         Raises
         ------
         Refused
-            Where the newcomer's course or quotas can never allow what it asks for; it does not wait then.
+            Where the newcomer's course or quotas can never allow what it asks for, or its key is somebody else's; it does not
+            wait then.
         Conflict
             When the database refused; nothing has changed then.
         """
@@ -391,7 +397,7 @@ class Line:
                     self._doubtful.add(newcomer.key)
                     newcomer = self._admit(rules, kinds, places, newcomer, row.ticket + 1)
                 walk = _Walk(now, places=places, pins=self._pins(db, rules, kinds, now))
-                granted = self._serve(db, rules, kinds, walk, set(here), newcomer)
+                granted = self._serve(db, rules, kinds, walk, set(here), newcomer, own_key)
                 if then is not None:
                     then(db, rules, walk)
                 if newcomer is not None and newcomer.key not in {g.key for g in granted}:
@@ -455,6 +461,7 @@ class Line:
         walk: _Walk,
         here: set[str],
         newcomer: Entry | None,
+        own_key: bool,
     ) -> list[Granted]:
         entries = dict(self._entries)
         if newcomer is not None:
@@ -463,6 +470,10 @@ class Line:
         self._starts, self._reasons, self._reserved = {}, {}, {}
         order = self._sorted(db, rules, entries)
         living = self._store.living(self._doubtful & set(entries), db) if self._doubtful else {}
+        if own_key and newcomer is not None:
+            person = newcomer.holder.person
+            if living.get(newcomer.key, ("", "", person))[2] != person:
+                raise Refused("invalid", KEY_IN_USE)
         granted = []
         ahead = 1
         looked_at = order[:DEPTH]
@@ -472,7 +483,7 @@ class Line:
             looked_at += itertools.islice(own, DEPTH)
         for number, entry in enumerate(looked_at):
             if entry.key in living:
-                lease_id, state = living[entry.key]
+                lease_id, state, _ = living[entry.key]
                 if state in ("starting", "live"):
                     granted.append(Granted(entry.key, lease_id))
                 continue  # its old lease is ending: wait for that

@@ -23,6 +23,7 @@ from gpukernel.pool.broker import Broker
 from gpukernel.pool.errors import Refused, in_details
 from gpukernel.pool.hub_tokens import HubAway
 from gpukernel.pool.identity import Caller, Identity
+from gpukernel.pool.line import KEY_IN_USE
 from gpukernel.pool.model import Lease
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.sentences import say, sentence_of, words_beside
@@ -137,12 +138,6 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
     async def Acquire(self, request: Any, context: Any) -> AsyncIterator[Any]:
         caller = await self._caller(context)
         holder = caller.holder(messages.holder_from(request.holder))
-        # Keys are a person's own: asking with another's gives nothing of theirs.
-        other = None if caller.speaks_for_others else self._broker.held_by(request.key)
-        if other is not None and other != holder.person:
-            sentence = "This key is in use by somebody else."
-            yield pb.AcquireEvent(refused=pb.Refused(code="invalid", sentence=sentence))
-            return
         places = self._broker.acquire(
             request.key,
             caller.request(messages.request_from(request.slice)),
@@ -150,12 +145,13 @@ class PoolService(rpc.PoolServicer):  # type: ignore[misc]
             request.wait_seconds,
             request.ttl_seconds,
             request.longest_seconds,
+            own_key=not caller.speaks_for_others,  # keys are a person's own: another's gives nothing of theirs
         )
         try:
             async for event in places:
                 if isinstance(event, Lease):
                     if not caller.may_use(event):  # it was given to another in between, by another pool
-                        raise Refused("invalid", "This key is in use by somebody else.")
+                        raise Refused("invalid", KEY_IN_USE)
                     yield pb.AcquireEvent(granted=messages.lease_to(event, with_secret=True))
                 else:
                     yield pb.AcquireEvent(

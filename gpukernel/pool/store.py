@@ -144,7 +144,7 @@ _PARTS = sa.select(
 ).join(devices, devices.c.id == slices.c.device_id)
 _ITS_PARTS = Statement(_PARTS.where(slices.c.lease_id == sa.bindparam("lease")).order_by(slices.c.ordinal))
 _OF_KEYS = Statement(
-    sa.select(leases.c.key, leases.c.id, leases.c.state).where(
+    sa.select(leases.c.key, leases.c.id, leases.c.state, leases.c.person).where(
         leases.c.key.in_(sa.bindparam("keys", expanding=True)), NOT_ENDED
     )
 )
@@ -743,12 +743,12 @@ class Store:
             return None
         return _lease(row, [_slice(part) for part in _ITS_PARTS.rows(db, lease=lease_id)])
 
-    def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str]]:
-        """Id and state of the leases of `keys` that have not ended."""
+    def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str, str]]:
+        """Id, state and person of the leases of `keys` that have not ended."""
         if db is None:
             with self.transaction() as db:
                 return self.living(keys, db)
-        return {row.key: (row.id, row.state) for row in _OF_KEYS.rows(db, keys=list(keys))}
+        return {row.key: (row.id, row.state, row.person) for row in _OF_KEYS.rows(db, keys=list(keys))}
 
     def living_of(self, person: str, server: str) -> list[str]:
         """The leases that a single-user server of a person holds."""

@@ -21,13 +21,13 @@ from gpukernel.pool.client import PoolClient
 from gpukernel.pool.course import Course
 from gpukernel.pool.errors import LeaseEnded, PoolError, Refused
 from gpukernel.pool.identity import Caller
-from gpukernel.pool.model import Holder, Lease, SliceRequest
+from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.rules import Rules
 from gpukernel.pool.server import RunningPool, serve
 from tests.pool.world import Agent
 from tests.ports import free_port
 
-HALF = SliceRequest(share=0.5)
+HALF, ALL = SliceRequest(share=0.5), SliceRequest(share=1.0, devices=4)
 NOBODY = pwd.getpwnam("nobody")
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another account")
 
@@ -121,6 +121,11 @@ def test_over_the_unix_socket_a_person_is_who_the_kernel_says(state: Path) -> No
                         await attempt(other.id)
                 with pytest.raises(Refused, match="in use by somebody else"):
                     await client.acquire_now("other", HALF, Holder("anna"))
+                async with contextlib.aclosing(admin.acquire("waits", ALL, Holder("anna"))) as waiting:
+                    assert isinstance(await anext(waiting), Queued)
+                    with pytest.raises(Refused, match="in use by somebody else"):
+                        await client.acquire_now("waits", HALF, Holder("anna"))
+                    assert [one.key for one in (await admin.leases())[1]] == ["waits"]
                 assert (await client.renew(mine.id)).state == "live"
                 assert (await admin.release(mine.id)).state in ("ending", "ended")
             async with AdminClient(address) as client:
