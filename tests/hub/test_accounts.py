@@ -38,12 +38,14 @@ def _as(person: str, *command: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def people() -> Iterator[None]:
     """Two accounts of this machine, made for the test."""
-    if os.geteuid() != 0 or not shutil.which("useradd"):
+    places = os.environ["PATH"] + ":/usr/sbin:/sbin"  # not in every root's PATH
+    useradd, userdel = (shutil.which(name, path=places) for name in ("useradd", "userdel"))
+    if os.geteuid() != 0 or not useradd or not userdel:
         pytest.skip("only root can make accounts")
     made = []
     try:
         for person in PEOPLE:
-            subprocess.run(["useradd", "--create-home", person], check=True, capture_output=True)
+            subprocess.run([useradd, "--create-home", person], check=True, capture_output=True)
             made.append(person)
         try:
             reached = _as(PEOPLE[0], sys.executable, "-c", "import gpukernel").returncode == 0
@@ -54,7 +56,7 @@ def people() -> Iterator[None]:
         yield
     finally:
         for person in made:
-            subprocess.run(["userdel", "--remove", person], check=False, capture_output=True)
+            subprocess.run([userdel, "--remove", person], check=False, capture_output=True)
 
 
 @pytest.fixture(scope="module")

@@ -366,7 +366,7 @@ values = np.arange(32, dtype=np.float32).reshape(4, 8); a = ok(d.cuArray3DCreate
 box = d.CUDA_MEMCPY2D(); box.srcMemoryType, box.srcHost, box.srcPitch, box.dstMemoryType, box.dstArray, box.WidthInBytes, box.Height = M.CU_MEMORYTYPE_HOST, values.ctypes.data, 32, M.CU_MEMORYTYPE_ARRAY, a, 32, 4; ok(d.cuMemcpy2D(box))
 p = int(ok(d.cuMemAlloc(512))); ok(d.cuMemcpyHtoD(p, values.ctypes.data, 128)); ok(d.cuMemcpyHtoD(p + 384, values.ctypes.data, 128)); out = np.zeros((8, 2), np.float32); o = ok(d.cuMemAlloc(64))
 def launch(first):
-    x, y = c.c_uint64(int(o)), c.c_uint32(first); ok(d.cuLaunchKernel(f, 1, 1, 1, 8, 1, 1, 0, 0, c.addressof((c.c_void_p * 2)(c.addressof(x), c.addressof(y))), 0)); ok(d.cuMemcpyDtoH(out.ctypes.data, o, 64))
+    x, y = c.c_uint64(int(o)), c.c_uint32(first); both = (c.c_void_p * 2)(c.addressof(x), c.addressof(y)); ok(d.cuLaunchKernel(f, 1, 1, 1, 8, 1, 1, 0, 0, c.addressof(both), 0)); ok(d.cuMemcpyDtoH(out.ctypes.data, o, 64))
 import ctypes as c
 ok(d.cuTexRefSetArray(image, a, 1)); ok(d.cuTexRefSetFilterMode(image, d.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR)); ok(d.cuTexRefSetAddressMode(image, 0, d.CUaddress_mode.CU_TR_ADDRESS_MODE_CLAMP)); ok(d.cuTexRefSetFlags(image, 0)); ok(d.cuSurfRefSetArray(target, t, 0))
 ok(d.cuTexRefSetFormat(line, F.CU_AD_FORMAT_FLOAT, 1)); print(ok(d.cuTexRefSetAddress(line, p, 128)), ok(d.cuTexRefSetAddress(line, p + 384, 128)))
