@@ -85,13 +85,20 @@ print([ok(d.cuStreamGetAttribute(x, A.CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY
 print(d.cuStreamSetAttribute(12345, A.CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, value)[0].name)
 ok(d.cuCtxSetFlags(4)); print(ok(d.cuCtxGetFlags()), d.cuCtxSetFlags(1 << 20)[0].name)
 bus = ok(d.cuDeviceGetPCIBusId(64, 0)).rstrip(b"\\0"); print(int(ok(d.cuDeviceGetByPCIBusId(bus))), int(ok(d.cuDeviceGetByPCIBusId(bus.partition(b":")[2]))), d.cuDeviceGetByPCIBusId(b"ffff:ff:1f.0")[0].name, d.cuDeviceGetByPCIBusId(b"nonsense")[0].name)
-a = ok(d.cuMemAlloc(16)); print(d.cuPointerSetAttribute(True, d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, a)[0].name)
+P = d.CUpointer_attribute; sync = P.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; a, b, m = ok(d.cuMemAlloc(16)), ok(d.cuMemAlloc(16)), ok(d.cuMemAllocManaged(16, 1))
+def told(*places): return [int(ok(d.cuPointerGetAttribute(sync, x))) for x in places]
+ok(d.cuPointerSetAttribute(True, sync, a)); ok(d.cuPointerSetAttribute(True, sync, m)); before = told(a, b, m); ok(d.cuPointerSetAttribute(False, sync, m)); print(before, told(a, b, m))
+ok(d.cuMemFree(a)); a = ok(d.cuMemAlloc(16)); h = ok(d.cuMemAllocHost(16)); print(told(a), d.cuPointerSetAttribute(True, sync, h)[0].name, d.cuPointerGetAttribute(sync, 12345)[0].name)
+never = [P.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, P.CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, P.CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES]
+print([int(ok(d.cuPointerGetAttribute(x, a))) for x in never], [d.cuPointerGetAttribute(x, 12345)[0].name for x in never[:1]])
 """) == [
         "['CU_SYNC_POLICY_YIELD', 'CU_SYNC_POLICY_AUTO']",
         "CUDA_ERROR_INVALID_HANDLE",
         "4 CUDA_ERROR_INVALID_VALUE",
         "0 0 CUDA_ERROR_INVALID_DEVICE CUDA_ERROR_INVALID_VALUE",
-        "CUDA_SUCCESS",
+        "[1, 0, 1] [1, 0, 0]",
+        "[0] CUDA_ERROR_INVALID_VALUE CUDA_ERROR_INVALID_VALUE",
+        "[0, 0, 0] ['CUDA_ERROR_INVALID_VALUE']",
     ]
 
 

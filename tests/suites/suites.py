@@ -64,32 +64,12 @@ NUMBA_PART = Suite(
     left_out=_NUMBA_LEFT_OUT,
 )
 
-_ARRAYS = "CUDA arrays and textures"
 _CONDITIONAL = "conditional nodes of graphs"
 
 _CUDA_PYTHON_KNOWN = {
-    "test_cuda.test_cuda_array": _ARRAYS,
-    **{
-        f"test_cudart.test_cudart_cuda{each}": _ARRAYS
-        for each in (
-            "ArrayGetInfo",
-            "GetChannelDesc",
-            "GetTextureObjectTextureDesc",
-            "Memcpy2DArrayToArray",
-            "Memcpy2DToArray",
-            "Memcpy2DToArray_DtoD",
-            "Memcpy3DAsync",
-            "Memcpy3DPeer",
-            "Memcpy3DPeerAsync",
-            "MemcpyArrayToArray",
-            "MemcpyToArray",
-            "MemcpyToArray_DtoD",
-        )
-    },
     "test_cuda.test_conditional": _CONDITIONAL,
     "test_cudart.test_cudart_conditional": _CONDITIONAL,
     "test_cuda.test_cuda_graphMem_attr": "nodes of graphs that allocate memory",
-    "test_cuda.test_cuda_pointer_attr": "attributes of managed memory that tell of sharing between processes",
     "test_cuda.test_cuDeviceGetDevResource": "green contexts",
     "test_cuda.test_cuda_coredump_attr": "coredumps",
     "test_kernelParams.test_kernelParams_types_cuda": _MAPPED,

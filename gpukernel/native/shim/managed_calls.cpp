@@ -38,6 +38,8 @@ Answer attribute_of(const Allocation& a, CUpointer_attribute attribute, CUdevice
             return {0, 4};
         case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
             return {CU_MEM_HANDLE_TYPE_NONE, 8};
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+            return {0, 8};
         case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
             return {CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE, 4};
         default:

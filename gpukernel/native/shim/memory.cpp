@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
+#include <set>
 
 #include "capture.h"
 #include "counters.h"
@@ -358,9 +360,43 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
 
 // --- what a pointer is ---
 
+namespace {
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: copies that a program waits for are done when they return, always.  So it
+// is kept for those who ask, by what no other allocation ever has: what kind of memory it is, and its number.
+struct SyncMemops {
+    std::mutex mutex;
+    std::set<std::pair<unsigned, uint64_t>> set;
+};
+SyncMemops& sync_memops() {
+    static SyncMemops* const instance = new SyncMemops;
+    return *instance;
+}
+
+CUresult identify(CUdeviceptr ptr, std::pair<unsigned, uint64_t>& which) {
+    unsigned type = 0, managed = 0;
+    uint64_t number = 0;
+    CUresult error = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr);
+    if (error == CUDA_SUCCESS && type != CU_MEMORYTYPE_DEVICE) error = CUDA_ERROR_INVALID_VALUE;
+    if (error == CUDA_SUCCESS) error = cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr);
+    if (error == CUDA_SUCCESS) error = cuPointerGetAttribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr);
+    which = {managed, number};
+    return error;
+}
+
+CUresult get_sync_memops(CUdeviceptr ptr, unsigned& value) {
+    std::pair<unsigned, uint64_t> which;
+    if (CUresult error = identify(ptr, which); error != CUDA_SUCCESS) return error;
+    std::lock_guard lock(sync_memops().mutex);
+    value = sync_memops().set.contains(which);
+    return CUDA_SUCCESS;
+}
+}  // namespace
+
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     GPUKERNEL_CURRENT(connection);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+        return get_sync_memops(ptr, *static_cast<unsigned*>(data));
     if (auto done = managed_attribute(data, attribute, ptr)) return *done;
     uint64_t value = 0;
     if (is_host(ptr)) {
@@ -378,11 +414,14 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
         }
     } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT &&
                attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+        const bool never = attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
+                           attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
+                           attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
         Request request(*connection, Special::pointer_attribute);
-        request.put<int32_t>(attribute);
+        request.put<int32_t>(never ? CU_POINTER_ATTRIBUTE_MEMORY_TYPE : attribute);
         request.put<uint64_t>(ptr);
         if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
-        value = request.get<uint64_t>();
+        value = never ? 0 : request.get<uint64_t>();
     }
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -394,6 +433,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
         case CU_POINTER_ATTRIBUTE_MAPPED:
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
             *static_cast<unsigned*>(data) = static_cast<unsigned>(value);
             break;
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -401,6 +442,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
             *static_cast<uint64_t*>(data) = value;
             break;
         default:
@@ -414,5 +456,17 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_at
     if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < numAttributes; ++i)
         if (CUresult error = cuPointerGetAttribute(data[i], attributes[i], ptr); error == GONE) return error;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    std::pair<unsigned, uint64_t> which;
+    if (CUresult error = identify(ptr, which); error != CUDA_SUCCESS) return error;
+    std::lock_guard lock(sync_memops().mutex);
+    if (*static_cast<const unsigned*>(value))
+        sync_memops().set.insert(which);
+    else
+        sync_memops().set.erase(which);
     return CUDA_SUCCESS;
 }

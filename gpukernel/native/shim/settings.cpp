@@ -1,4 +1,4 @@
-// What programs set and ask about contexts, streams and pointers that this process can answer: hints that
+// What programs set and ask about contexts and streams that this process can answer: hints that
 // change nothing on a slice are kept, and told again.
 #include <map>
 
@@ -156,15 +156,4 @@ CUresult CUDAAPI cuStreamCopyAttributes(CUstream dst, CUstream src) {
 CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
     if (pGreenCtx) *pGreenCtx = nullptr;
     return cuStreamGetCtx(hStream, pCtx);
-}
-
-// --- pointers ---
-
-// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: copies that a program waits for are done when they return, always.
-CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
-    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-    unsigned type = 0;
-    CUresult error = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr);
-    if (error != CUDA_SUCCESS) return error;
-    return type == CU_MEMORYTYPE_DEVICE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -56,6 +56,7 @@ class DeviceMemory {
         uint64_t address;
         size_t bytes;
         bool writable = true;
+        uint64_t number = 0;  // no other allocation ever has it
     };
     // 256-byte aligned, zero-filled pages committed on first touch; nullopt when `capacity` would be
     // exceeded.

@@ -27,10 +27,12 @@ bool outside(Device* device, CUdeviceptr address, size_t bytes, bool writing = f
 }
 
 // What a pointer is a part of: an allocation, or one mapping of physical memory.
+constexpr uint64_t MAPPED = uint64_t{1}
+                            << 63;  // keeps the numbers of physical memory from those of allocations
 std::optional<DeviceMemory::Block> block_of(Device* device, CUdeviceptr address) {
     auto block = device->memory->find(address);
     if (auto mapping = block ? device->memory->virtual_memory().mapping(address) : std::nullopt)
-        return DeviceMemory::Block{mapping->address, mapping->bytes};
+        return DeviceMemory::Block{mapping->address, mapping->bytes, true, MAPPED | mapping->handle};
     return block;
 }
 
@@ -387,7 +389,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
             *static_cast<void**>(data) = at(ptr);
             break;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-            *static_cast<unsigned long long*>(data) = block ? block->address : ptr;
+            *static_cast<unsigned long long*>(data) = block ? block->number : ptr;
             break;
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
             *static_cast<unsigned*>(data) = is_managed(device, ptr);

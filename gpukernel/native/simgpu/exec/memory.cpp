@@ -45,7 +45,7 @@ class ReservedMemory final : public DeviceMemory {
             uint64_t address = gap->first, left = gap->second - room;
             gaps_.erase(gap);
             if (left) gaps_[address + room] = left;
-            live_[address] = bytes;
+            live_[address] = {bytes, ++allocations_};
             used_ += room;
             if (told_) *told_ = used_;
             return address;
@@ -57,7 +57,7 @@ class ReservedMemory final : public DeviceMemory {
         std::unique_lock lock(mutex_);
         auto it = live_.find(address);
         if (it == live_.end()) return false;
-        uint64_t room = round_up(it->second, kGrain);
+        uint64_t room = round_up(it->second.bytes, kGrain);
         live_.erase(it);
         used_ -= room;
         if (told_) *told_ = used_;
@@ -108,8 +108,8 @@ class ReservedMemory final : public DeviceMemory {
         auto it = live_.upper_bound(address);
         if (it == live_.begin()) return std::nullopt;
         --it;
-        if (address - it->first >= it->second) return std::nullopt;
-        return Block{it->first, it->second};
+        if (address - it->first >= it->second.bytes) return std::nullopt;
+        return Block{it->first, it->second.bytes, true, it->second.number};
     }
     std::optional<Block> nearest(uint64_t address) const override {
         constexpr uint64_t kNear = 1ull << 32;  // farther away it is no overrun of that allocation
@@ -118,11 +118,11 @@ class ReservedMemory final : public DeviceMemory {
         uint64_t least = kNear;
         auto after = live_.upper_bound(address);
         if (after != live_.end() && after->first - address < least)
-            found = Block{after->first, after->second}, least = after->first - address;
+            found = Block{after->first, after->second.bytes}, least = after->first - address;
         if (after != live_.begin()) {
             auto before = std::prev(after);
-            uint64_t end = before->first + before->second;
-            if (address < end || address - end < least) found = Block{before->first, before->second};
+            uint64_t end = before->first + before->second.bytes;
+            if (address < end || address - end < least) found = Block{before->first, before->second.bytes};
         }
         return found;
     }
@@ -149,7 +149,12 @@ class ReservedMemory final : public DeviceMemory {
     uint64_t base_ = 0, reserved_ = 0;
     uint64_t used_ = 0;
     mutable std::shared_mutex mutex_;
-    std::map<uint64_t, uint64_t> gaps_, live_;  // address -> bytes
+    std::map<uint64_t, uint64_t> gaps_;  // address -> bytes
+    struct Live {
+        uint64_t bytes, number;
+    };
+    std::map<uint64_t, Live> live_;  // by address
+    uint64_t allocations_ = 0;
     std::mutex heap_mutex_;
     std::map<uint64_t, uint64_t> heap_;
     uint64_t heap_used_ = 0, heap_limit_ = 8 << 20;
