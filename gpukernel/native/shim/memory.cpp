@@ -8,6 +8,7 @@
 
 #include "capture.h"
 #include "counters.h"
+#include "graph_memory.h"
 #include "managed.h"
 #include "request.h"
 
@@ -118,7 +119,7 @@ CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, 
 
 bool on_device(Connection& connection, CUdeviceptr address) {
     if (is_host(address)) return false;
-    if (is_managed(address)) return true;
+    if (is_managed(address) || is_graph_memory(address)) return true;  // which may not be there yet
     Request request(connection, Special::pointer_attribute);
     request.put<int32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
     request.put<uint64_t>(address);
@@ -376,6 +377,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
             default:
                 break;
         }
+    } else if (auto known = graph_memory_attribute(attribute, ptr)) {
+        value = *known;
     } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT &&
                attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
         Request request(*connection, Special::pointer_attribute);

@@ -1,0 +1,350 @@
+"""Memory that graphs allocate and free: where it is, how long it is there, what it costs, and every rule about it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.remoting.conftest import worker
+from tests.remoting.test_graphs import GRAPHS
+
+MEMORY = """
+U = 2 << 20; A = d.CUgraphMem_attribute; TYPES = d.CUgraphNodeType; AUTO = d.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+def wanted(bytes, device=0, kind=1, where=1):
+    p = d.CUDA_MEM_ALLOC_NODE_PARAMS(); p.bytesize = bytes
+    p.poolProps.allocType = d.CUmemAllocationType(kind); p.poolProps.location.type = d.CUmemLocationType(where); p.poolProps.location.id = device
+    return p
+def alloc(graph, bytes, after=()):
+    p = wanted(bytes); node = ok(d.cuGraphAddMemAllocNode(graph, list(after), len(after), p)); return node, int(p.dptr)
+def free(graph, address, after=()): return d.cuGraphAddMemFreeNode(graph, list(after), len(after), address)
+def new(): return ok(d.cuGraphCreate(0))
+def set8(graph, address, value, bytes, after):
+    p = d.CUDA_MEMSET_NODE_PARAMS(); p.dst = address; p.value = value; p.elementSize = 1; p.width = bytes; p.height = 1
+    return ok(d.cuGraphAddMemsetNode(graph, list(after), len(after), p, context()))
+def figures(): return [int(ok(d.cuDeviceGetGraphMemAttribute(0, each))) // U for each in (A.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, A.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, A.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, A.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)]
+def taken(): total_free, total = ok(d.cuMemGetInfo()); return (total - total_free) // U
+def read(address, bytes=8):
+    out = bytearray(bytes); ok(d.cuMemcpyDtoHAsync(out, address, bytes, s)); ok(d.cuStreamSynchronize(s)); return set(out)
+def trim(): ok(d.cuDeviceGraphMemTrim(0))
+def run(executable, stream=s): return d.cuGraphLaunch(executable, stream)
+"""
+
+
+def program(code: str, memory_mib: int = 64) -> list[str]:
+    async def story() -> list[str]:
+        async with worker(memory_mib=memory_mib) as one:
+            done = await one.run(GRAPHS + MEMORY + code)
+            assert (done.returncode, done.stderr) == (0, "")
+            return done.stdout.splitlines()
+
+    return asyncio.run(story())
+
+
+def test_a_program_that_captures_allocations_kernels_copies_and_frees_runs_a_hundred_times_in_the_same_memory() -> (
+    None
+):
+    said = program("""
+src, dst = (ctypes.c_uint32 * 1024)(*range(1024)), (ctypes.c_uint32 * 1024)()
+before = taken(); begin_capture()
+x = ok(d.cuMemAllocAsync(4096, s)); y = ok(d.cuMemAllocFromPoolAsync(3 * U, ok(d.cuDeviceGetDefaultMemPool(0)), s)); print(taken() - before)
+ok(d.cuMemcpyHtoDAsync(x, ctypes.addressof(src), 4096, s)); ok(d.cuMemcpyAsync(y, x, 4096, s)); ok(d.cuMemFreeAsync(x, s))
+ok(d.cuLaunchKernel(store, 1,1,1, 1,1,1, 0, s, ((int(y) + 8, 77), KINDS), 0)); ok(d.cuMemcpyDtoHAsync(ctypes.addressof(dst), y, 4096, s)); ok(d.cuMemFreeAsync(y, s))
+graph = ok(end()); nodes, count = ok(d.cuGraphGetNodes(graph, 9)); print(*(ok(d.cuGraphNodeGetType(n)).name.split('TYPE_')[1] for n in nodes[:count]))
+executable = make(graph); ok(d.cuGraphDestroy(graph)); print(taken() - before)
+for i in range(100): src[0] = i; ok(run(executable)); ok(d.cuStreamSynchronize(s)); assert list(dst[:5]) == [i, 1, 77, 3, 4] and dst[1023] == 1023; assert taken() - before == 4, i
+print(figures()); ok(d.cuGraphExecDestroy(executable)); print(taken() - before, figures())
+""")
+    assert said == [
+        "0",
+        "MEM_ALLOC MEM_ALLOC MEMCPY MEMCPY MEM_FREE KERNEL MEMCPY MEM_FREE",
+        "0",
+        "[4, 4, 4, 4]",
+        "0 [0, 4, 0, 4]",
+    ]
+
+
+def test_an_address_is_known_at_once_and_the_memory_is_there_from_the_first_launch_on() -> None:
+    said = program("""
+graph = new(); node, x = alloc(graph, 1000); filled = set8(graph, x, 5, 1000, [node]); tail, y = alloc(graph, 3 * U + 1, [filled])
+print(ok(d.cuGraphNodeGetType(node)).name, x % 512, y % 512, taken(), x == alloc(graph, 1)[1])
+print(ok(d.cuPointerGetAttribute(d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, x + 9)), [int(i) for i in ok(d.cuMemGetAddressRange(x + 9))] == [x, 1000])
+got = ok(d.cuGraphMemAllocNodeGetParams(tail)); print(int(got.dptr) == y, got.bytesize == 3 * U + 1, got.poolProps.location.id, got.poolProps.allocType.name)
+said(d.cuMemsetD8(x, 1, 4)); said(d.cuCtxSynchronize()); said(d.cuMemFree(x)); said(d.cuMemFreeAsync(x, s))
+executable = make(graph); print(taken()); ok(run(executable)); print(taken(), read(x, 1000)); ok(d.cuMemsetD8Async(y, 9, 3 * U + 1, s)); print(read(y + 3 * U, 1))
+print(ok(d.cuPointerGetAttribute(d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE, x)), [int(i) for i in ok(d.cuMemGetAddressRange(y + 5 * 4))] == [y, 3 * U + 1])
+path = '/tmp/%d.dot' % os.getpid(); ok(d.cuGraphDebugDotPrint(graph, path.encode(), 0)); print(f'"alloc {y:#x}"' in open(path).read()); os.unlink(path)
+""")
+    assert said == [
+        "CU_GRAPH_NODE_TYPE_MEM_ALLOC 0 0 0 False",
+        "2 True",
+        "True True 0 CU_MEM_ALLOCATION_TYPE_PINNED",
+        *["SUCCESS", "INVALID_VALUE", "INVALID_VALUE", "INVALID_VALUE"],
+        "0",
+        "5 {5}",
+        "{9}",
+        "1000 True",
+        "True",
+    ]
+
+
+def test_what_an_allocation_may_be_is_checked_when_its_node_is_made() -> None:
+    said = program("""
+graph = new(); other = new(); stray = ok(d.cuGraphAddEmptyNode(other, None, 0))
+def add(p, graph=graph, after=()): said(d.cuGraphAddMemAllocNode(graph, list(after), len(after), p))
+def changed(**values):
+    p = wanted(64)
+    for name, value in values.items(): setattr(p.poolProps if name == 'handleTypes' else p, name, value)
+    return p
+def access(device, flags=3):
+    a = d.CUmemAccessDesc(); a.location.type = d.CUmemLocationType(1); a.location.id = device; a.flags = d.CUmemAccess_flags(flags); return a
+add(wanted(0)); add(wanted(64, kind=0)); add(wanted(64, where=0)); add(wanted(64, device=1)); add(wanted(64, device=-1)); add(wanted(64, where=2))
+add(wanted(2**64 - 1)); add(wanted(1 << 45)); add(changed(handleTypes=d.CUmemAllocationHandleType(1))); add(wanted(64), d.CUgraph(4096)); add(wanted(64), after=[stray])
+p = wanted(64); p.accessDescs = [access(0)] * 2; p.accessDescCount = 2; add(p)
+p = wanted(64); p.accessDescs = [access(1)]; p.accessDescCount = 1; add(p)
+p = wanted(64); p.accessDescs = [access(0, 1)]; p.accessDescCount = 1; add(p)
+ok(d.cuGraphClone(graph))  # nothing of it is in the graph
+p = wanted(64); p.accessDescs = [access(0)]; p.accessDescCount = 1; node = ok(d.cuGraphAddMemAllocNode(graph, None, 0, p)); got = ok(d.cuGraphMemAllocNodeGetParams(node))
+print(got.accessDescCount, ctypes.c_uint32.from_address(ctypes.c_uint64.from_address(got.getPtr() + 88).value + 8).value)  # the bindings give no list that they did not get
+said(d.cuGraphMemFreeNodeGetParams(node)); said(d.cuGraphMemAllocNodeGetParams(stray))
+""")
+    assert said == [
+        *["INVALID_VALUE"] * 5,
+        "NOT_SUPPORTED",
+        *["OUT_OF_MEMORY"] * 2,
+        *["INVALID_VALUE"] * 6,
+        "1 3",
+        *["INVALID_VALUE"] * 2,
+    ]
+
+
+def test_the_same_nodes_are_made_by_the_call_for_any_node_and_cannot_be_changed() -> None:
+    said = program("""
+graph = new(); p = d.CUgraphNodeParams(); p.type = TYPES.CU_GRAPH_NODE_TYPE_MEM_ALLOC; p.alloc.bytesize = 64
+p.alloc.poolProps.allocType = d.CUmemAllocationType(1); p.alloc.poolProps.location.type = d.CUmemLocationType(1)
+node = ok(d.cuGraphAddNode(graph, None, 0, p)); x = int(p.alloc.dptr); mid = set8(graph, x, 3, 64, [node])
+q = d.CUgraphNodeParams(); q.type = TYPES.CU_GRAPH_NODE_TYPE_MEM_FREE; q.free.dptr = x; gone = ok(d.cuGraphAddNode(graph, [mid], 1, q))
+print(ok(d.cuGraphNodeGetType(gone)).name, int(ok(d.cuGraphMemFreeNodeGetParams(gone))) == x == int(ok(d.cuGraphMemAllocNodeGetParams(node)).dptr))
+q.free.dptr = 4096; said(d.cuGraphAddNode(graph, [mid], 1, q)); p.alloc.bytesize = 0; said(d.cuGraphAddNode(graph, None, 0, p)); p.alloc.bytesize = 64
+executable = make(graph); said(d.cuGraphNodeSetParams(node, p)); said(d.cuGraphExecNodeSetParams(executable, node, p)); said(d.cuGraphNodeSetParams(gone, q)); said(d.cuGraphExecNodeSetParams(executable, gone, q))
+said(d.cuGraphNodeSetEnabled(executable, node, 0)); ok(run(executable)); ok(run(executable)); print(figures()[0])
+""")
+    assert said == [
+        "CU_GRAPH_NODE_TYPE_MEM_FREE True",
+        *["INVALID_VALUE"] * 2,
+        *["NOT_SUPPORTED"] * 4,
+        "INVALID_VALUE",
+        "1",
+    ]
+
+
+def test_only_what_a_graph_allocates_can_be_freed_once_in_its_own_graph_or_in_others() -> None:
+    said = program("""
+graph, other, third = new(), new(), new(); node, x = alloc(graph, 64); keep, y = alloc(graph, 64); mid = set8(graph, x, 1, 64, [node])
+for address in (0, 4096, int(a), x + 8): said(free(graph, address))
+ok(d.cuGraphClone(other)); said(free(graph, x, [mid])); said(free(graph, x, [mid])); said(free(other, x))
+said(free(other, y)); said(free(other, y)); said(free(graph, y, [keep])); said(free(third, y))
+""")
+    assert said == [
+        *["INVALID_VALUE"] * 4,
+        *["SUCCESS", "INVALID_VALUE", "INVALID_VALUE"],
+        *["SUCCESS", "INVALID_VALUE", "INVALID_VALUE", "SUCCESS"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "then"),
+    [
+        ("ok(d.cuMemFreeAsync(x, s))", "INVALID_VALUE"),
+        ("ok(d.cuMemFreeAsync(x, t))", "INVALID_VALUE"),
+        ("ok(d.cuStreamSynchronize(s)); ok(d.cuMemFree(x))", "INVALID_VALUE"),
+        ("ok(run(frees))", "INVALID_VALUE"),
+    ],
+)
+def test_an_allocation_that_outlives_its_launch_is_freed_by_the_program_once(how: str, then: str) -> None:
+    said = program(f"""
+graph = new(); node, x = alloc(graph, U); set8(graph, x, 6, U, [node]); executable = make(graph)
+other = new(); ok(free(other, x)); frees = make(other); said(run(frees))
+for i in range(3):
+    ok(run(executable)); said(run(executable)); print(read(x)); {how}
+    said(d.cuMemFreeAsync(x, s)); said(d.cuMemFree(x)); said(run(frees))
+print(taken(), figures())
+""")
+    assert said == [
+        "INVALID_VALUE",
+        *["INVALID_VALUE", "{6}", *[then] * 3] * 3,
+        "1 [1, 1, 1, 1]",
+    ]
+
+
+def test_an_executable_may_be_told_to_free_what_the_last_launch_left() -> None:
+    said = program("""
+graph = new(); node, x = alloc(graph, U); more, y = alloc(graph, U, [node]); filled = set8(graph, y, 3, U, [more]); executable = ok(d.cuGraphInstantiate(graph, AUTO))
+print(int(ok(d.cuGraphExecGetFlags(executable))))
+for i in range(3): ok(run(executable)); print(taken(), read(y))
+ok(d.cuMemFreeAsync(x, s)); said(d.cuMemFreeAsync(x, s)); ok(run(executable)); ok(d.cuMemFreeAsync(x, s)); ok(d.cuMemFreeAsync(y, s)); trim(); ok(d.cuCtxSynchronize()); trim(); print(taken())
+ok(run(executable)); ok(d.cuGraphExecDestroy(executable)); ok(d.cuGraphDestroy(graph)); print(taken(), read(y)); ok(d.cuMemFree(x)); ok(d.cuMemFree(y)); ok(d.cuCtxSynchronize()); trim(); print(taken())
+""")
+    assert said == ["1", *["2 {3}"] * 3, "INVALID_VALUE", "0", "2 {3}", "0"]
+
+
+def test_a_graph_with_memory_is_not_copied_and_loses_nothing_and_has_one_executable() -> None:
+    said = program("""
+for frees in (False, True):
+    owner = new(); root, x = alloc(owner, 64); graph = owner
+    if frees: graph = new(); root = ok(free(graph, x))
+    leaf = ok(d.cuGraphAddEmptyNode(graph, [root], 1)); outer = new()
+    said(d.cuGraphClone(graph)); said(d.cuGraphAddChildGraphNode(outer, None, 0, graph)); said(d.cuGraphDestroyNode(leaf)); said(d.cuGraphDestroyNode(root))
+    said(d.cuGraphRemoveDependencies(graph, [root], [leaf], 1)); ok(d.cuGraphRemoveDependencies(graph, [], [], 0))
+    executable = make(graph); said(d.cuGraphInstantiate(graph, 0)); begin_capture(); said(run(executable)); said(end())
+    ok(d.cuGraphExecDestroy(executable)); make(graph); ok(d.cuGraphClone(outer))
+""")
+    assert said == [*["NOT_SUPPORTED"] * 7, "STREAM_CAPTURE_INVALIDATED"] * 2
+
+
+def test_a_graph_with_memory_moves_into_another_and_is_part_of_it() -> None:
+    said = program("""
+def moved(parent, child, after=()):
+    p = d.CUgraphNodeParams(); p.type = TYPES.CU_GRAPH_NODE_TYPE_GRAPH; p.graph.graph = child; p.graph.ownership = d.CUgraphChildGraphNodeOwnership.CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE
+    return d.cuGraphAddNode(parent, list(after), len(after), p)
+inner, outer = new(), new(); empty = ok(moved(outer, new())); node, x = alloc(inner, U); left, y = alloc(inner, 64); z = set8(inner, x, 4, U, [node]); ok(free(inner, x, [z]))
+busy = make(inner); said(moved(outer, inner)); ok(d.cuGraphExecDestroy(busy)); child = ok(moved(outer, inner, [empty]))
+said(d.cuGraphInstantiate(inner, 0)); said(d.cuGraphDestroy(inner)); said(moved(new(), inner)); said(d.cuGraphAddChildGraphNode(new(), None, 0, inner))
+said(d.cuGraphAddMemAllocNode(inner, None, 0, wanted(64))); said(free(inner, y)); said(d.cuGraphClone(outer)); said(d.cuGraphDestroyNode(child)); said(free(outer, x, [child]))
+unordered = new(); early = ok(free(outer, y)); said(d.cuGraphInstantiate(outer, 0)); ok(d.cuGraphAddDependencies(outer, [child], [early], 1)); executable = make(outer)
+said(d.cuGraphExecUpdate(executable, inner)); said(d.cuGraphInstantiate(outer, 0))
+for i in range(3): ok(run(executable))
+print(figures()); ok(d.cuCtxSynchronize()); ok(d.cuGraphExecDestroy(executable)); ok(d.cuGraphDestroy(outer)); print(figures(), taken())
+""")
+    assert said == [
+        "NOT_SUPPORTED",
+        *["INVALID_VALUE"] * 4,
+        *["NOT_SUPPORTED"] * 4,
+        "INVALID_VALUE",
+        "INVALID_VALUE",
+        *["INVALID_VALUE", "NOT_SUPPORTED"],
+        "[2, 2, 2, 2]",
+        "[0, 2, 0, 2] 0",
+    ]
+
+
+def test_a_free_must_follow_its_allocation_by_the_graph_s_edges() -> None:
+    said = program("""
+graph = new(); node, x = alloc(graph, 64); step = ok(d.cuGraphAddEmptyNode(graph, None, 0)); last = ok(free(graph, x, [step]))
+p = d.CUDA_GRAPH_INSTANTIATE_PARAMS(); said(d.cuGraphInstantiateWithParams(graph, p)); print(p.result_out.name, int(p.hErrNode_out) == int(last))
+ok(d.cuGraphAddDependencies(graph, [node], [step], 1)); executable = ok(d.cuGraphInstantiateWithParams(graph, p)); print(p.result_out.name, int(p.hErrNode_out)); said(run(executable))
+said(d.cuGraphInstantiateWithParams(graph, p)); print(p.result_out.name, int(p.hErrNode_out))
+""")
+    assert said == [
+        "INVALID_VALUE",
+        "CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE True",
+        "CUDA_GRAPH_INSTANTIATE_SUCCESS 0",
+        "SUCCESS",
+        "NOT_SUPPORTED",
+        "CUDA_GRAPH_INSTANTIATE_ERROR 0",
+    ]
+
+
+def test_an_update_keeps_memory_as_it_is_and_is_refused_where_it_is_another_s() -> None:
+    said = program("""
+graph = new(); node, x = alloc(graph, 64); mid = set8(graph, x, 1, 64, [node]); copy = ok(d.cuGraphAddKernelNode(graph, [mid], 1, kernel(0, 5))); ok(free(graph, x, [copy])); executable = make(graph)
+ok(run(executable)); print(words(1)); ok(d.cuGraphKernelNodeSetParams(copy, kernel(0, 6))); print(ok(d.cuGraphExecUpdate(executable, graph)).result.name); ok(run(executable)); print(words(1))
+twin = new(); n, y = alloc(twin, 64); m = set8(twin, y, 1, 64, [n]); k = ok(d.cuGraphAddKernelNode(twin, [m], 1, kernel(0, 7))); ok(free(twin, y, [k]))
+raw = ctypes.CDLL('libcuda.so.1'); info = (ctypes.c_uint64 * 3)(); print(raw.cuGraphExecUpdate_v2(ctypes.c_void_p(int(executable)), ctypes.c_void_p(int(twin)), info), d.CUgraphExecUpdateResult(info[0] & 0xffffffff).name, info[1] == int(n))
+ok(run(executable)); print(words(1))
+""")
+    assert said == [
+        "[5]",
+        "CU_GRAPH_EXEC_UPDATE_SUCCESS",
+        "[6]",
+        "910 CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED True",
+        "[6]",
+    ]
+
+
+def test_a_capture_frees_only_what_a_graph_allocated() -> None:
+    said = program("""
+begin_capture(); said(d.cuMemFreeAsync(a, s)); said(end())
+begin_capture(); said(d.cuMemAllocAsync(0, s)); said(end())
+begin_capture(); x = ok(d.cuMemAllocAsync(64, s)); ok(d.cuMemFreeAsync(x, s)); said(d.cuMemFreeAsync(x, s)); said(end())
+begin_capture(); x = ok(d.cuMemAllocAsync(64, s)); ok(launch(s, 0, 7)); first = make(ok(end()))
+begin_capture(t); ok(d.cuMemFreeAsync(x, t)); second = make(ok(end(t)))
+y = ok(d.cuMemAllocAsync(64, t)); ok(d.cuMemFreeAsync(y, t))  # no capture any more
+for i in range(3): ok(run(first)); ok(d.cuStreamSynchronize(s)); ok(run(second, t)); ok(d.cuStreamSynchronize(t))
+print(words(1), taken()); said(d.cuMemFree(a))
+""")
+    bad = "INVALID_VALUE"
+    over = "STREAM_CAPTURE_INVALIDATED"
+    assert said == [bad, over, bad, over, bad, over, "[7] 1", "SUCCESS"]
+
+
+def test_allocations_of_one_graph_take_turns_in_the_same_memory_where_the_edges_let_them() -> None:
+    said = program("""
+begin_capture(); places = []
+for i in range(20): x = ok(d.cuMemAllocAsync(4 * U, s)); ok(d.cuMemsetD8Async(x, i, 4 * U, s)); ok(d.cuMemcpyDtoDAsync(int(a) + i, x, 1, s)); ok(d.cuMemFreeAsync(x, s)); places.append(int(x))
+executable = make(ok(end())); ok(run(executable)); ok(run(executable)); print(len(set(places)), figures(), words(5))
+graph = new(); n, x = alloc(graph, U); f = ok(free(graph, x, [n])); print(alloc(graph, U)[1] == x, alloc(graph, 3 * U, [f])[1] == x, alloc(graph, U // 2, [f])[1] == x, alloc(graph, U, [f])[1] == x)
+small = new(); places = [alloc(small, 1000)[1] for i in range(100)]; print(len({p // U for p in places}), min(q - p for p, q in zip(places, places[1:])))
+""")
+    assert said == [
+        "1 [4, 4, 4, 4] [50462976, 117835012, 185207048, 252579084, 319951120]",
+        "False False True False",
+        "1 1024",
+    ]
+
+
+def test_a_launch_that_finds_no_room_does_nothing_and_the_next_may_succeed() -> None:
+    said = program(
+        """
+graph = new(); n, x = alloc(graph, 2 * U); m, y = alloc(graph, 2 * U, [n]); k = ok(d.cuGraphAddKernelNode(graph, [m], 1, kernel(0, 9))); f = ok(free(graph, x, [k])); executable = make(graph)
+big = ok(d.cuMemAlloc(2 * U)); before = taken(); said(run(executable)); print(taken() == before, figures(), words(1)); said(d.cuMemFree(y)); said(run(executable))
+ok(d.cuMemFree(big)); said(run(executable)); print(figures()[0], words(1), taken()); said(d.cuMemAlloc(2 * U))
+""",
+        memory_mib=10,
+    )
+    assert said == [
+        "OUT_OF_MEMORY",
+        "True [0, 0, 0, 0] [0]",
+        *["INVALID_VALUE", "OUT_OF_MEMORY"],
+        "SUCCESS",
+        "4 [9] 4",
+        "OUT_OF_MEMORY",
+    ]
+
+
+def test_a_launch_takes_the_room_of_graphs_that_do_not_run() -> None:
+    said = program(
+        """
+def one(value):
+    graph = new(); n, x = alloc(graph, 3 * U); m = set8(graph, x, value, 3 * U, [n]); ok(free(graph, x, [m])); return make(graph), x
+(first, x), (second, y) = one(1), one(2)
+for i in range(5): ok(run(first)); ok(run(second, t))
+print(figures(), taken()); ok(d.cuMemsetD8Async(a, 1, 4, s)); ok(d.cuCtxSynchronize())
+kept = new(); alloc(kept, U); ok(run(make(kept))); said(run(first)); print(taken())
+""",
+        memory_mib=10,
+    )
+    assert said == ["[3, 3, 3, 3] 3", "SUCCESS", "4"]
+
+
+def test_trimming_gives_back_what_no_graph_uses_and_the_figures_say_so() -> None:
+    said = program("""
+def reset(): [ok(d.cuDeviceSetGraphMemAttribute(0, each, d.cuuint64_t(0))) for each in (A.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, A.CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)]
+graph = new(); n, x = alloc(graph, 2 * U); ok(free(graph, x, [n])); executable = make(graph)
+stays = new(); m, y = alloc(stays, U); set8(stays, y, 8, U, [m]); lasting = make(stays)
+print(figures()); trim(); ok(run(executable)); ok(run(lasting)); print(figures()); ok(d.cuCtxSynchronize()); trim(); print(figures(), taken(), read(y)); reset(); print(figures())
+ok(run(executable)); print(figures()); ok(d.cuMemFree(y)); ok(d.cuCtxSynchronize()); trim(); print(figures(), taken()); ok(run(lasting)); print(figures(), read(y))
+for attribute, value in ((A.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, 1), (A.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 0)): said(d.cuDeviceSetGraphMemAttribute(0, attribute, d.cuuint64_t(value)))
+said(d.cuDeviceGraphMemTrim(1)); said(d.cuDeviceGetGraphMemAttribute(1, A.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)); said(d.cuDeviceSetGraphMemAttribute(1, A.CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, d.cuuint64_t(0)))
+""")
+    assert said == [
+        "[0, 0, 0, 0]",
+        "[3, 3, 3, 3]",
+        "[1, 3, 1, 3] 1 {8}",
+        "[1, 1, 1, 1]",
+        "[3, 3, 3, 3]",
+        "[0, 3, 0, 3] 0",
+        "[1, 3, 1, 3] {8}",
+        *["INVALID_VALUE"] * 2,
+        *["INVALID_DEVICE"] * 3,
+    ]
