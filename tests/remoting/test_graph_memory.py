@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import MIB, worker
 from tests.remoting.test_graphs import GRAPHS
 
 MEMORY = """
@@ -348,3 +348,222 @@ said(d.cuDeviceGraphMemTrim(1)); said(d.cuDeviceGetGraphMemAttribute(1, A.CU_GRA
         *["INVALID_VALUE"] * 2,
         *["INVALID_DEVICE"] * 3,
     ]
+
+
+# A stream that stands still until the program opens the gate; what is asked meanwhile must not wait for it.
+GATE = """
+FN = ctypes.CFUNCTYPE(None, ctypes.c_void_p); opened = threading.Event(); gate = FN(lambda _: opened.wait()); raw = ctypes.CDLL("libcuda.so.1")
+def shut(stream): assert raw.cuLaunchHostFunc(ctypes.c_void_p(int(stream)), gate, None) == 0
+def open_gate(): opened.set(); ok(d.cuCtxSynchronize()); opened.clear()
+def waits(stream): return {d.cuStreamQuery(stream)[0].name for _ in range(50)} == {'CUDA_ERROR_NOT_READY'}
+def one(bytes, kept=False):
+    graph = new(); n, x = alloc(graph, bytes); m = set8(graph, x, 1, bytes, [n])
+    if not kept: ok(free(graph, x, [m]))
+    return graph, make(graph), x
+"""
+
+
+def test_launches_into_several_streams_take_turns_with_the_memory() -> None:
+    said = program(
+        GATE
+        + """
+graph, executable, x = one(U); shut(s); ok(run(executable, s)); print(waits(s)); ok(run(executable, t)); print(waits(t)); open_gate(); ok(d.cuStreamQuery(t))
+graph, executable, x = one(U, kept=True); ok(run(executable)); ok(d.cuCtxSynchronize()); shut(t); ok(d.cuMemFreeAsync(x, t)); ok(run(executable, s)); print(waits(s)); open_gate(); print(read(x))
+graph, alone, x = one(U); shut(s); ok(run(alone, s)); graph, other, y = one(U); ok(run(other, t)); ok(d.cuStreamSynchronize(t)); open_gate()
+"""
+    )
+    assert said == ["True", "True", "True", "{1}"]
+
+
+def test_memory_stays_while_the_device_may_use_it_whatever_the_program_destroys() -> None:
+    said = program(
+        GATE
+        + """
+graph, executable, x = one(U); ok(run(executable)); ok(d.cuCtxSynchronize()); shut(s); ok(run(executable)); trim(); print(figures())
+ok(d.cuGraphDestroy(graph)); ok(d.cuGraphExecDestroy(executable)); trim(); print(figures(), taken()); open_gate(); trim(); print(figures(), taken())
+graph, executable, x = one(U, kept=True); ok(d.cuGraphDestroy(graph)); ok(run(executable)); ok(d.cuGraphExecDestroy(executable)); ok(d.cuCtxSynchronize()); trim(); print(figures(), read(x))
+shut(t); ok(d.cuMemFreeAsync(x, t)); print(figures(), taken()); open_gate(); print(figures(), taken()); said(d.cuMemFree(x)); said(d.cuCtxSynchronize())
+"""
+    )
+    assert said == [
+        "[1, 1, 1, 1]",
+        "[0, 1, 1, 1] 1",
+        "[0, 1, 0, 1] 0",
+        "[1, 1, 1, 1] {1}",
+        "[0, 1, 1, 1] 1",
+        "[0, 1, 0, 1] 0",
+        *["SUCCESS", "INVALID_VALUE"],  # its address is nobody's now, which the worker says
+    ]
+
+
+LONG = """
+spin = load(b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry spin(.param .u64 to) { .reg .b64 %rd<2>; .reg .b32 %r<2>; .reg .pred %p<2>; ld.param.u64 %rd1, [to]; mov.u32 %r1, 0;
+AGAIN: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 5000000; @%p1 bra AGAIN; st.global.u32 [%rd1], %r1; ret; }
+''', b'spin')
+"""
+
+
+def test_a_launch_waits_for_the_room_that_a_running_graph_has() -> None:
+    said = program(
+        LONG
+        + """
+begin_capture(); x = ok(d.cuMemAllocAsync(3 * U, s)); ok(d.cuLaunchKernel(spin, 1,1,1, 1,1,1, 0, s, ((int(x),), (ctypes.c_uint64,)), 0)); ok(d.cuMemcpyDtoDAsync(a, x, 4, s)); ok(d.cuMemFreeAsync(x, s)); busy = make(ok(end()))
+other = new(); n, y = alloc(other, 3 * U); ok(free(other, y, [n])); waits = make(other)
+ok(run(busy)); said(d.cuStreamQuery(s)); said(run(waits, t)); said(d.cuStreamQuery(s)); print(words(1), taken())
+""",
+        memory_mib=10,
+    )
+    assert said == ["NOT_READY", "SUCCESS", "SUCCESS", "[5000000] 3"]
+
+
+def test_an_error_of_earlier_work_is_told_and_no_launch_loses_it_or_is_left_half_done() -> None:
+    said = program("""
+graph = new(); n, x = alloc(graph, U); m = set8(graph, x, 2, U, [n]); executable = make(graph)
+ok(d.cuMemsetD8Async(1 << 40, 1, 4, s)); said(run(executable)); print(taken(), figures()); said(run(executable)); print(read(x))
+ok(d.cuMemFree(x)); ok(d.cuCtxSynchronize()); ok(d.cuMemsetD8Async(1 << 40, 1, 4, s)); ok(d.cuGraphExecDestroy(executable)); ok(d.cuGraphDestroy(graph)); print(figures()); said(d.cuCtxSynchronize()); said(d.cuCtxSynchronize())
+""")
+    assert said == [
+        "INVALID_VALUE",
+        "0 [0, 0, 0, 0]",
+        "SUCCESS",
+        "{2}",
+        "[0, 1, 0, 1]",
+        "INVALID_VALUE",
+        "SUCCESS",
+    ]
+
+
+def test_a_launch_that_fails_on_the_way_leaves_its_allocations_as_they_were() -> None:
+    said = program("""
+host = (ctypes.c_uint32 * 4)(1, 2, 3, 4)
+def copy(source):
+    c = d.CUDA_MEMCPY3D(); c.srcMemoryType = d.CUmemorytype.CU_MEMORYTYPE_HOST; c.srcHost = source; c.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE; c.dstDevice = int(a)
+    c.srcPitch = c.dstPitch = c.WidthInBytes = 16; c.srcHeight = c.dstHeight = c.Height = c.Depth = 1; return c
+graph = new(); n, x = alloc(graph, 64); other = new(); m, y = alloc(other, U); ok(run(make(other))); ok(free(graph, y, [n])); c = ok(d.cuGraphAddMemcpyNode(graph, [n], 1, copy(0), context())); executable = make(graph)
+said(run(executable)); said(d.cuMemFreeAsync(x, s)); ok(d.cuMemsetD8Async(y, 3, 8, s)); print(read(y)); ok(d.cuGraphExecMemcpyNodeSetParams(executable, c, copy(ctypes.addressof(host)), context()))
+said(run(executable)); print(words()); said(d.cuMemFreeAsync(y, s)); said(run(executable)); said(d.cuMemFreeAsync(x, s))
+""")
+    assert said == ["INVALID_VALUE"] * 2 + ["{3}", "SUCCESS", "[1, 2, 3, 4]"] + ["INVALID_VALUE"] * 2 + [
+        "SUCCESS"
+    ]
+
+
+def test_a_device_that_is_reset_has_no_graph_s_memory_and_can_be_used_again() -> None:
+    said = program(
+        GATE
+        + """
+graph, executable, x = one(U, kept=True); ok(run(executable)); other, idle, y = one(U); ok(d.cuCtxSynchronize()); print(figures())
+ok(d.cuCtxDestroy(ok(d.cuCtxCreate(0, 0)) if d.CUDA_VERSION < 13000 else ok(d.cuCtxCreate(None, 0, 0)))); print(figures(), read(x))  # a context is a name here: nothing of it ends
+ok(d.cuDevicePrimaryCtxReset(0)); ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(0)))); s = ok(d.cuStreamCreate(1))
+print(figures(), taken()); said(run(executable, s)); said(run(idle, s)); said(d.cuMemFree(x)); said(d.cuCtxSynchronize())
+[ok(d.cuGraphExecDestroy(each)) for each in (executable, idle)]; [ok(d.cuGraphDestroy(each)) for each in (graph, other)]; trim(); said(d.cuCtxSynchronize())
+graph, executable, x = one(U, kept=True); ok(run(executable, s)); ok(d.cuCtxSynchronize()); print(figures(), read(x))
+"""
+    )
+    assert said == [
+        "[1, 1, 1, 1]",
+        "[1, 1, 1, 1] {1}",
+        "[0, 1, 0, 1] 0",
+        *["INVALID_HANDLE"] * 2,
+        *["SUCCESS", "INVALID_VALUE", "SUCCESS"],
+        "[1, 1, 1, 1] {1}",
+    ]
+
+
+def test_a_forked_child_can_do_nothing_to_its_parent_s_graphs() -> None:
+    said = program(
+        GATE
+        + """
+graph, executable, x = one(U); ok(run(executable)); ok(d.cuCtxSynchronize())
+if (child := os.fork()) == 0:
+    said(run(executable)); said(d.cuGraphExecDestroy(executable)); said(d.cuGraphAddMemAllocNode(graph, None, 0, wanted(64))); said(d.cuGraphDestroy(graph)); said(d.cuDeviceGraphMemTrim(0)); os._exit(0)
+os.waitpid(child, 0); ok(run(executable)); ok(d.cuCtxSynchronize()); print(figures(), taken())
+"""
+    )
+    assert said == [
+        "NOT_INITIALIZED",
+        "SUCCESS",
+        "NOT_INITIALIZED",
+        "SUCCESS",
+        "NOT_INITIALIZED",
+        "[1, 1, 1, 1] 1",
+    ]
+
+
+def test_threads_launch_one_graph_with_memory_and_capture_their_own() -> None:
+    said = program("""
+here = context(); add = load(b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry add(.param .u64 to, .param .u64 with) { .reg .b64 %rd<3>; .reg .b32 %r<4>; ld.param.u64 %rd1, [to]; ld.param.u64 %rd2, [with]; ld.global.u32 %r1, [%rd2]; ld.global.u32 %r2, [%rd1]; add.u32 %r3, %r1, %r2; st.global.u32 [%rd1], %r3; ret; }
+''', b'add')
+def capture(stream, place, value):
+    ok(d.cuStreamBeginCapture(stream, THREAD)); x = ok(d.cuMemAllocAsync(4096, stream)); ok(d.cuMemsetD32Async(x, value, 1024, stream))
+    ok(d.cuLaunchKernel(add, 1,1,1, 1,1,1, 0, stream, ((int(a) + 4 * place, int(x)), (ctypes.c_uint64,) * 2), 0)); ok(d.cuMemFreeAsync(x, stream)); return ok(d.cuStreamEndCapture(stream))
+executable = make(capture(s, 0, 1)); wrong = []
+def work(n):
+    try:
+        ok(d.cuCtxSetCurrent(here)); mine = ok(d.cuStreamCreate(1))
+        for i in range(20):
+            graph = capture(mine, n, i); own = make(graph); ok(d.cuGraphDestroy(graph)); ok(d.cuGraphLaunch(own, mine)); ok(d.cuGraphLaunch(executable, mine)); ok(d.cuGraphExecDestroy(own))
+        ok(d.cuStreamSynchronize(mine)); ok(d.cuStreamDestroy(mine))
+    except BaseException as error: wrong.append(error)
+threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]; [x.start() for x in threads]; [x.join() for x in threads]
+print(wrong, words(5)); trim(); print(figures()[0], figures()[2], taken())
+""")
+    assert said == ["[] [80, 190, 190, 190, 190]", "0 0 0"]
+
+
+def test_what_graphs_have_counts_at_the_worker_and_goes_with_the_program() -> None:
+    code = """graph = new(); n, x = alloc(graph, 5 * U); executable = make(graph); print(run(executable)[0].name, flush=True); sys.stdin.readline()"""
+
+    async def story() -> None:
+        async with worker(memory_mib=16) as one:
+            running = one.start(GRAPHS + MEMORY + code)
+            assert running.stdout is not None
+            assert (await asyncio.to_thread(running.stdout.readline)).strip() == "CUDA_SUCCESS"
+            assert (await one.handle.status()).memory_used_bytes // (2 * MIB) == 5
+            again = await one.run(
+                GRAPHS + MEMORY + "graph = new(); alloc(graph, 4 * U); said(run(make(graph)))"
+            )
+            assert again.stdout.strip() == "OUT_OF_MEMORY", again.stderr
+            await asyncio.to_thread(running.communicate, "\n")
+            async with asyncio.timeout(30):  # the worker notices in its own time that a program is gone
+                while (await one.handle.status()).memory_used_bytes:
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(story())
+
+
+def test_memory_of_another_device_of_the_lease_is_there_and_no_graph_is_on_both() -> None:
+    code = """
+there = ok(d.cuDevicePrimaryCtxRetain(1)); graph = new(); p = wanted(U, device=1); n = ok(d.cuGraphAddMemAllocNode(graph, None, 0, p)); ok(free(graph, int(p.dptr), [n])); executable = make(graph)
+ok(d.cuCtxPushCurrent(there)); mine = ok(d.cuStreamCreate(1)); ok(run(executable, mine)); ok(d.cuCtxSynchronize()); print(taken()); ok(d.cuCtxPopCurrent()); print(taken())
+print([int(ok(d.cuDeviceGetGraphMemAttribute(i, A.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))) // U for i in (0, 1)]); both = new(); alloc(both, 64); ok(d.cuGraphAddMemAllocNode(both, None, 0, p)); said(d.cuGraphInstantiate(both, 0))
+trim(); print([int(ok(d.cuDeviceGetGraphMemAttribute(i, A.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))) // U for i in (0, 1)]); ok(d.cuDeviceGraphMemTrim(1)); print(int(ok(d.cuDeviceGetGraphMemAttribute(1, A.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))))
+"""
+
+    async def story() -> None:
+        async with worker() as one, worker(secret=one.secret) as two:
+            done = await one.run(GRAPHS + MEMORY + code, beside=two)
+            assert done.stdout.splitlines() == ["1", "0", "[0, 1]", "NOT_SUPPORTED", "[0, 1]", "0"], (
+                done.stderr
+            )
+
+    asyncio.run(story())
+
+
+def test_cuda_core_captures_buffers_of_its_graph_memory() -> None:
+    said = program("""
+from cuda.core import Device, GraphMemoryResource
+device = Device(); device.set_current(); memory = GraphMemoryResource(device); kept = device.memory_resource.allocate(4096, stream=device.default_stream)
+builder = device.create_graph_builder().begin_building(); x = memory.allocate(4096, stream=builder); y = memory.allocate(3 * U, stream=builder)
+ok(d.cuMemsetD8Async(int(x.handle), 7, 4096, builder.stream.handle)); x.copy_to(kept, stream=builder); x.close(stream=builder); y.close(stream=builder)
+graph = builder.end_building().complete(); stream = device.create_stream()
+for i in range(10): graph.launch(stream)
+stream.sync(); out = bytearray(4096); ok(d.cuMemcpyDtoH(out, int(kept.handle), 4096)); print(set(out), memory.attributes.used_mem_current // U, memory.attributes.reserved_mem_high // U); memory.trim(); print(memory.attributes.reserved_mem_current)
+""")
+    assert said == ["{7} 4 4", "0"]
