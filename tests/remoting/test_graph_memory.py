@@ -567,3 +567,25 @@ for i in range(10): graph.launch(stream)
 stream.sync(); out = bytearray(4096); ok(d.cuMemcpyDtoH(out, int(kept.handle), 4096)); print(set(out), memory.attributes.used_mem_current // U, memory.attributes.reserved_mem_high // U); memory.trim(); print(memory.attributes.reserved_mem_current)
 """)
     assert said == ["{7} 4 4", "0"]
+
+
+def test_no_memory_comes_to_a_graph_inside_another() -> None:
+    said = program("""
+inner, outer, more = new(), new(), new(); child = ok(d.cuGraphAddChildGraphNode(outer, None, 0, inner)); inside = ok(d.cuGraphChildGraphNodeGetGraph(child)); n, x = alloc(more, 64)
+said(d.cuGraphAddMemAllocNode(inside, None, 0, wanted(64))); said(free(inside, x)); ok(d.cuStreamBeginCaptureToGraph(s, inside, None, None, 0, GLOBAL)); said(d.cuMemAllocAsync(64, s)); said(end())
+p = d.CUgraphNodeParams(); p.type = TYPES.CU_GRAPH_NODE_TYPE_GRAPH; p.graph.graph = more; p.graph.ownership = d.CUgraphChildGraphNodeOwnership.CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE
+said(d.cuGraphAddNode(inside, None, 0, p)); ok(d.cuGraphClone(outer)); ok(d.cuGraphAddNode(outer, None, 0, p)); said(d.cuGraphClone(outer))
+""")
+    assert said == [*["NOT_SUPPORTED"] * 3, "STREAM_CAPTURE_INVALIDATED", *["NOT_SUPPORTED"] * 2]
+
+
+def test_a_graph_launched_and_freed_again_and_again_leaves_nothing_behind() -> None:
+    said = program("""
+graph = new(); n, x = alloc(graph, 64); set8(graph, x, 1, 64, [n]); executable = make(graph)
+def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4096
+def again(times):
+    for i in range(times): ok(run(executable)); ok(d.cuMemFreeAsync(x, t))
+    ok(d.cuCtxSynchronize()); return resident()
+before = again(5000); print(again(40000) - before < 1 << 20, taken(), figures())
+""")
+    assert said == ["True 1 [1, 1, 1, 1]"]

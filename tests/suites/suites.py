@@ -88,7 +88,6 @@ _CUDA_PYTHON_KNOWN = {
     },
     "test_cuda.test_conditional": _CONDITIONAL,
     "test_cudart.test_cudart_conditional": _CONDITIONAL,
-    "test_cuda.test_cuda_graphMem_attr": "nodes of graphs that allocate memory",
     "test_cuda.test_cuda_pointer_attr": "attributes of managed memory that tell of sharing between processes",
     "test_cuda.test_cuDeviceGetDevResource": "green contexts",
     "test_cuda.test_cuda_coredump_attr": "coredumps",

@@ -154,9 +154,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
 // Everything that this program has on the device ends; its pinned memory, which is its own, does not.
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
-    return end_graph_memory(*device, [&] {
-        return end_ranges(*device, [&] {
-            return end_managed(device->connection, [&] {
+    return end_ranges(*device, [&] {
+        return end_managed(device->connection, [&] {
+            return end_graph_memory(*device, [&] {
                 Request request(device->connection, gpukernel::wire::Special::reset);
                 device->retained = 0;
                 return request.send();

@@ -329,9 +329,11 @@ CUresult MemoryLaunch::begin() {
     }
     for (const auto& [allocation, live] : changes_) set_live(*allocation, live);
     std::unordered_set<const Fence*> held;
-    for (const auto& range : memory_->ranges)
+    for (const auto& range : memory_->ranges) {
         for (const auto& fence : range->fences)
             if (held.insert(fence.get()).second) fence->hold(stream_);
+        range->fences.clear();  // whatever they stand for comes before this launch's own
+    }
     return CUDA_SUCCESS;
 }
 
@@ -342,9 +344,7 @@ void MemoryLaunch::end(CUresult result) {
     memory_->fence->record(stream_);
     for (const auto& range : memory_->ranges) {
         --range->launches;
-        auto& fences = range->fences;
-        if (!range->gone && std::find(fences.begin(), fences.end(), memory_->fence) == fences.end())
-            fences.push_back(memory_->fence);
+        if (!range->gone) range->fences.push_back(memory_->fence);
     }
 }
 

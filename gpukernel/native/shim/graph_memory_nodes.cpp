@@ -82,7 +82,7 @@ CUresult check(const CUDA_MEM_ALLOC_NODE_PARAMS& params) {
 
 CUresult make_work(Graph& graph, const std::vector<Edge>& before, CUDA_MEM_ALLOC_NODE_PARAMS& params,
                    SharedWork& work) {
-    if (graph.moved) return CUDA_ERROR_NOT_SUPPORTED;
+    if (graph.owner) return CUDA_ERROR_NOT_SUPPORTED;  // a graph inside another gets no more
     const std::shared_ptr<Arena> memory = graph.memory ? graph.memory : std::make_shared<Arena>();
     Device& device = *device_at(params.poolProps.location.id);
     const CUdeviceptr slot = slot_freed_before(freed_slots(*memory, device, params.bytesize), before);
@@ -99,7 +99,7 @@ CUresult make_work(Graph& graph, const std::vector<Edge>& before, CUDA_MEM_ALLOC
 
 CUresult make_work(Graph& graph, CUdeviceptr address, SharedWork& work) {
     FreeWork free;
-    if (graph.moved) return CUDA_ERROR_NOT_SUPPORTED;
+    if (graph.owner) return CUDA_ERROR_NOT_SUPPORTED;  // a graph inside another gets no more
     const std::shared_ptr<Arena> memory = graph.memory ? graph.memory : std::make_shared<Arena>();
     if (CUresult error = find_to_free(*memory, address, free.allocation); error != CUDA_SUCCESS) return error;
     graph.memory = memory;
@@ -116,7 +116,7 @@ void note_memory(Node& node) {
 
 CUresult add_memory_node(CUgraphNode* hNode, CUgraph hGraph, const CUgraphNode* dependencies,
                          const CUgraphEdgeData* data, size_t count, CUgraphNodeParams& params) {
-    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    GPUKERNEL_DEFAULT_DEVICE(connection);
     const bool allocates = params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC;
     CUDA_MEM_ALLOC_NODE_PARAMS alloc{};
     if (allocates) {

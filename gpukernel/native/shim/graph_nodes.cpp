@@ -126,7 +126,7 @@ CUresult add_child(CUgraphNode* node, CUgraph hGraph, const CUgraphNode* depende
     if (CUresult error = edges_of(graphs, *graph, dependencies, data, count, edges); error != CUDA_SUCCESS)
         return error;
     if (inner->memory) {
-        if (!move || graph->moved || root(inner->memory.get())->instantiated) return CUDA_ERROR_NOT_SUPPORTED;
+        if (!move || graph->owner || root(inner->memory.get())->instantiated) return CUDA_ERROR_NOT_SUPPORTED;
         if (!graph->memory) graph->memory = std::make_shared<Arena>();
         move_memory(inner->memory, graph->memory);
     }
