@@ -542,7 +542,7 @@ def test_memory_of_another_device_of_the_lease_is_there_and_no_graph_is_on_both(
     code = """
 there = ok(d.cuDevicePrimaryCtxRetain(1)); graph = new(); p = wanted(U, device=1); n = ok(d.cuGraphAddMemAllocNode(graph, None, 0, p)); ok(free(graph, int(p.dptr), [n])); executable = make(graph)
 ok(d.cuCtxPushCurrent(there)); mine = ok(d.cuStreamCreate(1)); ok(run(executable, mine)); ok(d.cuCtxSynchronize()); print(taken()); ok(d.cuCtxPopCurrent()); print(taken())
-print([int(ok(d.cuDeviceGetGraphMemAttribute(i, A.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))) // U for i in (0, 1)]); both = new(); alloc(both, 64); ok(d.cuGraphAddMemAllocNode(both, None, 0, p)); said(d.cuGraphInstantiate(both, 0))
+print([int(ok(d.cuDeviceGetGraphMemAttribute(i, A.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))) // U for i in (0, 1)]); both = new(); alloc(both, 64); ok(d.cuGraphAddMemAllocNode(both, None, 0, wanted(64, device=1))); said(d.cuGraphInstantiate(both, 0))
 trim(); print([int(ok(d.cuDeviceGetGraphMemAttribute(i, A.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))) // U for i in (0, 1)]); ok(d.cuDeviceGraphMemTrim(1)); print(int(ok(d.cuDeviceGetGraphMemAttribute(1, A.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))))
 """
 
@@ -589,3 +589,46 @@ def again(times):
 before = again(5000); print(again(40000) - before < 1 << 20, taken(), figures())
 """)
     assert said == ["True 1 [1, 1, 1, 1]"]
+
+
+def test_random_programs_of_graphs_that_allocate_free_and_go_follow_the_rules() -> None:
+    # Each graph allocates a few times, frees some of it itself, and fills what stays with its own value.  The
+    # model knows what is live; whatever is live must keep its value through everything else that happens.
+    said = program("""
+import random
+class One:
+    def __init__(self, value):
+        self.value, self.graph, self.kept, self.auto = value, new(), [], chance.random() < .3; last = []
+        for i in range(chance.randrange(1, 6)):
+            bytes = chance.choice((100, 5000, U // 2, U, U + 1)); n, x = alloc(self.graph, bytes, last); m = set8(self.graph, x, value, bytes, [n])
+            if chance.random() < .5: last = [ok(free(self.graph, x, [m]))]
+            else: self.kept.append((x, bytes)); last = [m]
+        self.instantiate()
+    def instantiate(self): self.executable = ok(d.cuGraphInstantiate(self.graph, AUTO if self.auto else 0))
+for seed in range(12):
+    chance = random.Random(seed); graphs, live, ends = {}, {}, {}  # live: address -> size, value
+    for step in range(120):
+        kind = chance.random(); stream = chance.choice((s, t)); one = graphs.get(chance.choice(list(graphs))) if graphs else None
+        if one is None or (kind < .15 and len(graphs) < 8): value = step + 1; graphs[value] = One(value)
+        elif kind < .5 and one.executable:
+            there = [x for x, _ in one.kept if x in live]; code = run(one.executable, stream)[0].name; assert code == ('CUDA_ERROR_INVALID_VALUE' if there and not one.auto else 'CUDA_SUCCESS'), (seed, step, code)
+            if code == 'CUDA_SUCCESS': live.update({x: (bytes, one.value) for x, bytes in one.kept})
+        elif kind < .7 and live:
+            x = chance.choice(list(live)); del live[x]
+            ok(d.cuMemFreeAsync(x, stream)) if chance.random() < .6 else (ok(d.cuCtxSynchronize()), ok(d.cuMemFree(x)))
+        elif kind < .78 and one.kept and one.graph:
+            x, _ = chance.choice(one.kept); said_ = d.cuMemFreeAsync(x, stream)[0].name; assert (said_ == 'CUDA_SUCCESS') == (x in live), (seed, step, said_); live.pop(x, None)
+        elif kind < .84 and one.executable: ok(d.cuGraphExecDestroy(one.executable)); one.executable = None
+        elif kind < .88 and one.executable is None and one.graph: one.instantiate()
+        elif kind < .92 and one.graph: ok(d.cuGraphDestroy(one.graph)); one.graph = None
+        elif kind < .96: trim()
+        if one and one.graph is None and one.executable is None: graphs.pop(one.value, None)
+        if step % 10 == 0:
+            ok(d.cuCtxSynchronize())
+            for x, (bytes, value) in live.items(): assert read(x, bytes) == {value}, (seed, step)
+    for x in live: ok(d.cuMemFreeAsync(x, s))
+    for one in graphs.values(): one.executable and ok(d.cuGraphExecDestroy(one.executable)); one.graph and ok(d.cuGraphDestroy(one.graph))
+    ok(d.cuCtxSynchronize()); trim(); assert (figures()[0], figures()[2], taken()) == (0, 0, 0), (seed, figures(), taken())
+print('followed')
+""")
+    assert said == ["followed"]

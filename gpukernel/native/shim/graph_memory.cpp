@@ -94,7 +94,7 @@ void unmap(Range& range) {
 
 CUresult map(Range& range) {
     Connection& connection = range.device->connection;
-    uint64_t memory = 0;
+    uint64_t memory = 0;  // an error of earlier work is told instead of any being made
     CUresult result = ask(connection, Operation::create, {range.bytes}, &memory);
     if (result != CUDA_SUCCESS) return result;
     result = ask(connection, Operation::map, {range.address, range.bytes, 0, memory});
@@ -156,11 +156,7 @@ CUresult map_all(const std::vector<std::shared_ptr<Range>>& ranges) {
     CUresult error = CUDA_SUCCESS;
     for (const auto& range : ranges) {
         if (range->mapped) continue;
-        uint64_t unit = 0;  // an error of earlier work comes with this answer, while nothing is done yet
-        if (fresh.empty())
-            error = ask(range->device->connection, Operation::granularity, {CU_MEM_ALLOC_GRANULARITY_MINIMUM},
-                        &unit);
-        if (error == CUDA_SUCCESS) error = map_or_reclaim(*range);
+        error = map_or_reclaim(*range);
         if (error != CUDA_SUCCESS) break;
         fresh.push_back(range.get());
     }
