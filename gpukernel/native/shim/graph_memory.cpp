@@ -119,7 +119,8 @@ void release(Range& range) {
     --graph_memory_ranges;
 }
 
-// Gives back physical memory that nobody uses, and addresses too where nobody can any more.  True: some was.
+// Gives back physical memory that nobody uses, and addresses too where nobody can any more; where that means
+// to wait for the device, one range is enough.  True: some was given back.
 bool reclaim(const Device* device, bool of_graphs, bool wait) {
     bool some = false;
     auto& ranges = books().ranges;
@@ -136,6 +137,7 @@ bool reclaim(const Device* device, bool of_graphs, bool wait) {
             unmap(*range), ++it;
         else
             release(*range), it = ranges.erase(it);
+        if (wait && some) break;
     }
     return some;
 }
@@ -147,7 +149,7 @@ void settle() {
 CUresult map_or_reclaim(Range& range) {
     CUresult result = map(range);
     for (bool wait : {false, true})
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim(range.device, true, wait)) result = map(range);
+        while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim(range.device, true, wait)) result = map(range);
     return result;
 }
 
@@ -298,7 +300,8 @@ MemoryLaunch::MemoryLaunch(std::shared_ptr<LaunchMemory> memory, Connection& con
 CUresult MemoryLaunch::check() {
     std::unordered_map<Allocation*, bool> live;
     for (const auto& [allocation, frees] : memory_->steps) {
-        if (allocation->range->gone) return CUDA_ERROR_INVALID_HANDLE;
+        // A graph's own memory goes with all that the device had; another's goes with its graph.
+        if (allocation->range->gone) return frees ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
         if (frees || !allocation->live) continue;
         if (!memory_->auto_free) return CUDA_ERROR_INVALID_VALUE;
         live[allocation.get()] = false;
