@@ -56,7 +56,7 @@ struct Range {
     uint64_t bytes, given = 0;
     bool mapped = false;
     bool owned = true;  // the graph, or its executable, may still launch
-    bool gone = false;  // with everything that the device had (cuDevicePrimaryCtxReset)
+    bool gone = false;  // as nobody needed it, or with all that the device had (cuDevicePrimaryCtxReset)
     int live = 0, launches = 0;
     std::map<CUdeviceptr, Slot> slots = {};
     std::vector<std::shared_ptr<Fence>> fences = {};
