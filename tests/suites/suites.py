@@ -69,7 +69,6 @@ _CONDITIONAL = "conditional nodes of graphs"
 _CUDA_PYTHON_KNOWN = {
     "test_cuda.test_conditional": _CONDITIONAL,
     "test_cudart.test_cudart_conditional": _CONDITIONAL,
-    "test_cuda.test_cuda_graphMem_attr": "nodes of graphs that allocate memory",
     "test_cuda.test_cuDeviceGetDevResource": "green contexts",
     "test_cuda.test_cuda_coredump_attr": "coredumps",
     "test_kernelParams.test_kernelParams_types_cuda": _MAPPED,

@@ -86,6 +86,7 @@ class Call:
     by_hand: bool
     captured: bool
     uses_memory: bool
+    may_be_of_graph: bool
     may_be_managed: bool
     waits: bool
     annotations: dict[str, str]
@@ -107,14 +108,14 @@ def read_table(headers: Headers) -> list[Call]:
         kind, name, *notes = words
         prototype = headers.prototypes.get(name)
         annotations = dict(note.split(":") for note in notes)
-        if kind.rstrip("!?~&=") not in ("sync", "async", "global") or prototype is None:
+        if kind.rstrip("!?~@&=") not in ("sync", "async", "global") or prototype is None:
             raise SystemExit(f"calls.txt:{number}: no such class or function: {line}")
         if unknown := annotations.keys() - {p.name for p in prototype.parameters}:
             raise SystemExit(f"calls.txt:{number}: {name} has no parameter {', '.join(unknown)}")
         for parameter in prototype.parameters:
             if "*" in parameter.type and parameter.name not in annotations:
                 raise SystemExit(f"calls.txt:{number}: {name}: {parameter.name} points at what?")
-        kind_name = kind.rstrip("!?~&=")
+        kind_name = kind.rstrip("!?~@&=")
         calls.append(
             Call(
                 prototype,
@@ -123,6 +124,7 @@ def read_table(headers: Headers) -> list[Call]:
                 by_hand="!" in kind,
                 captured="?" in kind,
                 uses_memory="~" in kind,
+                may_be_of_graph="@" in kind,
                 may_be_managed="&" in kind,
                 waits="=" in kind,
                 annotations=annotations,
@@ -153,6 +155,10 @@ def shim_function(call: Call) -> str:
     if call.captured:
         lines.append(
             f"    if (capturing()) if (Captured captured = captured_{name}({arguments})) return *captured;"
+        )
+    if call.may_be_of_graph:
+        lines.append(
+            f"    if (has_graph_memory()) if (auto done = graph_memory_{name}({arguments})) return *done;"
         )
     if call.uses_memory:
         lines.append(f"    const DeviceWork work = managed_{name}({arguments});")
@@ -252,7 +258,7 @@ def main() -> None:
         )
         + "    end\n};\n}  // namespace gpukernel::wire\n",
         "shim_calls.cpp": generated
-        + '#define __CUDA_API_VERSION_INTERNAL\n#include "capture.h"\n#include "managed.h"\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
+        + '#define __CUDA_API_VERSION_INTERNAL\n#include "capture.h"\n#include "graph_memory.h"\n#include "managed.h"\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
         + "namespace gpukernel::shim {  // in capture.cpp\n"
         + "".join(
             f"Captured captured_{call.prototype.name}(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
@@ -265,6 +271,13 @@ def main() -> None:
             f"(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
             for call in calls
             if call.uses_memory or call.may_be_managed or call.waits
+        )
+        + "}\n\nnamespace gpukernel::shim {  // in graph_memory.cpp\n"
+        + "".join(
+            f"std::optional<CUresult> graph_memory_{call.prototype.name}"
+            f"(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
+            for call in calls
+            if call.may_be_of_graph
         )
         + "}\n\n"
         + 'extern "C" {\n'

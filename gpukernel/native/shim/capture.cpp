@@ -168,6 +168,7 @@ Captured captured_graph(Connection& connection, Executable& executable, LockedGr
     Capture* capture;
     Captured answer = enter(connection, stream, capture);
     if (answer || !capture) return answer;
+    if (executable.graph->memory) return refused(*capture, CUDA_ERROR_NOT_SUPPORTED);
     Node* node = append(graphs, *capture, stream, std::make_shared<Work>(ChildWork{}));
     node->child = graphs->clone(*executable.graph, nullptr);
     node->child->owner = node;
@@ -215,19 +216,34 @@ Captured captured_refusal(Connection& connection, CUstream stream) {
 Captured captured_cuStreamSynchronize(Connection& c, CUstream stream) { return captured_refusal(c, stream); }
 Captured captured_cuStreamQuery(Connection& c, CUstream stream) { return captured_refusal(c, stream); }
 
-// Memory of a graph's own is not supported.
-namespace {
-Captured captured_pool(Connection& connection, CUstream stream) {
-    return captured_node(connection, stream, [](SharedWork&) {
-        return gpukernel::unsupported("memory allocated or freed by a graph");
-    });
+Captured captured_cuMemAllocAsync(Connection& connection, CUdeviceptr* address, size_t bytes,
+                                  CUstream stream) {
+    LockedGraphs graphs;
+    Capture* capture;
+    Captured answer = enter(connection, stream, capture);
+    if (answer || !capture) return answer;
+    CUDA_MEM_ALLOC_NODE_PARAMS params{};
+    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_stack.back()->device->index};
+    params.bytesize = bytes;
+    SharedWork work;
+    CUresult error = address ? check(params) : CUDA_ERROR_INVALID_VALUE;
+    if (error == CUDA_SUCCESS) error = make_work(*capture->graph, capture->streams[stream], params, work);
+    if (error != CUDA_SUCCESS) return refused(*capture, error);
+    note_memory(*append(graphs, *capture, stream, std::move(work)));
+    *address = params.dptr;
+    return CUDA_SUCCESS;
 }
-}  // namespace
-Captured captured_cuMemAllocAsync(Connection& c, CUdeviceptr*, size_t, CUstream stream) {
-    return captured_pool(c, stream);
-}
-Captured captured_cuMemFreeAsync(Connection& c, CUdeviceptr, CUstream stream) {
-    return captured_pool(c, stream);
+Captured captured_cuMemFreeAsync(Connection& connection, CUdeviceptr address, CUstream stream) {
+    LockedGraphs graphs;
+    Capture* capture;
+    Captured answer = enter(connection, stream, capture);
+    if (answer || !capture) return answer;
+    SharedWork work;
+    if (CUresult error = make_work(*capture->graph, address, work); error != CUDA_SUCCESS)
+        return refused(*capture, error);
+    note_memory(*append(graphs, *capture, stream, std::move(work)));
+    return CUDA_SUCCESS;
 }
 
 // --- calls without a stream ---

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "graph_memory.h"
 #include "managed.h"
 #include "request.h"
 #include "virtual_memory.h"
@@ -155,9 +156,11 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
     return end_ranges(*device, [&] {
         return end_managed(device->connection, [&] {
-            Request request(device->connection, gpukernel::wire::Special::reset);
-            device->retained = 0;
-            return request.send();
+            return end_graph_memory(*device, [&] {
+                Request request(device->connection, gpukernel::wire::Special::reset);
+                device->retained = 0;
+                return request.send();
+            });
         });
     });
 }

@@ -28,11 +28,20 @@ CUresult flatten(const Graph& graph, bool enabled, std::vector<Step>& steps, Con
     return CUDA_SUCCESS;
 }
 
-CUresult prepare(Executable& executable) {
+// `wrong`: a node to blame, where there is one.
+CUresult prepare(Executable& executable, const Node*& wrong) {
     auto steps = std::make_shared<std::vector<Step>>();
     CUresult error = flatten(*executable.graph, true, *steps, executable.context);
+    // Memory is that of the first time: no update changes it.
+    if (error == CUDA_SUCCESS && executable.graph->memory && !executable.memory)
+        error = plan_memory(*steps, executable.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+                            executable.memory, wrong);
     if (error == CUDA_SUCCESS) executable.steps = std::move(steps);
     return error;
+}
+CUresult prepare(Executable& executable) {
+    const Node* wrong = nullptr;
+    return prepare(executable, wrong);
 }
 
 // One node has changed: a launch that runs just now keeps the steps that it began with.
@@ -54,6 +63,12 @@ bool same_memory(const Work& a, const Work& b) {
     return !x || !y ||
            (x->resolved.srcMemoryType == y->resolved.srcMemoryType &&
             x->resolved.dstMemoryType == y->resolved.dstMemoryType);
+}
+
+const Allocation* memory_of(const Work& work) {
+    if (const auto* alloc = std::get_if<AllocWork>(&work)) return alloc->allocation.get();
+    if (const auto* free = std::get_if<FreeWork>(&work)) return free->allocation.get();
+    return nullptr;
 }
 
 struct Difference {
@@ -81,6 +96,8 @@ Difference pair(const Graph& mine, const Graph& theirs, std::vector<std::pair<No
             return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, b[i], from};
         }
         if (a[i]->type() != b[i]->type()) return {CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, b[i]};
+        if (memory_of(*a[i]->work) != memory_of(*b[i]->work))
+            return {CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED, b[i]};
         if (a[i]->context != b[i]->context || !same_memory(*a[i]->work, *b[i]->work))
             return {CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, b[i]};
         pairs.emplace_back(a[i], b[i]);
@@ -126,30 +143,36 @@ CUresult run(Connection& connection, const Work& work, CUstream stream) {
                 [&](const HostWork& host) { return cuLaunchHostFunc(stream, host.function, host.data); },
                 [&](const WaitWork& wait) { return cuStreamWaitEvent(stream, wait.event, 0); },
                 [&](const RecordWork& record) { return cuEventRecord(record.event, stream); },
-                [&](const ChildWork&) { return CUDA_SUCCESS; },
-                [&](const EmptyWork&) { return CUDA_SUCCESS; }},
+                // What memory needs is done before the first call and after the last.
+                [&](const auto&) { return CUDA_SUCCESS; }},
         work);
 }
 
-CUresult instantiate(CUgraphExec* out, CUgraph hGraph, cuuint64_t flags, CUgraphInstantiateResult& why) {
+CUresult instantiate(CUgraphExec* out, CUgraph hGraph, cuuint64_t flags, CUgraphInstantiateResult& why,
+                     CUgraphNode& error_node) {
     constexpr cuuint64_t known =
         CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
         CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
     why = CUDA_GRAPH_INSTANTIATE_ERROR;
+    error_node = nullptr;
     if (!out || (flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
     if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
         return gpukernel::unsupported("a graph launched by the device");
     LockedGraphs graphs;
     Graph* graph = graphs->find(hGraph);
-    if (!graph || graph->captures) return CUDA_ERROR_INVALID_VALUE;
+    if (!graph || graph->captures || graph->moved) return CUDA_ERROR_INVALID_VALUE;
+    if (graph->memory && graph->memory->instantiated) return CUDA_ERROR_NOT_SUPPORTED;
     auto executable = std::make_unique<Executable>();
     executable->flags = flags;
     executable->graph = graphs->clone(*graph, &executable->nodes);
-    if (CUresult error = prepare(*executable); error != CUDA_SUCCESS) {
-        graphs->end(std::move(executable->graph));
+    const Node* wrong = nullptr;
+    if (CUresult error = prepare(*executable, wrong); error != CUDA_SUCCESS) {
         if (error == CUDA_ERROR_INVALID_VALUE) why = CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
+        if (wrong) error_node = handle(wrong->origin);
+        graphs->end(std::move(executable->graph));
         return error;
     }
+    if (graph->memory) graph->memory->instantiated = true;
     why = CUDA_GRAPH_INSTANTIATE_SUCCESS;
     graphs->executables.insert(executable.get());
     *out = reinterpret_cast<CUgraphExec>(executable.release());
@@ -193,30 +216,37 @@ using namespace gpukernel::shim;
 CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph,
                                              unsigned long long flags) {
     CUgraphInstantiateResult why;
-    return instantiate(phGraphExec, hGraph, flags, why);
+    CUgraphNode node;
+    return instantiate(phGraphExec, hGraph, flags, why, node);
 }
 CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
                                               CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
     if (!instantiateParams) return CUDA_ERROR_INVALID_VALUE;
-    instantiateParams->hErrNode_out = nullptr;
-    return instantiate(phGraphExec, hGraph, instantiateParams->flags, instantiateParams->result_out);
+    return instantiate(phGraphExec, hGraph, instantiateParams->flags, instantiateParams->result_out,
+                       instantiateParams->hErrNode_out);
 }
 #undef cuGraphInstantiate
 extern "C" CUresult cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNode* phErrorNode,
                                        char* logBuffer, size_t bufferSize) {
     CUgraphInstantiateResult why;
-    if (phErrorNode) *phErrorNode = nullptr;
+    CUgraphNode node;
     if (logBuffer && bufferSize) *logBuffer = 0;
-    return instantiate(phGraphExec, hGraph, 0, why);
+    const CUresult result = instantiate(phGraphExec, hGraph, 0, why, node);
+    if (phErrorNode) *phErrorNode = node;
+    return result;
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec) {
-    LockedGraphs graphs;
-    Executable* executable = graphs->find(hGraphExec);
-    if (!executable) return CUDA_ERROR_INVALID_VALUE;
-    graphs->executables.erase(executable);
-    graphs->end(std::move(executable->graph));
-    delete executable;
+    std::unique_ptr<Executable> executable;
+    {
+        LockedGraphs graphs;
+        executable.reset(graphs->find(hGraphExec));
+        if (!executable) return CUDA_ERROR_INVALID_VALUE;
+        graphs->executables.erase(executable.get());
+        if (executable->graph->memory) executable->graph->memory->instantiated = false;
+        graphs->end(std::move(executable->graph));
+    }
+    settle_graph_memory();
     return CUDA_SUCCESS;
 }
 
@@ -254,7 +284,8 @@ CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
     LockedGraphs graphs;
     Executable* executable = graphs->find(hGraphExec);
     Graph* graph = graphs->find(hGraph);
-    if (!executable || !graph || graph->captures || !resultInfo) return CUDA_ERROR_INVALID_VALUE;
+    if (!executable || !graph || graph->captures || graph->moved || !resultInfo)
+        return CUDA_ERROR_INVALID_VALUE;
     std::vector<std::pair<Node*, const Node*>> pairs;
     const Difference difference = pair(*executable->graph, *graph, pairs);
     *resultInfo = {difference.result, handle(difference.node), handle(difference.from)};
@@ -284,6 +315,7 @@ CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream) {
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
     GPUKERNEL_CURRENT(caller);
     std::shared_ptr<const std::vector<Step>> steps;
+    std::shared_ptr<LaunchMemory> memory;
     Context* context;
     {
         LockedGraphs graphs;
@@ -292,13 +324,20 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
         if (capturing())
             if (auto captured = captured_graph(*caller, *executable, graphs, hStream)) return *captured;
         steps = executable->steps;
+        memory = executable->memory;
         context = executable->context ? executable->context : context_stack.back();
     }
     Connection& connection = context->device->connection;
     context_stack.push_back(context);
     CUresult error = connection.alive() ? CUDA_SUCCESS : GONE;
+    std::optional<MemoryLaunch> with_memory;
+    if (memory && error == CUDA_SUCCESS) {
+        error = with_memory.emplace(memory, connection, hStream).begin();
+        if (error != CUDA_SUCCESS) with_memory.reset();
+    }
     for (const Step& step : *steps)
         if (error == CUDA_SUCCESS && step.enabled) error = run(connection, *step.work, hStream);
+    if (with_memory) with_memory->end(error);
     context_stack.pop_back();
     return error;
 }

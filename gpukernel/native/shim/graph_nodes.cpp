@@ -82,8 +82,11 @@ CUresult make_work(const CUgraphNodeParams* p, SharedWork& work) {
         case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
             work = std::make_shared<Work>(RecordWork{p->eventRecord.event});
             return p->eventRecord.event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        case CU_GRAPH_NODE_TYPE_MEM_FREE:
+            return CUDA_ERROR_NOT_SUPPORTED;  // they cannot be changed
         default:
-            return gpukernel::unsupported("a graph node that allocates, signals or decides");
+            return gpukernel::unsupported("a graph node that signals or decides");
     }
 }
 
@@ -119,13 +122,20 @@ CUresult add_child(CUgraphNode* node, CUgraph hGraph, const CUgraphNode* depende
     std::vector<Edge> edges;
     if (!graph || !inner || !node) return CUDA_ERROR_INVALID_VALUE;
     if (move && (inner->owner || inner == graph || inner->captures)) return CUDA_ERROR_INVALID_VALUE;
+    if (inner->moved) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult error = edges_of(graphs, *graph, dependencies, data, count, edges); error != CUDA_SUCCESS)
         return error;
+    if (inner->memory) {
+        if (!move || graph->owner || root(inner->memory.get())->instantiated) return CUDA_ERROR_NOT_SUPPORTED;
+        if (!graph->memory) graph->memory = std::make_shared<Arena>();
+        move_memory(inner->memory, graph->memory);
+    }
     // Copied first: a graph may be put into itself.
     std::unique_ptr<Graph> copy = move ? std::unique_ptr<Graph>(inner) : graphs->clone(*inner, nullptr);
     Node* made = graphs->add(*graph, std::make_shared<Work>(ChildWork{}), std::move(edges));
     made->child = std::move(copy);
     made->child->owner = made;
+    made->child->moved = move;
     *node = handle(made);
     return CUDA_SUCCESS;
 }
@@ -434,6 +444,9 @@ CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, con
                                    const CUgraphEdgeData* dependencyData, size_t numDependencies,
                                    CUgraphNodeParams* nodeParams) {
     if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
+    if (nodeParams->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || nodeParams->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+        return add_memory_node(phGraphNode, hGraph, dependencies, dependencyData, numDependencies,
+                               *nodeParams);
     if (nodeParams->type != CU_GRAPH_NODE_TYPE_GRAPH)
         return make_and_add(phGraphNode, hGraph, dependencies, dependencyData, numDependencies,
                             static_cast<const CUgraphNodeParams*>(nodeParams));

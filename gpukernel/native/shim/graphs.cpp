@@ -70,6 +70,7 @@ void Graphs::end(std::unique_ptr<Graph> graph) {
 std::unique_ptr<Graph> Graphs::clone(const Graph& graph, std::unordered_map<const Node*, Node*>* map) {
     std::unique_ptr<Graph> copy = make();
     copy->origin = &graph;
+    copy->memory = graph.memory;
     std::unordered_map<const Node*, Node*> here;
     for (const auto& node : graph.nodes) {
         Node* fresh = add(*copy, node->work, {});
@@ -185,10 +186,13 @@ CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int flags) {
 }
 
 CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) {
-    LockedGraphs graphs;
-    Graph* graph = graphs->find(hGraph);
-    if (!graph || graph->owner || graph->captures) return CUDA_ERROR_INVALID_VALUE;
-    graphs->end(std::unique_ptr<Graph>(graph));
+    {
+        LockedGraphs graphs;
+        Graph* graph = graphs->find(hGraph);
+        if (!graph || graph->owner || graph->captures) return CUDA_ERROR_INVALID_VALUE;
+        graphs->end(std::unique_ptr<Graph>(graph));
+    }
+    settle_graph_memory();
     return CUDA_SUCCESS;
 }
 
@@ -196,6 +200,7 @@ CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
     LockedGraphs graphs;
     Graph* graph = graphs->find(originalGraph);
     if (!graph || !phGraphClone) return CUDA_ERROR_INVALID_VALUE;
+    if (graph->memory) return CUDA_ERROR_NOT_SUPPORTED;
     *phGraphClone = handle(graphs->clone(*graph, nullptr).release());
     return CUDA_SUCCESS;
 }
@@ -218,6 +223,7 @@ CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode) {
     LockedGraphs graphs;
     Node* node = graphs->find(hNode);
     if (!node || node->graph->captures) return CUDA_ERROR_INVALID_VALUE;
+    if (node->graph->memory) return CUDA_ERROR_NOT_SUPPORTED;
     graphs->remove(*node);
     return CUDA_SUCCESS;
 }
@@ -303,6 +309,7 @@ CUresult change_edges(CUgraph hGraph, const CUgraphNode* from, const CUgraphNode
     LockedGraphs graphs;
     Graph* graph = graphs->find(hGraph);
     if (!graph || (count && (!from || !to))) return CUDA_ERROR_INVALID_VALUE;
+    if (!add && count && graph->memory) return CUDA_ERROR_NOT_SUPPORTED;
     auto edge_to = [](std::vector<Edge>& edges, const Node* other) {
         return std::find_if(edges.begin(), edges.end(), [&](const Edge& e) { return e.other == other; });
     };
@@ -399,12 +406,18 @@ CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, un
 
 namespace {
 void draw(FILE* file, const Graph& graph) {
-    static const char* const kinds[] = {"kernel", "memcpy", "memset", "host",
-                                        "graph",  "empty",  "wait",   "record"};
+    static const char* const kinds[] = {"kernel", "memcpy", "memset", "host",  "graph",
+                                        "empty",  "wait",   "record", "alloc", "free"};
     for (const auto& node : graph.nodes) {
         const auto* kernel = std::get_if<KernelWork>(node->work.get());
-        std::fprintf(file, "    n%llu [label=\"%s\"];\n", static_cast<unsigned long long>(node->number),
-                     kernel ? kernel->call.layout->name.c_str() : kinds[node->work->index()]);
+        const auto* alloc = std::get_if<AllocWork>(node->work.get());
+        const auto* free = std::get_if<FreeWork>(node->work.get());
+        const std::string name = kernel ? kernel->call.layout->name : kinds[node->work->index()];
+        std::fprintf(file, "    n%llu [label=\"%s", static_cast<unsigned long long>(node->number),
+                     name.c_str());
+        if (alloc || free)
+            std::fprintf(file, " 0x%llx", (alloc ? alloc->allocation : free->allocation)->address);
+        std::fprintf(file, "\"];\n");
         for (const Edge& edge : node->before)
             std::fprintf(file, "    n%llu -> n%llu;\n", static_cast<unsigned long long>(edge.other->number),
                          static_cast<unsigned long long>(node->number));

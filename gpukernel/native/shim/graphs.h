@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "graph_memory.h"
 #include "launch.h"
 #include "process.h"
 
@@ -47,9 +48,17 @@ struct WaitWork {
 struct RecordWork {
     CUevent event;
 };
-// In the order of CUgraphNodeType.
-using Work =
-    std::variant<KernelWork, CopyWork, FillWork, HostWork, ChildWork, EmptyWork, WaitWork, RecordWork>;
+struct AllocWork {
+    std::shared_ptr<Allocation> allocation;
+    CUmemPoolProps pool;
+    std::vector<CUmemAccessDesc> access;
+};
+struct FreeWork {
+    std::shared_ptr<Allocation> allocation;
+};
+// In the order of CUgraphNodeType, of which two kinds are not supported.
+using Work = std::variant<KernelWork, CopyWork, FillWork, HostWork, ChildWork, EmptyWork, WaitWork,
+                          RecordWork, AllocWork, FreeWork>;
 using SharedWork = std::shared_ptr<const Work>;  // never changed once made: a launch may be reading it
 
 // --- graphs ---
@@ -69,7 +78,11 @@ struct Node {
     std::vector<Edge> before, after;
     const Node* origin = nullptr;  // in the graph that this one's graph was cloned from
 
-    CUgraphNodeType type() const { return static_cast<CUgraphNodeType>(work->index()); }
+    CUgraphNodeType type() const {
+        if (std::holds_alternative<AllocWork>(*work)) return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+        if (std::holds_alternative<FreeWork>(*work)) return CU_GRAPH_NODE_TYPE_MEM_FREE;
+        return static_cast<CUgraphNodeType>(work->index());
+    }
 };
 
 struct UserObject {
@@ -84,6 +97,10 @@ struct Graph {
     Node* owner = nullptr;          // of a child graph
     const Graph* origin = nullptr;  // of a clone
     int captures = 0;               // that write into it
+    bool moved = false;             // into the parent, where a child is a clone otherwise
+    // Where it, or a graph inside it, allocates or frees.  As CUDA has it, such a graph is not copied, loses
+    // neither nodes nor edges, and has one executable at a time: CUDA_ERROR_NOT_SUPPORTED.
+    std::shared_ptr<Arena> memory;
 };
 
 struct Step {
@@ -97,6 +114,7 @@ struct Executable {
     Context* context = nullptr;
     cuuint64_t flags = 0;
     std::shared_ptr<const std::vector<Step>> steps;  // flattened; replaced when a node changes
+    std::shared_ptr<LaunchMemory> memory;            // where some of them allocate or free
 };
 
 // --- the one mutex of graphs and captures, and what it guards ---
@@ -158,7 +176,20 @@ CUresult make_work(const CUDA_MEMSET_NODE_PARAMS* params, SharedWork& work);
 CUresult make_work(const CUDA_HOST_NODE_PARAMS* params, SharedWork& work);
 SharedWork kernel_work(KernelCall call, bool named_kernel,
                        std::map<int, CUkernelNodeAttrValue> attributes = {});
-CUresult make_work(const CUgraphNodeParams* params, SharedWork& work);  // of any kind but a child graph
+// Of any kind but a child graph, and memory.
+CUresult make_work(const CUgraphNodeParams* params, SharedWork& work);
+
+// Memory, for a node of `graph` that follows `before`: asks the worker for addresses, under the mutex.
+CUresult check(const CUDA_MEM_ALLOC_NODE_PARAMS& params);
+CUresult make_work(Graph& graph, const std::vector<Edge>& before, CUDA_MEM_ALLOC_NODE_PARAMS& params,
+                   SharedWork& work);
+CUresult make_work(Graph& graph, CUdeviceptr address, SharedWork& work);
+void note_memory(Node& node);  // once it has that work
+CUresult add_memory_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                         const CUgraphEdgeData* data, size_t count, CUgraphNodeParams& params);
+// What an executable's nodes do with memory, if anything; `wrong`: a node that frees what is not there.
+CUresult plan_memory(const std::vector<Step>& steps, bool auto_free, std::shared_ptr<LaunchMemory>& memory,
+                     const Node*& wrong);
 
 // Gives the node of an executable graph that was made from `node`, if it is of the same type, other work.
 CUresult exchange(CUgraphExec executable, CUgraphNode node, SharedWork work);

@@ -10,6 +10,7 @@
 
 #include "capture.h"
 #include "counters.h"
+#include "graph_memory.h"
 #include "managed.h"
 #include "request.h"
 
@@ -120,7 +121,7 @@ CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, 
 
 bool on_device(Connection& connection, CUdeviceptr address) {
     if (is_host(address)) return false;
-    if (is_managed(address)) return true;
+    if (is_managed(address) || is_graph_memory(address)) return true;  // which may not be there yet
     Request request(connection, Special::pointer_attribute);
     request.put<int32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
     request.put<uint64_t>(address);
@@ -412,6 +413,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
             default:
                 break;
         }
+    } else if (auto known = graph_memory_attribute(attribute, ptr)) {
+        value = *known;
     } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT &&
                attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
         const bool never = attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||

@@ -1,6 +1,7 @@
 // What this process knows: its lease, its devices, each thread's stack of contexts.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ struct Device {
     wire::DeviceFacts facts;  // told by the worker once, answered from here ever after
     std::unique_ptr<Context> primary;
     int retained = 0;
+    std::atomic<unsigned> resets{0};  // by cuDevicePrimaryCtxReset
 };
 
 struct Context {

@@ -17,27 +17,6 @@ CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType type
     return CUDA_SUCCESS;
 }
 
-// Graphs own no memory here: there is none to count, and none to give back.
-CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
-    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!device_at(device)) return CUDA_ERROR_INVALID_DEVICE;
-    if (!value || attr < CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT || attr > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
-        return CUDA_ERROR_INVALID_VALUE;
-    *static_cast<cuuint64_t*>(value) = 0;
-    return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
-    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!device_at(device)) return CUDA_ERROR_INVALID_DEVICE;
-    const bool high = attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
-    // A high-water mark can only be reset.
-    return high && value && !*static_cast<cuuint64_t*>(value) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
-    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
-    return device_at(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 // --- contexts ---
 
 CUresult CUDAAPI cuCtxSetFlags(unsigned int flags) {

@@ -1,0 +1,495 @@
+#include "graph_memory.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "request.h"
+#include "virtual_memory.h"
+
+namespace gpukernel::shim {
+
+using wire::Call;
+using Operation = wire::VirtualMemory;
+
+std::atomic<int> graph_memory_ranges{0};
+
+namespace {
+constexpr uint64_t UNIT = 2 << 20, ALIGNMENT = 512;
+constexpr uint64_t SMALL = UNIT / 2;                // allocations up to this size share a range
+constexpr uint64_t MOST_BYTES = uint64_t{1} << 46;  // more than can be reserved
+
+constexpr uint64_t rounded(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+struct Highest {
+    uint64_t used = 0, reserved = 0;
+};
+struct Books {
+    std::mutex mutex;  // may be taken under that of graphs; a connection's may be taken under it
+    std::map<CUdeviceptr, std::shared_ptr<Range>> ranges;
+    std::map<const Device*, Highest> highest;
+};
+Books& books() {
+    static Books* const instance = new Books;  // threads may be inside at exit
+    return *instance;
+}
+
+// --- under the mutex ---
+
+struct Figures {
+    uint64_t used = 0, reserved = 0;
+};
+Figures figures(const Device& device) {
+    Figures sum;
+    for (const auto& [address, range] : books().ranges) {
+        if (range->device != &device || !range->mapped) continue;
+        sum.reserved += range->bytes;
+        if (range->owned || range->live) sum.used += range->bytes;
+    }
+    return sum;
+}
+
+Range* containing(CUdeviceptr address) {
+    auto it = books().ranges.upper_bound(address);
+    if (it == books().ranges.begin()) return nullptr;
+    Range& range = *std::prev(it)->second;
+    return address - range.address < range.bytes ? &range : nullptr;
+}
+Allocation* allocation_at(CUdeviceptr address) {
+    Range* range = containing(address);
+    if (!range) return nullptr;
+    auto slot = range->slots.upper_bound(address);
+    if (slot == range->slots.begin()) return nullptr;
+    Allocation& found = *std::prev(slot)->second.last;
+    return address - found.address < found.bytes ? &found : nullptr;
+}
+
+void set_live(Allocation& allocation, bool live) {
+    if (allocation.live == live || allocation.range->gone) return;
+    allocation.live = live;
+    allocation.range->live += live ? 1 : -1;
+}
+
+// An error of the program's own work, told to this process in between: the program hears of it next time.
+void owe(Device& device, CUresult error) {
+    std::lock_guard lock(device.connection.mutex);
+    if (device.connection.owed == CUDA_SUCCESS && error != GONE) device.connection.owed = error;
+}
+
+bool idle(Range& range, bool wait) {
+    if (range.live || range.launches) return false;
+    while (!range.fences.empty()) {
+        const CUresult result = range.fences.back()->done(wait);
+        if (result == CUDA_ERROR_NOT_READY) return false;
+        if (result != CUDA_SUCCESS) owe(*range.device, result);
+        range.fences.pop_back();
+    }
+    return true;
+}
+
+void unmap(Range& range) {
+    const CUresult result = ask(range.device->connection, Operation::unmap, {range.address, range.bytes});
+    if (result != CUDA_SUCCESS) owe(*range.device, result);
+    range.mapped = false;
+}
+
+CUresult map(Range& range) {
+    Connection& connection = range.device->connection;
+    uint64_t memory = 0;  // an error of earlier work is told instead of any being made
+    CUresult result = ask(connection, Operation::create, {range.bytes}, &memory);
+    if (result != CUDA_SUCCESS) return result;
+    result = ask(connection, Operation::map, {range.address, range.bytes, 0, memory});
+    if (result == CUDA_SUCCESS)
+        result = ask(connection, Operation::set_access,
+                     {range.address, range.bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    if (result != CUDA_SUCCESS) ask(connection, Operation::unmap, {range.address, range.bytes});
+    // From here on the mapping alone holds it.
+    const CUresult released = ask(connection, Operation::release, {memory});
+    if (released != CUDA_SUCCESS) owe(*range.device, released);
+    range.mapped = result == CUDA_SUCCESS;
+    return result;
+}
+
+void release(Range& range) {
+    if (range.mapped) unmap(range);
+    const CUresult result = ask(range.device->connection, Operation::free, {range.address, range.bytes});
+    if (result != CUDA_SUCCESS) owe(*range.device, result);
+    free_here(range.address, range.bytes);
+    range.gone = true;
+    range.slots.clear();
+    --graph_memory_ranges;
+}
+
+// Gives back physical memory that nobody uses, and addresses too where nobody can any more; where that means
+// to wait for the device, one range is enough.  True: some was given back.
+bool reclaim(const Device* device, bool of_graphs, bool wait) {
+    bool some = false;
+    auto& ranges = books().ranges;
+    for (auto it = ranges.begin(); it != ranges.end();) {
+        const std::shared_ptr<Range> range = it->second;
+        const bool wanted =
+            (!device || range->device == device) && (of_graphs ? range->mapped : !range->owned);
+        if (!wanted || !idle(*range, wait)) {
+            ++it;
+            continue;
+        }
+        some |= range->mapped;
+        if (range->owned)
+            unmap(*range), ++it;
+        else
+            release(*range), it = ranges.erase(it);
+        if (wait && some) break;
+    }
+    return some;
+}
+// A function that the program has called for a stream waits for nothing that may wait for the stream.
+void settle() {
+    if (!calling_host) reclaim(nullptr, false, false);
+}
+
+CUresult map_or_reclaim(Range& range) {
+    CUresult result = map(range);
+    for (bool wait : {false, true})
+        while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim(range.device, true, wait)) result = map(range);
+    return result;
+}
+
+CUresult map_all(const std::vector<std::shared_ptr<Range>>& ranges) {
+    std::vector<Range*> fresh;
+    CUresult error = CUDA_SUCCESS;
+    for (const auto& range : ranges) {
+        if (range->mapped) continue;
+        error = map_or_reclaim(*range);
+        if (error != CUDA_SUCCESS) break;
+        fresh.push_back(range.get());
+    }
+    if (error != CUDA_SUCCESS)
+        for (Range* range : fresh) unmap(*range);
+    for (Range* range : fresh) {
+        const Figures now = figures(*range->device);
+        Highest& highest = books().highest[range->device];
+        highest.used = std::max(highest.used, now.used);
+        highest.reserved = std::max(highest.reserved, now.reserved);
+    }
+    return error;
+}
+}  // namespace
+
+// --- fences ---
+
+Fence::Fence(Device& device) : device_(device), resets_(device.resets) {
+    Request request(device.connection, Call::cuEventCreate);
+    event_ = request.name_handle();
+    request.put<unsigned>(CU_EVENT_DISABLE_TIMING);
+    request.queue();
+}
+Fence::~Fence() {
+    if (!process() || ended()) return;
+    Request request(device_.connection, Call::cuEventDestroy_v2);
+    request.put(event_);
+    request.queue();
+}
+void Fence::record(uint64_t stream) {
+    if (ended()) return;
+    stream_ = stream;
+    Request request(device_.connection, Call::cuEventRecord);
+    request.put(event_), request.put(stream);
+    request.queue();
+}
+void Fence::hold(uint64_t stream) const {
+    if (ended() || stream == stream_) return;
+    Request request(device_.connection, Call::cuStreamWaitEvent);
+    request.put(stream), request.put(event_), request.put<unsigned>(0);
+    request.queue();
+}
+CUresult Fence::done(bool wait) const {
+    if (ended()) return CUDA_SUCCESS;
+    Request request(device_.connection, wait ? Call::cuEventSynchronize : Call::cuEventQuery);
+    request.put(event_);
+    return request.send();
+}
+
+// --- nodes ---
+
+Arena::~Arena() {
+    if (!process()) return;
+    std::lock_guard lock(books().mutex);
+    for (const auto& range : ranges) range->owned = false;
+}
+
+void move_memory(const std::shared_ptr<Arena>& inner, const std::shared_ptr<Arena>& outer) {
+    std::lock_guard lock(books().mutex);
+    root(outer.get())->freed.merge(inner->freed);
+    inner->parent = outer;
+}
+
+std::vector<FreedSlot> freed_slots(const Arena& arena, const Device& device, uint64_t bytes) {
+    std::lock_guard lock(books().mutex);
+    std::vector<FreedSlot> found;
+    for (const auto& range : arena.ranges) {
+        if (range->device != &device) continue;
+        for (const auto& [address, slot] : range->slots)  // much too large a one is left for others
+            if (slot.last->freed_at && slot.bytes >= bytes && slot.bytes / 2 <= rounded(bytes, ALIGNMENT))
+                found.push_back({address, slot.bytes, slot.last->freed_at});
+    }
+    return found;
+}
+
+CUresult allocate(const std::shared_ptr<Arena>& arena, Device& device, uint64_t bytes, CUdeviceptr slot,
+                  std::shared_ptr<Allocation>& allocation) {
+    std::lock_guard lock(books().mutex);
+    settle();
+    if (bytes > MOST_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t need = rounded(bytes, ALIGNMENT);
+    std::shared_ptr<Range> range;
+    CUdeviceptr address = slot;
+    if (Range* there = slot ? containing(slot) : nullptr) range = books().ranges.at(there->address);
+    if (!range && need <= SMALL)
+        for (const auto& each : arena->ranges)
+            if (each->device == &device && !each->gone && each->bytes - each->given >= need)
+                range = each, address = each->address + each->given;
+    if (!range) {
+        const uint64_t whole = rounded(need, UNIT);
+        if (CUresult error = reserve_on_both_sides(device.connection, whole, 0, 0, address);
+            error != CUDA_SUCCESS)
+            return error;
+        range = std::make_shared<Range>(Range{&device, address, whole});
+        books().ranges[address] = range;
+        arena->ranges.push_back(range);
+        ++graph_memory_ranges;
+    }
+    allocation = std::make_shared<Allocation>(Allocation{range, address, bytes, arena});
+    auto [place, fresh] = range->slots.try_emplace(address, Range::Slot{need, allocation});
+    if (fresh)
+        range->given += need > SMALL ? range->bytes : need;
+    else
+        place->second.last = allocation;
+    return CUDA_SUCCESS;
+}
+
+CUresult find_to_free(Arena& by, CUdeviceptr address, std::shared_ptr<Allocation>& allocation) {
+    std::lock_guard lock(books().mutex);
+    Range* range = containing(address);
+    auto slot = range ? range->slots.find(address) : decltype(range->slots.end()){};
+    if (!range || slot == range->slots.end()) return CUDA_ERROR_INVALID_VALUE;
+    const std::shared_ptr<Allocation> found = slot->second.last;
+    const std::shared_ptr<Arena> arena = found->arena.lock();
+    const bool own = arena && root(arena.get()) == root(&by);
+    // Freed in its own graph or in others, and once in each.
+    if (found->freed_at || (own && found->freed_elsewhere) || root(&by)->freed.contains(found.get()) ||
+        (!arena && !found->live))
+        return CUDA_ERROR_INVALID_VALUE;
+    allocation = found;
+    return CUDA_SUCCESS;
+}
+
+void freed_by_node(Arena& by, const std::shared_ptr<Allocation>& allocation, const Node* node) {
+    std::lock_guard lock(books().mutex);
+    const std::shared_ptr<Arena> arena = allocation->arena.lock();
+    if (arena && root(arena.get()) == root(&by))
+        allocation->freed_at = node;
+    else
+        allocation->freed_elsewhere = true;
+    root(&by)->freed.insert(allocation.get());
+}
+
+// --- launches ---
+
+MemoryLaunch::MemoryLaunch(std::shared_ptr<LaunchMemory> memory, Connection& connection, CUstream stream)
+    : memory_(std::move(memory)), launching_(memory_->launching), stream_(stream_name(connection, stream)) {}
+
+CUresult MemoryLaunch::check() {
+    std::unordered_map<Allocation*, bool> live;
+    for (const auto& [allocation, frees] : memory_->steps) {
+        // A graph's own memory goes with all that the device had; another's goes with its graph.
+        if (allocation->range->gone) return frees ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+        if (frees || !allocation->live) continue;
+        if (!memory_->auto_free) return CUDA_ERROR_INVALID_VALUE;
+        live[allocation.get()] = false;
+    }
+    for (const auto& [allocation, frees] : memory_->steps) {
+        const bool now = live.try_emplace(allocation.get(), allocation->live).first->second;
+        if (now != frees) return CUDA_ERROR_INVALID_VALUE;
+        live[allocation.get()] = !frees;
+    }
+    for (const auto& [allocation, frees] : memory_->steps)
+        if (const bool now = live[allocation.get()]; now != allocation->live)
+            changes_.emplace_back(allocation, now);
+    return CUDA_SUCCESS;
+}
+
+CUresult MemoryLaunch::begin() {
+    std::lock_guard lock(books().mutex);
+    settle();
+    if (CUresult error = check(); error != CUDA_SUCCESS) return error;
+    for (const auto& range : memory_->ranges) ++range->launches;
+    if (CUresult error = map_all(memory_->ranges); error != CUDA_SUCCESS) {
+        for (const auto& range : memory_->ranges) --range->launches;
+        return error;
+    }
+    for (const auto& [allocation, live] : changes_) set_live(*allocation, live);
+    std::unordered_set<const Fence*> held;
+    for (const auto& range : memory_->ranges) {
+        for (const auto& fence : range->fences)
+            if (held.insert(fence.get()).second) fence->hold(stream_);
+        range->fences.clear();  // whatever they stand for comes before this launch's own
+    }
+    return CUDA_SUCCESS;
+}
+
+void MemoryLaunch::end(CUresult result) {
+    std::lock_guard lock(books().mutex);
+    if (result != CUDA_SUCCESS)
+        for (const auto& [allocation, live] : changes_) set_live(*allocation, !live);
+    memory_->fence->record(stream_);
+    for (const auto& range : memory_->ranges) {
+        --range->launches;
+        if (!range->gone) range->fences.push_back(memory_->fence);
+    }
+}
+
+// --- other calls ---
+
+bool is_graph_memory(CUdeviceptr address) {
+    if (!has_graph_memory()) return false;
+    std::lock_guard lock(books().mutex);
+    return containing(address) != nullptr;
+}
+
+std::optional<uint64_t> graph_memory_attribute(CUpointer_attribute attribute, CUdeviceptr address) {
+    if (!has_graph_memory()) return std::nullopt;
+    std::lock_guard lock(books().mutex);
+    const Allocation* allocation = allocation_at(address);
+    if (!allocation) return std::nullopt;
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            return CU_MEMORYTYPE_DEVICE;
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+            return address;
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            return allocation->address;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            return allocation->bytes;
+        default:
+            return std::nullopt;
+    }
+}
+
+std::optional<CUresult> graph_memory_cuMemGetAddressRange_v2(Connection&, CUdeviceptr* base, size_t* size,
+                                                             CUdeviceptr address) {
+    std::lock_guard lock(books().mutex);
+    const Allocation* allocation = allocation_at(address);
+    if (!allocation) return std::nullopt;
+    if (base) *base = allocation->address;
+    if (size) *size = allocation->bytes;
+    return CUDA_SUCCESS;
+}
+
+namespace {
+// Physical memory stays: there is nothing to wait for.
+std::optional<CUresult> free_now(CUdeviceptr address, Connection* connection, uint64_t stream) {
+    std::lock_guard lock(books().mutex);
+    Allocation* allocation = allocation_at(address);
+    if (!allocation) return std::nullopt;
+    Range& range = *allocation->range;
+    if (allocation->address != address || !allocation->live || allocation->freed_at ||
+        (connection && connection != &range.device->connection))
+        return CUDA_ERROR_INVALID_VALUE;
+    set_live(*allocation, false);
+    if (connection) {
+        auto fence = std::make_shared<Fence>(*range.device);
+        fence->record(stream);
+        range.fences.push_back(std::move(fence));
+    }
+    settle();
+    return CUDA_SUCCESS;
+}
+}  // namespace
+
+std::optional<CUresult> graph_memory_cuMemFree_v2(Connection&, CUdeviceptr address) {
+    return free_now(address, nullptr, 0);
+}
+std::optional<CUresult> graph_memory_cuMemFreeAsync(Connection& connection, CUdeviceptr address,
+                                                    CUstream stream) {
+    return free_now(address, &connection, stream_name(connection, stream));
+}
+
+void settle_graph_memory() {
+    if (!has_graph_memory() || !process()) return;
+    std::lock_guard lock(books().mutex);
+    settle();
+}
+
+CUresult end_graph_memory(Device& device, const std::function<CUresult()>& end) {
+    std::lock_guard lock(books().mutex);
+    const CUresult result = end();
+    if (result != CUDA_SUCCESS) return result;
+    ++device.resets;  // and the fences' events are no more
+    std::erase_if(books().ranges, [&](const auto& each) {
+        Range& range = *each.second;
+        if (range.device != &device) return false;
+        for (auto& [address, slot] : range.slots) set_live(*slot.last, false);
+        range.gone = true, range.mapped = false;
+        range.slots.clear(), range.fences.clear();
+        free_here(range.address, range.bytes);
+        --graph_memory_ranges;
+        return true;
+    });
+    return result;
+}
+
+}  // namespace gpukernel::shim
+
+using namespace gpukernel::shim;
+
+// --- what there is of it ---
+
+CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice index, CUgraphMem_attribute attr, void* value) {
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    Device* const device = device_at(index);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    if (!value) return CUDA_ERROR_INVALID_VALUE;
+    auto& figure = *static_cast<cuuint64_t*>(value);
+    std::lock_guard lock(books().mutex);
+    switch (attr) {
+        case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
+            figure = figures(*device).used;
+            return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+            figure = books().highest[device].used;
+            return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
+            settle();
+            figure = figures(*device).reserved;
+            return CUDA_SUCCESS;
+        case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+            figure = books().highest[device].reserved;
+            return CUDA_SUCCESS;
+        default:
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+// A high-water mark can only be reset, and begins again with what there is.
+CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice index, CUgraphMem_attribute attr, void* value) {
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    Device* const device = device_at(index);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    const bool used = attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH;
+    if ((!used && attr != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) || !value || *static_cast<cuuint64_t*>(value))
+        return CUDA_ERROR_INVALID_VALUE;
+    std::lock_guard lock(books().mutex);
+    const Figures now = figures(*device);
+    Highest& highest = books().highest[device];
+    (used ? highest.used : highest.reserved) = used ? now.used : now.reserved;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice index) {
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    Device* const device = device_at(index);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    if (calling_host) return CUDA_ERROR_NOT_PERMITTED;
+    std::lock_guard lock(books().mutex);
+    reclaim(device, true, false);
+    return CUDA_SUCCESS;
+}
