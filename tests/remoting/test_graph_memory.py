@@ -421,6 +421,17 @@ shut(t); ok(d.cuMemFreeAsync(x, t)); print(figures(), taken()); open_gate(); pri
     ]
 
 
+def test_a_graph_is_destroyed_at_once_while_a_function_of_the_program_keeps_a_stream() -> None:
+    said = program(
+        GATE
+        + """
+graph, executable, x = one(U); ok(run(executable)); ok(d.cuCtxSynchronize()); shut(t); ok(d.cuGraphDestroy(graph)); ok(d.cuGraphExecDestroy(executable)); print(figures())
+graph, executable, x = one(U); ok(run(executable)); print(figures()); open_gate(); print(figures())
+"""
+    )
+    assert said == ["[0, 1, 1, 1]", "[1, 1, 2, 2]", "[1, 1, 1, 2]"]
+
+
 LONG = """
 spin = load(b'''.version 7.0
 .target sm_70
