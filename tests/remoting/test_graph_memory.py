@@ -254,6 +254,22 @@ said(d.cuGraphInstantiateWithParams(graph, p)); print(p.result_out.name, int(p.h
     ]
 
 
+def test_the_order_of_a_free_is_seen_over_rows_branches_and_graphs_inside() -> None:
+    said = program("""
+def row(graph, node, count=3):
+    for _ in range(count): node = ok(d.cuGraphAddEmptyNode(graph, [node] if node else None, 1 if node else 0))
+    return node
+def tried(graph):
+    code = d.cuGraphInstantiate(graph, 0); said(code); return code[1]
+g = new(); n, x = alloc(g, 64); ok(free(g, x, [row(g, n)])); tried(g)
+g = new(); n, x = alloc(g, 64, [row(g, None)]); fork = row(g, n, 1); left, right = row(g, fork), row(g, fork); ok(free(g, x, [right])); tried(g)
+g = new(); top = row(g, None, 1); n, x = alloc(g, 64, [top]); left, right = row(g, n), row(g, top); f = ok(free(g, x, [right])); tried(g); ok(d.cuGraphAddDependencies(g, [left], [right], 1)); tried(g)
+g = new(); n, x = alloc(g, 64); f = ok(free(g, x)); ok(d.cuGraphAddDependencies(g, [f], [n], 1)); tried(g)
+g = new(); n, x = alloc(g, 64); c = ok(d.cuGraphAddChildGraphNode(g, [n], 1, new())); e = new(); row(e, None); e = ok(d.cuGraphAddChildGraphNode(g, [c], 1, e)); ok(free(g, x, [row(g, e)])); tried(g)
+""")
+    assert said == ["SUCCESS", "SUCCESS", "INVALID_VALUE", "SUCCESS", "INVALID_VALUE", "SUCCESS"]
+
+
 def test_an_update_keeps_memory_as_it_is_and_is_refused_where_it_is_another_s() -> None:
     said = program("""
 graph = new(); node, x = alloc(graph, 64); mid = set8(graph, x, 1, 64, [node]); copy = ok(d.cuGraphAddKernelNode(graph, [mid], 1, kernel(0, 5))); ok(free(graph, x, [copy])); executable = make(graph)
@@ -403,6 +419,17 @@ shut(t); ok(d.cuMemFreeAsync(x, t)); print(figures(), taken()); open_gate(); pri
         "[0, 1, 0, 1] 0",
         *["SUCCESS", "INVALID_VALUE"],  # its address is nobody's now, which the worker says
     ]
+
+
+def test_a_graph_is_destroyed_at_once_while_a_function_of_the_program_keeps_a_stream() -> None:
+    said = program(
+        GATE
+        + """
+graph, executable, x = one(U); ok(run(executable)); ok(d.cuCtxSynchronize()); shut(t); ok(d.cuGraphDestroy(graph)); ok(d.cuGraphExecDestroy(executable)); print(figures())
+graph, executable, x = one(U); ok(run(executable)); print(figures()); open_gate(); print(figures())
+"""
+    )
+    assert said == ["[0, 1, 1, 1]", "[1, 1, 2, 2]", "[1, 1, 1, 2]"]
 
 
 LONG = """

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "host_functions.h"
 #include "request.h"
 #include "virtual_memory.h"
 
@@ -141,9 +142,10 @@ bool reclaim(const Device* device, bool of_graphs, bool wait) {
     }
     return some;
 }
-// A function that the program has called for a stream waits for nothing that may wait for the stream.
+// To unmap may be to wait for the whole device (the simulated one does), and so for functions of the program
+// that streams call, which may wait for this thread, or be it.  There is time for it later.
 void settle() {
-    if (!calling_host) reclaim(nullptr, false, false);
+    if (!host_calls_are_left()) reclaim(nullptr, false, false);
 }
 
 CUresult map_or_reclaim(Range& range) {

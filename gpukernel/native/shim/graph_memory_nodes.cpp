@@ -36,23 +36,47 @@ CUdeviceptr slot_freed_before(const std::vector<FreedSlot>& slots, const std::ve
     return best ? best->address : 0;
 }
 
-// Whether `first` comes before `then` by the edges, which may be those of graphs around them.  `place`: of
-// each node in an order that keeps all edges.
-bool ordered(const Node* first, const Node* then, const std::unordered_map<const Node*, size_t>& place) {
+// Where a node stands: in an order that keeps all edges, and in a row of nodes each of which has nothing but
+// the one before it to wait for, and nothing but the one after it that waits.
+struct Place {
+    size_t order, in_row;
+    const Node* head;  // of the row
+};
+using Places = std::unordered_map<const Node*, Place>;
+
+Places places_of(const std::vector<Step>& steps) {
+    Places places;
+    for (size_t i = 0; i < steps.size(); ++i)  // a graph inside stands where its first node does
+        for (const Node* node = steps[i].node; node; node = node->graph->owner) {
+            auto [place, fresh] = places.try_emplace(node, Place{i, 0, node});
+            const Node* before = fresh && node->before.size() == 1 ? node->before.front().other : nullptr;
+            if (!before || before->after.size() != 1) continue;
+            if (auto it = places.find(before); it != places.end())
+                place->second = {i, it->second.in_row + 1, it->second.head};
+        }
+    return places;
+}
+
+// Whether `first` comes before `then` by the edges, which may be those of graphs around them.
+bool ordered(const Node* first, const Node* then, const Places& places) {
     for (; first; first = first->graph->owner)
         for (const Node* last = then; last; last = last->graph->owner) {
             if (last->graph != first->graph || last == first) continue;
+            const Place& wanted = places.at(first);
             std::vector<const Node*> left{last};
             std::unordered_set<const Node*> seen;
             while (!left.empty()) {
                 const Node* at = left.back();
                 left.pop_back();
-                if (at == first) return true;
-                for (const Edge& edge : at->before) {
-                    auto there = place.find(edge.other);  // none: a graph inside that is empty
-                    const bool beyond = there != place.end() && there->second < place.at(first);
-                    if (!beyond && seen.insert(edge.other).second) left.push_back(edge.other);
+                auto place = places.find(at);  // none: a graph inside that is empty
+                if (place != places.end()) {
+                    if (place->second.order < wanted.order) continue;  // nothing before `first` leads to it
+                    if (place->second.head == wanted.head && place->second.in_row >= wanted.in_row)
+                        return true;
+                    at = place->second.head;
                 }
+                for (const Edge& edge : at->before)
+                    if (seen.insert(edge.other).second) left.push_back(edge.other);
             }
             return false;
         }
@@ -143,11 +167,9 @@ CUresult add_memory_node(CUgraphNode* hNode, CUgraph hGraph, const CUgraphNode* 
 CUresult plan_memory(const std::vector<Step>& steps, bool auto_free, std::shared_ptr<LaunchMemory>& memory,
                      const Node*& wrong) {
     auto plan = std::make_shared<LaunchMemory>();
-    std::unordered_map<const Node*, size_t> place;
     std::unordered_map<const Allocation*, const Node*> made;
     plan->auto_free = auto_free;
-    for (size_t i = 0; i < steps.size(); ++i)  // a graph inside stands where its first node does
-        for (const Node* node = steps[i].node; node; node = node->graph->owner) place.try_emplace(node, i);
+    const Places places = places_of(steps);
     for (const Step& step : steps) {
         const auto* alloc = std::get_if<AllocWork>(step.work.get());
         const auto* free = std::get_if<FreeWork>(step.work.get());
@@ -162,7 +184,7 @@ CUresult plan_memory(const std::vector<Step>& steps, bool auto_free, std::shared
     for (const Step& step : steps)
         if (const auto* free = std::get_if<FreeWork>(step.work.get())) {
             auto it = made.find(free->allocation.get());
-            if (it == made.end() || ordered(it->second, step.node, place)) continue;
+            if (it == made.end() || ordered(it->second, step.node, places)) continue;
             wrong = step.node;
             return CUDA_ERROR_INVALID_VALUE;
         }

@@ -11,6 +11,7 @@ namespace gpukernel::shim {
 
 namespace {
 using wire::Special;
+std::atomic<int> host_calls_left{0};
 
 // Hears from the worker which stream has come to which function, over a connection of its own: on the
 // program's an answer might have to wait for just that stream.
@@ -25,11 +26,12 @@ class Caller {
     uint64_t expect(const HostCall& call) {
         std::lock_guard lock(mutex_);
         waiting_[++numbers_] = call;
+        ++host_calls_left;
         return numbers_;
     }
     void forget(uint64_t number) {
         std::lock_guard lock(mutex_);
-        waiting_.erase(number);
+        host_calls_left -= static_cast<int>(waiting_.erase(number));
     }
 
   private:
@@ -51,6 +53,7 @@ class Caller {
             else if (status == CUDA_SUCCESS)
                 call.function(call.data);
             calling_host = false;
+            --host_calls_left;
             struct {
                 wire::FrameHeader header;
                 uint64_t key, number;
@@ -109,6 +112,8 @@ CUresult call_now(const HostCall& call) {
 }  // namespace
 
 thread_local bool calling_host = false;
+
+bool host_calls_are_left() { return host_calls_left.load() != 0; }
 
 CUresult call_in_order(Connection& connection, const HostCall& call) {
     if (has_managed()) return call_now(call);

@@ -15,5 +15,6 @@ struct HostCall {
 // submitted later waits for it.
 CUresult call_in_order(Connection& connection, const HostCall& call);
 CUresult finish_host_calls(Connection& connection);  // waits for them
+bool host_calls_are_left();                          // on any device, one that runs too
 
 }  // namespace gpukernel::shim
