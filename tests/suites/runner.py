@@ -110,6 +110,7 @@ def _run_module(
             "-m",
             "pytest",
         ]
+        command += ["-c", os.devnull]  # this project's settings are not theirs
         command += ["-p", source.plugin, "--import-mode=importlib", "-p", "no:cacheprovider"]
         command += ["--rootdir", folder, "-q", "--tb=short", "--timeout=300", f"--junitxml={report}"]
         if isinstance(source.tests, str):
