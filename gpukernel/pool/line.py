@@ -394,6 +394,9 @@ class Line:
                 self._refresh(db, row.line_version)
                 before = (self._version, dict(self._entries))
                 if newcomer is not None:
+                    old = self._entries.get(newcomer.key)  # perhaps of another pool's on this database
+                    if own_key and old is not None and old.holder.person != newcomer.holder.person:
+                        raise Refused("invalid", KEY_IN_USE)
                     self._doubtful.add(newcomer.key)
                     newcomer = self._admit(rules, kinds, places, newcomer, row.ticket + 1)
                 walk = _Walk(now, places=places, pins=self._pins(db, rules, kinds, now))

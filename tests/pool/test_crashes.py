@@ -30,4 +30,5 @@ def test_whenever_a_pool_is_killed_the_next_one_finds_the_truth(
     print(kind, done.stdout)  # shown by `make crashes`
     assert counts["boundaries"] >= 140 // STRIDE
     # Of two pools side by side the last boundaries are not reached in each run: they look at each other by the clock.
-    assert counts["killed"] >= 2 * counts["boundaries"] - max(1, counts["boundaries"] // 50)
+    missed = 1 if kind == "sqlite" else max(1, counts["boundaries"] // 50)
+    assert counts["killed"] >= 2 * counts["boundaries"] - missed

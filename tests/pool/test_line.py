@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpukernel.pool.course import Course
+from gpukernel.pool.errors import Refused
 from gpukernel.pool.fairness import Profile, fair_order, promise
 from gpukernel.pool.line import ABSENT, KEEP_PLACE
-from gpukernel.pool.model import Holder, Lease, Queued
+from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.quota import Bounds
 from tests.pool.world import Agent, World, story
 
@@ -311,6 +312,10 @@ def test_two_pools_on_one_database_are_one_pool(database: str, tmp_path: Path) -
         assert len(one.agent.alive) == len(two.agent.alive) == 1
         # One queue, in whichever pool a call waits.
         first, second = await joins(one, "first", 1.0, A), await joins(two, "second", 1.0, B)
+        with pytest.raises(
+            Refused, match="in use by somebody else"
+        ):  # though this pool has not heard of it yet
+            await anext(one.broker.acquire("second", SliceRequest(share=1.0), A, -1, 0, own_key=True))
         one.broker.look()
         one.broker.pump()
         assert waiting(one) == waiting(two) == ["first", "second"]
