@@ -5,6 +5,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=$(cd "$1" && pwd)
 sanitizers=$2
+export GPUKERNEL_TEST_SANITIZED="$sanitizers"
 shift 2
 export GPUKERNEL_NATIVE_DIR="$prefix/gpukernel/native"
 if [ "$sanitizers" = thread ]; then

@@ -13,11 +13,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from gpukernel import native
 from gpukernel.remoting.environment import shim_environment, write_lease_file
 from gpukernel.remoting.worker import WorkerHandle, start_worker
 
 MIB = 2**20
+_SANITIZED = "address" in os.environ.get("GPUKERNEL_TEST_SANITIZED", "")  # by ``make sanitize``
+WITHOUT_SANITIZER = pytest.mark.skipif(
+    _SANITIZED,
+    reason="AddressSanitizer takes a program's fault for itself, and keeps what was freed for a while",
+)
+AT_FULL_SPEED = pytest.mark.skipif(
+    _SANITIZED, reason="under a sanitizer what serves the device takes as much of the processor as the device"
+)
 
 
 class Worker:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.remoting.conftest import MIB, worker
+from tests.remoting.conftest import MIB, WITHOUT_SANITIZER, worker
 from tests.remoting.test_graphs import GRAPHS
 
 MEMORY = """
@@ -615,6 +615,7 @@ said(d.cuGraphAddNode(inside, None, 0, p)); ok(d.cuGraphClone(outer)); ok(d.cuGr
     assert said == [*["NOT_SUPPORTED"] * 3, "STREAM_CAPTURE_INVALIDATED", *["NOT_SUPPORTED"] * 2]
 
 
+@WITHOUT_SANITIZER
 def test_a_graph_launched_and_freed_again_and_again_leaves_nothing_behind() -> None:
     said = program("""
 graph = new(); n, x = alloc(graph, 64); set8(graph, x, 1, 64, [n]); executable = make(graph)

@@ -256,6 +256,25 @@ def test_a_graph_launched_a_thousand_times_has_run_a_thousand_times() -> None:
     assert said == ["[1000]"]
 
 
+def test_launches_of_one_executable_come_one_after_the_other_whatever_their_streams() -> None:
+    # The kernel takes its time between reading the number and writing the next one.
+    said = program("""
+slow = load(b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry add(.param .u64 to) { .reg .pred %p; .reg .b64 %rd<2>; .reg .b32 %r<4>; ld.param.u64 %rd1, [to]; ld.volatile.global.u32 %r1, [%rd1]; mov.u32 %r3, 200000;
+again: sub.u32 %r3, %r3, 1; setp.ne.u32 %p, %r3, 0; @%p bra again; add.u32 %r2, %r1, 1; st.volatile.global.u32 [%rd1], %r2; ret; }
+''', b'add')
+def graph(place):
+    begin_capture(); ok(d.cuLaunchKernel(slow, 1,1,1, 1,1,1, 0, s, ((int(a) + 4 * place,), (ctypes.c_uint64,)), 0)); return make(ok(end()))
+streams = [ok(d.cuStreamCreate(1)) for i in range(4)]; first, second = graph(0), graph(1)
+for i in range(40): ok(d.cuGraphLaunch(first, streams[i % 4])); ok(d.cuGraphLaunch(second, streams[(i + 1) % 4]))
+print(words(2))
+ok(d.cuStreamDestroy(streams.pop())); ok(d.cuGraphLaunch(first, streams[0])); ok(d.cuGraphLaunch(first, 0)); ok(d.cuGraphLaunch(first, streams[1])); print(words(1))
+""")
+    assert said == ["[40, 40]", "[43]"]
+
+
 def test_threads_launch_one_graph_and_capture_their_own() -> None:
     said = program(
         ADD_ONE

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.native.simgpu_driver.test_virtual_memory import VARIABLE
-from tests.remoting.conftest import PRELUDE, worker
+from tests.remoting.conftest import PRELUDE, WITHOUT_SANITIZER, worker
 
 MANAGED = r"""
 import mmap, random, time
@@ -284,6 +284,7 @@ ok(d.cuMemcpyDtoH(p, w, 4 * n)); print(set(a)); ok(d.cuCtxSetCurrent(one)); add(
     asyncio.run(story())
 
 
+@WITHOUT_SANITIZER
 def test_a_forked_child_has_none_of_it_and_the_parent_all() -> None:
     code = """
 n = 100_000; p, a = managed(n); a[:] = 1; add(p, n); wait(); sys.stdout.flush()
@@ -297,6 +298,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), a[0], flush=True); add
     says(code, ["-11", "NOT_INITIALIZED", "0 2", "3"])
 
 
+@WITHOUT_SANITIZER
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_other_faults_go_where_they_would_have_gone(when: str) -> None:
     # Python's own handler prints where it was; then the signal ends the process, as ever.
@@ -340,6 +342,7 @@ libc.signal(11, handler); add(p, 100_000); wait(); print(a[0], flush=True); ctyp
     asyncio.run(story())
 
 
+@WITHOUT_SANITIZER
 def test_a_signal_that_was_sent_ends_the_program_as_ever() -> None:
     code = "p, a = managed(100_000); add(p, 100_000); wait(); print(a[0], flush=True); os.kill(os.getpid(), 11); time.sleep(60)"
 

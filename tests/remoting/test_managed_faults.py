@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import WITHOUT_SANITIZER, worker
 from tests.remoting.test_managed import MANAGED, says
 
 # A kernel that takes a while: `long` times around, and then a one is stored.
@@ -90,6 +90,7 @@ ok(d.cuMemsetD32(p + 8_000_000, 7, 16)); print(a[1_999_999], a[2_000_000], a[0])
     says(code, ["8 3 3 10 8 3 3 8 2", "3 7 8", "{np.uint32(4)} True"])
 
 
+@WITHOUT_SANITIZER
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_what_was_freed_faults_as_it_would_anywhere(when: str) -> None:
     free = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import mmap
 import os
 import socket
@@ -17,7 +18,8 @@ from tests.remoting.test_door import WELCOME, shake_hands, still_serves
 
 SHARE_MEMORY = 28
 HEAD_BYTES, RING_BYTES = 4096, 1 << 20
-WRITTEN, READ = 0, 64  # of the direction to the worker (wire/ring.h)
+WRITTEN, READ, READER_SLEEPS = 0, 64, 128  # of the direction to the worker (wire/ring.h)
+FUTEX, WAKE = 202, 1
 
 
 def enter_with_ring(one: Worker) -> tuple[socket.socket, int]:
@@ -29,6 +31,14 @@ def enter_with_ring(one: Worker) -> tuple[socket.socket, int]:
     answer, descriptors, _, _ = socket.recv_fds(sock, 16, 1)
     assert struct.unpack("<IHHII", answer) == (8, SHARE_MEMORY, 0, 0, 0)
     return sock, descriptors[0]
+
+
+def wake(memory: mmap.mmap) -> None:
+    """A worker that sleeps until there is something to read."""
+    word = ctypes.c_uint32.from_buffer(memory, READER_SLEEPS)
+    word.value = 0
+    ctypes.CDLL(None).syscall(FUTEX, ctypes.byref(word), WAKE, 1)
+    del word  # or the memory cannot be closed
 
 
 def test_a_client_cannot_take_the_pages_away_that_the_worker_reads() -> None:
@@ -66,7 +76,7 @@ def test_positions_that_cannot_be_end_the_connection_and_nothing_else(
             sock, descriptor = await asyncio.to_thread(enter_with_ring, one)
             with mmap.mmap(descriptor, HEAD_BYTES + 2 * RING_BYTES) as memory:
                 lie(memory)
-                sock.sendall(b"x")  # wakes a worker that sleeps
+                wake(memory)
                 with contextlib.suppress(ConnectionResetError):  # it leaves what it had not read
                     while await asyncio.to_thread(sock.recv, 64):
                         pass
@@ -82,7 +92,7 @@ def test_a_client_that_dies_in_the_middle_of_a_frame_costs_its_connection_only()
             with mmap.mmap(descriptor, HEAD_BYTES + 2 * RING_BYTES) as memory:
                 memory[HEAD_BYTES : HEAD_BYTES + 8] = struct.pack("<IHH", 4096, 64, 0)
                 memory[WRITTEN : WRITTEN + 8] = struct.pack("<Q", 100)
-                sock.sendall(b"x")
+                wake(memory)
             sock.close()
             await still_serves(one)
             async with asyncio.timeout(20):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remoting.conftest import Worker, worker
+from tests.remoting.conftest import AT_FULL_SPEED, Worker, worker
 
 # Counts to its parameter; then, where told so, for ever.
 SPIN = '''
@@ -70,6 +70,7 @@ async def compete(workers: list[Worker], seconds: float = 4) -> list[int]:
     return [int(out) for out, _ in said]
 
 
+@AT_FULL_SPEED
 def test_busy_leases_get_compute_by_their_weights(tmp_path: Path) -> None:
     async def story(turns: Path) -> None:
         async with (
@@ -109,6 +110,7 @@ def test_busy_leases_get_compute_by_their_weights(tmp_path: Path) -> None:
                 raise
 
 
+@AT_FULL_SPEED
 def test_equal_leases_get_the_same_and_one_alone_gets_all(tmp_path: Path) -> None:
     async def story() -> None:
         turns = tmp_path / "turns"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpukernel import native
+from gpukernel.remoting.questions import usage_of
 from gpukernel.remoting.worker import WorkerStartFailed, adopt_worker, list_devices, start_worker
 from tests.remoting.conftest import MIB, Worker, worker
 
@@ -260,6 +261,19 @@ def test_the_stop_reason_is_the_sentence_that_the_program_prints_once() -> None:
     asyncio.run(story())
 
 
+def test_a_worker_tells_python_what_its_slice_has_used() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            assert (await one.run("begin(); ok(d.cuMemAlloc(5 << 20)); print(1)")).stdout == "1\n"
+            for kind in ("unix", "tcp"):  # the handshake is spoken there, too
+                endpoints = [each for each in one.handle.endpoints if each.startswith(kind)]
+                use = await asyncio.to_thread(usage_of, endpoints, one.secret)
+                limit = (await one.handle.status()).memory_limit_bytes
+                assert (use.used_bytes, use.peak_bytes >= 5 * MIB, use.limit_bytes) == (0, True, limit)
+
+    asyncio.run(story())
+
+
 def test_limits_change_live_and_never_below_what_is_allocated() -> None:
     code = "begin(); a = ok(d.cuMemAlloc(6 << 20)); print('has', flush=True); sys.stdin.readline(); print(d.cuMemGetInfo()[1:])"
 
@@ -330,6 +344,30 @@ p = ok(d.cuMemAlloc(n)); ok(d.cuMemcpyHtoD(p, a.ctypes.data, n)); ok(d.cuMemcpyD
             for kind, shared in (("unix", True), ("unix", False), ("tcp", False)):
                 done = await one.run(code, kind=kind, shared_memory=shared)
                 assert done.stdout == "True\n", (kind, shared, done.stderr)
+
+    asyncio.run(story())
+
+
+def test_copies_of_every_length_and_offset_arrive_whole_and_touch_nothing_beside() -> None:
+    code = """import numpy as np
+begin(); room = 40_000; p = int(ok(d.cuMemAlloc(room))); a = np.random.default_rng(1).integers(1, 256, room, dtype=np.uint8)
+wrong = []
+for n in (1, 63, 64, 2047, 2048, 2049, 2111, 2175, 2176, 16383, 16384, 16385, 33_001):
+    for here in (0, 1, 15, 16, 63, 64, 100):
+        for there in (0, 1, 16, 65):
+            b = np.zeros(room, np.uint8); ok(d.cuMemsetD8(p, 0, room))
+            ok(d.cuMemcpyHtoD(p + there, a.ctypes.data + here, n)); ok(d.cuMemcpyDtoH(b.ctypes.data + here, p + there, n))
+            whole = np.zeros(room, np.uint8); ok(d.cuMemcpyDtoH(whole.ctypes.data, p, room))
+            right = (b[here:here + n] == a[here:here + n]).all() and not b[:here].any() and not b[here + n:].any()
+            if not (right and not whole[:there].any() and not whole[there + n:].any()): wrong.append((n, here, there))
+print(wrong)
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            for kind, shared in (("unix", True), ("unix", False)):
+                done = await one.run(code, kind=kind, shared_memory=shared)
+                assert done.stdout == "[]\n", (kind, shared, done.stderr)
 
     asyncio.run(story())
 

@@ -19,7 +19,7 @@ namespace gpukernel::shim {
 namespace {
 constexpr size_t QUEUE_BYTES = 48 << 10;  // a fuller queue is sent at once
 constexpr auto QUEUE_TIME = std::chrono::microseconds(100);
-constexpr int IDLE_ROUNDS = 200;  // then the flushing thread sleeps until it is called
+constexpr int IDLE_ROUNDS = 4;  // then the flushing thread sleeps until it is called
 constexpr int CONNECT_SECONDS = 10;
 }  // namespace
 
@@ -247,7 +247,7 @@ void Connection::lost_while_sending() {
 
 void Connection::goodbye(const std::string& reason) {
     alive_ = false;
-    channel_.socket().shut();
+    channel_.shut();
     std::string sentence = reason;
     while (!sentence.empty() && (sentence.back() == '.' || sentence.back() == '\n')) sentence.pop_back();
     complain(sentence +
@@ -256,7 +256,7 @@ void Connection::goodbye(const std::string& reason) {
 }
 
 void Connection::retire() {
-    if (alive_.exchange(false)) channel_.socket().shut();
+    if (alive_.exchange(false)) channel_.shut();
 }
 
 void Connection::abandon() { ::close(channel_.socket().fd()); }

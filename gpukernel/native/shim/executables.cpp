@@ -316,6 +316,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
     GPUKERNEL_CURRENT(caller);
     std::shared_ptr<const std::vector<Step>> steps;
     std::shared_ptr<LaunchMemory> memory;
+    std::shared_ptr<LaunchOrder> order;
     Context* context;
     {
         LockedGraphs graphs;
@@ -325,19 +326,26 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
             if (auto captured = captured_graph(*caller, *executable, graphs, hStream)) return *captured;
         steps = executable->steps;
         memory = executable->memory;
+        order = executable->order;
         context = executable->context ? executable->context : context_stack.back();
     }
     Connection& connection = context->device->connection;
     context_stack.push_back(context);
     CUresult error = connection.alive() ? CUDA_SUCCESS : GONE;
+    std::lock_guard turn(order->mutex);
+    const uint64_t stream = stream_name(connection, hStream);
+    if (!order->fence || !order->fence->is_of(*context->device))
+        order->fence = std::make_shared<Fence>(*context->device);
+    order->fence->hold(stream);
     std::optional<MemoryLaunch> with_memory;
     if (memory && error == CUDA_SUCCESS) {
-        error = with_memory.emplace(memory, connection, hStream).begin();
+        error = with_memory.emplace(memory).begin(stream);
         if (error != CUDA_SUCCESS) with_memory.reset();
     }
     for (const Step& step : *steps)
         if (error == CUDA_SUCCESS && step.enabled) error = run(connection, *step.work, hStream);
-    if (with_memory) with_memory->end(error);
+    order->fence->record(stream);
+    if (with_memory) with_memory->end(error, order->fence);
     context_stack.pop_back();
     return error;
 }

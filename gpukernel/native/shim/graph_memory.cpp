@@ -296,9 +296,6 @@ void freed_by_node(Arena& by, const std::shared_ptr<Allocation>& allocation, con
 
 // --- launches ---
 
-MemoryLaunch::MemoryLaunch(std::shared_ptr<LaunchMemory> memory, Connection& connection, CUstream stream)
-    : memory_(std::move(memory)), launching_(memory_->launching), stream_(stream_name(connection, stream)) {}
-
 CUresult MemoryLaunch::check() {
     std::unordered_map<Allocation*, bool> live;
     for (const auto& [allocation, frees] : memory_->steps) {
@@ -319,7 +316,7 @@ CUresult MemoryLaunch::check() {
     return CUDA_SUCCESS;
 }
 
-CUresult MemoryLaunch::begin() {
+CUresult MemoryLaunch::begin(uint64_t stream) {
     std::lock_guard lock(books().mutex);
     settle();
     if (CUresult error = check(); error != CUDA_SUCCESS) return error;
@@ -332,20 +329,19 @@ CUresult MemoryLaunch::begin() {
     std::unordered_set<const Fence*> held;
     for (const auto& range : memory_->ranges) {
         for (const auto& fence : range->fences)
-            if (held.insert(fence.get()).second) fence->hold(stream_);
+            if (held.insert(fence.get()).second) fence->hold(stream);
         range->fences.clear();  // whatever they stand for comes before this launch's own
     }
     return CUDA_SUCCESS;
 }
 
-void MemoryLaunch::end(CUresult result) {
+void MemoryLaunch::end(CUresult result, const std::shared_ptr<Fence>& fence) {
     std::lock_guard lock(books().mutex);
     if (result != CUDA_SUCCESS)
         for (const auto& [allocation, live] : changes_) set_live(*allocation, !live);
-    memory_->fence->record(stream_);
     for (const auto& range : memory_->ranges) {
         --range->launches;
-        if (!range->gone) range->fences.push_back(memory_->fence);
+        if (!range->gone) range->fences.push_back(fence);
     }
 }
 

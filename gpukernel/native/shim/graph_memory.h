@@ -26,10 +26,11 @@ namespace gpukernel::shim {
 
 struct Node;
 
-// An event behind the last use of some memory.
+// An event behind the last use of some memory, or behind the last launch of an executable graph.
 class Fence {
   public:
     explicit Fence(Device& device);
+    bool is_of(const Device& device) const { return &device == &device_ && !ended(); }
     ~Fence();
     Fence(const Fence&) = delete;
     void record(uint64_t stream);
@@ -115,22 +116,18 @@ struct LaunchMemory {
     std::vector<Step> steps;
     std::vector<std::shared_ptr<Range>> ranges;  // that it needs, each once
     bool auto_free = false;
-    std::shared_ptr<Fence> fence;
-    std::mutex launching;
 };
 
 // From before the first call of a launch to after the last; all of it is done or nothing.
 class MemoryLaunch {
   public:
-    MemoryLaunch(std::shared_ptr<LaunchMemory> memory, Connection& connection, CUstream stream);
-    CUresult begin();
-    void end(CUresult result);
+    explicit MemoryLaunch(std::shared_ptr<LaunchMemory> memory) : memory_(std::move(memory)) {}
+    CUresult begin(uint64_t stream);
+    void end(CUresult result, const std::shared_ptr<Fence>& fence);  // which stands behind the launch
 
   private:
     CUresult check();
     std::shared_ptr<LaunchMemory> memory_;
-    std::unique_lock<std::mutex> launching_;
-    const uint64_t stream_;
     std::vector<std::pair<std::shared_ptr<Allocation>, bool>> changes_;  // to be live or not
 };
 

@@ -189,7 +189,6 @@ CUresult plan_memory(const std::vector<Step>& steps, bool auto_free, std::shared
             return CUDA_ERROR_INVALID_VALUE;
         }
     if (plan->steps.empty()) return CUDA_SUCCESS;
-    plan->fence = std::make_shared<Fence>(*plan->ranges.front()->device);
     memory = std::move(plan);
     return CUDA_SUCCESS;
 }

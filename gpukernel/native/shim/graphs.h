@@ -108,6 +108,12 @@ struct Step {
     Node* node;
     bool enabled;
 };
+// Launches of one executable come one after the other, whatever their streams.
+struct LaunchOrder {
+    std::mutex mutex;
+    std::shared_ptr<Fence> fence;  // behind the last
+};
+
 struct Executable {
     std::unique_ptr<Graph> graph;                  // a clone
     std::unordered_map<const Node*, Node*> nodes;  // of the graph it was made from, to those of the clone
@@ -115,6 +121,7 @@ struct Executable {
     cuuint64_t flags = 0;
     std::shared_ptr<const std::vector<Step>> steps;  // flattened; replaced when a node changes
     std::shared_ptr<LaunchMemory> memory;            // where some of them allocate or free
+    const std::shared_ptr<LaunchOrder> order = std::make_shared<LaunchOrder>();
 };
 
 // --- the one mutex of graphs and captures, and what it guards ---

@@ -3,13 +3,29 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 namespace gpukernel::wire {
 
 bool Channel::read(void* data, size_t size) {
-    return ring_ ? ring_->read(socket_, data, size) : socket_.read(data, size);
+    return ring_ ? ring_->read(socket_, data, size) : read_socket(static_cast<char*>(data), size);
+}
+
+bool Channel::read_socket(char* to, size_t size) {
+    if (!ahead_) ahead_ = std::make_unique_for_overwrite<char[]>(AHEAD);
+    while (size) {
+        if (ahead_at_ == ahead_end_) {
+            if (size >= AHEAD) return socket_.read(to, size);
+            ahead_at_ = 0, ahead_end_ = socket_.read_some(ahead_.get(), AHEAD);
+            if (!ahead_end_) return false;
+        }
+        const size_t there = std::min(size, ahead_end_ - ahead_at_);
+        std::memcpy(to, ahead_.get() + ahead_at_, there);
+        ahead_at_ += there, to += there, size -= there;
+    }
+    return true;
 }
 
 bool Channel::write(const void* head, size_t head_size, const void* tail, size_t tail_size) {
@@ -24,6 +40,7 @@ bool Channel::write_now(const void* data, size_t size) {
 
 bool Channel::expect() {
     if (ring_) return ring_->expect(socket_);
+    if (ahead_at_ < ahead_end_) return true;
     char byte;
     return ::recv(socket_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;  // its end, too
 }

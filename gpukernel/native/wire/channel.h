@@ -26,6 +26,12 @@ class Channel {
     // Whether something has come; where not, the socket can be polled for it.
     bool expect();
 
+    void shut() { socket_.shut(), rouse(); }  // wakes whoever reads or writes
+    // Whoever sleeps on shared memory, to see that the other side has gone.
+    void rouse() {
+        if (ring_) ring_->rouse();
+    }
+
     // Passes the ring's descriptor along with `data`, and from then on uses the ring; the socket must be
     // unix.
     bool offer_ring(const void* data, size_t size);
@@ -33,8 +39,14 @@ class Channel {
     bool accept_ring(void* data, size_t size);
 
   private:
+    static constexpr size_t AHEAD = 8 << 10;
+    bool read_socket(char* to, size_t size);
+
     Socket socket_;
     std::unique_ptr<Ring> ring_;
+    // What the socket gave beyond what was asked for: many small frames for one system call.
+    std::unique_ptr<char[]> ahead_;
+    size_t ahead_at_ = 0, ahead_end_ = 0;
 };
 
 }  // namespace gpukernel::wire

@@ -46,7 +46,7 @@
 namespace gpukernel::wire {
 
 constexpr uint32_t MAGIC = 0x4b555047;  // "GPUK"
-constexpr uint32_t VERSION = 2;
+constexpr uint32_t VERSION = 3;
 constexpr size_t NONCE = 32, MAC = 32;
 
 struct Challenge {

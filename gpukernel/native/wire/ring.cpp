@@ -2,30 +2,52 @@
 
 #include <fcntl.h>
 #include <immintrin.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
+
+#include "copy.h"
 
 namespace gpukernel::wire {
 
 namespace {
 constexpr size_t HEAD_BYTES = 4096;
 constexpr size_t BYTES = HEAD_BYTES + 2 * RING_BYTES;
-constexpr size_t PIECE = 128 << 10;  // told at once, so that the reader begins while the writer goes on
+// Told at once: the reader begins while the writer goes on, and the other's next piece comes while one spins.
+constexpr size_t PIECE = 16 << 10;
 // A turn takes some 40 ns.  Longer spinning gains nothing where both sides run, and where more wants to run
 // than the machine has cores it keeps the other side from its answer.
-constexpr int MOST_SPINS = 400, LEAST_SPINS = 20;
+constexpr int MOST_SPINS = 600, LEAST_SPINS = 100;
 constexpr auto WORTH_SPINNING = std::chrono::microseconds(60);
+// Where both sides sleep, waking takes so long that neither learns how soon the other would have answered:
+// now and then one waits long enough to find them both awake.
+constexpr int TRY_EACH = 16, TRY_SPINS = 7500;
+constexpr int MOST_YIELDS = 8;
+enum Sleep : uint32_t { AWAKE, ASLEEP, POLLING };
+// The end of the other process wakes nobody on a futex.  The worker is roused by the thread that watches its
+// connections.
+constexpr timespec LOOK_UP{0, 100'000'000}, WORKER_LOOKS_UP{5, 0};
+
+void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* limit = nullptr) {
+    ::syscall(SYS_futex, &word, operation, value, limit, nullptr, 0);
+}
+
+bool hung_up(const Socket& socket) {
+    pollfd watched{socket.fd(), POLLRDHUP, 0};
+    return ::poll(&watched, 1, 0) != 0;
+}
 }  // namespace
 
 Ring::Ring(void* memory, bool worker)
-    : memory_(static_cast<char*>(memory)), read_spins_(MOST_SPINS), write_spins_(MOST_SPINS) {
+    : memory_(static_cast<char*>(memory)), reading_{MOST_SPINS}, writing_{MOST_SPINS}, worker_(worker) {
     auto* heads = reinterpret_cast<RingHead*>(memory_);
     in_ = &heads[worker ? 0 : 1], out_ = &heads[worker ? 1 : 0];
     in_data_ = memory_ + HEAD_BYTES + (worker ? 0 : RING_BYTES);
@@ -67,68 +89,77 @@ size_t Ring::room() const {
 
 // Until `ready`; false where the other side is gone.  Spinning pays where the other side answers within the
 // time that waking a sleeper takes, so the last waits say how long the next one spins.
-bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, int& spins,
-                bool (Ring::*ready)() const) {
+bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Patience& patience, Ready ready) {
     if ((this->*ready)()) return true;
     const auto start = std::chrono::steady_clock::now();
+    const bool tries = patience.long_waits >= TRY_EACH;
+    if (tries) patience.long_waits = 0;
+    if (spin(tries ? TRY_SPINS : patience.spins, ready)) return true;
+    const bool there = sleep(socket, sleeps, ready);
+    sleeps.store(AWAKE, std::memory_order_relaxed);
+    const bool soon = std::chrono::steady_clock::now() - start < WORTH_SPINNING;
+    patience.spins =
+        soon ? std::min(MOST_SPINS, patience.spins * 4) : std::max(LEAST_SPINS, patience.spins / 2);
+    patience.long_waits += !soon;
+    return there;
+}
+
+bool Ring::spin(int spins, Ready ready) {
+    const auto here = static_cast<uint32_t>(::sched_getcpu());
+    out_->cpu.store(here, std::memory_order_relaxed);
+    if (in_->cpu.load(std::memory_order_relaxed) == here) {
+        // The other side cannot answer while this one spins.
+        for (int yields = 0; yields < MOST_YIELDS; ++yields) {
+            ::sched_yield();
+            if ((this->*ready)()) return true;
+        }
+        return false;
+    }
     for (int spin = 0; spin < spins; ++spin) {
         _mm_pause();
         if ((this->*ready)()) return true;
     }
-    const bool there = sleep(socket, sleeps, ready);
-    sleeps.store(0, std::memory_order_relaxed);
-    const bool soon = std::chrono::steady_clock::now() - start < WORTH_SPINNING;
-    spins = soon ? std::min(MOST_SPINS, spins * 4) : std::max(LEAST_SPINS, spins / 2);
-    return there;
+    return false;
 }
 
-bool Ring::sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, bool (Ring::*ready)() const) {
-    std::unique_lock lock(sleep_mutex_);
+bool Ring::sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, Ready ready) {
     for (;;) {
-        sleeps.store(1, std::memory_order_seq_cst);
-        if ((this->*ready)()) break;
-        if (gone_) return false;
-        if (listening_) {
-            rung_.wait(lock);
-            continue;
-        }
-        listening_ = true;
-        lock.unlock();
-        char bells[64];
-        const ssize_t got = ::recv(socket.fd(), bells, sizeof bells, 0);
-        const bool failed = got == 0 || (got < 0 && errno != EINTR);
-        lock.lock();
-        listening_ = false;
-        gone_ = gone_ || failed;
-        rung_.notify_all();  // it may be for the other, who listens from now on
+        sleeps.store(ASLEEP, std::memory_order_seq_cst);
+        if ((this->*ready)()) return true;
+        if (hung_up(socket)) return (this->*ready)();  // what it said before it went is still there
+        futex(sleeps, FUTEX_WAIT, ASLEEP, worker_ ? &WORKER_LOOKS_UP : &LOOK_UP);
     }
-    return true;
+}
+
+void Ring::rouse() {
+    for (auto* sleeps : {&in_->reader_sleeps, &out_->writer_sleeps}) {
+        sleeps->store(AWAKE);  // who is about to sleep does not
+        futex(*sleeps, FUTEX_WAKE, 1);
+    }
 }
 
 bool Ring::expect(const Socket& socket) {
-    std::lock_guard lock(sleep_mutex_);
-    if (!listening_) {  // bytes that are left over from a wait that needed none of them
-        char bells[64];
-        ssize_t got;
-        while ((got = ::recv(socket.fd(), bells, sizeof bells, MSG_DONTWAIT)) > 0) {
-        }
-        gone_ = gone_ || got == 0;
+    char bells[64];  // what is left over from a wait that needed none of them
+    while (::recv(socket.fd(), bells, sizeof bells, MSG_DONTWAIT) > 0) {
     }
-    in_->reader_sleeps.store(1, std::memory_order_seq_cst);
-    return has_data() || gone_;
+    in_->reader_sleeps.store(POLLING, std::memory_order_seq_cst);
+    return has_data() || hung_up(socket);
 }
 
 namespace {
 void wake(const Socket& socket, std::atomic<uint32_t>& sleeps) {
     // The store that was just made must be seen by a sleeper, or its sleeping by us.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (sleeps.load(std::memory_order_relaxed) && sleeps.exchange(0))
-        ::send(socket.fd(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sleeps.load(std::memory_order_relaxed) == AWAKE) return;
+    const uint32_t slept = sleeps.exchange(AWAKE);
+    if (slept == ASLEEP) futex(sleeps, FUTEX_WAKE, 1);
+    if (slept == POLLING) ::send(socket.fd(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 }  // namespace
 
 void Ring::publish(const Socket& socket, size_t size) {
     out_at_ += size;
+    out_->cpu.store(static_cast<uint32_t>(::sched_getcpu()), std::memory_order_relaxed);
     out_->written.store(out_at_, std::memory_order_release);
     wake(socket, out_->reader_sleeps);
 }
@@ -140,7 +171,7 @@ void Ring::consumed(const Socket& socket, size_t size) {
 }
 
 size_t Ring::peek(const Socket& socket, const char*& at) {
-    if (!wait(socket, in_->reader_sleeps, read_spins_, &Ring::has_data)) return 0;
+    if (!wait(socket, in_->reader_sleeps, reading_, &Ring::has_data)) return 0;
     const size_t there = readable();
     if (there == SIZE_MAX) return 0;
     const size_t offset = in_at_ % RING_BYTES;
@@ -153,7 +184,7 @@ bool Ring::read(const Socket& socket, void* data, size_t size) {
         const char* at;
         const size_t piece = std::min({peek(socket, at), size, PIECE});
         if (!piece) return false;
-        std::memcpy(to, at, piece);
+        copy(to, at, piece);
         consumed(socket, piece);
         to += piece, size -= piece;
     }
@@ -162,11 +193,11 @@ bool Ring::read(const Socket& socket, void* data, size_t size) {
 
 bool Ring::write(const Socket& socket, const void* data, size_t size) {
     for (const char* from = static_cast<const char*>(data); size;) {
-        if (!wait(socket, out_->writer_sleeps, write_spins_, &Ring::has_room)) return false;
+        if (!wait(socket, out_->writer_sleeps, writing_, &Ring::has_room)) return false;
         const size_t space = room(), offset = out_at_ % RING_BYTES;
         if (space == SIZE_MAX) return false;
         const size_t piece = std::min({space, RING_BYTES - offset, size, PIECE});
-        std::memcpy(out_data_ + offset, from, piece);
+        copy(out_data_ + offset, from, piece);
         publish(socket, piece);
         from += piece, size -= piece;
     }

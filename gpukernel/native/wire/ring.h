@@ -1,5 +1,6 @@
 // Two rings of bytes in memory that both processes of one host map: the socket's place is taken by stores and
-// loads, and the socket itself only wakes a sleeper and tells that the other side is gone.
+// loads, and by futexes on which either side sleeps.  The socket itself only tells that the other side is
+// gone, and rings where somebody polls it instead of sleeping.
 //
 // The worker makes the memory and seals its size, so that a client cannot take pages away under the worker's
 // hands.  Either side takes the other's positions for what a stranger says: a position that cannot be ends
@@ -7,11 +8,9 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "socket.h"
 
@@ -22,8 +21,9 @@ constexpr size_t RING_BYTES = 1 << 20;  // in each direction; a power of two
 // One direction.  Positions count bytes from the beginning and never wrap.
 struct RingHead {
     alignas(64) std::atomic<uint64_t> written;
+    std::atomic<uint32_t> cpu;  // on which the writer is or was
     alignas(64) std::atomic<uint64_t> read;
-    alignas(64) std::atomic<uint32_t> reader_sleeps;
+    alignas(64) std::atomic<uint32_t> reader_sleeps;  // futexes: awake, asleep, or polling the socket
     alignas(64) std::atomic<uint32_t> writer_sleeps;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(RingHead) == 256);
@@ -46,12 +46,19 @@ class Ring {
     // Asks for a byte on the socket when there is something to read, without waiting for it; whether there is
     // already.
     bool expect(const Socket& socket);
+    void rouse();  // whoever sleeps on this side, to look at the socket
 
   private:
+    struct Patience {  // of a reader or a writer before it sleeps
+        int spins;
+        int long_waits = 0;
+    };
+    using Ready = bool (Ring::*)() const;
     Ring(void* memory, bool worker);
     size_t readable() const;  // SIZE_MAX for nonsense
-    bool wait(const Socket& socket, std::atomic<uint32_t>& sleeps, int& spins, bool (Ring::*ready)() const);
-    bool sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, bool (Ring::*ready)() const);
+    bool wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Patience& patience, Ready ready);
+    bool spin(int spins, Ready ready);
+    bool sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, Ready ready);
     bool has_data() const { return readable() != 0; }
     bool has_room() const { return room() != 0; }
     void publish(const Socket& socket, size_t size);
@@ -60,12 +67,8 @@ class Ring {
     RingHead *in_, *out_;
     char *in_data_, *out_data_;
     uint64_t in_at_ = 0, out_at_ = 0;  // ours; the shared copies are only told
-    int read_spins_, write_spins_;
-    // A reader and a writer may both sleep, and a byte on the socket be meant for either: one of them listens
-    // for both.
-    std::mutex sleep_mutex_;
-    std::condition_variable rung_;
-    bool listening_ = false, gone_ = false;
+    Patience reading_, writing_;
+    const bool worker_;
 };
 
 }  // namespace gpukernel::wire

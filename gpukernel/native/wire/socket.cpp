@@ -29,6 +29,14 @@ bool Socket::read(void* data, size_t size) {
     return true;
 }
 
+size_t Socket::read_some(void* data, size_t most) {
+    for (;;) {
+        const ssize_t got = ::recv(fd_, data, most, 0);
+        if (got >= 0) return static_cast<size_t>(got);
+        if (errno != EINTR) return 0;
+    }
+}
+
 bool Socket::write(const void* data, size_t size) { return write(data, size, nullptr, 0); }
 
 bool Socket::write(const void* head, size_t head_size, const void* tail, size_t tail_size) {

@@ -22,7 +22,8 @@ class Socket {
     int fd() const { return fd_; }
     explicit operator bool() const { return fd_ >= 0; }
 
-    bool read(void* data, size_t size);  // all of it; false at the end of the stream or an error
+    bool read(void* data, size_t size);         // all of it; false at the end of the stream or an error
+    size_t read_some(void* data, size_t most);  // what there is, at least one byte; 0 at the end or an error
     bool write(const void* data, size_t size);
     bool write(const void* head, size_t head_size, const void* tail,
                size_t tail_size);  // in one system call where it fits

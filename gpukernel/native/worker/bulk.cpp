@@ -69,7 +69,15 @@ bool Session::take_bulk(Desk& desk) {
         return stream ? cuda().cuMemcpyHtoDAsync_v2(to, from, size, stream)
                       : cuda().cuMemcpyHtoD_v2(to, from, size);
     };
-    if (channel_.shares_memory()) {
+    if (char* direct = result == CUDA_SUCCESS && left >= DIRECT ? host_pointer(head.destination) : nullptr) {
+        result = cuda().cuStreamSynchronize(stream);
+        if (result == CUDA_SUCCESS) {
+            if (!channel_.read(direct, left)) return false;
+        } else {
+            desk.body.resize(left);
+            if (!channel_.read(desk.body.data(), left)) return false;
+        }
+    } else if (channel_.shares_memory()) {
         for (CUdeviceptr to = head.destination; left;) {
             const char* at;
             const size_t piece = std::min(channel_.peek(at), left);
@@ -77,15 +85,6 @@ bool Session::take_bulk(Desk& desk) {
             if (result == CUDA_SUCCESS) result = copy(to, at, piece);
             channel_.consumed(piece);
             to += piece, left -= piece;
-        }
-    } else if (char* direct =
-                   result == CUDA_SUCCESS && left >= DIRECT ? host_pointer(head.destination) : nullptr) {
-        result = cuda().cuStreamSynchronize(stream);
-        if (result == CUDA_SUCCESS) {
-            if (!channel_.read(direct, left)) return false;
-        } else {
-            desk.body.resize(left);
-            if (!channel_.read(desk.body.data(), left)) return false;
         }
     } else {
         desk.body.resize(left);
@@ -138,7 +137,7 @@ bool Session::share_memory(Desk& desk) {
     ::getsockopt(channel_.socket().fd(), SOL_SOCKET, SO_DOMAIN, &domain, &size);
     const FrameHeader frame{8, header.call, header.number};
     std::memcpy(desk.out.data(), &frame, sizeof frame);
-    std::lock_guard lock(writing_);
+    std::scoped_lock lock(writing_, mutex_);
     if (domain == AF_UNIX && channel_.offer_ring(desk.out.data(), desk.out.size())) return true;
     const auto refused = static_cast<uint32_t>(CUDA_ERROR_NOT_SUPPORTED);
     std::memcpy(desk.out.data() + sizeof frame, &refused, sizeof refused);

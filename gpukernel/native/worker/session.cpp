@@ -78,6 +78,7 @@ void Session::hear_of(std::shared_ptr<HostFunctions> functions) {
 void Session::left() {
     std::lock_guard lock(mutex_);
     left_ = true;
+    channel_.rouse();
     host_functions_->end();
     if (hears_of_) hears_of_->end();
 }
@@ -253,7 +254,7 @@ bool Session::rest(Desk& desk, bool stays) {
 void Session::end() {
     std::lock_guard lock(mutex_);
     over_ = true;
-    channel_.socket().shut();
+    channel_.shut();
     call_.notify_all();
 }
 
@@ -311,7 +312,7 @@ void Session::stand_aside(const void* used) {
     waiting_ = desk_;
     if (!attentive_) return;
     expect();
-    if (channel_.shares_memory() && channel_.expect()) relieve(lock);  // the socket says nothing of the ring
+    if (channel_.expect()) relieve(lock);  // the socket says nothing of what lies in memory already
 }
 
 void Session::come_back(const void* used) {
@@ -407,24 +408,17 @@ bool Session::answer(Desk& desk, CUresult result, const void* bulk, size_t size)
         result = lease_.stray_error.exchange(CUDA_SUCCESS);
     if (poisons(result)) lease_.poisoned = true;
     if (result != CUDA_SUCCESS) size = 0;
-    bool sent;
-    {
-        std::lock_guard lock(writing_);
-        const std::string text = desk.question ? std::string() : printed_text();  // it is for the program
-        const size_t head = sizeof(FrameHeader) + 8;
-        std::vector<char>& out = desk.out;
-        if (!text.empty()) out.insert(out.begin() + head, text.begin(), text.end());
-        const FrameHeader header{static_cast<uint32_t>(out.size() - sizeof(FrameHeader) + size),
-                                 desk.request.call, desk.request.number};
-        const uint32_t prefix[2] = {static_cast<uint32_t>(result), static_cast<uint32_t>(text.size())};
-        std::memcpy(out.data(), &header, sizeof header);
-        std::memcpy(out.data() + sizeof header, prefix, sizeof prefix);
-        sent = channel_.write(out.data(), out.size(), bulk, size);
-    }
-    // Where the ring was full, the byte that tells of a request may have been taken for one that tells of
-    // room.
-    if (!desk.reads && channel_.shares_memory()) look_up();
-    return sent;
+    std::lock_guard lock(writing_);
+    const std::string text = desk.question ? std::string() : printed_text();  // it is for the program
+    const size_t head = sizeof(FrameHeader) + 8;
+    std::vector<char>& out = desk.out;
+    if (!text.empty()) out.insert(out.begin() + head, text.begin(), text.end());
+    const FrameHeader header{static_cast<uint32_t>(out.size() - sizeof(FrameHeader) + size),
+                             desk.request.call, desk.request.number};
+    const uint32_t prefix[2] = {static_cast<uint32_t>(result), static_cast<uint32_t>(text.size())};
+    std::memcpy(out.data(), &header, sizeof header);
+    std::memcpy(out.data() + sizeof header, prefix, sizeof prefix);
+    return channel_.write(out.data(), out.size(), bulk, size);
 }
 
 }  // namespace gpukernel::worker
