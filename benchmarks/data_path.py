@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import subprocess
-import sys
-from collections.abc import Mapping
+import statistics
+from functools import partial
 
-from benchmarks import sockets
 from benchmarks.memory import memory_bandwidth
 from benchmarks.pool import leased
-from benchmarks.report import Table, gigabytes_per_second, microseconds, ratio
+from benchmarks.report import Table, gigabytes_per_second, microseconds
+from benchmarks.turns import Rounds, Subject, by_turns, median, median_ratio, subject
 from gpukernel import native
 
 SHARE = 0.05
-
-
-def _figures(program: str, environment: Mapping[str, str]) -> dict[str, float]:
-    command = [sys.executable, "-m", f"benchmarks.{program}"]
-    answer = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed: {answer.stdout}{answer.stderr}")
-    return dict(json.loads(answer.stdout))
-
-
 TRANSPORTS = {  # name → (kind of socket, shared memory)
     "shared memory": ("unix", "1"),
     "unix socket": ("unix", "0"),
     "TCP": ("tcp", "0"),
 }
-BARE = {"stream": "bare stream", "copy": "bare copy"}
+IN_PROCESS = "in process"
+KINDS = ("unix", "tcp")
+ROUNDS, LONG_ROUNDS = 41, 11  # of calls; of copies
 
 
 async def measure() -> list[Table]:
@@ -39,76 +30,107 @@ async def measure() -> list[Table]:
         "LD_LIBRARY_PATH": str(native.simgpu_library().parent),
         "GPUKERNEL_SIMGPU": "v100:1",
     }
-    in_process = _figures("driver_calls", alone)
-    step_in_process = _figures("training_step", alone)["step"]
-    bare = {kind: sockets.measure(kind) for kind in ("unix", "tcp")}
-    memory = memory_bandwidth()
-    remote, steps = {}, {}
-    for name, (kind, shared) in TRANSPORTS.items():
-        async with leased(SHARE, transport=kind) as environment:
+    async with contextlib.AsyncExitStack() as stack:
+        ways = {IN_PROCESS: stack.enter_context(subject("driver_calls", alone))}
+        for name, (kind, shared) in TRANSPORTS.items():  # each a pool and a device of its own
+            environment = await stack.enter_async_context(leased(SHARE, transport=kind))
             environment["GPUKERNEL_SHARED_MEMORY"] = shared
-            remote[name] = _figures("driver_calls", environment)
-            steps[name] = _figures("training_step", environment)["step"]
-    runs = (in_process, *remote.values())
-    socket_of = {name: bare[kind] for name, (kind, _) in TRANSPORTS.items()}
+            ways[name] = stack.enter_context(subject("driver_calls", environment))
+        bare = {kind: stack.enter_context(subject("sockets", None, kind)) for kind in KINDS}
+        return [_calls(ways, bare), _copies(ways, bare), _training(ways)]
 
-    calls = Table(
+
+def _rounds(
+    ways: dict[str, Subject], figure: str, rounds: int, bare: dict[str, Subject], *baselines: str
+) -> Rounds:
+    """`figure` of each way, and the bare sockets' `baselines`, named by figure and kind."""
+    each = {name: partial(one.measure, figure) for name, one in ways.items()}
+    for baseline in baselines:
+        each |= {f"{baseline} {kind}": partial(one.measure, baseline) for kind, one in bare.items()}
+    return by_turns(each, rounds)
+
+
+def _ratios(rounds: Rounds, baseline: str) -> list[str]:
+    return [
+        f"{median_ratio(rounds, name, f'{baseline} {kind}'):.2f}" for name, (kind, _) in TRANSPORTS.items()
+    ]
+
+
+def _calls(ways: dict[str, Subject], bare: dict[str, Subject]) -> Table:
+    empty = median(by_turns({"": partial(ways[IN_PROCESS].measure, "empty_ctypes_call")}, ROUNDS), "")
+    table = Table(
         "Calls through the shim",
-        ["figure", "in process", *TRANSPORTS, "aim"],
+        ["figure", *ways, "aim"],
         notes=(
             "Launch and attribute: the caller's cost of one call from Python's ctypes, whose own cost is in every column "
-            f"(an empty call takes {microseconds(in_process['empty_ctypes_call'])} in process). "
+            f"(an empty call takes {microseconds(empty)} in process). "
             "A synchronous call copies four bytes to the host. Bare ping-pong: 64 bytes there and back between two processes, "
-            "over a unix socket for the columns of shared memory and the unix socket."
+            "over a unix socket for the columns of shared memory and the unix socket. All columns are measured by turns, in "
+            f"{ROUNDS} rounds; a figure is the median of the rounds, and so is a ratio or a difference, each round's from its own two figures."
         ),
     )
-    names = {
-        "launch": ("a launch", "≤ 1 µs above in process"),
-        "launch_and_synchronize": ("a launch and a wait for it", ""),
-        "synchronous_call": ("a synchronous call", ""),
-        "attribute": ("a cached attribute", "≤ 0.2 µs above in process"),
-    }
-    for key, (name, aim) in names.items():
-        calls.rows.append([name, *(microseconds(run[key]) for run in runs), aim])
-    calls.rows.append(
-        ["bare ping-pong", "", *(microseconds(socket_of[name]["ping_pong"]) for name in TRANSPORTS), ""]
-    )
-    calls.rows.append(
+    for key, name, aim in (
+        ("launch", "a launch", "≤ 1 µs"),
+        ("launch_and_synchronize", "a launch and a wait for it", ""),
+        ("attribute", "a cached attribute", "≤ 0.2 µs"),
+    ):
+        rounds = _rounds(ways, key, ROUNDS, bare)
+        table.rows.append([name, *(microseconds(median(rounds, way)) for way in ways), ""])
+        if aim:
+            above = (statistics.median(one[way] - one[IN_PROCESS] for one in rounds) for way in TRANSPORTS)
+            table.rows.append([f"{name}, above in process", "", *(microseconds(one) for one in above), aim])
+    rounds = _rounds(ways, "synchronous_call", ROUNDS, bare, "ping_pong")
+    table.rows.append(["a synchronous call", *(microseconds(median(rounds, way)) for way in ways), ""])
+    pings = (microseconds(median(rounds, f"ping_pong {kind}")) for kind, _ in TRANSPORTS.values())
+    table.rows.append(["bare ping-pong", "", *pings, ""])
+    table.rows.append(
         [
             "synchronous call ÷ ping-pong",
             "",
-            *(ratio(remote[name]["synchronous_call"], socket_of[name]["ping_pong"]) for name in TRANSPORTS),
+            *_ratios(rounds, "ping_pong"),
             "≤ 0.3 shared memory, ≤ 1.3 sockets",
         ]
     )
+    return table
 
-    copies = Table(
+
+def _copies(ways: dict[str, Subject], bare: dict[str, Subject]) -> Table:
+    table = Table(
         "Copies of 256 MiB",
-        ["direction", "in process", *TRANSPORTS, "aim"],
+        ["direction", *ways, "aim"],
         notes=(
             "Bare stream: the same MiB again and again, from and into the processor's cache. Bare copy: from one buffer of 256 MiB into another "
-            f"over the same socket, as these copies have to. One core's memcpy moves {gigabytes_per_second(memory)}."
+            f"over the same socket, as these copies have to. By turns, in {LONG_ROUNDS} rounds. "
+            f"One core's memcpy moves {gigabytes_per_second(memory_bandwidth())}."
         ),
     )
+    baselines = ("stream", "copy")
     for key, title in (("host_to_device", "host → device"), ("device_to_host", "device → host")):
-        copies.rows.append([title, *(gigabytes_per_second(run[key]) for run in runs), ""])
-        for bare_key, name_of_bare in BARE.items():
-            ratios = (ratio(remote[name][key], socket_of[name][bare_key]) for name in TRANSPORTS)
-            copies.rows.append([f"{title} ÷ {name_of_bare}", "", *ratios, "≥ 0.85"])
-    for bare_key, name_of_bare in BARE.items():
-        speeds = (gigabytes_per_second(socket_of[name][bare_key]) for name in TRANSPORTS)
-        copies.rows.append([name_of_bare, "", *speeds, ""])
-    training = Table(
+        rounds = _rounds(ways, key, LONG_ROUNDS, bare, *baselines)
+        table.rows.append([title, *(gigabytes_per_second(median(rounds, way)) for way in ways), ""])
+        for baseline in baselines:
+            table.rows.append([f"{title} ÷ bare {baseline}", "", *_ratios(rounds, baseline), "≥ 0.85"])
+    for baseline in baselines:
+        speeds = (
+            gigabytes_per_second(median(rounds, f"{baseline} {kind}")) for kind, _ in TRANSPORTS.values()
+        )
+        table.rows.append([f"bare {baseline}", "", *speeds, ""])
+    return table
+
+
+def _training(ways: dict[str, Subject]) -> Table:
+    rounds = _rounds(ways, "training_step", ROUNDS, {})
+    return Table(
         "A training step",
-        ["figure", "in process", *TRANSPORTS, "aim"],
+        ["figure", *ways, "aim"],
         [
+            ["300 calls, 4 places that wait", *(f"{median(rounds, way) * 1e3:.1f} ms" for way in ways), ""],
             [
-                "300 calls, 4 places that wait",
-                f"{step_in_process * 1e3:.1f} ms",
-                *(f"{steps[name] * 1e3:.1f} ms" for name in TRANSPORTS),
+                "÷ in process",
                 "",
+                *(f"{median_ratio(rounds, way, IN_PROCESS):.2f}" for way in TRANSPORTS),
+                "≤ 1.15",
             ],
-            ["÷ in process", "", *(ratio(steps[name], step_in_process) for name in TRANSPORTS), "≤ 1.15"],
         ],
+        notes=f"By turns, in {ROUNDS} rounds.",
     )
-    return [calls, copies, training]

@@ -1,19 +1,19 @@
-"""The cost of single driver calls, through whichever ``libcuda.so.1`` this process finds.
+"""The cost of single driver calls and of a training step, through whichever ``libcuda.so.1`` this process finds.
 
-Run by ``benchmarks.data_path`` three times: on the simulated GPU in process, and through the shim over a
-unix socket and over TCP.  Speaks the driver API through ctypes, so that no framework's own cost is in the figures.
-Prints one JSON object: seconds per call, bytes per second for the copies.
+A subject of `benchmarks.turns`: on the simulated GPU in process, and through the shim over shared memory, a unix
+socket and TCP.  Speaks the driver API through ctypes, so that no framework's own cost is in the figures.
+Seconds per call or step, bytes per second for the copies.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import statistics
 import time
 from collections.abc import Callable
 
 from benchmarks.driver import open_driver
+from benchmarks.training_step import training_step
+from benchmarks.turns import answer
 
 EMPTY_KERNEL = b"""
 .version 7.0
@@ -41,41 +41,45 @@ def main() -> None:
         cuda.cuDeviceGetAttribute,
     )
     attribute_pointer = ctypes.byref(attribute)
+    word = ctypes.create_string_buffer(4)
+    size = ctypes.c_size_t(COPY_BYTES)
 
-    def per_call(function_: Callable[[], object], count: int, repeats: int = 9) -> float:
-        figures = []
-        for _ in range(repeats):
+    def per_call(function_: Callable[[], object], count: int) -> Callable[[], float]:
+        def measure() -> float:
+            synchronize()
             start = time.perf_counter()
             for _ in range(count):
                 function_()
-            figures.append((time.perf_counter() - start) / count)
+            seconds = (time.perf_counter() - start) / count
             synchronize()
-        return statistics.median(figures)
+            return seconds
 
-    word = ctypes.create_string_buffer(4)
-    size = ctypes.c_size_t(COPY_BYTES)
-    results = {
-        "launch": per_call(lambda: launch(function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None), 500),
-        "launch_and_synchronize": per_call(
-            lambda: (launch(function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None), synchronize()), 300
-        ),
-        "synchronous_call": per_call(lambda: cuda.cuMemcpyDtoH_v2(word, memory, ctypes.c_size_t(4)), 1000),
-        "attribute": per_call(lambda: get_attribute(attribute_pointer, WARP_SIZE_ATTRIBUTE, 0), 20000),
-        "empty_ctypes_call": per_call(lambda: cuda.cuDriverGetVersion(attribute_pointer), 20000),
-    }
+        return measure
 
-    def bandwidth(copy: Callable[[], object]) -> float:
-        copy(), synchronize()
-        figures = []
-        for _ in range(7):
+    def bandwidth(copy: Callable[[], object]) -> Callable[[], float]:
+        def measure() -> float:
             start = time.perf_counter()
             copy(), synchronize()
-            figures.append(COPY_BYTES / (time.perf_counter() - start))
-        return statistics.median(figures)
+            return COPY_BYTES / (time.perf_counter() - start)
 
-    results["host_to_device"] = bandwidth(lambda: cuda.cuMemcpyHtoD_v2(memory, host, size))
-    results["device_to_host"] = bandwidth(lambda: cuda.cuMemcpyDtoH_v2(host, memory, size))
-    print(json.dumps(results))
+        return measure
+
+    answer(
+        {
+            "launch": per_call(lambda: launch(function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None), 500),
+            "launch_and_synchronize": per_call(
+                lambda: (launch(function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None), synchronize()), 300
+            ),
+            "synchronous_call": per_call(
+                lambda: cuda.cuMemcpyDtoH_v2(word, memory, ctypes.c_size_t(4)), 2000
+            ),
+            "attribute": per_call(lambda: get_attribute(attribute_pointer, WARP_SIZE_ATTRIBUTE, 0), 20000),
+            "empty_ctypes_call": per_call(lambda: cuda.cuDriverGetVersion(attribute_pointer), 20000),
+            "host_to_device": bandwidth(lambda: cuda.cuMemcpyHtoD_v2(memory, host, size)),
+            "device_to_host": bandwidth(lambda: cuda.cuMemcpyDtoH_v2(host, memory, size)),
+            "training_step": training_step(),
+        }
+    )
 
 
 if __name__ == "__main__":

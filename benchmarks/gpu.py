@@ -1,7 +1,7 @@
 """Everything there is to try on a machine with a real NVIDIA GPU, in one run: ``make gpu`` writes docs/benchmarks-gpu.md.
 
 Runs ``tests/gpu`` first, then the calls, copies and training step of `benchmarks.data_path` in process, in direct mode and in
-remote mode, and ResNet-110 with PyTorch where it is installed: alone on the device, in direct mode, and four slices at once.
+remote mode, and ResNet-110 with PyTorch where it is installed: alone on the device, on slices of several sizes, and on four at once.
 ``GPUKERNEL_TEST_GPU=simulated`` tries the script itself on a simulated GPU and writes no page.
 """
 
@@ -16,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.pool import only
 from benchmarks.report import Table, gigabytes_per_second, microseconds, ratio
+from benchmarks.turns import by_turns, median, subject
 from gpukernel import native
 from gpukernel.agent.inventory import NoDevices, real, simulated
 from gpukernel.embedded import EmbeddedPool
@@ -33,6 +35,24 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks-gpu.md"
 SIMULATED = "v100:1" if os.environ.get("GPUKERNEL_TEST_GPU") == "simulated" else ""
 SHARE = 0.1
+FIGURES = (
+    "launch",
+    "launch_and_synchronize",
+    "synchronous_call",
+    "attribute",
+    "host_to_device",
+    "device_to_host",
+    "training_step",
+)
+ROUNDS = 15
+NETWORK = (
+    (1.0, 1),
+    (0.1, 1),
+    (0.05, 1),
+    (0.02, 1),
+    (0.1, 4),
+    (0.02, 4),
+)  # share of the device, slices at once
 
 
 def alone() -> dict[str, str]:
@@ -48,17 +68,19 @@ def alone() -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def slices(
-    pool: EmbeddedPool, count: int, mode: str, transport: str = ""
+    pool: EmbeddedPool, count: int, mode: str, transport: str = "", share: float = SHARE
 ) -> AsyncIterator[list[dict[str, str]]]:
-    """The environments of programs on `count` slices of `SHARE`; `transport` leaves only endpoints of that kind."""
+    """The environments of programs on `count` slices of `share`; `transport` leaves only endpoints of that kind."""
     request = SliceRequest(
-        share=SHARE, mode=mode, machine=machine_identity() if mode == "direct" else "", user=os.getuid()
+        share=share, mode=mode, machine=machine_identity() if mode == "direct" else "", user=os.getuid()
     )
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(PoolClient(resolve_address(None, pool.state)))
         found = []
         for number in range(count):
-            lease = await client.acquire_now(f"{mode} {transport} {number}", request, Holder("benchmark"))
+            key = f"{mode} {transport} {share:g} {number}"
+            lease = await client.acquire_now(key, request, Holder("benchmark"))
+            stack.push_async_callback(client.release, lease.id)
             await stack.enter_async_context(client.keep_alive(lease))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             found.append(program_environment(folder / "lease", only(lease, transport), os.environ))
@@ -77,10 +99,18 @@ async def figures(program: str, environment: Mapping[str, str], *words: str) -> 
     return dict(json.loads(said.decode().splitlines()[-1]))
 
 
+def calls_of(environment: Mapping[str, str]) -> dict[str, float]:
+    """The figures of `benchmarks.driver_calls`: medians of several rounds."""
+    with subject("driver_calls", environment) as one:
+        return {
+            figure: median(by_turns({figure: partial(one.measure, figure)}, ROUNDS), figure)
+            for figure in FIGURES
+        }
+
+
 async def calls(pool: EmbeddedPool) -> list[Table]:
     """One column for each way to the device."""
-    ways = {"in process": alone()}
-    measured, steps = {}, {}
+    measured = {"in process": await asyncio.to_thread(calls_of, alone())}
     for name, mode, transport, shared in (
         ("direct", "direct", "", "1"),
         ("shared memory", "remote", "unix", "1"),
@@ -88,11 +118,8 @@ async def calls(pool: EmbeddedPool) -> list[Table]:
         ("TCP", "remote", "tcp", "0"),
     ):
         async with slices(pool, 1, mode, transport) as [environment]:
-            ways[name] = {**environment, "GPUKERNEL_SHARED_MEMORY": shared}
-            measured[name] = await figures("driver_calls", ways[name])
-            steps[name] = (await figures("training_step", ways[name]))["step"]
-    measured = {"in process": await figures("driver_calls", ways["in process"]), **measured}
-    steps = {"in process": (await figures("training_step", ways["in process"]))["step"], **steps}
+            environment["GPUKERNEL_SHARED_MEMORY"] = shared
+            measured[name] = await asyncio.to_thread(calls_of, environment)
     table = Table("Calls, copies and a training step", ["figure", *measured])
     for key, title in (
         ("launch", "a launch"),
@@ -106,8 +133,9 @@ async def calls(pool: EmbeddedPool) -> list[Table]:
         ("device_to_host", "256 MiB device → host"),
     ):
         table.rows.append([title, *(gigabytes_per_second(one[key]) for one in measured.values())])
-    table.rows.append(["a training step of 300 calls", *(f"{one * 1e3:.2f} ms" for one in steps.values())])
-    table.rows.append(["÷ in process", *(ratio(one, steps["in process"]) for one in steps.values())])
+    steps = [one["training_step"] for one in measured.values()]
+    table.rows.append(["a training step of 300 calls", *(f"{one * 1e3:.2f} ms" for one in steps)])
+    table.rows.append(["÷ in process", *(ratio(one, steps[0]) for one in steps)])
     return [table]
 
 
@@ -118,20 +146,18 @@ async def network(pool: EmbeddedPool) -> list[Table]:
     table = Table("ResNet-110, batches of 128", ["program", "images/s", "÷ alone on the device"])
     whole = (await figures("resnet", alone()))["images_per_second"]
     table.rows.append(["alone on the device", f"{whole:.0f}", "1.00"])
-    for count in (1, 4):
-        async with slices(pool, count, "direct") as environments:
+    for share, count in NETWORK:
+        async with slices(pool, count, "direct", share=share) as environments:
             rates = await asyncio.gather(*(figures("resnet", one) for one in environments))
             total = sum(one["images_per_second"] for one in rates)
-            what = (
-                f"{count} slices of {SHARE:g} at once, together" if count > 1 else f"one slice of {SHARE:g}"
-            )
+            what = f"{count} slices of {share:g} at once, together" if count > 1 else f"a slice of {share:g}"
             table.rows.append([f"direct mode, {what}", f"{total:.0f}", ratio(total, whole)])
     return [table]
 
 
 def tests() -> Table:
     """What ``tests/gpu`` says."""
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests/gpu"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "tests/gpu"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     print(done.stdout, file=sys.stderr)
     lines = done.stdout.strip().splitlines()

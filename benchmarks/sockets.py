@@ -1,19 +1,23 @@
 """What the machine's bare sockets cost: the baseline for everything that crosses one.
 
-Two processes, no protocol.  Ping-pong: 64 bytes there and back, seconds per round trip.  Stream: bytes per
-second, in writes of 1 MiB, again and again from and into the same buffer, which stays in the processor's cache.
-Copy: the same from one buffer of 256 MiB into another, as a copy to a device or from it has to be.  The median of several rounds.
+Two processes, no protocol; ``python -m benchmarks.sockets unix`` or ``tcp`` is a subject of `benchmarks.turns`.
+Ping-pong: 64 bytes there and back, seconds per round trip.  Stream: bytes per second, in writes of 1 MiB, again and
+again from and into the same buffer, which stays in the processor's cache.  Copy: the same from one buffer of 256 MiB
+into another, as a copy to a device or from it has to be.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import statistics
+import sys
 import time
 
+from benchmarks.turns import answer
+
 PING = b"x" * 64
-BLOCK = bytearray(1 << 20)
+PINGS = 2000
+BLOCK = 1 << 20
 STREAM_BYTES = 256 << 20
 
 
@@ -28,54 +32,67 @@ def _pair(kind: str) -> tuple[socket.socket, socket.socket]:
     return client, peer
 
 
-def _receive(sock: socket.socket, count: int, buffer: bytearray) -> None:
-    """`count` bytes, into `buffer` from its beginning, again and again where it is shorter."""
+def _receive(sock: socket.socket, count: int, buffer: bytearray) -> bool:
+    """`count` bytes, into `buffer` from its beginning, again and again where it is shorter; False at the end."""
     view, at = memoryview(buffer), 0
     while count:
-        got = sock.recv_into(view[at : at + min(count, len(BLOCK))])
+        got = sock.recv_into(view[at : at + min(count, BLOCK)])
+        if not got:
+            return False
         count, at = count - got, (at + got) % len(buffer)
+    return True
 
 
 def _send(sock: socket.socket, count: int, buffer: bytearray) -> None:
     view = memoryview(buffer)
-    for begin in range(0, count, len(BLOCK)):
+    for begin in range(0, count, BLOCK):
         at = begin % len(buffer)
-        sock.sendall(view[at : at + len(BLOCK)])
+        sock.sendall(view[at : at + BLOCK])
 
 
-def measure(kind: str, rounds: int = 7, pings: int = 2000) -> dict[str, float]:
-    """Seconds per 64-byte round trip, and bytes per second of a stream and of a copy, over a ``unix`` or ``tcp`` socket."""
+def _other_side(sock: socket.socket) -> None:
+    """A byte says what comes."""
+    small, large, word = bytearray(BLOCK), bytearray(STREAM_BYTES), bytearray(64)
+    large[::4096] = b"y" * (STREAM_BYTES // 4096)  # touched: no page fault is measured
+    while what := sock.recv(1):
+        if what == b"p":
+            for _ in range(PINGS):
+                _receive(sock, len(PING), word)
+                sock.sendall(PING)
+        else:
+            _receive(sock, STREAM_BYTES, small if what == b"s" else large)
+            sock.sendall(PING)
+
+
+def main(kind: str) -> None:
     here, there = _pair(kind)
-    child = os.fork()
-    if child == 0:
+    if os.fork() == 0:
         here.close()
-        for _ in range(rounds * pings):
-            _receive(there, len(PING), bytearray(64))
-            there.sendall(PING)
-        for size in (len(BLOCK), STREAM_BYTES):
-            buffer = bytearray(b"y" * size)
-            for _ in range(rounds):
-                _receive(there, STREAM_BYTES, buffer)
-                there.sendall(PING)
+        _other_side(there)
         os._exit(0)
     there.close()
-    answer = bytearray(64)
-    trips = []
-    for _ in range(rounds):
+    word = bytearray(64)
+    small, large = bytearray(b"x" * BLOCK), bytearray(b"x" * STREAM_BYTES)
+
+    def ping_pong() -> float:
+        here.sendall(b"p")
         start = time.perf_counter()
-        for _ in range(pings):
+        for _ in range(PINGS):
             here.sendall(PING)
-            _receive(here, len(PING), answer)
-        trips.append((time.perf_counter() - start) / pings)
-    speeds = []
-    for size in (len(BLOCK), STREAM_BYTES):
-        buffer, rates = bytearray(b"x" * size), []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            _send(here, STREAM_BYTES, buffer)
-            _receive(here, len(PING), answer)
-            rates.append(STREAM_BYTES / (time.perf_counter() - start))
-        speeds.append(statistics.median(rates))
+            _receive(here, len(PING), word)
+        return (time.perf_counter() - start) / PINGS
+
+    def rate(what: bytes, buffer: bytearray) -> float:
+        here.sendall(what)
+        start = time.perf_counter()
+        _send(here, STREAM_BYTES, buffer)
+        _receive(here, len(PING), word)
+        return STREAM_BYTES / (time.perf_counter() - start)
+
+    answer({"ping_pong": ping_pong, "stream": lambda: rate(b"s", small), "copy": lambda: rate(b"c", large)})
     here.close()
-    os.waitpid(child, 0)
-    return {"ping_pong": statistics.median(trips), "stream": speeds[0], "copy": speeds[1]}
+    os.wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

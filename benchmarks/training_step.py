@@ -1,16 +1,15 @@
 """One step of a training as the driver sees it: 300 calls, and 4 places where a number is read back and waited for.
 
-Run by ``benchmarks.data_path`` on the simulated GPU in process and through the shim.  The step is that of a small
-network: copies in, launches of a multiply-add kernel over a few thousand numbers, fills, two allocations and their frees,
-event records, and at four places a copy to the host and a wait for the stream.  Prints one JSON object: seconds per step.
+One of the figures of `benchmarks.driver_calls`.  The step is that of a small network: copies in, launches of a multiply-add
+kernel over a few thousand numbers, fills, two allocations and their frees, event records, and at four places a copy to the
+host and a wait for the stream.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import statistics
 import time
+from collections.abc import Callable
 
 from benchmarks.driver import open_driver
 
@@ -39,7 +38,8 @@ LAUNCHES, COPIES, FILLS, RECORDS, WAITS = (
 )  # with two allocations, two frees, four copies back: 300
 
 
-def main() -> None:
+def training_step() -> Callable[[], float]:
+    """A function that runs one step and says how many seconds it took."""
     cuda, call, function = open_driver(KERNEL, b"saxpy")
     stream, event = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuStreamCreate", ctypes.byref(stream), 1)
@@ -53,7 +53,8 @@ def main() -> None:
     parameters = (ctypes.c_void_p * 4)(*(ctypes.addressof(value) for value in (x, y, a, n)))
     blocks = NUMBERS // 256
 
-    def step() -> None:
+    def step() -> float:
+        start = time.perf_counter()
         for quarter in range(WAITS):
             for _ in range(COPIES // WAITS):
                 cuda.cuMemcpyHtoDAsync_v2(x, batch, ctypes.c_size_t(8192), stream)
@@ -69,16 +70,6 @@ def main() -> None:
                 cuda.cuMemFreeAsync(more, stream)
             call("cuMemcpyDtoHAsync_v2", loss, y, ctypes.c_size_t(4), stream)
             call("cuStreamSynchronize", stream)
+        return time.perf_counter() - start
 
-    for _ in range(3):
-        step()
-    seconds = []
-    for _ in range(15):
-        start = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - start)
-    print(json.dumps({"step": statistics.median(seconds)}))
-
-
-if __name__ == "__main__":
-    main()
+    return step

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -79,7 +81,7 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 def wild(a): a[1 << 40] = 1
 try:
     wild[1, 1](cuda.to_device(np.zeros(1))); cuda.synchronize()
-except CudaAPIError as error: print(error.code)
+except CudaAPIError as error: print(int(error.code))
 """
     for _ in range(2):
         done = run(gpu_pool, "-W", "ignore", "-c", code)
@@ -94,12 +96,11 @@ from numba import cuda
 def forever(a):
     while a[0] == 0: cuda.threadfence()
 forever[1, 1](cuda.to_device(np.zeros(1, np.int32))); cuda.default_stream().handle
-print("launched", flush=True); input()
+import os; print(os.getpid(), flush=True); input()
 """
     program = gpu_pool.start_on_slice(code, "-p", "0.9")
     assert program.stdout is not None
-    assert program.stdout.readline() == "launched\n"
-    program.kill()
+    os.kill(int(program.stdout.readline()), signal.SIGKILL)  # the program, not `gpukernel run`
     program.wait()
     done = run(
         gpu_pool,

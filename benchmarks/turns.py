@@ -1,0 +1,73 @@
+"""Measuring by turns: what is compared is measured one after the other, again and again, so that the machine's moods meet all of it.
+
+A ratio is the median of the rounds' ratios, and not the ratio of two figures that were taken a minute apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+class Subject:
+    """``python -m benchmarks.PROGRAM``, which stays and measures one figure whenever it is asked to."""
+
+    def __init__(self, program: str, environment: Mapping[str, str] | None = None, *words: str) -> None:
+        self._command = [sys.executable, "-m", f"benchmarks.{program}", *words]
+        self._process = subprocess.Popen(
+            self._command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def measure(self, figure: str) -> float:
+        """One round of `figure`: seconds, or bytes per second.  Raises RuntimeError where the program has ended."""
+        to, answers = self._process.stdin, self._process.stdout
+        if to and answers:
+            with contextlib.suppress(BrokenPipeError):
+                print(figure, file=to, flush=True)
+                if answer := answers.readline():
+                    return float(answer)
+        raise RuntimeError(f"{' '.join(self._command)} ended with {self._process.wait()}")
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+
+
+@contextlib.contextmanager
+def subject(program: str, environment: Mapping[str, str] | None = None, *words: str) -> Iterator[Subject]:
+    """A `Subject` until the block ends."""
+    one = Subject(program, environment, *words)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def answer(figures: Mapping[str, Callable[[], float]]) -> None:
+    """The subject's side: measures what each line on standard input names, until there is none."""
+    for line in sys.stdin:
+        print(figures[line.strip()](), flush=True)
+
+
+Rounds = Sequence[Mapping[str, float]]
+
+
+def by_turns(measure: Mapping[str, Callable[[], float]], rounds: int) -> Rounds:
+    """Each of `measure` once in every round, after one that does not count."""
+    found = [{name: one() for name, one in measure.items()} for _ in range(rounds + 1)]
+    return found[1:]
+
+
+def median(rounds: Rounds, name: str) -> float:
+    return statistics.median(one[name] for one in rounds)
+
+
+def median_ratio(rounds: Rounds, name: str, baseline: str) -> float:
+    """Of each round's own two figures."""
+    return statistics.median(one[name] / one[baseline] for one in rounds)
