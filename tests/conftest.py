@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,10 @@ import pytest
 from gpukernel.embedded import EmbeddedPool
 from gpukernel.pool.client import PoolClient, resolve_address
 from gpukernel.pool.model import Device, Lease, Waiting
+
+# Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so would every program that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 T = TypeVar("T")
 PROGRAMS = Path(__file__).parent / "e2e" / "programs"

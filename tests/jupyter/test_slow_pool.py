@@ -17,9 +17,9 @@ from tests.jupyter.test_specs import listed
 from tests.jupyter.test_waiting import LOOK
 
 T = TypeVar("T")
-SLOW = 5.0
-AT_ONCE = 4.0
-"""Seconds for an answer that does not wait for the pool, on a busy machine."""
+SLOW = 8.0
+SILENT = 50.0
+"""Seconds; whoever waits for these is told from whoever does not, on a busy machine too."""
 
 
 @pytest.fixture
@@ -50,16 +50,18 @@ def started_after_one_wait(server: Server, name: str) -> dict[str, Any]:
     return session
 
 
-def test_listing_and_status_answer_at_once_with_a_note_and_a_kernel_starts_and_computes(
-    server: Server, own_pool: Pool
-) -> None:
+def test_listing_and_status_do_not_wait_for_the_pool_and_say_so(server: Server, line: SlowLine) -> None:
+    line.seconds = SILENT
     took, kernels = timed(lambda: listed(server))
-    assert took < AT_ONCE
+    assert took < SILENT / 2
     assert kernels["gpu-v100-0.02"] == "V100 × 0.02 — the pool is slow to answer"
     took, shown = timed(lambda: status(server))
-    assert took < AT_ONCE
+    assert took < SILENT / 2
     assert shown["problem"] == "The pool is slow to answer."
 
+
+def test_a_kernel_starts_after_one_wait_and_computes_at_its_own_speed(server: Server, own_pool: Pool) -> None:
+    listed(server)
     session = started_after_one_wait(server, "a.ipynb")
     (lease,) = eventually(own_pool.live)
     assert lease.key == session["kernel"]["id"]
@@ -72,7 +74,7 @@ def test_listing_and_status_answer_at_once_with_a_note_and_a_kernel_starts_and_c
     eventually(lambda: listed(server)["gpu-v100-0.02"] == "V100 × 0.02 — 655 MiB, 49 free", 60)
     eventually(lambda: not status(server)["problem"], 60)
     took, _ = timed(lambda: server.ask("DELETE", f"/api/sessions/{session['id']}"))
-    assert took < SLOW + AT_ONCE
+    assert took < 2 * SLOW
     eventually(lambda: own_pool.leases()[0] == [])
 
 
@@ -82,10 +84,11 @@ def test_a_line_that_becomes_slow_while_a_kernel_waits_keeps_its_place_and_bring
     line.seconds = 0
     events = Events(server)
     whole = server.session("gpu-v100-1.0")
+    eventually(lambda: kernel_of(server, whole)["state"] == "live", 90)
     line.seconds = SLOW
     waits = started_after_one_wait(server, "b.ipynb")
     kernel_id = waits["kernel"]["id"]
-    eventually(lambda: any(e["kernel_id"] == kernel_id and e["position"] == 1 for e in events.seen))
+    eventually(lambda: any(e["kernel_id"] == kernel_id and e["position"] == 1 for e in events.seen), 90)
     with server.kernel(kernel_id) as kernel:
         cell = kernel.outputs(kernel.send(LOOK))
         assert "position 1 in the queue" in next(cell)[1]
