@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from benchmarks.memory import memory_bandwidth
 from benchmarks.pool import leased
 from benchmarks.report import Table, gigabytes_per_second, microseconds
-from benchmarks.turns import Rounds, Subject, by_turns, median, median_ratio, subject
+from benchmarks.turns import Rounds, Subject, by_turns, compiled_subject, median, median_ratio, subject
 from gpukernel import native
 
 SHARE = 0.05
+IN_PROCESS, SHARED = "in process", "shared memory"
 TRANSPORTS = {  # name → (kind of socket, shared memory)
-    "shared memory": ("unix", "1"),
+    SHARED: ("unix", "1"),
     "unix socket": ("unix", "0"),
     "TCP": ("tcp", "0"),
 }
-IN_PROCESS = "in process"
 KINDS = ("unix", "tcp")
 ROUNDS, LONG_ROUNDS = 41, 11  # of calls; of copies
 
@@ -36,18 +36,26 @@ async def measure() -> list[Table]:
             environment = await stack.enter_async_context(leased(SHARE, transport=kind))
             environment["GPUKERNEL_SHARED_MEMORY"] = shared
             ways[name] = stack.enter_context(subject("driver_calls", environment))
-        bare = {kind: stack.enter_context(subject("sockets", None, kind)) for kind in KINDS}
+        memory = stack.enter_context(compiled_subject("shared_memory"))
+        bare = {name: partial(memory.measure, name) for name in ("exchange", "two_copies", "memcpy")}
+        for kind in KINDS:
+            sockets = stack.enter_context(subject("sockets", None, kind))
+            bare |= {
+                f"{name} {kind}": partial(sockets.measure, name) for name in ("ping_pong", "stream", "copy")
+            }
         return [_calls(ways, bare), _copies(ways, bare), _training(ways)]
 
 
-def _rounds(
-    ways: dict[str, Subject], figure: str, rounds: int, bare: dict[str, Subject], *baselines: str
-) -> Rounds:
-    """`figure` of each way, and the bare sockets' `baselines`, named by figure and kind."""
+Bare = Mapping[str, Callable[[], float]]
+"""What the machine itself costs, by figure and, for a socket's, its kind."""
+
+
+def _rounds(ways: Mapping[str, Subject], figure: str, rounds: int, bare: Bare, *baselines: str) -> Rounds:
+    """`figure` of each way, and `baselines`, those of sockets for each kind."""
     each = {name: partial(one.measure, figure) for name, one in ways.items()}
-    for baseline in baselines:
-        each |= {f"{baseline} {kind}": partial(one.measure, baseline) for kind, one in bare.items()}
-    return by_turns(each, rounds)
+    return by_turns(
+        each | {name: one for name, one in bare.items() if name.partition(" ")[0] in baselines}, rounds
+    )
 
 
 def _ratios(rounds: Rounds, baseline: str) -> list[str]:
@@ -56,7 +64,7 @@ def _ratios(rounds: Rounds, baseline: str) -> list[str]:
     ]
 
 
-def _calls(ways: dict[str, Subject], bare: dict[str, Subject]) -> Table:
+def _calls(ways: Mapping[str, Subject], bare: Bare) -> Table:
     empty = median(by_turns({"": partial(ways[IN_PROCESS].measure, "empty_ctypes_call")}, ROUNDS), "")
     table = Table(
         "Calls through the shim",
@@ -65,7 +73,8 @@ def _calls(ways: dict[str, Subject], bare: dict[str, Subject]) -> Table:
             "Launch and attribute: the caller's cost of one call from Python's ctypes, whose own cost is in every column "
             f"(an empty call takes {microseconds(empty)} in process). "
             "A synchronous call copies four bytes to the host. Bare ping-pong: 64 bytes there and back between two processes, "
-            "over a unix socket for the columns of shared memory and the unix socket. All columns are measured by turns, in "
+            "over a unix socket for the columns of shared memory and the unix socket; through shared memory, between processes that do not "
+            "sleep. All columns are measured by turns, in "
             f"{ROUNDS} rounds; a figure is the median of the rounds, and so is a ratio or a difference, each round's from its own two figures."
         ),
     )
@@ -79,7 +88,7 @@ def _calls(ways: dict[str, Subject], bare: dict[str, Subject]) -> Table:
         if aim:
             above = (statistics.median(one[way] - one[IN_PROCESS] for one in rounds) for way in TRANSPORTS)
             table.rows.append([f"{name}, above in process", "", *(microseconds(one) for one in above), aim])
-    rounds = _rounds(ways, "synchronous_call", ROUNDS, bare, "ping_pong")
+    rounds = _rounds(ways, "synchronous_call", ROUNDS, bare, "ping_pong", "exchange")
     table.rows.append(["a synchronous call", *(microseconds(median(rounds, way)) for way in ways), ""])
     pings = (microseconds(median(rounds, f"ping_pong {kind}")) for kind, _ in TRANSPORTS.values())
     table.rows.append(["bare ping-pong", "", *pings, ""])
@@ -91,34 +100,41 @@ def _calls(ways: dict[str, Subject], bare: dict[str, Subject]) -> Table:
             "≤ 0.3 shared memory, ≤ 1.3 sockets",
         ]
     )
+    table.rows.append(
+        ["bare exchange through shared memory", "", microseconds(median(rounds, "exchange")), "", "", ""]
+    )
     return table
 
 
-def _copies(ways: dict[str, Subject], bare: dict[str, Subject]) -> Table:
+def _copies(ways: Mapping[str, Subject], bare: Bare) -> Table:
     table = Table(
         "Copies of 256 MiB",
         ["direction", *ways, "aim"],
         notes=(
             "Bare stream: the same MiB again and again, from and into the processor's cache. Bare copy: from one buffer of 256 MiB into another "
-            f"over the same socket, as these copies have to. By turns, in {LONG_ROUNDS} rounds. "
-            f"One core's memcpy moves {gigabytes_per_second(memory_bandwidth())}."
+            "over the same socket, as these copies have to. Two bare copies: one process copies 256 MiB into 1 MiB of shared memory and "
+            f"another out of it at the same time. Memcpy: one core, one copy. By turns, in {LONG_ROUNDS} rounds."
         ),
     )
     baselines = ("stream", "copy")
     for key, title in (("host_to_device", "host → device"), ("device_to_host", "device → host")):
-        rounds = _rounds(ways, key, LONG_ROUNDS, bare, *baselines)
+        rounds = _rounds(ways, key, LONG_ROUNDS, bare, *baselines, "two_copies", "memcpy")
         table.rows.append([title, *(gigabytes_per_second(median(rounds, way)) for way in ways), ""])
         for baseline in baselines:
             table.rows.append([f"{title} ÷ bare {baseline}", "", *_ratios(rounds, baseline), "≥ 0.85"])
+        ratio = median_ratio(rounds, SHARED, "two_copies")
+        table.rows.append([f"{title} ÷ two bare copies", "", f"{ratio:.2f}", "", "", ""])
     for baseline in baselines:
         speeds = (
             gigabytes_per_second(median(rounds, f"{baseline} {kind}")) for kind, _ in TRANSPORTS.values()
         )
         table.rows.append([f"bare {baseline}", "", *speeds, ""])
+    for baseline, title in (("two_copies", "two bare copies"), ("memcpy", "memcpy")):
+        table.rows.append([title, "", gigabytes_per_second(median(rounds, baseline)), "", "", ""])
     return table
 
 
-def _training(ways: dict[str, Subject]) -> Table:
+def _training(ways: Mapping[str, Subject]) -> Table:
     rounds = _rounds(ways, "training_step", ROUNDS, {})
     return Table(
         "A training step",

@@ -9,19 +9,17 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.report import Table
+from benchmarks.turns import compiled
 from gpukernel.embedded import EmbeddedPool
 from gpukernel.pool.client import PoolClient, resolve_address
 from gpukernel.pool.machine import machine_identity
 from gpukernel.pool.model import Holder, SliceRequest
 from gpukernel.remoting.environment import program_environment
 
-SOURCE = Path(__file__).with_name("direct_calls.cpp")
 
-
-def _figures(folder: Path, environment: dict[str, str]) -> dict[str, tuple[float, float]]:
-    program = folder / "direct_calls"
-    subprocess.run(["c++", "-std=c++17", "-O2", str(SOURCE), "-o", str(program), "-ldl"], check=True)
-    answer = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
+def _figures(environment: dict[str, str]) -> dict[str, tuple[float, float]]:
+    with compiled("direct_calls", "-ldl") as program:
+        answer = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
     return {name: (ours, theirs) for name, (ours, theirs) in json.loads(answer.stdout).items()}
 
 
@@ -32,7 +30,7 @@ async def measure() -> list[Table]:
             lease = await client.acquire_now("benchmark", request, Holder("benchmark"))
             async with client.keep_alive(lease):
                 environment = program_environment(Path(name, "lease"), lease, os.environ)
-                figures = _figures(Path(name), environment)
+                figures = _figures(environment)
     rows = [
         [call, f"{ours:.1f} ns", f"{theirs:.1f} ns", f"{ours - theirs:.1f} ns", ""]
         for call, (ours, theirs) in figures.items()

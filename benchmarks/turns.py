@@ -9,6 +9,7 @@ import contextlib
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,10 +17,10 @@ ROOT = Path(__file__).parent.parent
 
 
 class Subject:
-    """``python -m benchmarks.PROGRAM``, which stays and measures one figure whenever it is asked to."""
+    """A program that stays and measures one figure whenever it is asked to."""
 
-    def __init__(self, program: str, environment: Mapping[str, str] | None = None, *words: str) -> None:
-        self._command = [sys.executable, "-m", f"benchmarks.{program}", *words]
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._command = command
         self._process = subprocess.Popen(
             self._command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -41,12 +42,27 @@ class Subject:
 
 @contextlib.contextmanager
 def subject(program: str, environment: Mapping[str, str] | None = None, *words: str) -> Iterator[Subject]:
-    """A `Subject` until the block ends."""
-    one = Subject(program, environment, *words)
-    try:
+    """``python -m benchmarks.PROGRAM`` as a `Subject`, until the block ends."""
+    with contextlib.closing(
+        Subject([sys.executable, "-m", f"benchmarks.{program}", *words], environment)
+    ) as one:
         yield one
-    finally:
-        one.close()
+
+
+@contextlib.contextmanager
+def compiled_subject(program: str) -> Iterator[Subject]:
+    """``benchmarks/PROGRAM.cpp`` as a `Subject`, until the block ends."""
+    with compiled(program) as path, contextlib.closing(Subject([str(path)])) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def compiled(program: str, *options: str) -> Iterator[Path]:
+    """The program of ``benchmarks/PROGRAM.cpp``, until the block ends."""
+    with tempfile.TemporaryDirectory(prefix="gpukernel-") as folder:
+        path, source = Path(folder, program), ROOT / "benchmarks" / f"{program}.cpp"
+        subprocess.run(["c++", "-std=c++20", "-O2", str(source), "-o", str(path), *options], check=True)
+        yield path
 
 
 def answer(figures: Mapping[str, Callable[[], float]]) -> None:

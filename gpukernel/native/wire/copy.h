@@ -3,7 +3,7 @@
 // glibc's memcpy takes the processor's string instruction for some KiB and more.  On several AMD processors
 // that is four times slower where the destination lies a little behind the source within a page, which is
 // just how Python's buffers (16 bytes into a page) lie to memory that begins with one, such as a ring's or a
-// device's.
+// device's.  Elsewhere it is the fastest that there is, by a quarter and more.
 #pragma once
 
 #include <emmintrin.h>
@@ -18,7 +18,7 @@ inline void copy(void* to, const void* from, size_t size) {
     constexpr size_t LARGE = 2048, LINE = 64, STEP = 128;
     auto* out = static_cast<char*>(to);
     auto* in = static_cast<const char*>(from);
-    if (size >= LARGE) {
+    if (size >= LARGE && __builtin_cpu_is("amd")) {
         const size_t head = -reinterpret_cast<uintptr_t>(out) % LINE;
         std::memcpy(out, in, head);
         for (out += head, in += head, size -= head; size >= STEP; out += STEP, in += STEP, size -= STEP) {
