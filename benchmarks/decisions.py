@@ -179,7 +179,7 @@ def bare_transaction(folder: Path) -> Times:
     return times
 
 
-async def grants(live: int = 400, count: int = 300) -> Table:
+async def grants(live: int = 400, count: int = 600) -> Table:
     """Acquire to grant beside `live` leases, from a client over the unix socket and inside the pool."""
     table = Table(
         "A grant beside 400 live leases",

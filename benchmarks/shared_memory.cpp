@@ -2,8 +2,8 @@
 // benchmarks/data_path.py as a subject of benchmarks/turns.py: each line on standard input names a figure.
 //
 // Two processes that do not sleep meanwhile, and no protocol.  Exchange: seconds for 64 bytes there and back.
-// Two copies: bytes per second from one buffer of 256 MiB into another process', through 1 MiB that both map; two
-// copies, as it has to be.  Memcpy: the same buffers, one copy, one process.
+// Two copies: bytes per second from one buffer of 256 MiB into another process', through 1 MiB that both map;
+// two copies, as it has to be.  Memcpy: the same buffers, one copy, one process.
 #include <immintrin.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
