@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+REMARKS = "\n## What stands out\n"
+"""From here on the page is people's, and stays."""
 ALL = ("kernels", "data_path", "direct", "simulated_gpu", "fma", "tensor_cores", "pool", "hub")
 
 
@@ -35,11 +37,13 @@ def main(names: list[str]) -> None:
     if names:
         print(text)
         return
+    remarks = PAGE.read_text().partition(REMARKS)[1:] if PAGE.exists() else ()
     PAGE.write_text(
         "# Benchmarks\n\n"
         f"Made by `make bench` on {datetime.date.today().isoformat()}: {os.cpu_count()} cores of an {_processor()}, simulated GPU. "
         "Every figure stands beside a baseline from the same run, since machines are noisy; read the ratios.\n\n"
         + text
+        + "".join(remarks)
     )
     print(f"wrote {PAGE}")
 
