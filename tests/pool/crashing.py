@@ -593,7 +593,8 @@ def kill_at(address: str, moments: int, stride: int, first: int, jobs: int) -> d
         at = 1 + CHAPTERS.index(chapter) % stride + first * stride
         while at < 10_000:
             statuses = [one(chapter, at, after)[0] for after in (False, True)]
-            if 0 in statuses and any(statuses):  # beside another pool a story has a commit more or less each time
+            # Beside another pool a story has a commit more or less each time.
+            if 0 in statuses and any(statuses):
                 again = statuses.index(0)
                 statuses[again] = one(chapter, at, bool(again))[0]
             done["killed"] += sum(status < 0 for status in statuses)
