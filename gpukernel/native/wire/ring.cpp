@@ -27,9 +27,11 @@ constexpr size_t PIECE = 16 << 10;
 // than the machine has cores it keeps the other side from its answer.
 constexpr int MOST_SPINS = 600, LEAST_SPINS = 100;
 constexpr auto WORTH_SPINNING = std::chrono::microseconds(60);
+// Such a wait says nothing of how soon the other side answers once there is something to answer.
+constexpr auto IDLE = std::chrono::milliseconds(1);
 // Where both sides sleep, waking takes so long that neither learns how soon the other would have answered:
-// now and then one waits long enough to find them both awake.
-constexpr int TRY_EACH = 16, TRY_SPINS = 7500;
+// now and then one waits long enough to find them both awake, ever more rarely where that was in vain.
+constexpr int TRY_SPINS = 7500, MOST_RARELY = 64;
 constexpr int MOST_YIELDS = 8;
 enum Sleep : uint32_t { AWAKE, ASLEEP, POLLING };
 // The end of the other process wakes nobody on a futex.  The worker is roused by the thread that watches its
@@ -77,36 +79,49 @@ std::unique_ptr<Ring> Ring::open(int descriptor) {
     return std::unique_ptr<Ring>(new Ring(memory, false));
 }
 
-size_t Ring::readable() const {
-    const uint64_t there = in_->written.load(std::memory_order_acquire) - in_at_;
+size_t Ring::readable() {
+    if (written_ == in_at_) written_ = in_->written.load(std::memory_order_acquire);
+    const uint64_t there = written_ - in_at_;
     return there <= RING_BYTES ? there : SIZE_MAX;
 }
 
-size_t Ring::room() const {
-    const uint64_t taken = out_at_ - out_->read.load(std::memory_order_acquire);
+size_t Ring::room(size_t wanted) {
+    if (RING_BYTES - (out_at_ - read_) < wanted) read_ = out_->read.load(std::memory_order_acquire);
+    const uint64_t taken = out_at_ - read_;
     return taken <= RING_BYTES ? RING_BYTES - taken : SIZE_MAX;
 }
+size_t Ring::room() { return room(RING_BYTES); }
 
 // Until `ready`; false where the other side is gone.  Spinning pays where the other side answers within the
 // time that waking a sleeper takes, so the last waits say how long the next one spins.
 bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Patience& patience, Ready ready) {
     if ((this->*ready)()) return true;
     const auto start = std::chrono::steady_clock::now();
-    const bool tries = patience.long_waits >= TRY_EACH;
+    const bool tries = patience.long_waits >= patience.tries_after;
+    const bool met = spin(tries ? TRY_SPINS : patience.spins, ready);
+    if (met && !tries) return true;
     if (tries) patience.long_waits = 0;
-    if (spin(tries ? TRY_SPINS : patience.spins, ready)) return true;
-    const bool there = sleep(socket, sleeps, ready);
-    sleeps.store(AWAKE, std::memory_order_relaxed);
-    const bool soon = std::chrono::steady_clock::now() - start < WORTH_SPINNING;
+    const bool there = met || sleep(socket, sleeps, ready);
+    if (!met) sleeps.store(AWAKE, std::memory_order_relaxed);
+    const auto took = std::chrono::steady_clock::now() - start;
+    if (took > IDLE) return there;
+    if (tries) patience.tries_after = met ? 1 : std::min(MOST_RARELY, patience.tries_after * 2);
+    const bool soon = took < WORTH_SPINNING;
     patience.spins =
         soon ? std::min(MOST_SPINS, patience.spins * 4) : std::max(LEAST_SPINS, patience.spins / 2);
     patience.long_waits += !soon;
     return there;
 }
 
-bool Ring::spin(int spins, Ready ready) {
+// Only news: the other side looks at this line all the time while it spins.
+uint32_t Ring::tell_cpu() {
     const auto here = static_cast<uint32_t>(::sched_getcpu());
-    out_->cpu.store(here, std::memory_order_relaxed);
+    if (out_->cpu.load(std::memory_order_relaxed) != here) out_->cpu.store(here, std::memory_order_relaxed);
+    return here;
+}
+
+bool Ring::spin(int spins, Ready ready) {
+    const uint32_t here = tell_cpu();
     if (in_->cpu.load(std::memory_order_relaxed) == here) {
         // The other side cannot answer while this one spins.
         for (int yields = 0; yields < MOST_YIELDS; ++yields) {
@@ -159,7 +174,7 @@ void wake(const Socket& socket, std::atomic<uint32_t>& sleeps) {
 
 void Ring::publish(const Socket& socket, size_t size) {
     out_at_ += size;
-    out_->cpu.store(static_cast<uint32_t>(::sched_getcpu()), std::memory_order_relaxed);
+    tell_cpu();
     out_->written.store(out_at_, std::memory_order_release);
     wake(socket, out_->reader_sleeps);
 }
@@ -194,7 +209,7 @@ bool Ring::read(const Socket& socket, void* data, size_t size) {
 bool Ring::write(const Socket& socket, const void* data, size_t size) {
     for (const char* from = static_cast<const char*>(data); size;) {
         if (!wait(socket, out_->writer_sleeps, writing_, &Ring::has_room)) return false;
-        const size_t space = room(), offset = out_at_ % RING_BYTES;
+        const size_t space = room(std::min(size, PIECE)), offset = out_at_ % RING_BYTES;
         if (space == SIZE_MAX) return false;
         const size_t piece = std::min({space, RING_BYTES - offset, size, PIECE});
         copy(out_data_ + offset, from, piece);

@@ -42,7 +42,7 @@ class Ring {
     // What can be read without a copy, at least one byte; 0 where the other side is gone.
     size_t peek(const Socket& socket, const char*& at);
     void consumed(const Socket& socket, size_t size);
-    size_t room() const;  // what can be written without waiting
+    size_t room();  // what can be written without waiting
     // Asks for a byte on the socket when there is something to read, without waiting for it; whether there is
     // already.
     bool expect(const Socket& socket);
@@ -51,22 +51,27 @@ class Ring {
   private:
     struct Patience {  // of a reader or a writer before it sleeps
         int spins;
-        int long_waits = 0;
+        int long_waits = 0, tries_after = 1;
     };
-    using Ready = bool (Ring::*)() const;
+    using Ready = bool (Ring::*)();
     Ring(void* memory, bool worker);
-    size_t readable() const;  // SIZE_MAX for nonsense
+    // SIZE_MAX for nonsense.  The other side's positions are looked at when what was last seen does not do:
+    // each look takes a line of memory from the other's cache.
+    size_t readable();
+    size_t room(size_t wanted);
     bool wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Patience& patience, Ready ready);
     bool spin(int spins, Ready ready);
     bool sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, Ready ready);
-    bool has_data() const { return readable() != 0; }
-    bool has_room() const { return room() != 0; }
+    bool has_data() { return readable() != 0; }
+    bool has_room() { return room(1) != 0; }
     void publish(const Socket& socket, size_t size);
+    uint32_t tell_cpu();
 
     char* memory_;
     RingHead *in_, *out_;
     char *in_data_, *out_data_;
     uint64_t in_at_ = 0, out_at_ = 0;  // ours; the shared copies are only told
+    uint64_t written_ = 0, read_ = 0;  // the other side's, as last seen
     Patience reading_, writing_;
     const bool worker_;
 };
