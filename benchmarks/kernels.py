@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from jupyter_client.manager import AsyncKernelManager
 
@@ -57,15 +58,9 @@ def _slice_kernelspec() -> Iterator[str]:
     spec = SliceSpec(0.02)
     with tempfile.TemporaryDirectory(prefix="gpukernel-") as folder:
         write(spec, Path(folder, "kernels"))
-        before = os.environ.get("JUPYTER_PATH")
-        os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [folder, before]))
-        try:
+        paths = os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH")]))
+        with mock.patch.dict(os.environ, {"JUPYTER_PATH": paths}):
             yield spec.name
-        finally:
-            if before is None:
-                del os.environ["JUPYTER_PATH"]
-            else:
-                os.environ["JUPYTER_PATH"] = before
 
 
 async def measure() -> list[Table]:
@@ -82,7 +77,7 @@ async def measure() -> list[Table]:
         ["kernel", "median of 10", "÷ plain"],
         [
             ["plain ipykernel", f"{baseline * 1e3:.0f} ms", "1.00"],
-            [f"{name}", f"{ours * 1e3:.0f} ms", ratio(ours, baseline)],
+            [name, f"{ours * 1e3:.0f} ms", ratio(ours, baseline)],
         ],
         notes="From `start_kernel` to the answer to `kernel_info_request`, in turn. Aim: 1.15.",
     )

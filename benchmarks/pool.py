@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 from benchmarks.report import Table
 from gpukernel.embedded import EmbeddedPool
@@ -19,16 +20,11 @@ from gpukernel.remoting.environment import shim_environment, write_lease_file
 @contextlib.asynccontextmanager
 async def pool_running() -> AsyncIterator[EmbeddedPool]:
     """A pool with one simulated V100, which this process's environment points at."""
-    with EmbeddedPool("v100:1", tcp_host="127.0.0.1") as pool:
-        before = os.environ.get("GPUKERNEL_STATE")
-        os.environ["GPUKERNEL_STATE"] = str(pool.state)
-        try:
-            yield pool
-        finally:
-            if before is None:
-                del os.environ["GPUKERNEL_STATE"]
-            else:
-                os.environ["GPUKERNEL_STATE"] = before
+    with (
+        EmbeddedPool("v100:1", tcp_host="127.0.0.1") as pool,
+        mock.patch.dict(os.environ, {"GPUKERNEL_STATE": str(pool.state)}),
+    ):
+        yield pool
 
 
 @contextlib.asynccontextmanager

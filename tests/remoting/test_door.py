@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import eventually
 from tests.remoting.conftest import Worker, worker
+from tests.remoting.test_worker import until, unused
 
 MAGIC, VERSION = 0x4B555047, 3
 WELCOME, WRONG_SECRET, WRONG_VERSION = 0, 1, 3
@@ -185,9 +186,7 @@ def test_lies_about_sizes_cost_the_worker_no_memory_and_others_are_served_meanwh
                 sock.sendall(struct.pack("<IHH", 512 << 20, call, 0) + b"x" * 5000)
                 liars.append(sock)
             await still_serves(one)
-            async with asyncio.timeout(20):  # until who was served has been seen off
-                while (await one.handle.status()).connections:  # no program: none has said a whole sentence
-                    await asyncio.sleep(0.05)
+            await until(lambda: unused(one))  # by programs: none has said a whole sentence
             grown = rss_mib(one) - before
             assert grown < MOST_GROWTH_MIB, f"{grown} MiB"
             for sock in liars:
@@ -326,6 +325,6 @@ def test_a_program_that_dies_in_the_middle_of_a_frame_costs_nothing() -> None:
             sock.sendall(struct.pack("<IHH", 500_000_000, 17, 0) + b"x" * 1000)  # half an image
             sock.close()
             await still_serves(one)
-            assert (await one.handle.status()).memory_used_bytes == 0
+            await until(lambda: unused(one))
 
     asyncio.run(story())

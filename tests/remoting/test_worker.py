@@ -265,6 +265,7 @@ def test_a_worker_tells_python_what_its_slice_has_used() -> None:
     async def story() -> None:
         async with worker() as one:
             assert (await one.run("begin(); ok(d.cuMemAlloc(5 << 20)); print(1)")).stdout == "1\n"
+            await until(lambda: unused(one))
             for kind in ("unix", "tcp"):  # the handshake is spoken there, too
                 endpoints = [each for each in one.handle.endpoints if each.startswith(kind)]
                 use = await asyncio.to_thread(usage_of, endpoints, one.secret)
