@@ -149,9 +149,12 @@ async def _leases() -> list[Lease]:
     from gpukernel.pool.client import PoolClient, resolve_address
 
     async with PoolClient(resolve_address(None, None)) as client:
-        for _ in range(20):
+        for _ in range(40):
             leases, _ = await client.leases()
-            if all(piece.usage.idle_seconds > 0.2 for lease in leases for piece in lease.slices):
+            uses = [piece.usage for lease in leases for piece in lease.slices]
+            if all(
+                use.cuda_calls and use.idle_seconds > 0.2 for use in uses
+            ):  # those of before the notebook have none
                 break
             await asyncio.sleep(0.25)
         return leases
