@@ -17,7 +17,7 @@ from types import TracebackType
 
 __all__ = ["Questions", "Use", "WorkerSilent", "usage_of"]
 
-_MAGIC, _VERSION = 0x4B555047, 3
+_MAGIC, _VERSION = 0x4B555047, 4
 _USAGE = 30  # Special::usage
 _MOST = 1 << 20
 SECONDS = 5.0

@@ -275,6 +275,63 @@ def cooperative(gpu: Gpu, random: np.random.Generator) -> Pairs:
     yield out.get(), numbers / numbers.sum()
 
 
+@case(architecture="compute_90")
+def clusters(gpu: Gpu, random: np.random.Generator) -> Pairs:
+    for cluster in ((2, 3, 1), (1, 1, 2), (4, 1, 2), (1, 1, 1), None):
+        grid = (4, 3, 2)
+        out = gpu.zeros((2, 3, 4, 16), I4)
+        gpu.launch("clusters.cu", "places", grid, 32, out, cluster=cluster)
+        x, y, z = cluster or (1, 1, 1)
+        block = np.moveaxis(np.indices((2, 3, 4))[::-1], 0, -1)
+        within, of = block % (x, y, z), block // (x, y, z)
+        rank = within @ [1, x, x * y]
+        size = np.broadcast_to
+        yield (
+            out.get(),
+            np.concatenate(
+                [
+                    within,
+                    rank[..., None],
+                    size((x, y, z, x * y * z), (2, 3, 4, 4)),
+                    of,
+                    size((4 // x, 3 // y, 2 // z, cluster is not None, 32 * x * y * z), (2, 3, 4, 5)),
+                ],
+                -1,
+            ),
+        )
+    data = random.integers(0, 96, 5000).astype(I4)
+    for size_, per_block in ((2, 48), (8, 12), (1, 96)):
+        bins = gpu.zeros(96, I4)
+        gpu.launch(
+            "clusters.cu",
+            "histogram",
+            16,
+            64,
+            gpu.array(data),
+            I4(5000),
+            bins,
+            I4(per_block),
+            shared=4 * per_block,
+            cluster=(size_, 1, 1),
+        )
+        yield bins.get(), np.bincount(data, minlength=96)
+    rows = random.integers(-9, 9, (3, 256)).astype(I4)
+    for rounds in (0, 1, 7):
+        out, want = gpu.zeros(rows.shape, I4), rows
+        gpu.launch("clusters.cu", "smooth", 12, 64, gpu.array(rows), out, I4(rounds))
+        for _ in range(rounds):
+            want = want + np.roll(want, 1, 1) + np.roll(want, -1, 1)
+        yield out.get(), want
+    boxes = random.integers(-99, 99, (5, 2, 32, 4)).astype(I4)
+    out = gpu.zeros(boxes.size + 10, I4)
+    gpu.launch("clusters.cu", "pass_on", 10, 32, gpu.array(boxes), out)
+    yield out.get()[:-10].reshape(boxes.shape), boxes[:, ::-1]
+    yield out.get()[-10:].reshape(5, 2), boxes[:, ::-1, :, 0].sum(-1)
+    out = gpu.zeros(1 + 8, I4)
+    gpu.launch("clusters.cu", "both_barriers", 8, 64, out, cooperative=True)
+    yield out.get(), 2 * (1 * 2 + 3 * 4 + 5 * 6 + 7 * 8)
+
+
 @case(rtol=1e-12)
 def block_algorithms(gpu: Gpu, random: np.random.Generator) -> Pairs:
     keys = random.integers(-(2**31), 2**31, 3 * 512).astype(I4)

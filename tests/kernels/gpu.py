@@ -76,15 +76,26 @@ class Gpu:
         *arguments: Any,
         shared: int = 0,
         cooperative: bool = False,
+        cluster: tuple[int, int, int] | None = None,
     ) -> None:
-        """Arguments are arrays on the device and NumPy scalars or structures."""
+        """Arguments are arrays on the device and NumPy scalars or structures; a cluster has so many blocks each way."""
         values = [
             np.array([a.address], np.uint64) if isinstance(a, Array) else np.atleast_1d(a) for a in arguments
         ]
         pointers = np.array([v.ctypes.data for v in values], np.uint64)
         function = self.function(file, name)
         shape = (*_dim3(grid), *_dim3(block), shared, 0, pointers.ctypes.data)
-        if cooperative:
+        if cluster:
+            attribute, config = driver.CUlaunchAttribute(), driver.CUlaunchConfig()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            for side, blocks in zip("xyz", cluster, strict=True):
+                setattr(attribute.value.clusterDim, side, blocks)
+            for size, sides in (("gridDim", _dim3(grid)), ("blockDim", _dim3(block))):
+                for side, count in zip("XYZ", sides, strict=True):
+                    setattr(config, size + side, count)
+            config.sharedMemBytes, config.attrs, config.numAttrs = shared, [attribute], 1
+            ok(driver.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0))
+        elif cooperative:
             ok(driver.cuLaunchCooperativeKernel(function, *shape))
         else:
             ok(driver.cuLaunchKernel(function, *shape, 0))

@@ -19,7 +19,7 @@ from tests.conftest import eventually
 from tests.remoting.conftest import Worker, worker
 from tests.remoting.test_worker import until, unused
 
-MAGIC, VERSION = 0x4B555047, 3
+MAGIC, VERSION = 0x4B555047, 4
 WELCOME, WRONG_SECRET, WRONG_VERSION = 0, 1, 3
 LOAD_IMAGE, LOAD_LIBRARY, COPY_TO_DEVICE, LINK_ADD = 17, 18, 21, 24
 FIRST_FUNCTION = 64  # cuMemAlloc; the others follow as in codegen/calls.txt

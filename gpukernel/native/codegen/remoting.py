@@ -72,7 +72,9 @@ ALSO_LOOKED_UP = [
     "cuMemUnmap",
     "cuMemSetAccess",
     "cuMemGetAllocationGranularity",
+    "cuOccupancyMaxActiveClusters",
     "cuOccupancyMaxPotentialBlockSizeWithFlags",
+    "cuOccupancyMaxPotentialClusterSize",
 ]
 
 

@@ -189,7 +189,7 @@ CUresult exchange(CUgraphExec hGraphExec, CUgraphNode hNode, SharedWork work) {
     if (const auto* before = std::get_if<KernelWork>(node->work.get())) {
         const auto& fresh = std::get<KernelWork>(*work);
         KernelCall call = fresh.call;  // attributes stay
-        call.cooperative = before->call.cooperative;
+        call.mode = before->call.mode;
         work = kernel_work(std::move(call), fresh.named_kernel, before->attributes);
     }
     node->work = std::move(work);

@@ -157,7 +157,7 @@ CUresult replace(CUgraphNode hNode, SharedWork work) {
     if (const auto* before = std::get_if<KernelWork>(node->work.get())) {
         auto& fresh = std::get<KernelWork>(*work);
         KernelCall call = fresh.call;  // attributes stay
-        call.cooperative = before->call.cooperative;
+        call.mode = before->call.mode;
         work = kernel_work(std::move(call), fresh.named_kernel, before->attributes);
     }
     node->work = std::move(work);
@@ -269,15 +269,15 @@ CUresult CUDAAPI cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAt
     if (error != CUDA_SUCCESS || !value_out) return CUDA_ERROR_INVALID_VALUE;
     auto it = kernel->attributes.find(attr);
     *value_out = it == kernel->attributes.end() ? CUkernelNodeAttrValue{} : it->second;
-    if (attr == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) value_out->cooperative = kernel->call.cooperative;
+    const gpukernel::wire::LaunchMode& mode = kernel->call.mode;
+    if (attr == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) value_out->cooperative = mode.cooperative;
+    if (attr == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+        value_out->clusterDim = {mode.cluster[0], mode.cluster[1], mode.cluster[2]};
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                                const CUkernelNodeAttrValue* value) {
     if (!value) return CUDA_ERROR_INVALID_VALUE;
-    if (attr == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION &&
-        value->clusterDim.x * value->clusterDim.y * value->clusterDim.z > 1)
-        return gpukernel::unsupported("a launch with thread block clusters");
     LockedGraphs graphs;
     Node* node = graphs->find(hNode);
     const auto* kernel = node ? std::get_if<KernelWork>(node->work.get()) : nullptr;
@@ -285,7 +285,7 @@ CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAt
     auto attributes = kernel->attributes;
     attributes[attr] = *value;
     KernelCall call = kernel->call;
-    if (attr == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) call.cooperative = value->cooperative != 0;
+    if (!read_attribute(attr, *value, call.mode)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     node->work = kernel_work(std::move(call), kernel->named_kernel, std::move(attributes));
     return CUDA_SUCCESS;
 }
@@ -296,7 +296,7 @@ CUresult CUDAAPI cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode sr
     const auto* source = from ? std::get_if<KernelWork>(from->work.get()) : nullptr;
     if (!target || !source) return CUDA_ERROR_INVALID_VALUE;
     KernelCall call = target->call;
-    call.cooperative = source->call.cooperative;
+    call.mode = source->call.mode;
     to->work = kernel_work(std::move(call), target->named_kernel, source->attributes);
     return CUDA_SUCCESS;
 }

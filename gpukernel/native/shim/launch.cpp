@@ -11,7 +11,8 @@
 #include "request.h"
 
 using namespace gpukernel::shim;
-using gpukernel::wire::Special;
+namespace wire = gpukernel::wire;
+using wire::Special;
 
 namespace {
 CUresult fill(const Layout& layout, char* block, void** params, void** extra) {
@@ -33,20 +34,34 @@ CUresult fill(const Layout& layout, char* block, void** params, void** extra) {
 }
 
 CUresult queue(Connection& connection, const void* function, const unsigned (&shape)[6], unsigned shared,
-               bool cooperative, CUstream stream, const char* block, size_t bytes) {
+               wire::LaunchMode mode, CUstream stream, const char* block, size_t bytes) {
     const DeviceWork work(connection, stream);
     const uint64_t of = stream_name(connection, stream);
     Request request(connection, Special::launch);
-    struct {
-        uint64_t function, stream;
-        unsigned shape[6], shared, cooperative;
-    } head{reinterpret_cast<uint64_t>(function), of, {}, shared, cooperative};
+    wire::Launch head{reinterpret_cast<uint64_t>(function), of, {}, shared, mode};
     std::memcpy(head.shape, shape, sizeof shape);
     request.put(head);
     request.bytes(block, bytes);
     ++counters.launches;
     return request.queue();
 }
+
+// Clusters are cut out of the grid without a rest, and are for devices that have them.
+CUresult possible(const unsigned (&shape)[6], wire::LaunchMode mode) {
+    unsigned blocks = 1;
+    for (int side = 0; side < 3; ++side) {
+        if (!mode.cluster[side] || shape[side] % mode.cluster[side]) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        blocks *= mode.cluster[side];
+    }
+    CUdevice device;
+    int able = 0;
+    if (CUresult error = cuCtxGetDevice(&device); error != CUDA_SUCCESS) return error;
+    cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device);
+    return able || blocks == 1
+               ? CUDA_SUCCESS
+               : gpukernel::unsupported("a launch with clusters of several blocks on this device");
+}
+bool in_clusters(wire::LaunchMode mode) { return mode.cluster[0] || mode.cluster[1] || mode.cluster[2]; }
 
 // A shape that no device takes is an error of the launch itself and not of a later call, as programs expect.
 CUresult possible(const unsigned (&shape)[6], const Layout& layout) {
@@ -60,10 +75,10 @@ CUresult possible(const unsigned (&shape)[6], const Layout& layout) {
 }
 
 CUresult launch(const void* function, const unsigned (&shape)[6], unsigned shared, CUstream stream,
-                bool cooperative, void** params, void** extra) {
+                wire::LaunchMode mode, void** params, void** extra) {
     GPUKERNEL_CURRENT(connection);
     if (capturing()) {
-        KernelCall call{function, {}, shared, cooperative, nullptr, {}};
+        KernelCall call{function, {}, shared, mode, nullptr, {}};
         std::memcpy(call.shape, shape, sizeof shape);
         if (Captured captured = captured_launch(*connection, call, params, extra, stream)) return *captured;
     }
@@ -76,13 +91,26 @@ CUresult launch(const void* function, const unsigned (&shape)[6], unsigned share
         last = function, of = connection;
     }
     if (CUresult error = possible(shape, *layout); error != CUDA_SUCCESS) return error;
+    if (in_clusters(mode))
+        if (CUresult error = possible(shape, mode); error != CUDA_SUCCESS) return error;
     char block[MOST_PARAMETER_BYTES];
     if (CUresult error = fill(*layout, block, params, extra); error != CUDA_SUCCESS) return error;
-    return queue(*connection, function, shape, shared, cooperative, stream, block, layout->bytes);
+    return queue(*connection, function, shape, shared, mode, stream, block, layout->bytes);
 }
 }  // namespace
 
 namespace gpukernel::shim {
+
+bool read_attribute(CUlaunchAttributeID id, const CUlaunchAttributeValue& value, wire::LaunchMode& mode) {
+    if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) mode.cooperative = value.cooperative != 0;
+    if (id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return true;
+    const unsigned sides[] = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
+    for (int side = 0; side < 3; ++side) {
+        if (sides[side] > UINT8_MAX) return false;
+        mode.cluster[side] = static_cast<uint8_t>(sides[side]);
+    }
+    return true;
+}
 
 CUresult pack(Connection& connection, KernelCall& call, void** params, void** extra) {
     if (CUresult error = layout_of(connection, call.function, call.layout); error != CUDA_SUCCESS)
@@ -92,35 +120,90 @@ CUresult pack(Connection& connection, KernelCall& call, void** params, void** ex
 }
 
 CUresult queue(Connection& connection, const KernelCall& call, CUstream stream) {
-    return ::queue(connection, call.function, call.shape, call.shared, call.cooperative, stream,
-                   call.block.data(), call.block.size());
+    return ::queue(connection, call.function, call.shape, call.shared, call.mode, stream, call.block.data(),
+                   call.block.size());
 }
 
 }  // namespace gpukernel::shim
+
+namespace {
+bool read_attributes(const CUlaunchConfig& config, wire::LaunchMode& mode) {
+    for (unsigned i = 0; i < config.numAttrs; ++i)
+        if (!read_attribute(config.attrs[i].id, config.attrs[i].value, mode)) return false;
+    return true;
+}
+
+CUresult cluster_occupancy(int* count, CUfunction function, const CUlaunchConfig* config, bool active) {
+    GPUKERNEL_CURRENT(connection);
+    if (!count || !config) return CUDA_ERROR_INVALID_VALUE;
+    wire::Launch head{reinterpret_cast<uint64_t>(function),
+                      0,
+                      {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                       config->blockDimY, config->blockDimZ},
+                      config->sharedMemBytes,
+                      {}};
+    if (!read_attributes(*config, head.mode)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    Request request(*connection, Special::cluster_occupancy);
+    request.put(head);
+    request.put<uint8_t>(active);
+    CUresult result = request.send();
+    if (result == CUDA_SUCCESS) *count = request.get<int32_t>();
+    return result;
+}
+
+// The search of the worker's driver, with one question for each size: the callback is the program's own.
+CUresult best_block_size(int* grid, int* block, CUfunction function, CUoccupancyB2DSize shared_of, int limit,
+                         unsigned flags) {
+    CUdevice device;
+    int warp = 0, multiprocessors = 0, most = 0, best = 0;
+    if (CUresult error = cuCtxGetDevice(&device); error != CUDA_SUCCESS) return error;
+    cuDeviceGetAttribute(&warp, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device);
+    cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    if (CUresult error = cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
+        error != CUDA_SUCCESS)
+        return error;
+    if (limit > 0) most = std::min(most, limit);
+    if (warp < 1 || most < 1) return CUDA_ERROR_INVALID_VALUE;
+    for (int rounded = (most + warp - 1) / warp * warp; rounded > 0; rounded -= warp) {
+        const int threads = std::min(rounded, most);
+        int blocks = 0;
+        if (CUresult error = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, function, threads,
+                                                                                  shared_of(threads), flags);
+            error != CUDA_SUCCESS)
+            return error;
+        if (blocks * threads > best)
+            best = blocks * threads, *block = threads, *grid = blocks * multiprocessors;
+    }
+    return best ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+}  // namespace
 
 CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
                                 unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
                                 unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
                                 void** kernelParams, void** extra) {
     return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ}, sharedMemBytes, hStream,
-                  false, kernelParams, extra);
+                  {}, kernelParams, extra);
 }
 
 CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
                                   void** extra) {
     if (!config) return CUDA_ERROR_INVALID_VALUE;
-    bool cooperative = false;
-    for (unsigned i = 0; i < config->numAttrs; ++i) {
+    wire::LaunchMode mode;
+    if (!read_attributes(*config, mode)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    CUresult result = launch(f,
+                             {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                              config->blockDimY, config->blockDimZ},
+                             config->sharedMemBytes, config->hStream, mode, kernelParams, extra);
+    // Events of a launch may come when all of it is done: that is later than they might, and never too early.
+    for (unsigned i = 0; i < config->numAttrs && result == CUDA_SUCCESS; ++i) {
         const CUlaunchAttribute& a = config->attrs[i];
-        if (a.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = a.value.cooperative != 0;
-        if (a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION &&
-            a.value.clusterDim.x * a.value.clusterDim.y * a.value.clusterDim.z > 1)
-            return gpukernel::unsupported("a launch with thread block clusters");
+        if (a.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
+            result = cuEventRecord(a.value.programmaticEvent.event, config->hStream);
+        if (a.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
+            result = cuEventRecord(a.value.launchCompletionEvent.event, config->hStream);
     }
-    return launch(f,
-                  {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
-                   config->blockDimZ},
-                  config->sharedMemBytes, config->hStream, cooperative, kernelParams, extra);
+    return result;
 }
 
 CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -129,7 +212,7 @@ CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, 
                                            unsigned int sharedMemBytes, CUstream hStream,
                                            void** kernelParams) {
     return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ}, sharedMemBytes, hStream,
-                  true, kernelParams, nullptr);
+                  {.cooperative = 1}, kernelParams, nullptr);
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
@@ -164,7 +247,8 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
     GPUKERNEL_CURRENT(connection);
     if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
     if (blockSizeToDynamicSMemSize)
-        return gpukernel::unsupported("cuOccupancyMaxPotentialBlockSize with a callback");
+        return best_block_size(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, blockSizeLimit,
+                               flags);
     Request request(*connection, Special::best_block_size);
     request.put(reinterpret_cast<uint64_t>(func));
     request.put<uint64_t>(dynamicSMemSize);
@@ -178,4 +262,13 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSi
                                                   size_t dynamicSMemSize, int blockSizeLimit) {
     return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
                                                      dynamicSMemSize, blockSizeLimit, 0);
+}
+
+CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func,
+                                                    const CUlaunchConfig* config) {
+    return cluster_occupancy(clusterSize, func, config, false);
+}
+CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
+                                              const CUlaunchConfig* config) {
+    return cluster_occupancy(numClusters, func, config, true);
 }

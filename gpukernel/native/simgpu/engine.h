@@ -101,15 +101,22 @@ struct Result {
 struct Param {
     uint32_t offset, size;
 };
+struct Dim3 {
+    uint32_t x = 1, y = 1, z = 1;
+    uint64_t volume() const { return uint64_t{x} * y * z; }
+};
 struct KernelInfo {
     std::string name;
     std::vector<Param> params;
     uint32_t param_bytes;  // size of the parameter block, offsets as the PTX ABI lays it out
     uint32_t static_shared_bytes;
-    uint32_t constant_bytes;  // of the module's constant variables: all its kernels share one bank
-    uint32_t local_bytes;     // per thread
-    uint32_t registers;       // per thread, 32-bit equivalents, an estimate
-    uint32_t max_threads;     // per block: .maxntid or 1024
+    uint32_t constant_bytes;        // of the module's constant variables: all its kernels share one bank
+    uint32_t local_bytes;           // per thread
+    uint32_t registers;             // per thread, 32-bit equivalents, an estimate
+    uint32_t max_threads;           // per block: .maxntid or 1024
+    Dim3 cluster{0, 0, 0};          // .reqnctapercluster: blocks; zeros: the launch says
+    uint32_t max_cluster = 0;       // .maxclusterrank: blocks; 0: whatever the device takes
+    bool explicit_cluster = false;  // .explicitcluster: the launch must say
 };
 struct GlobalInfo {
     std::string name;
@@ -118,11 +125,10 @@ struct GlobalInfo {
     bool managed = false;  // the program uses it too
 };
 
-struct Dim3 {
-    uint32_t x = 1, y = 1, z = 1;
-};
 struct Launch {
     Dim3 grid, block;
+    Dim3 cluster;              // blocks that run at the same time and reach each other's shared memory
+    bool in_clusters = false;  // somebody asked for clusters, be it of one block (%is_explicit_cluster)
     uint32_t dynamic_shared_bytes = 0;
     const void* params =
         nullptr;               // KernelInfo::param_bytes bytes, copied before run() returns control to others

@@ -46,7 +46,7 @@
 namespace gpukernel::wire {
 
 constexpr uint32_t MAGIC = 0x4b555047;  // "GPUK"
-constexpr uint32_t VERSION = 3;
+constexpr uint32_t VERSION = 4;
 constexpr size_t NONCE = 32, MAC = 32;
 
 struct Challenge {
@@ -82,7 +82,7 @@ enum class Special : uint16_t {
     load_library,            // the same as a library
     kernel_layout,           // function or kernel → offset and size of each parameter, its name, threads a
                              // block, registers
-    launch,                  // asynchronous
+    launch,                  // asynchronous: Launch, the kernel's parameters
     copy_to_device,          // asynchronous: address, stream, bytes
     copy_to_host,            // address, stream, count → bytes
     link_create,             // → handle
@@ -108,7 +108,20 @@ enum class Special : uint16_t {
     // Over another connection: with the key of the program's, as the stream may keep that waiting.
     next_host_function,  // → number, status (s32) of the next function that its stream has come to
     host_function_done,  // asynchronous: number
+    cluster_occupancy,   // Launch; whether the active clusters are asked for, or the largest → how many, or
+                         // how large
 };
+
+struct LaunchMode {
+    uint8_t cooperative = 0, cluster[3] = {};  // blocks; zeros: nobody says
+    friend bool operator==(const LaunchMode&, const LaunchMode&) = default;
+};
+struct Launch {
+    uint64_t function, stream;
+    uint32_t shape[6], shared;  // the grid, then the block; bytes
+    LaunchMode mode;
+};
+static_assert(sizeof(Launch) == 48);
 
 // cuMemCreate and what belongs to it.  Addresses and handles are the program's own; sizes are bytes.
 enum class VirtualMemory : uint32_t {

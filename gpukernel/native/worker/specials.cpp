@@ -181,12 +181,29 @@ CUresult reset(Session& session, Reader&, Writer&) {
     return CUDA_SUCCESS;
 }
 
+// A launch as cuLaunchKernelEx and what asks about launches want it.
+struct LaunchConfiguration {
+    CUlaunchAttribute attributes[2] = {};
+    CUlaunchConfig config;
+    LaunchConfiguration(const wire::Launch& launch, CUstream stream)
+        : config{launch.shape[0], launch.shape[1], launch.shape[2], launch.shape[3], launch.shape[4],
+                 launch.shape[5], launch.shared,   stream,          attributes,      0} {
+        if (launch.mode.cooperative) {
+            CUlaunchAttribute& one = attributes[config.numAttrs++];
+            one.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, one.value.cooperative = 1;
+        }
+        const uint8_t* cluster = launch.mode.cluster;
+        if (cluster[0] || cluster[1] || cluster[2]) {
+            CUlaunchAttribute& one = attributes[config.numAttrs++];
+            one.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            one.value.clusterDim = {cluster[0], cluster[1], cluster[2]};
+        }
+    }
+    LaunchConfiguration(const LaunchConfiguration&) = delete;
+};
+
 CUresult launch(Session& session, Reader& in, Writer&) {
-    struct Head {
-        uint64_t function, stream;
-        unsigned shape[6], shared, cooperative;
-    };
-    const Head head = in.get<Head>();
+    const auto head = in.get<wire::Launch>();
     CUfunction function;
     CUstream stream;
     if (in.failed() || !session.handle(head.function, Kind::function, function) ||
@@ -198,14 +215,26 @@ CUresult launch(Session& session, Reader& in, Writer&) {
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<char*>(block.data()),
                      CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
     const unsigned* s = head.shape;
-    if (!head.cooperative)
+    if (head.mode == wire::LaunchMode{})
         return session.cuda().cuLaunchKernel(function, s[0], s[1], s[2], s[3], s[4], s[5], head.shared,
                                              stream, nullptr, size ? extra : nullptr);
-    CUlaunchAttribute attribute{};
-    attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-    attribute.value.cooperative = 1;
-    CUlaunchConfig config{s[0], s[1], s[2], s[3], s[4], s[5], head.shared, stream, &attribute, 1};
-    return session.cuda().cuLaunchKernelEx(&config, function, nullptr, size ? extra : nullptr);
+    const LaunchConfiguration all(head, stream);
+    return session.cuda().cuLaunchKernelEx(&all.config, function, nullptr, size ? extra : nullptr);
+}
+
+CUresult cluster_occupancy(Session& session, Reader& in, Writer& out) {
+    const auto head = in.get<wire::Launch>();
+    const auto active = in.get<uint8_t>();
+    CUfunction function;
+    if (in.failed() || !session.handle(head.function, Kind::function, function))
+        return CUDA_ERROR_INVALID_HANDLE;
+    const LaunchConfiguration all(head, nullptr);
+    int count = 0;
+    const CUresult result =
+        active ? session.cuda().cuOccupancyMaxActiveClusters(&count, function, &all.config)
+               : session.cuda().cuOccupancyMaxPotentialClusterSize(&count, function, &all.config);
+    if (result == CUDA_SUCCESS) out.put<int32_t>(count);
+    return result;
 }
 
 // --- the linker ---
@@ -380,9 +409,10 @@ constexpr Served specials[] = {
     {"host_function", host_function, true},
     {"next_host_function", next_host_function, false, true},
     {"host_function_done", host_function_done, true, true},
+    {"cluster_occupancy", cluster_occupancy, false},
 };
 static_assert(std::size(specials) ==
-              static_cast<size_t>(Special::host_function_done) - wire::FIRST_SPECIAL + 1);
+              static_cast<size_t>(Special::cluster_occupancy) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {

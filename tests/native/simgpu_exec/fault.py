@@ -1,7 +1,7 @@
 """Runs kernels that fail, each in a process of its own: an error is sticky, as on a GPU.
 
-python fault.py FILE.ptx THREADS BUFFER_BYTES      prints the CUresult of what failed, or 0
-python fault.py FOLDER BUFFER_BYTES BUFFERS        runs each FOLDER/NAME.THREADS.ptx and writes what it printed to NAME.THREADS.txt
+python fault.py FILE.ptx THREADS BUFFER_BYTES [BLOCKS]  prints the CUresult of what failed, or 0
+python fault.py FOLDER BUFFER_BYTES BUFFERS             runs each FOLDER/NAME.THREADS.ptx and writes what it printed to NAME.THREADS.txt
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from conftest import Device, LaunchFailed
 from gpukernel.native import simgpu_library
 
 
-def run(path: Path, threads: int, size: int, count: int) -> None:
+def run(path: Path, threads: int, size: int, count: int, blocks: int = 1) -> None:
     try:
         Device(str(simgpu_library())).run(
-            path.read_text(), "k", 1, threads, *[np.zeros(size, np.uint8)] * count
+            path.read_text(), "k", blocks, threads, *[np.zeros(size, np.uint8)] * count
         )
         print(0, flush=True)
     except LaunchFailed as failed:
@@ -45,4 +45,5 @@ if __name__ == "__main__":
         for each in sorted(path.glob("*.ptx")):
             run_apart(each, *numbers)
     else:
-        run(path, *numbers, bool(numbers[1]))
+        threads, size, *blocks = numbers
+        run(path, threads, size, bool(size), *blocks)

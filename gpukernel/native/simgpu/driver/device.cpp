@@ -99,6 +99,8 @@ int attribute_of(const Device& device, CUdevice_attribute attribute, bool& known
         case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
             return 1;
+        case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
+            return m.major >= 9;
         case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
             return 2;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:

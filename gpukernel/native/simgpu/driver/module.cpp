@@ -170,6 +170,24 @@ CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* ha
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
             *value = f->carveout;
             break;
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+            *value = f->cluster_must_be_set;
+            break;
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+            *value = static_cast<int>(f->cluster.x);
+            break;
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+            *value = static_cast<int>(f->cluster.y);
+            break;
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+            *value = static_cast<int>(f->cluster.z);
+            break;
+        case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+            *value = f->large_clusters;
+            break;
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+            *value = f->cluster_policy;
+            break;
         default:
             if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
             *value = 0;
@@ -181,16 +199,38 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, const void* ha
     GPUKERNEL_HERE(device);
     Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
-    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
-        f->carveout = value;
+    auto set = [value](auto& where, int most) {
+        if (value < 0 || value > most) return CUDA_ERROR_INVALID_VALUE;
+        where = static_cast<std::remove_reference_t<decltype(where)>>(value);
         return CUDA_SUCCESS;
+    };
+    const auto declared = static_cast<int64_t>(f->info->static_shared_bytes);
+    auto require =
+        [&](uint32_t& side) {  // what was compiled in stays (CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)
+            return f->info->cluster.x ? CUDA_ERROR_NOT_PERMITTED : set(side, INT_MAX);
+        };
+    switch (attribute) {
+        case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+            f->carveout = value;
+            return CUDA_SUCCESS;
+        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+            return set(f->dynamic_shared_limit,
+                       static_cast<int>(device->model->shared_per_block_optin - declared));
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+            return require(f->cluster.x);
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+            return require(f->cluster.y);
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+            return require(f->cluster.z);
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+            return set(f->cluster_must_be_set, 1);
+        case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+            return set(f->large_clusters, 1);
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+            return set(f->cluster_policy, CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING);
+        default:
+            return CUDA_ERROR_INVALID_VALUE;
     }
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (int64_t{value} + f->info->static_shared_bytes > device->model->shared_per_block_optin)
-        return CUDA_ERROR_INVALID_VALUE;
-    f->dynamic_shared_limit = value;
-    return CUDA_SUCCESS;
 }
 
 CUresult parameter_of(const void* handle, size_t index, size_t* offset, size_t* size) {

@@ -13,8 +13,10 @@ namespace {
 constexpr int MOST_RUNNING[] = {32, 2, 4};  // of each Engine, on one device
 constexpr int MOST_THREADS = 48;
 constexpr auto REST = std::chrono::seconds(1);  // then a thread goes, but for the last
-constexpr uint64_t MOST_BEHIND = 1024;          // pieces that one stream may have waiting
-constexpr uint64_t MOST_WAITING = 32 << 10;     // and all streams
+constexpr auto DOZE = std::chrono::microseconds(50);
+constexpr int MOST_DOZES = 20;
+constexpr uint64_t MOST_BEHIND = 1024;       // pieces that one stream may have waiting
+constexpr uint64_t MOST_WAITING = 32 << 10;  // and all streams
 
 std::atomic<unsigned long long> next_stream_id{1};
 }  // namespace
@@ -253,7 +255,7 @@ bool Schedule::has_room(const Stream& stream) const {
 void Schedule::call_for_hands() {
     int wanted = 0;
     for (const auto& [urgency, stream] : ready_) {
-        if (!has_room(*stream) || ++wanted <= waking_ + starting_) continue;
+        if (!has_room(*stream) || ++wanted <= waking_ + starting_ + dozing_) continue;
         if (resting_ > waking_) {
             ++waking_;
             called_.notify_one();
@@ -270,10 +272,12 @@ void Schedule::call_for_hands() {
     }
 }
 
+// To wake a thread takes longer than many a kernel.  Where it comes too late, since whoever waits has done
+// the work, it is likely to come too late again: it looks again by itself for a while, and nobody calls it.
 void Schedule::serve() {
     Lock lock(mutex_);
     --starting_;
-    for (;;) {
+    for (int dozes = MOST_DOZES;;) {
         const auto next = std::find_if(ready_.begin(), ready_.end(),
                                        [this](const auto& entry) { return has_room(*entry.second); });
         if (next != ready_.end()) {
@@ -281,6 +285,15 @@ void Schedule::serve() {
             take(stream);
             call_for_hands();
             run(stream, lock);
+            dozes = MOST_DOZES;
+            continue;
+        }
+        if (dozes < MOST_DOZES) {
+            ++dozes, ++dozing_;
+            lock.unlock();
+            std::this_thread::sleep_for(DOZE);
+            lock.lock();
+            --dozing_;
             continue;
         }
         auto called = [this] { return waking_ > 0; };
@@ -292,6 +305,7 @@ void Schedule::serve() {
         --resting_;
         if (waking_ > 0) {
             --waking_;
+            dozes = 0;
         } else if (threads_ > 1) {
             --threads_;
             return;

@@ -115,7 +115,7 @@ class Schedule {
     std::vector<std::shared_ptr<Stream>> to_advance_;
     uint64_t stamps_ = 0, waiting_ = 0;
     std::condition_variable called_;
-    int threads_ = 0, starting_ = 0, resting_ = 0, waking_ = 0;
+    int threads_ = 0, starting_ = 0, resting_ = 0, waking_ = 0, dozing_ = 0;
 };
 Schedule& schedule();
 

@@ -44,6 +44,8 @@ struct Kernel {
     const KernelInfo* info;
     int dynamic_shared_limit = 48 << 10;
     int carveout = -1;
+    Dim3 cluster = info->cluster;  // what it must be launched with; zeros: whatever the launch says
+    int cluster_must_be_set = info->explicit_cluster, large_clusters = 0, cluster_policy = 0;
 };
 
 struct Event {

@@ -33,6 +33,13 @@ std::string hexadecimal(uint64_t value) {
     return text;
 }
 
+std::string triple(uint32_t x, uint32_t y, uint32_t z) {
+    return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
+}
+std::string name_of(const BlockState& block) {
+    return triple(block.ctaid[0], block.ctaid[1], block.ctaid[2]);
+}
+
 const char* window(Space space) {
     switch (space) {
         case Space::shared:
@@ -61,7 +68,7 @@ std::string neighbourhood(const Warp& warp, uint64_t address) {
 }
 
 [[noreturn]] void fault(Warp& warp, const Op& op, int lane, Status status, Space space, uint64_t address,
-                        uint32_t size) {
+                        uint32_t size, const std::string& why = {}) {
     static const char* const kinds[] = {"read", "write", "atomic"};
     const bool misaligned = status == Status::misaligned_address;
     std::string text = std::string(misaligned ? "Misaligned " : "Invalid ") + window(space) + " " +
@@ -69,11 +76,11 @@ std::string neighbourhood(const Warp& warp, uint64_t address) {
                        place(warp, lane, op.line) + ": address " + hexadecimal(address) + " ";
     const std::string trouble =
         misaligned || space != Space::global
-            ? std::string()
+            ? why
             : warp.launch->memory->virtual_memory().trouble(address, size, op.access != Access::read);
     text += misaligned ? "is misaligned" : trouble.empty() ? "is out of bounds" : trouble;
     if (!misaligned && space == Space::global && trouble.empty()) text += neighbourhood(warp, address);
-    if (!misaligned && space == Space::shared)
+    if (!misaligned && space == Space::shared && trouble.empty())
         text += ", the block has " + std::to_string(warp.shared_bytes) + " bytes";
     throw Fault{status, text};
 }
@@ -90,11 +97,8 @@ std::string place(const Warp& warp, int lane, uint32_t ptx_line) {
     if (source)
         text += ", " + source->file.substr(source->file.rfind('/') + 1) + ":" + std::to_string(source->line);
     if (ptx_line) text += " (line " + std::to_string(ptx_line) + " of its PTX)";
-    char thread[160];
-    const BlockState& block = *warp.block;
-    std::snprintf(thread, sizeof thread, " by thread (%u,%u,%u) in block (%u,%u,%u)", warp.tid[0][lane],
-                  warp.tid[1][lane], warp.tid[2][lane], block.ctaid[0], block.ctaid[1], block.ctaid[2]);
-    return text + thread;
+    return text + " by thread " + triple(warp.tid[0][lane], warp.tid[1][lane], warp.tid[2][lane]) +
+           " in block " + name_of(*warp.block);
 }
 
 void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space, uint32_t align) {
@@ -128,6 +132,17 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
         switch (here) {
             case Space::shared:
                 base = warp.shared, bytes = warp.shared_bytes;
+                if (const uint64_t named = offset >> kRankShift) {
+                    const auto& blocks = warp.block->cluster->blocks;
+                    if (named > blocks.size()) break;
+                    const BlockState& other = *blocks[named - 1];
+                    offset &= kSharedMask;
+                    if (!other.living)
+                        fault(warp, op, lane, Status::illegal_address, here, offset, size,
+                              "lies in the shared memory of block " + name_of(other) +
+                                  " of the cluster, whose threads have all ended");
+                    base = other.warps[0].shared;
+                }
                 break;
             case Space::local:
                 base = warp.local + warp.local_stride * lane, bytes = warp.local_stride;

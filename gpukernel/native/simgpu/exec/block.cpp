@@ -35,6 +35,7 @@ void BlockState::prepare(LaunchState& state) {
         warp.param_bytes = state.params.size();
         warp.cache[0] = warp.cache[1] = {};
         warp.texture = nullptr;
+        warp.arrived = warp.odd = 0;
         for (uint32_t lane = 0; lane < kLanes; ++lane) {
             uint32_t t = w * kLanes + lane;
             warp.tid[0][lane] = t % shape.x;
@@ -49,12 +50,10 @@ void BlockState::prepare(LaunchState& state) {
     }
 }
 
-void BlockState::start(uint64_t block) {
+void BlockState::start(uint32_t x, uint32_t y, uint32_t z) {
     const Dim3& grid = launch->launch->grid;
-    linear = block;
-    ctaid[0] = static_cast<uint32_t>(block % grid.x);
-    ctaid[1] = static_cast<uint32_t>(block / grid.x % grid.y);
-    ctaid[2] = static_cast<uint32_t>(block / grid.x / grid.y);
+    linear = x + uint64_t{grid.x} * (y + uint64_t{grid.y} * z);
+    ctaid[0] = x, ctaid[1] = y, ctaid[2] = z;
     living = launch->threads();
     spare.clear();  // frames of functions in which threads of the last block ended, too
     for (size_t f = warps.size(); f < frames.size(); ++f) spare.push_back(frames[f].get());
@@ -62,14 +61,42 @@ void BlockState::start(uint64_t block) {
     for (size_t w = 0; w < warps.size(); ++w) {
         Warp& warp = warps[w];
         warp.live = warp.started;
+        warp.arrived = 0;
         warp.group_count = 1;
         warp.groups[0] = {frames[w].get(), launch->kernel->code.data(), warp.started, Wait::ready, 0, false};
+    }
+}
+
+void Cluster::prepare(LaunchState& state) {
+    blocks.resize(state.launch->cluster.volume());
+    for (size_t rank = 0; rank < blocks.size(); ++rank) {
+        if (!blocks[rank]) blocks[rank] = std::make_unique<BlockState>();
+        blocks[rank]->cluster = this;
+        blocks[rank]->rank = static_cast<uint32_t>(rank);
+        blocks[rank]->prepare(state);
+    }
+}
+
+void Cluster::start(uint64_t number) {
+    const Launch& launch = *blocks[0]->launch->launch;
+    const Dim3 &grid = launch.grid, &shape = launch.cluster;
+    const uint64_t across = grid.x / shape.x, along = grid.y / shape.y;
+    const auto x = static_cast<uint32_t>(number % across) * shape.x,
+               y = static_cast<uint32_t>(number / across % along) * shape.y,
+               z = static_cast<uint32_t>(number / across / along) * shape.z;
+    arrived = phase = living = 0;
+    for (uint32_t rank = 0; rank < blocks.size(); ++rank) {
+        BlockState& block = *blocks[rank];
+        block.start(x + rank % shape.x, y + rank / shape.x % shape.y, z + rank / shape.x / shape.y);
+        living += block.living;
     }
 }
 
 uint64_t special_register(Warp& warp, int lane, int which) {
     const BlockState& block = *warp.block;
     const Launch& launch = *warp.launch->launch;
+    const uint32_t grid[] = {launch.grid.x, launch.grid.y, launch.grid.z};
+    const uint32_t cluster[] = {launch.cluster.x, launch.cluster.y, launch.cluster.z};
     auto clock = [] { return static_cast<uint64_t>(__builtin_ia32_rdtsc()); };
     auto nanoseconds = [] {
         return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -93,11 +120,9 @@ uint64_t special_register(Warp& warp, int lane, int which) {
         case kCtaidZ:
             return block.ctaid[which - kCtaidX];
         case kNctaidX:
-            return launch.grid.x;
         case kNctaidY:
-            return launch.grid.y;
         case kNctaidZ:
-            return launch.grid.z;
+            return grid[which - kNctaidX];
         case kLaneId:
             return static_cast<uint64_t>(lane);
         case kWarpId:
@@ -140,8 +165,28 @@ uint64_t special_register(Warp& warp, int lane, int which) {
             return warp.launch->workspace >> 32;
         case kWorkspaceLow:
             return warp.launch->workspace & 0xffffffffu;
-        case kOne:
-            return 1;
+        case kClusterIdX:
+        case kClusterIdY:
+        case kClusterIdZ:
+            return block.ctaid[which - kClusterIdX] / cluster[which - kClusterIdX];
+        case kNclusterIdX:
+        case kNclusterIdY:
+        case kNclusterIdZ:
+            return grid[which - kNclusterIdX] / cluster[which - kNclusterIdX];
+        case kClusterCtaidX:
+        case kClusterCtaidY:
+        case kClusterCtaidZ:
+            return block.ctaid[which - kClusterCtaidX] % cluster[which - kClusterCtaidX];
+        case kClusterNctaidX:
+        case kClusterNctaidY:
+        case kClusterNctaidZ:
+            return cluster[which - kClusterNctaidX];
+        case kClusterCtaRank:
+            return block.rank;
+        case kClusterNctaRank:
+            return block.cluster->blocks.size();
+        case kIsExplicitCluster:
+            return launch.in_clusters;
         default:
             return 0;
     }

@@ -41,7 +41,7 @@ struct LaunchState {
     uint64_t workspace =
         0;  // of a cooperative launch: its size and its barrier, where CUDA's headers look for them
     std::vector<char> params;
-    std::atomic<uint64_t> next_block{0};
+    std::atomic<uint64_t> next_cluster{0};
     std::atomic<bool> stop{false};
     std::mutex fault_mutex;
     Fault fault{Status::ok, {}};
@@ -49,8 +49,8 @@ struct LaunchState {
         if (stop.load(std::memory_order_relaxed)) throw Fault{Status::ok, {}};
         if (launch->cancel && *launch->cancel) throw Fault{Status::trap, "the launch was cancelled"};
     }
-    uint64_t blocks() const { return uint64_t(launch->grid.x) * launch->grid.y * launch->grid.z; }
-    uint32_t threads() const { return launch->block.x * launch->block.y * launch->block.z; }
+    uint64_t clusters() const { return launch->grid.volume() / launch->cluster.volume(); }
+    uint32_t threads() const { return static_cast<uint32_t>(launch->block.volume()); }
 };
 
 struct Barrier {
@@ -58,8 +58,13 @@ struct Barrier {
     uint32_t votes_true = 0, votes = 0;
 };
 
+enum class Turn : uint8_t { ended, ran, stuck };
+
+struct Cluster;
 struct BlockState {
     LaunchState* launch = nullptr;
+    Cluster* cluster = nullptr;
+    uint32_t rank = 0;  // in its cluster
     uint32_t ctaid[3] = {};
     uint64_t linear = 0;
     std::vector<Warp> warps;
@@ -67,15 +72,36 @@ struct BlockState {
     std::vector<Frame*> spare;  // frames of device functions
     std::vector<std::unique_ptr<Frame>> frames;
     std::vector<Storage> frame_storage;
-    Barrier barriers[kClusterBarrier + 1];
+    Barrier barriers[kBarriers];
     uint32_t living = 0, turns = 0;
     bool prepared = false;
 
     void prepare(LaunchState& launch_state);  // once per launch
-    void start(uint64_t block);
-    bool run_slice();  // true: the block has ended; throws Fault
+    void start(uint32_t x, uint32_t y, uint32_t z);
+    Turn run_slice();  // throws Fault
     Frame* make_frame(const Function& function);
     void release_barriers();
+    [[noreturn]] void deadlock() const;
+    size_t kept_bytes() const {
+        return registers.size + shared.size + local.size + warps.capacity() * sizeof(Warp);
+    }
+};
+
+// Blocks that run at the same time, reach each other's shared memory and have a barrier of their own (PTX ISA
+// 2.2.2).  One thread turns them over.  Without clusters each block is one.
+struct Cluster {
+    std::vector<std::unique_ptr<BlockState>> blocks;  // by rank
+    uint32_t arrived = 0, phase = 0;  // threads in this phase of the barrier; phases that have ended
+    uint32_t living = 0;              // threads
+
+    void prepare(LaunchState& launch_state);  // once per launch
+    void start(uint64_t number);
+    bool run_slice();  // true: all its blocks have ended; throws Fault
+    void meet() {
+        if (arrived && arrived >= living) ++phase, arrived = 0;
+    }
+    // Those of a warp's lanes that have arrived in this very phase.
+    uint32_t waiting(const Warp& warp) const { return warp.arrived & (phase & 1 ? warp.odd : ~warp.odd); }
 };
 
 // Runs a warp until it ends, waits or has used its slice; false when nothing could run.

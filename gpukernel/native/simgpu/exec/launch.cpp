@@ -1,4 +1,5 @@
-// Distributes a grid's blocks over the threads of one lazily made pool; the calling thread takes part.
+// Distributes a grid's blocks, cluster by cluster, over the threads of one lazily made pool; the calling
+// thread takes part.
 #include "launch.h"
 
 #include <sys/mman.h>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <numeric>
 #include <thread>
 
 #include "block.h"
@@ -85,42 +87,35 @@ Pool& pool() {
     return *only;
 }
 
-// A cooperative launch keeps all blocks resident: each thread turns over those that it has taken.
-void run_blocks(LaunchState& state, bool resident, size_t share) {
-    thread_local std::unique_ptr<BlockState> kept;
-    std::vector<std::unique_ptr<BlockState>> blocks;
+// A cooperative launch keeps all clusters resident: the thread turns over what it has taken.
+void run_clusters(LaunchState& state, bool resident) {
+    thread_local std::unique_ptr<Cluster> kept;
     unsigned csr = _mm_getcsr();
     try {
-        auto next = [&](BlockState& block) {
-            uint64_t n = state.next_block.fetch_add(1);
-            if (n >= state.blocks()) return false;
-            block.start(n);
+        auto next = [&](Cluster& cluster) {
+            uint64_t n = state.next_cluster.fetch_add(1);
+            if (n >= state.clusters()) return false;
+            cluster.start(n);
             return true;
         };
-        if (!kept) kept = std::make_unique<BlockState>();
         if (!resident) {
-            BlockState& block = *kept;
-            block.prepare(state);
-            while (!state.stop.load(std::memory_order_relaxed) && next(block)) {
-                while (!block.run_slice()) {
+            if (!kept) kept = std::make_unique<Cluster>();
+            kept->prepare(state);
+            while (!state.stop.load(std::memory_order_relaxed) && next(*kept)) {
+                while (!kept->run_slice()) {
                 }
                 state.go_on();
             }
         } else {
-            for (size_t i = 0; i < share; ++i) {
-                auto block = std::make_unique<BlockState>();
-                block->prepare(state);
-                if (!next(*block)) break;
-                blocks.push_back(std::move(block));
+            std::vector<std::unique_ptr<Cluster>> clusters;
+            for (;;) {
+                auto cluster = std::make_unique<Cluster>();
+                cluster->prepare(state);
+                if (!next(*cluster)) break;
+                clusters.push_back(std::move(cluster));
             }
-            while (!blocks.empty()) {
-                if (state.stop.load(std::memory_order_relaxed)) break;
-                for (size_t i = 0; i < blocks.size();)
-                    if (blocks[i]->run_slice())
-                        blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
-                    else
-                        ++i;
-            }
+            while (!clusters.empty() && !state.stop.load(std::memory_order_relaxed))
+                std::erase_if(clusters, [](const auto& cluster) { return cluster->run_slice(); });
         }
     } catch (Fault& fault) {
         std::lock_guard lock(state.fault_mutex);
@@ -134,9 +129,10 @@ void run_blocks(LaunchState& state, bool resident, size_t share) {
         if (!state.stop.exchange(true)) state.fault = {Status::trap, error.what()};
     }
     _mm_setcsr(csr);
-    if (kept &&
-        kept->registers.size + kept->shared.size + kept->local.size + kept->warps.capacity() * sizeof(Warp) >
-            kKeep)
+    if (kept && std::accumulate(kept->blocks.begin(), kept->blocks.end(), size_t{0},
+                                [](size_t sum, const auto& block) {
+                                    return sum + (block ? block->kept_bytes() : 0);
+                                }) > kKeep)
         kept.reset();
 }
 
@@ -145,14 +141,19 @@ void run_blocks(LaunchState& state, bool resident, size_t share) {
 Result run_kernel(const Program& program, const Function& kernel, const Launch& launch, DeviceMemory& memory,
                   int multiprocessors) {
     if (!kernel.lacking.empty()) return {Status::unsupported, kernel.lacking};
-    const Dim3 &g = launch.grid, &b = launch.block;
-    uint64_t threads = uint64_t(b.x) * b.y * b.z;
+    const Dim3 &g = launch.grid, &b = launch.block, &c = launch.cluster;
+    const uint64_t threads = b.volume();
     if (!g.x || !g.y || !g.z || g.y > 65535 || g.z > 65535 || g.x > 0x7fffffffu || !threads ||
         threads > kernel.info.max_threads || b.x > 1024 || b.y > 1024 || b.z > 64)
         return {Status::invalid_launch,
                 "a grid of (" + std::to_string(g.x) + "," + std::to_string(g.y) + "," + std::to_string(g.z) +
                     ") blocks of (" + std::to_string(b.x) + "," + std::to_string(b.y) + "," +
                     std::to_string(b.z) + ") threads is out of range for '" + kernel.name + "'"};
+    if (!c.volume() || g.x % c.x || g.y % c.y || g.z % c.z)
+        return {Status::invalid_launch,
+                "a grid of (" + std::to_string(g.x) + "," + std::to_string(g.y) + "," + std::to_string(g.z) +
+                    ") blocks cannot be cut into clusters of (" + std::to_string(c.x) + "," +
+                    std::to_string(c.y) + "," + std::to_string(c.z) + ")"};
     LaunchState state;
     state.program = &program;
     state.kernel = &kernel;
@@ -165,7 +166,6 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
         static_cast<const char*>(launch.params),
         static_cast<const char*>(launch.params) + (launch.params ? kernel.info.param_bytes : 0));
     state.params.resize(kernel.info.param_bytes);
-    uint64_t blocks = state.blocks();
     if (launch.cooperative) {
         constexpr uint32_t kWorkspace = 64;
         auto workspace = memory.allocate(kWorkspace);
@@ -173,13 +173,12 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
             return {Status::out_of_memory, "no device memory for the barrier of a cooperative launch"};
         state.workspace = *workspace;
         std::memcpy(reinterpret_cast<void*>(*workspace), &kWorkspace, sizeof kWorkspace);
-        // Every share must be taken by somebody, or the others wait for ever: the caller alone turns them all
-        // over.
-        run_blocks(state, true, blocks);
+        // Each must be taken by somebody, or the others wait for ever: the caller alone turns them all over.
+        run_clusters(state, true);
         memory.free(*workspace);
     } else {
-        pool().run(static_cast<size_t>(std::min<uint64_t>(blocks - 1, 1024)),
-                   [&] { run_blocks(state, false, 0); });
+        pool().run(static_cast<size_t>(std::min<uint64_t>(state.clusters() - 1, 1024)),
+                   [&] { run_clusters(state, false); });
     }
     return {state.fault.status, state.fault.message};
 }

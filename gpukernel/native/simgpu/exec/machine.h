@@ -22,7 +22,7 @@ using Handler = void (*)(Warp&, const Op&);
 
 constexpr int kLanes = 32;
 constexpr uint32_t kFull = 0xffffffffu;
-constexpr uint32_t kClusterBarrier = 16;  // behind the sixteen that programs number
+constexpr int kBarriers = 16;
 constexpr uint32_t kNoGuard = 0xffffffffu;
 
 // Generic addresses: host user space is below 2^47, so the top byte names the window.
@@ -32,6 +32,9 @@ constexpr uint64_t kLocalWindow = 2ull << kWindowShift;
 constexpr uint64_t kParamWindow = 3ull << kWindowShift;
 constexpr uint64_t kFunctionWindow = 4ull << kWindowShift;
 constexpr uint64_t kOffsetMask = (1ull << kWindowShift) - 1;
+// An address of shared memory names another block of the cluster by its rank and one; 0: the block itself.
+constexpr int kRankShift = 24;
+constexpr uint64_t kSharedMask = (1ull << kRankShift) - 1;
 
 enum class Space : uint8_t { generic, global, shared, local, param };
 
@@ -46,6 +49,8 @@ enum class Control : uint8_t {
     warp_sync,
     barrier,
     barrier_arrive,
+    cluster_arrive,
+    cluster_wait,
     trap,
     yield,
 };
@@ -144,7 +149,7 @@ struct Frame {
     size_t capacity = 0;
 };
 
-enum class Wait : uint8_t { ready, warp, barrier };
+enum class Wait : uint8_t { ready, warp, barrier, cluster };
 struct Group {  // lanes of a warp that run together
     Frame* frame;
     const Op* ip;
@@ -191,6 +196,8 @@ struct alignas(64) Warp {
     LaunchState* launch;
     uint32_t index;
     uint32_t started;  // lanes that exist
+    uint32_t arrived;  // at the cluster's barrier, and not yet behind it
+    uint32_t odd;      // of those, who arrived in a phase with an odd number
     Group groups[kLanes];
     int group_count;
     alignas(64) uint32_t tid[3][kLanes];
@@ -259,8 +266,22 @@ enum SpecialRegister : int {
     kDynamicBase,
     kWorkspaceHigh,
     kWorkspaceLow,
+    kClusterIdX,
+    kClusterIdY,
+    kClusterIdZ,
+    kNclusterIdX,
+    kNclusterIdY,
+    kNclusterIdZ,
+    kClusterCtaidX,
+    kClusterCtaidY,
+    kClusterCtaidZ,
+    kClusterNctaidX,
+    kClusterNctaidY,
+    kClusterNctaidZ,
+    kClusterCtaRank,
+    kClusterNctaRank,
+    kIsExplicitCluster,
     kZero,
-    kOne,
 };
 
 }  // namespace gpukernel::simgpu

@@ -66,7 +66,9 @@ struct Runner {
         for (int round = 0; round < 2 && best < 0; ++round) {
             for (int i = 0; i < warp.group_count; ++i) {
                 Group& g = warp.groups[i];
-                if (g.wait == Wait::warp && satisfied(g)) g.wait = Wait::ready;
+                if ((g.wait == Wait::warp && satisfied(g)) ||
+                    (g.wait == Wait::cluster && g.mask & ~warp.block->cluster->waiting(warp)))
+                    g.wait = Wait::ready;
                 if (g.wait != Wait::ready || g.deferred) continue;
                 if (best < 0 || g.frame->depth > warp.groups[best].frame->depth ||
                     (g.frame->depth == warp.groups[best].frame->depth && g.ip < warp.groups[best].ip))
@@ -122,8 +124,14 @@ struct Runner {
     }
 
     void leave(uint32_t lanes) {  // lanes end
+        const auto count = static_cast<uint32_t>(std::popcount(lanes));
+        Cluster& cluster = *warp.block->cluster;
+        cluster.arrived -= static_cast<uint32_t>(std::popcount(lanes & cluster.waiting(warp)));
+        warp.arrived &= ~lanes;
         warp.live &= ~lanes;
-        warp.block->living -= std::popcount(lanes);
+        warp.block->living -= count;
+        cluster.living -= count;
+        cluster.meet();
     }
 
     void ret(uint32_t lanes) {
@@ -200,7 +208,7 @@ struct Runner {
 
     void barrier(const Op& op, uint32_t lanes) {
         uint32_t id = words(warp, op.a)[std::countr_zero(lanes)];
-        if (id > 15 && !(op.sub2 & 4))
+        if (id >= kBarriers)
             throw Fault{Status::illegal_barrier, "Barrier " + std::to_string(id) +
                                                      " does not exist (0 to 15), " +
                                                      place(warp, std::countr_zero(lanes), op.line)};
@@ -221,6 +229,31 @@ struct Runner {
             park(&op + 1, lanes, frame);
         else
             park(&op, lanes, frame, Wait::barrier, static_cast<uint8_t>(id));
+    }
+
+    // A barrier in two halves, for all threads of the cluster that have not ended (PTX ISA 9.7.13.4).
+    void cluster_arrive(const Op& op, uint32_t lanes) {
+        Cluster& cluster = *warp.block->cluster;
+        if (const uint32_t again = lanes & warp.arrived)
+            throw Fault{Status::illegal_barrier,
+                        "A thread arrives at its cluster's barrier again without having waited there, " +
+                            place(warp, std::countr_zero(again), op.line)};
+        warp.arrived |= lanes;
+        warp.odd = cluster.phase & 1 ? warp.odd | lanes : warp.odd & ~lanes;
+        cluster.arrived += static_cast<uint32_t>(std::popcount(lanes));
+        cluster.meet();
+        park(&op + 1, lanes, frame);
+    }
+    void cluster_wait(const Op& op, uint32_t lanes) {
+        if (const uint32_t strangers = lanes & ~warp.arrived)
+            throw Fault{Status::illegal_barrier,
+                        "A thread waits at its cluster's barrier without having arrived there, " +
+                            place(warp, std::countr_zero(strangers), op.line)};
+        const uint32_t waiting = lanes & warp.block->cluster->waiting(warp), passed = lanes & ~waiting;
+        if (waiting) park(&op, waiting, frame, Wait::cluster);
+        if (!passed) return;
+        warp.arrived &= ~passed;
+        park(&op + 1, passed, frame);
     }
 
     bool run();
@@ -335,6 +368,12 @@ bool Runner::run() {
                 case Control::barrier_arrive:
                     barrier(op, exec);
                     break;
+                case Control::cluster_arrive:
+                    cluster_arrive(op, exec);
+                    break;
+                case Control::cluster_wait:
+                    cluster_wait(op, exec);
+                    break;
                 case Control::trap:
                     throw Fault{Status::trap, "Trap " + place(warp, std::countr_zero(exec), op.line)};
                 default:
@@ -371,7 +410,7 @@ Frame* BlockState::make_frame(const Function& function) {
 }
 
 void BlockState::release_barriers() {
-    for (int id = 0; id <= static_cast<int>(kClusterBarrier); ++id) {
+    for (int id = 0; id < kBarriers; ++id) {
         Barrier& b = barriers[id];
         uint32_t expected = b.expected ? b.expected : living;
         if (!b.arrived || b.arrived < expected) continue;
@@ -402,29 +441,43 @@ void BlockState::release_barriers() {
     }
 }
 
-bool BlockState::run_slice() {
+Turn BlockState::run_slice() {
     bool progress = false;
     if (++turns % kSlice == 0) launch->go_on();  // warps that only sleep or meet at barriers never ask
     for (Warp& warp : warps) {
         if (!warp.live) continue;
         progress |= run_warp(warp);
     }
-    if (!living) return true;
+    if (!living) return Turn::ended;
     for (Barrier& b : barriers)
         if (b.arrived && b.arrived >= (b.expected ? b.expected : living)) {
             release_barriers();
             progress = true;
             break;
         }
-    if (!progress) {
-        for (Warp& warp : warps)
-            for (int i = 0; i < warp.group_count; ++i) {
-                const Group& g = warp.groups[i];
-                throw Fault{Status::illegal_barrier, "Deadlock: threads wait for others that never come, " +
-                                                         place(warp, std::countr_zero(g.mask), g.ip->line)};
-            }
+    return progress ? Turn::ran : Turn::stuck;
+}
+
+void BlockState::deadlock() const {
+    for (const Warp& warp : warps)
+        if (warp.group_count)
+            throw Fault{Status::illegal_barrier,
+                        "Deadlock: threads wait for others that never come, " +
+                            place(warp, std::countr_zero(warp.groups[0].mask), warp.groups[0].ip->line)};
+    throw Fault{Status::illegal_barrier, "Deadlock: threads wait for others that never come"};
+}
+
+bool Cluster::run_slice() {
+    bool progress = false;
+    const BlockState* stuck = nullptr;
+    for (const std::unique_ptr<BlockState>& block : blocks) {
+        if (!block->living) continue;
+        const Turn turn = block->run_slice();
+        progress |= turn != Turn::stuck;
+        if (turn == Turn::stuck) stuck = block.get();
     }
-    return false;
+    if (stuck && !progress) stuck->deadlock();
+    return !living;
 }
 
 }  // namespace gpukernel::simgpu

@@ -308,6 +308,14 @@ class Parser {
                 uint32_t n = static_cast<uint32_t>(integer());
                 while (take(",")) n *= static_cast<uint32_t>(integer());
                 tree.max_threads = n;
+            } else if (take(".reqnctapercluster")) {
+                tree.cluster[0] = static_cast<uint32_t>(integer());
+                for (int side = 1; side < 3; ++side)
+                    tree.cluster[side] = take(",") ? static_cast<uint32_t>(integer()) : 1;
+            } else if (take(".maxclusterrank")) {
+                tree.max_cluster = static_cast<uint32_t>(integer());
+            } else if (take(".explicitcluster")) {
+                tree.explicit_cluster = true;
             } else if (take(".pragma")) {
                 skip_past(";");
             } else {

@@ -122,6 +122,9 @@ struct FunctionTree {
     };
     std::vector<Location> locations;
     uint32_t max_threads = 0;
+    uint32_t cluster[3] = {};  // .reqnctapercluster
+    uint32_t max_cluster = 0;
+    bool explicit_cluster = false;
     uint32_t line = 0;
 };
 struct Unit {

@@ -93,6 +93,7 @@ void mode(Warp&, const Op& op) {
     _mm_setcsr(0x1f80u | static_cast<u32>(op.imm));
     asm volatile("" ::: "memory");
 }
+u32 rank_in_cluster(Warp& w) { return static_cast<u32>(special_register(w, 0, kClusterCtaRank)); }
 template <class T>
 void special(Warp& w, const Op& op) {
     T* d = out<T>(w, op.dst);
@@ -133,8 +134,32 @@ void from_generic(Warp& w, const Op& op) {
 void is_space(Warp& w, const Op& op) {
     const u64* a = in<u64>(w, op.a);
     u32 r = 0;
-    for (int i = 0; i < kLanes; ++i) r |= u32((a[i] >> kWindowShift) == static_cast<u64>(op.imm)) << i;
+    const int shift = op.sub ? kRankShift : kWindowShift;  // of the block itself: no other rank either
+    for (int i = 0; i < kLanes; ++i) r |= u32((a[i] >> shift) == static_cast<u64>(op.imm)) << i;
     out_pred(w, op.dst, r);
+}
+// An address of the block's own shared memory as that of another block of the cluster.
+template <class T>
+void map_to_rank(Warp& w, const Op& op) {
+    const T* a = in<T>(w, op.a);
+    const u32 *rank = in<u32>(w, op.b), own = rank_in_cluster(w);
+    T* d = out<T>(w, op.dst);
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        const T named = rank[i] == own ? 0 : rank[i] < 255 ? static_cast<T>(rank[i]) + 1 : 255;
+        d[i] = (a[i] & ~(T{255} << kRankShift)) | named << kRankShift;
+    }
+}
+template <class T>
+void rank_of(Warp& w, const Op& op) {
+    const T* a = in<T>(w, op.a);
+    const u32 own = rank_in_cluster(w);
+    u32* d = out<u32>(w, op.dst);
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        const u32 named = static_cast<u32>(a[i] >> kRankShift) & 255;
+        d[i] = named ? named - 1 : own;
+    }
 }
 void nothing(Warp&, const Op&) {}
 void touch(Warp& w, const Op&) { w.touched = true; }
@@ -175,6 +200,10 @@ const HandlerEntry entries[] = {
     {"cvta.param", to_generic<kParamWindow>},
     {"cvta.to", from_generic},
     {"isspacep", is_space},
+    {"mapa.b32", map_to_rank<u32>},
+    {"mapa.b64", map_to_rank<u64>},
+    {"getctarank.b32", rank_of<u32>},
+    {"getctarank.b64", rank_of<u64>},
     {"nothing", nothing},
     {"touch", touch},
 };

@@ -29,12 +29,9 @@ void Decoder::control(const std::string& base) {
 
 void Decoder::barrier() {
     Op op;
-    if (has("cluster")) {  // of one block: whoever waits meets the others at a barrier that has no number
-        if (has("arrive")) return;
+    if (has("cluster")) {
         op = fresh();
-        op.control = Control::barrier;
-        op.a = constant(4, kClusterBarrier);
-        op.sub2 = 4;
+        op.control = has("arrive") ? Control::cluster_arrive : Control::cluster_wait;
         out_.code.push_back(op);
         return;
     }

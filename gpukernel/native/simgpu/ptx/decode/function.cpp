@@ -182,6 +182,9 @@ void lay_out_parameters(const FunctionTree& tree, Function& out) {
         for (Slot s : params) out.info.params.push_back({s.offset, s.size});
         out.info.param_bytes = at;
         out.info.name = tree.name;
+        out.info.cluster = {tree.cluster[0], tree.cluster[1], tree.cluster[2]};
+        out.info.max_cluster = tree.max_cluster;
+        out.info.explicit_cluster = tree.explicit_cluster;
         out.info.max_threads = tree.max_threads ? std::min(tree.max_threads, 1024u) : 1024;
     } else {
         out.params = std::move(params);

@@ -82,6 +82,12 @@ void Decoder::load_store(bool load) {
     else if (space == Space::shared && size <= 8)
         op.pattern = static_cast<uint8_t>(size);
     emit(key, op);
+    if (has("async")) transaction(2, size * static_cast<uint32_t>(list.size()));
+}
+
+// What st.async and red.async have done, a barrier of the same block's hears of (9.7.9.9).
+void Decoder::transaction(size_t barrier, uint32_t bytes) {
+    barrier_object("complete_tx", nullptr, operand(barrier), constant(4, bytes));
 }
 
 void Decoder::atomic() {
@@ -106,7 +112,11 @@ void Decoder::atomic() {
         emit("atom." + what + "." + std::string(name_of(t)), op);
     };
     const Operand& value = operand(first);
-    if (value.kind != Operand::vector) return update(0, value, result ? &operand(0) : nullptr);
+    if (value.kind != Operand::vector) {
+        update(0, value, result ? &operand(0) : nullptr);
+        if (has("async")) transaction(2, size_of(t));
+        return;
+    }
     // A vector is no single update on a GPU either: each element by itself (9.7.13.5).
     for (uint32_t n = 0; n < value.parts.size(); ++n)
         update(n * size_of(t), value.parts[n], result ? &operand(0).parts.at(n) : nullptr);
@@ -136,18 +146,17 @@ void Decoder::address_conversion() {
         op.dst = destination(operand(0), 0);
         op.a = source(operand(1), Type::u64);
         op.imm = in_shared() ? 1 : has("local") ? 2 : has("param") ? 3 : has("const") ? 99 : 0;
+        if (in_shared() && !has("shared::cluster")) op.sub = 1, op.imm <<= kWindowShift - kRankShift;
         return emit("isspacep", op);
     }
-    if (here_->parts[0] == "mapa") {  // the only block of its cluster
+    if (here_->parts[0] == "mapa" || here_->parts[0] == "getctarank") {
+        const bool maps = here_->parts[0] == "mapa";
         const uint32_t bytes = size_of(type());
+        if (bytes != 4 && bytes != 8) wrong("an address has 32 or 64 bits");
         op.a = source(operand(1), bytes == 8 ? Type::u64 : Type::u32);
-        op.dst = destination(operand(0), bytes);
-        return emit("mov.b" + bits(bytes), op);
-    }
-    if (here_->parts[0] == "getctarank") {
-        op.a = constant(4, 0);
-        op.dst = destination(operand(0), 4);
-        return emit("mov.b32", op);
+        if (maps) op.b = source(operand(2), Type::u32);
+        op.dst = destination(operand(0), maps ? bytes : 4);
+        return emit(here_->parts[0] + ".b" + bits(bytes), op);
     }
     if (size_of(type()) != 8) lacking("32-bit generic addresses");
     op.a = source(operand(1), Type::u64);

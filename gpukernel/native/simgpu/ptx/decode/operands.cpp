@@ -49,17 +49,20 @@ constexpr std::pair<const char*, int> kSpecials[] = {
     {"%total_smem_size", kTotalSmem},
     {"%envreg1", kWorkspaceHigh},
     {"%envreg2", kWorkspaceLow},
-    // A block is a cluster of its own.
-    {"%clusterid.x", kCtaidX},
-    {"%clusterid.y", kCtaidY},
-    {"%clusterid.z", kCtaidZ},
-    {"%nclusterid.x", kNctaidX},
-    {"%nclusterid.y", kNctaidY},
-    {"%nclusterid.z", kNctaidZ},
-    {"%cluster_nctaid.x", kOne},
-    {"%cluster_nctaid.y", kOne},
-    {"%cluster_nctaid.z", kOne},
-    {"%cluster_nctarank", kOne},
+    {"%clusterid.x", kClusterIdX},
+    {"%clusterid.y", kClusterIdY},
+    {"%clusterid.z", kClusterIdZ},
+    {"%nclusterid.x", kNclusterIdX},
+    {"%nclusterid.y", kNclusterIdY},
+    {"%nclusterid.z", kNclusterIdZ},
+    {"%cluster_ctaid.x", kClusterCtaidX},
+    {"%cluster_ctaid.y", kClusterCtaidY},
+    {"%cluster_ctaid.z", kClusterCtaidZ},
+    {"%cluster_nctaid.x", kClusterNctaidX},
+    {"%cluster_nctaid.y", kClusterNctaidY},
+    {"%cluster_nctaid.z", kClusterNctaidZ},
+    {"%cluster_ctarank", kClusterCtaRank},
+    {"%cluster_nctarank", kClusterNctaRank},
     {"%aggr_smem_size", kTotalSmem},
 };
 
@@ -69,8 +72,7 @@ bool Decoder::special(const std::string& name, int& which) const {
     for (auto& [known, number] : kSpecials)
         if (name == known) return which = number, true;
     // Counters and places that exist and hold nothing here.
-    for (std::string_view start : {"%envreg", "%pm", "%reserved_smem_offset_", "%cluster_ctaid.",
-                                   "%cluster_ctarank", "%is_explicit_cluster", "%current_graph_exec"})
+    for (std::string_view start : {"%envreg", "%pm", "%reserved_smem_offset_", "%current_graph_exec"})
         if (name.starts_with(start)) return which = kZero, true;
     return false;
 }
@@ -194,7 +196,12 @@ uint32_t Decoder::source(const Operand& o, Type type, uint32_t bytes) {
         case Operand::floating64:
             return constant(bytes, immediate(o, type));
         case Operand::special: {
-            if (bytes == 0 && o.name == "%is_explicit_cluster") return constant(0, 0);
+            if (bytes == 0 && o.name == "%is_explicit_cluster") {
+                const uint32_t word = temp(4), slot = temp(0);
+                prepare("special.32", word, 0, kIsExplicitCluster);
+                prepare("setp.ne.b32", slot, word, 0, constant(4, 0));
+                return slot;
+            }
             if (bytes == 0) wrong("unknown predicate " + o.name);
             uint32_t slot = temp(bytes);
             int which;
