@@ -71,6 +71,25 @@ def test_threads_that_have_ended_are_not_waited_for(device: Any) -> None:
     assert out[0] == 6 * 40
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_whoever_arrived_and_ended_does_not_stand_for_another(device: Any, slow: int) -> None:
+    """One block's second warp arrives and ends; the other's comes late, and what it has written must be there behind the barrier."""
+    body = f"""
+setp.eq.u32 %p0, %r1, {slow}; setp.ge.u32 %p1, %r0, 32; @%p0 bra late;
+barrier.cluster.arrive; @%p1 ret;
+barrier.cluster.wait; ld.volatile.global.u32 %r5, [%rd0]; setp.ne.u32 %p2, %r5, 7; @%p2 trap;
+bra.uni done;
+late: @!%p1 bra early;
+mov.u32 %r6, 0; spin: add.u32 %r6, %r6, 1; setp.lt.u32 %p3, %r6, 200000; @%p3 bra spin;
+mov.u32 %r5, 7; st.volatile.global.u32 [%rd0], %r5;
+early: barrier.cluster.arrive; barrier.cluster.wait;
+done: mov.u32 %r7, 1; red.global.add.u32 [%rd0+4], %r7;
+"""
+    out = np.zeros(2, np.uint32)
+    device.run(kernel(body), "k", 2, 64, out)
+    assert out.tolist() == [7, 96]
+
+
 def test_a_thread_that_is_rounds_behind_is_not_confused(device: Any) -> None:
     """Lanes of one warp that meet at the barrier in different places of a loop, as many rounds as the block's rank says apart."""
     body = """
