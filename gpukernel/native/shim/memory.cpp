@@ -76,8 +76,9 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
         put(request, 0, bytes);
         return request.send_into(to, bytes);
     }
-    // Ask for a few pieces ahead, so that the worker fetches the next while this one is on its way.
-    constexpr size_t AHEAD = 4;
+    // Ask for some pieces ahead, so that the worker sends the next while this one is on its way.  Half as
+    // many were a tenth slower over a socket; another thread's call comes after them all.
+    constexpr size_t AHEAD = 8;
     Awaited pieces[AHEAD];
     CUresult first = CUDA_SUCCESS;
     size_t asked = 0, awaited = 0;  // pieces
