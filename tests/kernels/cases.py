@@ -332,6 +332,20 @@ def clusters(gpu: Gpu, random: np.random.Generator) -> Pairs:
     yield out.get(), 2 * (1 * 2 + 3 * 4 + 5 * 6 + 7 * 8)
 
 
+@case(rtol=1e-5, architecture="compute_90")
+def bulk(gpu: Gpu, random: np.random.Generator) -> Pairs:
+    for columns in (4, 100, 256):
+        rows = random.integers(-99, 99, (5, columns)).astype(I4)
+        out = gpu.zeros(rows.shape, I4)
+        gpu.launch("bulk.cu", "reverse_rows", 5, 32, gpu.array(rows), out, I4(columns), shared=4 * columns)
+        yield out.get(), rows[:, ::-1]
+    tiles = random.random((6, 128), dtype=F4)
+    sums, seen = gpu.zeros(128, F4), gpu.zeros(1, I4)
+    gpu.launch("bulk.cu", "spread", 24, 128, gpu.array(tiles), sums, seen)
+    yield sums.get(), tiles.astype(np.float64).sum(0) * (1 + 2 + 3 + 4)
+    yield seen.get()[0], 24
+
+
 @case(rtol=1e-12)
 def block_algorithms(gpu: Gpu, random: np.random.Generator) -> Pairs:
     keys = random.integers(-(2**31), 2**31, 3 * 512).astype(I4)

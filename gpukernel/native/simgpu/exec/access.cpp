@@ -184,6 +184,12 @@ void not_the_same_matrix(const Warp& warp, const Op& op, int lane, const MatrixP
                     place(warp, lane, op.line)};
 }
 
+void not_a_bulk_size(const Warp& warp, const Op& op, int lane, uint32_t size) {
+    throw Fault{Status::misaligned_address, "A bulk copy of " + std::to_string(size) +
+                                                " bytes, which is no multiple of 16, " +
+                                                place(warp, lane, op.line)};
+}
+
 void stack_overflow(const Warp& warp, int lane) {
     throw Fault{Status::illegal_address, "Stack overflow: a thread's calls need more than " +
                                              std::to_string(warp.local_stride) + " bytes, " +

@@ -210,6 +210,7 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
 // Matrix instructions that not all lanes execute, or for which `lane` names another place than the first.
 [[noreturn]] void not_a_whole_warp(const Warp& warp, const Op& op, const MatrixPlan& plan);
 [[noreturn]] void not_the_same_matrix(const Warp& warp, const Op& op, int lane, const MatrixPlan& plan);
+[[noreturn]] void not_a_bulk_size(const Warp& warp, const Op& op, int lane, uint32_t size);
 [[noreturn]] void stack_overflow(const Warp& warp, int lane);
 uint64_t special_register(Warp& warp, int lane, int which);
 

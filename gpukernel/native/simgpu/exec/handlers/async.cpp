@@ -75,6 +75,9 @@ struct Phase {
         return make(pending, expected, bytes, number());
     }
 };
+u64 without(Phase p, u32 bytes) {  // so many bytes have come
+    return p.next(p.pending(), p.expected(), p.bytes() - static_cast<s64>(bytes));
+}
 enum class Act { init, invalidate, arrive, drop, expect, complete, arrive_expect };
 template <Act A>
 void change(Warp& w, const Op& op) {
@@ -104,7 +107,7 @@ void change(Warp& w, const Op& op) {
                 now = Phase::make(p.pending(), p.expected(), p.bytes() + static_cast<s64>(v), p.number());
                 break;
             case Act::complete:
-                now = p.next(p.pending(), p.expected(), p.bytes() - static_cast<s64>(v));
+                now = without(p, static_cast<u32>(v));
                 break;
             case Act::arrive_expect:
                 now = p.next(p.pending() - 1, p.expected(), p.bytes() + static_cast<s64>(v));
@@ -112,6 +115,81 @@ void change(Warp& w, const Op& op) {
         }
         *object = now;
         if (op.sub2 & 1) out<u64>(w, op.dst)[i] = p.bits;
+    }
+}
+
+// One lane's stretch of memory: a host pointer, or the fault.
+char* stretch(Warp& w, const Op& of, int lane, u64 address, u32 size, Access access, u32 align = 16) {
+    alignas(64) u64 ad[kLanes];
+    ad[lane] = address;
+    Op op = of;
+    op.access = access;
+    const u32 exec = w.exec;
+    w.exec = 1u << lane;
+    resolve_slowly(w, op, ad, size, Space::generic, align);
+    w.exec = exec;
+    return reinterpret_cast<char*>(ad[lane]);
+}
+u32 bulk_size(Warp& w, const Op& op, int lane) {
+    const u32 size = in<u32>(w, op.c)[lane];
+    if (size % 16) not_a_bulk_size(w, op, lane, size);
+    return size;
+}
+void copy_bulk(Warp& w, const Op& op) {
+    const u64 *to = in<u64>(w, op.a), *from = in<u64>(w, op.b);
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        if (const u32 size = bulk_size(w, op, i))
+            memmove(stretch(w, op, i, to[i], size, Access::write),
+                    stretch(w, op, i, from[i], size, Access::read), size);
+    }
+}
+// To the same place in several blocks of the cluster, each of which hears of it at a barrier in the same
+// place.
+void copy_to_many(Warp& w, const Op& op) {
+    const u64 *to = in<u64>(w, op.a), *from = in<u64>(w, op.b), *barrier = in<u64>(w, op.extra);
+    const u16* ranks = in<u16>(w, op.aux);
+    auto there = [](u64 address, int rank) {
+        return (address & ~(u64{255} << kRankShift)) | static_cast<u64>(rank + 1) << kRankShift;
+    };
+    w.touched = true;
+    for (u32 m = w.exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        const u32 size = bulk_size(w, op, i);
+        for (u32 r = ranks[i]; r && size; r &= r - 1) {
+            const int rank = __builtin_ctz(r);
+            memmove(stretch(w, op, i, there(to[i], rank), size, Access::write),
+                    stretch(w, op, i, from[i], size, Access::read), size);
+            u64* object =
+                reinterpret_cast<u64*>(stretch(w, op, i, there(barrier[i], rank), 8, Access::atomic, 8));
+            *object = without(Phase{*object}, size);
+        }
+    }
+}
+// Element by element, 32 at a time as if each lane had one.
+void reduce_bulk(Warp& w, const Op& op) {
+    const u64 *to = in<u64>(w, op.a), *from = in<u64>(w, op.b);
+    Op each = op;
+    each.fn = reinterpret_cast<Handler>(static_cast<uintptr_t>(op.imm));
+    each.a = op.dst, each.b = op.extra, each.imm = 0, each.sub = each.sub2 = 0;
+    each.access = Access::atomic;
+    const u32 exec = w.exec, bytes = op.sub;
+    u64* places = out<u64>(w, op.dst);
+    char* values = reinterpret_cast<char*>(out<u64>(w, op.extra));
+    for (u32 m = exec; m; m &= m - 1) {
+        int i = __builtin_ctz(m);
+        const u32 size = bulk_size(w, op, i);
+        if (!size) continue;
+        stretch(w, op, i, to[i], size, Access::atomic);
+        const char* source = stretch(w, op, i, from[i], size, Access::read);
+        for (u32 at = 0; at < size; at += kLanes * bytes) {
+            const u32 count = (size - at) / bytes < kLanes ? (size - at) / bytes : kLanes;
+            for (u32 n = 0; n < count; ++n) places[n] = to[i] + at + n * bytes;
+            memcpy(values, source + at, count * bytes);
+            w.exec = count == kLanes ? kFull : (1u << count) - 1;
+            each.fn(w, each);
+        }
+        w.exec = exec;
     }
 }
 // Whether the phase of a token, or of a parity, has ended.
@@ -147,6 +225,9 @@ void grow_stack(Warp& w, const Op& op) {
 
 const HandlerEntry entries[] = {
     {"cp.async", copy},
+    {"cp.async.bulk", copy_bulk},
+    {"cp.async.bulk.multicast", copy_to_many},
+    {"cp.reduce.async.bulk", reduce_bulk},
     {"mbarrier.init", change<Act::init>},
     {"mbarrier.inval", change<Act::invalidate>},
     {"mbarrier.arrive", change<Act::arrive>},

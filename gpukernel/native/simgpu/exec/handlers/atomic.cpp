@@ -19,10 +19,6 @@ template <>
 struct Word<f64> {
     using type = u64;
 };
-template <>
-struct Word<f16> {
-    using type = u16;
-};
 
 template <class T, auto F>
 void atomic(Warp& w, const Op& op) {
@@ -90,18 +86,6 @@ void wide(Warp& w, const Op& op) {
         if (d) d[i] = old;
     }
 }
-inline u32 brain_add(u32 a, u32 b) { return Brain::near(Brain::get(u16(a)) + Brain::get(u16(b))); }
-inline u32 brain2_add(u32 a, u32 b) { return brain_add(a, b) | brain_add(a >> 16, b >> 16) << 16; }
-inline u32 half2_add(u32 a, u32 b) {
-    u32 r = 0;
-    for (int n = 0; n < 2; ++n) {
-        f16 s = static_cast<f16>(f32(std::bit_cast<f16>(static_cast<u16>(a >> 16 * n))) +
-                                 f32(std::bit_cast<f16>(static_cast<u16>(b >> 16 * n))));
-        r |= u32(std::bit_cast<u16>(s)) << 16 * n;
-    }
-    return r;
-}
-
 #define RMW(name, T, expr)                       \
     {"atom." name, atomic<T, [](T a, T b) -> T { \
          (void)a;                                \
@@ -112,6 +96,10 @@ inline u32 half2_add(u32 a, u32 b) {
         {"atom.cas.b" n, cas<U>}, {                                                                    \
         "atom.add.b" n, fetch_add<U>                                                                   \
     }
+#define HALF(name, k, op) RMW(name "." k, u16, (op(a, b))), RMW(name "." k "x2", u32, (both_halves<op>(a, b)))
+#define HALVES(k, F)                                                                       \
+    HALF("add", k, (two<F, add>)), HALF("min", k, (two<F, extreme<false, false, false>>)), \
+        HALF("max", k, (two<F, extreme<false, true, false>>))
 #define ENDS(k, T) RMW("min." k, T, a < b ? a : b), RMW("max." k, T, a > b ? a : b)
 
 const HandlerEntry entries[] = {
@@ -125,10 +113,8 @@ const HandlerEntry entries[] = {
     RMW("dec.u32", u32, a == 0 || a > b ? b : a - 1),
     RMW("add.f32", f32, a + b),
     RMW("add.f64", f64, a + b),
-    RMW("add.f16", f16, static_cast<f16>(f32(a) + f32(b))),
-    RMW("add.f16x2", u32, half2_add(a, b)),
-    RMW("add.bf16", u16, static_cast<u16>(brain_add(a, b))),
-    RMW("add.bf16x2", u32, brain2_add(a, b)),
+    HALVES("f16", Half),
+    HALVES("bf16", Brain),
     {"atom.cas.b128", wide<true>},
     {"atom.exch.b128", wide<false>},
     {"atom.cas.b16", cas<u16>},

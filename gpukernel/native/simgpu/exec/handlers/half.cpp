@@ -7,29 +7,12 @@
 namespace gpukernel::simgpu {
 namespace {
 
-template <bool Nan, bool Max, bool XorSign>
-f32 extreme(f32 a, f32 b) {
-    bool negative = (__builtin_signbit(a) != 0) != (__builtin_signbit(b) != 0);
-    if (XorSign) a = __builtin_fabsf(a), b = __builtin_fabsf(b);
-    f32 r;
-    if (a != a || b != b)
-        r = Nan ? __builtin_nanf("") : a != a ? b : a;
-    else if (a == b)
-        r = (__builtin_signbit(a) != 0) == Max ? b : a;
-    else
-        r = (a < b) == Max ? b : a;
-    return XorSign && r == r && negative ? -r : r;
-}
 inline f32 clip(f32 a) { return a > 0 ? (a < 1 ? a : 1.0f) : 0.0f; }
 inline f32 rectify(f32 a) { return a != a ? a : a > 0 ? a : 0.0f; }
 
 template <class F, auto Op1>
 u16 one(u16 a) {
     return F::near(Op1(F::get(a)));
-}
-template <class F, auto Op2>
-u16 two(u16 a, u16 b) {
-    return F::near(Op2(F::get(a), F::get(b)));
 }
 template <class F>
 u16 fused(u16 a, u16 b, u16 c) {
@@ -44,18 +27,12 @@ template <auto G>
 u32 each_half(u32 a) {
     return u32(G(static_cast<u16>(a))) | u32(G(static_cast<u16>(a >> 16))) << 16;
 }
-template <auto G>
-u32 both_halves(u32 a, u32 b) {
-    return u32(G(static_cast<u16>(a), static_cast<u16>(b))) |
-           u32(G(static_cast<u16>(a >> 16), static_cast<u16>(b >> 16))) << 16;
-}
 template <class F>
 u32 fused_halves(u32 a, u32 b, u32 c) {
     return u32(fused<F>(static_cast<u16>(a), static_cast<u16>(b), static_cast<u16>(c))) |
            u32(fused<F>(static_cast<u16>(a >> 16), static_cast<u16>(b >> 16), static_cast<u16>(c >> 16)))
                << 16;
 }
-inline f32 add(f32 a, f32 b) { return a + b; }
 inline f32 subtract(f32 a, f32 b) { return a - b; }
 inline f32 multiply(f32 a, f32 b) { return a * b; }
 

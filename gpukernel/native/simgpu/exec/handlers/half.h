@@ -58,5 +58,29 @@ inline u16 put(f32 a) {
     return back < a ? (negative ? r - 1 : r + 1) : r;
 }
 
+template <bool Nan, bool Max, bool XorSign>
+f32 extreme(f32 a, f32 b) {
+    bool negative = (__builtin_signbit(a) != 0) != (__builtin_signbit(b) != 0);
+    if (XorSign) a = __builtin_fabsf(a), b = __builtin_fabsf(b);
+    f32 r;
+    if (a != a || b != b)
+        r = Nan ? __builtin_nanf("") : a != a ? b : a;
+    else if (a == b)
+        r = (__builtin_signbit(a) != 0) == Max ? b : a;
+    else
+        r = (a < b) == Max ? b : a;
+    return XorSign && r == r && negative ? -r : r;
+}
+inline f32 add(f32 a, f32 b) { return a + b; }
+
+template <class F, auto Op2>
+u16 two(u16 a, u16 b) {
+    return F::near(Op2(F::get(a), F::get(b)));
+}
+template <auto G>
+u32 both_halves(u32 a, u32 b) {
+    return u32(G(static_cast<u16>(a), static_cast<u16>(b))) |
+           u32(G(static_cast<u16>(a >> 16), static_cast<u16>(b >> 16))) << 16;
+}
 }  // namespace
 }  // namespace gpukernel::simgpu

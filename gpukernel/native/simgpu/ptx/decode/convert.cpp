@@ -109,6 +109,18 @@ void Decoder::move() {
         }
         return;
     }
+    if (has("v4") && d.kind == Operand::vector && s.kind == Operand::special) {  // %tid and its like, whole
+        if (d.parts.size() != 4) wrong("a vector has two or four elements");
+        for (size_t i = 0; i < 4; ++i) {
+            Op op = fresh();
+            int which = kZero;
+            if (i < 3 && !special(s.name + "." + "xyz"[i], which)) lacking("special register " + s.name);
+            op.dst = destination(d.parts[i], bytes);
+            op.imm = which;
+            emit("special." + bits(bytes), op);
+        }
+        return;
+    }
     if (d.kind == Operand::vector) {
         if (d.parts.size() != 2 && d.parts.size() != 4) wrong("a vector has two or four elements");
         uint32_t part = bytes / static_cast<uint32_t>(d.parts.size());

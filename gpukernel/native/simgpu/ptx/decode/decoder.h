@@ -103,6 +103,8 @@ class Decoder {
     uint32_t generic_address(const Operand& address);
     void copy_async();
     void mbarrier();
+    uint32_t address_in(const Operand& address, bool shared);
+    void copy_bulk();
     void transaction(size_t barrier, uint32_t bytes);
     void barrier_object(const std::string& what, const Operand* result, const Operand& address,
                         uint32_t value);

@@ -140,6 +140,19 @@ uint32_t Decoder::generic_address(const Operand& address) {
     return slot;
 }
 
+// The same where the instruction names spaces for several operands.
+uint32_t Decoder::address_in(const Operand& address, bool shared) {
+    Op op;
+    space_of(op, address);
+    uint32_t slot = temp(8);
+    prepare("add.b64", slot, op.sub ? fit(op.a, 4, 8, false) : op.a, 0,
+            constant(8, static_cast<uint64_t>(op.imm)));
+    if (!shared) return slot;
+    const uint32_t wide = temp(8);
+    prepare("cvta.shared", wide, slot);
+    return wide;
+}
+
 void Decoder::address_conversion() {
     Op op = fresh();
     if (here_->parts[0] == "isspacep") {
@@ -173,8 +186,7 @@ void Decoder::address_conversion() {
 // Copies that CUDA may finish later are finished at once; waiting for them is nothing (9.7.9.25).
 void Decoder::copy_async() {
     if (has("commit_group") || has("wait_group") || has("wait_all")) return;
-    if (has("bulk") || has("reduce"))
-        lacking("bulk copies are Hopper's own; a kernel compiled for sm_80 uses cp.async, which runs here");
+    if (has("bulk")) return copy_bulk();
     if (has("mbarrier")) {
         if (!has("noinc")) return;  // what it announces it also does
         return barrier_object("arrive", nullptr, operand(0), constant(4, 1));
@@ -185,15 +197,7 @@ void Decoder::copy_async() {
         wrong("a copy has 16 bytes, or with .ca 4 or 8");
     const uint32_t size = static_cast<uint32_t>(bytes);
     op.b = generic_address(operand(1));
-    op.a = temp(8);
-    prepare("cvta.shared", op.a, [&] {
-        Op to;
-        space_of(to, operand(0));
-        uint32_t sum = temp(8);
-        prepare("add.b64", sum, to.sub ? fit(to.a, 4, 8, false) : to.a, 0,
-                constant(8, static_cast<uint64_t>(to.imm)));
-        return sum;
-    }());
+    op.a = address_in(operand(0), true);
     op.imm = size;
     op.c = constant(4, size);
     size_t extra = here_->operands.size() - (has("L2::cache_hint") ? 1 : 0);
@@ -210,6 +214,40 @@ void Decoder::copy_async() {
         }
     }
     emit("cp.async", op);
+}
+
+// Copies and reductions of many bytes at a time, without a tensor's map (9.7.9.25.4): done at once, too.
+void Decoder::copy_bulk() {
+    if (has("tensor")) lacking("tensor maps are Hopper's own; a kernel compiled for sm_80 does without");
+    if (has("prefetch")) return;
+    if (has("cp_mask")) lacking("byte masks");
+    std::vector<bool> shared;  // to and from
+    for (const std::string& part : here_->parts)
+        if (part == "global" || part == "shared::cta" || part == "shared::cluster")
+            shared.push_back(part != "global");
+    if (shared.size() < 2) wrong("a bulk copy says from where and to where");
+    Op op = fresh();
+    op.a = address_in(operand(0), shared[0]);
+    op.b = address_in(operand(1), shared[1]);
+    op.c = source(operand(2), Type::u32);
+    if (has("reduce")) {  // element by element, with the handler of the atomic operation
+        const Type t = type();
+        for (const char* what : {"add", "and", "or", "xor", "min", "max", "inc", "dec"})
+            if (has(what))
+                op.imm = static_cast<int64_t>(reinterpret_cast<uintptr_t>(
+                    handler("atom." + std::string(what) + "." + std::string(name_of(t)))));
+        if (!op.imm) wrong("no operation");
+        op.dst = temp(8), op.extra = temp(size_of(t));
+        op.sub = static_cast<uint8_t>(size_of(t));
+        emit("cp.reduce.async.bulk", op);
+    } else if (has("multicast::cluster")) {
+        op.extra = address_in(operand(3), true);
+        op.aux = source(operand(4), Type::u16);
+        return emit("cp.async.bulk.multicast", op);
+    } else {
+        emit("cp.async.bulk", op);
+    }
+    if (has("mbarrier::complete_tx::bytes")) barrier_object("complete_tx", nullptr, operand(3), op.c);
 }
 
 // mbarrier objects (9.7.13.15): 64 bits in shared memory.
@@ -240,14 +278,7 @@ void Decoder::barrier_object(const std::string& what, const Operand* result, con
                              uint32_t value) {
     Op op = fresh();
     Op place;
-    Space space = space_of(place, address);
-    uint32_t slot = place.sub ? fit(place.a, 4, 8, false) : place.a, sum = temp(8);
-    prepare("add.b64", sum, slot, 0, constant(8, static_cast<uint64_t>(place.imm)));
-    op.a = sum;
-    if (space == Space::shared || in_shared()) {
-        op.a = temp(8);
-        prepare("cvta.shared", op.a, sum);
-    }
+    op.a = address_in(address, space_of(place, address) == Space::shared || in_shared());
     op.b = value;
     if (result && result->kind != Operand::sink)
         op.dst = destination(*result, what.starts_with("wait") ? 0 : 8), op.sub2 = 1;
