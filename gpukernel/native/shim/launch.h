@@ -18,6 +18,7 @@ struct KernelCall {
 
 // The attributes of a launch that a kernel can tell; false: no device takes such clusters.
 bool read_attribute(CUlaunchAttributeID id, const CUlaunchAttributeValue& value, wire::LaunchMode& mode);
+bool read_attributes(const CUlaunchConfig& config, wire::LaunchMode& mode);
 
 // Reads the parameters that the caller points at, either way of cuLaunchKernel.
 CUresult pack(Connection& connection, KernelCall& call, void** params, void** extra);
