@@ -12,6 +12,11 @@ namespace {
 
 constexpr int kAnonymous = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 constexpr uint64_t kEndOfUserSpace = 1ull << 47;
+#ifdef __SANITIZE_THREAD__  // which ends a process that maps what it does not watch
+constexpr uint64_t kLowest = 0x7e8000000000;
+#else
+constexpr uint64_t kLowest = 1;
+#endif
 void* at(uint64_t address) { return reinterpret_cast<void*>(address); }
 
 bool empty_pages(uint64_t address, size_t bytes) {  // memory of nobody's in place of what was there
@@ -32,7 +37,7 @@ std::optional<uint64_t> AddressSpace::reserve(size_t bytes, size_t alignment, ui
     alignment = std::max(alignment, GRANULARITY);
     if (bytes > kEndOfUserSpace || alignment > kEndOfUserSpace) return std::nullopt;
     std::unique_lock lock(mutex_);
-    if (wanted && wanted % alignment == 0 && wanted < kEndOfUserSpace) {
+    if (wanted >= kLowest && wanted % alignment == 0 && wanted < kEndOfUserSpace) {
         void* there =
             ::mmap(at(wanted), bytes, PROT_READ | PROT_WRITE, kAnonymous | MAP_FIXED_NOREPLACE, -1, 0);
         if (there == at(wanted)) {
