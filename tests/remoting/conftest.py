@@ -23,7 +23,7 @@ MIB = 2**20
 _SANITIZED = "address" in os.environ.get("GPUKERNEL_TEST_SANITIZED", "")  # by ``make sanitize``
 WITHOUT_SANITIZER = pytest.mark.skipif(
     _SANITIZED,
-    reason="AddressSanitizer takes a program's fault for itself, and keeps what was freed for a while",
+    reason="AddressSanitizer takes a program's fault for itself, keeps what was freed, and needs mappings of its own",
 )
 AT_FULL_SPEED = pytest.mark.skipif(
     _SANITIZED, reason="under a sanitizer what serves the device takes as much of the processor as the device"

@@ -75,6 +75,7 @@ add(p, n); print(set(sums), set(a.reshape(100, -1)[:, :-1].ravel()), set(a[16_38
     says(code, ["{1} {np.uint32(33686019)} {np.uint32(2)}"])
 
 
+@WITHOUT_SANITIZER
 def test_where_the_kernel_has_no_more_mappings_the_memory_is_whole_and_right() -> None:
     # Every other page of `rest` is protected on its own, until the process may have no mapping more; then pieces of
     # managed memory cannot be protected apart from each other.
