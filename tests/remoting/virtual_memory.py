@@ -96,12 +96,20 @@ c = reserve(4 * U, 0, b + U); print(c != b + U, c % U)
 """
 HINTS_SAY = ["True", "True 0"]
 
+FREED = """
+opened, ended = threading.Event(), []; raw = ctypes.CDLL("libcuda.so.1"); gate = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: ended.append(opened.wait(10)))
+stream = ok(d.cuStreamCreate(1)); assert raw.cuLaunchHostFunc(ctypes.c_void_p(int(stream)), gate, None) == 0
+a = reserve(); print(name(d.cuMemAddressFree(a, U)), ended); opened.set(); ok(d.cuCtxSynchronize()); print(ended)
+"""
+FREED_SAY = ["SUCCESS []", "[True]"]
+
 PROGRAMS = {
     "two mappings of one memory are one": (ALIASES, ALIASES_SAY),
     "memory counts until nothing refers to it": (BOOKS, BOOKS_SAY),
     "what does not fit is refused": (RULES, RULES_SAY),
     "pieces side by side are one memory": (GROWS, GROWS_SAY),
     "a wanted address is given where it is free": (HINTS, HINTS_SAY),
+    "addresses that nothing was mapped at are given back beside other work": (FREED, FREED_SAY),
 }
 
 # What a kernel that stores at `a` is told.

@@ -33,6 +33,9 @@ class VirtualMemory {
     // At `wanted` where that is free; nullopt when the host has no such room.
     virtual std::optional<uint64_t> reserve(size_t bytes, size_t alignment, uint64_t wanted) = 0;
     virtual bool free(uint64_t address, size_t bytes) = 0;
+    // Whether memory was ever mapped in the reservation at `address`, so that a kernel may still reach for
+    // it.
+    virtual bool used(uint64_t address) const = 0;
     // Zero-filled, committed on first touch, and given back when neither a reference nor a mapping is left;
     // nullopt when the capacity would be exceeded.
     virtual std::optional<uint64_t> create(size_t bytes) = 0;

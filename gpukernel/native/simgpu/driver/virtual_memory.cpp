@@ -72,7 +72,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t align
 CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
     GPUKERNEL_INITIALISED();
     Device* device = here_or_first();
-    schedule().wait_all(*device);  // a kernel may still reach for it
+    if (device->memory->virtual_memory().used(ptr)) schedule().wait_all(*device);
     return device->memory->virtual_memory().free(ptr, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -29,7 +29,7 @@ bool empty_pages(uint64_t address, size_t bytes) {  // memory of nobody's in pla
 }  // namespace
 
 AddressSpace::~AddressSpace() {
-    for (auto [address, bytes] : reserved_) ::munmap(at(address), bytes);
+    for (const auto& [address, reservation] : reserved_) ::munmap(at(address), reservation.bytes);
     if (file_ >= 0) ::close(file_);
 }
 
@@ -42,7 +42,7 @@ std::optional<uint64_t> AddressSpace::reserve(size_t bytes, size_t alignment, ui
             ::mmap(at(wanted), bytes, PROT_READ | PROT_WRITE, kAnonymous | MAP_FIXED_NOREPLACE, -1, 0);
         if (there == at(wanted)) {
             ::madvise(there, bytes, MADV_DONTDUMP);
-            reserved_[wanted] = bytes;
+            reserved_[wanted] = {bytes};
             return wanted;
         }
         if (there != MAP_FAILED) ::munmap(there, bytes);  // a kernel that does not know the flag
@@ -56,19 +56,25 @@ std::optional<uint64_t> AddressSpace::reserve(size_t bytes, size_t alignment, ui
     if (address > base) ::munmap(there, address - base);
     if (base + room > end) ::munmap(at(end), base + room - end);
     ::madvise(at(address), bytes, MADV_DONTDUMP);
-    reserved_[address] = bytes;
+    reserved_[address] = {bytes};
     return address;
 }
 
 bool AddressSpace::free(uint64_t address, size_t bytes) {
     std::unique_lock lock(mutex_);
     auto it = reserved_.find(address);
-    if (it == reserved_.end() || it->second != bytes) return false;
+    if (it == reserved_.end() || it->second.bytes != bytes) return false;
     auto inside = mapped_.lower_bound(address);
     if (inside != mapped_.end() && inside->first < address + bytes) return false;
     reserved_.erase(it);
     ::munmap(at(address), bytes);
     return true;
+}
+
+bool AddressSpace::used(uint64_t address) const {
+    std::shared_lock lock(mutex_);
+    auto it = reservation(address, 1);
+    return it != reserved_.end() && it->second.used;
 }
 
 bool AddressSpace::open_file() {
@@ -113,19 +119,21 @@ size_t AddressSpace::size_of(uint64_t handle) const {
     return it == physical_.end() || !it->second.references ? 0 : it->second.bytes;
 }
 
-std::map<uint64_t, size_t>::const_iterator AddressSpace::reservation(uint64_t address, size_t bytes) const {
+std::map<uint64_t, AddressSpace::Reservation>::const_iterator AddressSpace::reservation(uint64_t address,
+                                                                                        size_t bytes) const {
     auto it = reserved_.upper_bound(address);
     if (it == reserved_.begin()) return reserved_.end();
     --it;
     const uint64_t offset = address - it->first;
-    return offset <= it->second && bytes <= it->second - offset ? it : reserved_.end();
+    return offset <= it->second.bytes && bytes <= it->second.bytes - offset ? it : reserved_.end();
 }
 
 VirtualMemory::Outcome AddressSpace::map(uint64_t address, size_t bytes, uint64_t handle) {
     std::unique_lock lock(mutex_);
     auto physical = physical_.find(handle);
+    const auto home = reservation(address, bytes);
     if (physical == physical_.end() || !physical->second.references || bytes > physical->second.bytes ||
-        reservation(address, bytes) == reserved_.end())
+        home == reserved_.end())
         return Outcome::invalid;
     auto next = mapped_.lower_bound(address);
     if (next != mapped_.end() && next->first < address + bytes) return Outcome::invalid;
@@ -137,6 +145,7 @@ VirtualMemory::Outcome AddressSpace::map(uint64_t address, size_t bytes, uint64_
         return Outcome::out_of_memory;
     ::madvise(at(address), bytes, MADV_DONTDUMP);
     mapped_[address] = {bytes, handle, Access::none};
+    reserved_[home->first].used = true;
     ++physical->second.mappings;
     return Outcome::done;
 }

@@ -22,6 +22,7 @@ class AddressSpace final : public VirtualMemory {
 
     std::optional<uint64_t> reserve(size_t bytes, size_t alignment, uint64_t wanted) override;
     bool free(uint64_t address, size_t bytes) override;
+    bool used(uint64_t address) const override;
     std::optional<uint64_t> create(size_t bytes) override;
     bool release(uint64_t handle) override;
     size_t size_of(uint64_t handle) const override;
@@ -51,6 +52,10 @@ class AddressSpace final : public VirtualMemory {
         uint64_t handle;
         Access access;
     };
+    struct Reservation {
+        size_t bytes;
+        bool used = false;  // something was mapped there
+    };
     struct Stretch {
         size_t bytes;
         Access access;
@@ -59,7 +64,7 @@ class AddressSpace final : public VirtualMemory {
     bool open_file();
     void settle(std::map<uint64_t, Physical>::iterator it);  // gives it back where nothing refers to it
     bool tiled(uint64_t address, size_t bytes) const;        // by whole mappings, without a gap
-    std::map<uint64_t, size_t>::const_iterator reservation(uint64_t address, size_t bytes) const;
+    std::map<uint64_t, Reservation>::const_iterator reservation(uint64_t address, size_t bytes) const;
     void grant(uint64_t address, size_t bytes, Access access);
 
     std::function<bool(uint64_t)> take_;
@@ -67,7 +72,7 @@ class AddressSpace final : public VirtualMemory {
     mutable std::shared_mutex mutex_;
     int file_ = -1;
     uint64_t file_bytes_ = 0, handles_ = 0;
-    std::map<uint64_t, size_t> reserved_;
+    std::map<uint64_t, Reservation> reserved_;
     std::map<uint64_t, Physical> physical_;
     std::map<uint64_t, Piece> mapped_;
     std::map<uint64_t, Stretch> accessible_;  // neighbours with the same access are one
