@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t PAGE = 4096, UNIT = 2 << 20;
 // Between a program's own image and its libraries, where hardly anything ever is.
 constexpr uint64_t QUIET_FROM = 0x100000000000, QUIET_BYTES = 0x400000000000;
-constexpr int QUIET_TRIES = 8, TRIES = 8;
+constexpr int QUIET_TRIES = 8, TRIES = 16;
 constexpr int DEVICE_SHIFT = 48;  // a handle says whose memory it is
 
 bool take_here(uint64_t address, uint64_t bytes) {
@@ -133,8 +133,9 @@ CUresult reserve_on_both_sides(Connection& connection, uint64_t bytes, uint64_t 
         if (free == MAP_FAILED) break;
         ::munmap(free, bytes + alignment);
         const auto from = reinterpret_cast<uint64_t>(free);
-        // Each time some way further down: the last place was not to be had.
-        if (found((from - i * alignment + alignment - 1) / alignment * alignment)) return CUDA_SUCCESS;
+        // Each time twice as far down: the last place was not to be had.
+        const uint64_t down = ((uint64_t{1} << i) - 1) * std::max(alignment, bytes);
+        if (down < from && found((from - down + alignment - 1) / alignment * alignment)) return CUDA_SUCCESS;
     }
     return error == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : error;
 }
