@@ -8,9 +8,18 @@ import statistics
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from benchmarks.pool import leased
+from benchmarks.pool import leased, workers
 from benchmarks.report import Table, gigabytes_per_second, microseconds
-from benchmarks.turns import Rounds, Subject, by_turns, compiled_subject, median, median_ratio, subject
+from benchmarks.turns import (
+    Rounds,
+    Subject,
+    by_turns,
+    compiled_subject,
+    median,
+    median_ratio,
+    placed,
+    subject,
+)
 from gpukernel import native
 
 SHARE = 0.05
@@ -32,18 +41,22 @@ async def measure() -> list[Table]:
     }
     async with contextlib.AsyncExitStack() as stack:
         ways = {IN_PROCESS: stack.enter_context(subject("driver_calls", alone))}
+        others: dict[str, set[int]] = {}  # the processes at the other end, by way or kind of socket
         for name, (kind, shared) in TRANSPORTS.items():  # each a pool and a device of its own
+            before = workers()
             environment = await stack.enter_async_context(leased(SHARE, transport=kind))
             environment["GPUKERNEL_SHARED_MEMORY"] = shared
+            others[name] = workers() - before
             ways[name] = stack.enter_context(subject("driver_calls", environment))
         memory = stack.enter_context(compiled_subject("shared_memory"))
         bare = {name: partial(memory.measure, name) for name in ("exchange", "two_copies", "memcpy")}
+        ends = dict(ways)
         for kind in KINDS:
-            sockets = stack.enter_context(subject("sockets", None, kind))
+            ends[kind] = sockets = stack.enter_context(subject("sockets", None, kind))
             bare |= {
                 f"{name} {kind}": partial(sockets.measure, name) for name in ("ping_pong", "stream", "copy")
             }
-        return [_calls(ways, bare), _copies(ways, bare), _training(ways)]
+        return [_calls(ways, bare), _placed(ends, others), _copies(ways, bare), _training(ways)]
 
 
 Bare = Mapping[str, Callable[[], float]]
@@ -103,6 +116,46 @@ def _calls(ways: Mapping[str, Subject], bare: Bare) -> Table:
     table.rows.append(
         ["bare exchange through shared memory", "", microseconds(median(rounds, "exchange")), "", "", ""]
     )
+    return table
+
+
+def _placed(ends: Mapping[str, Subject], others: Mapping[str, set[int]]) -> Table:
+    """A synchronous call and a ping-pong, both ends on one processor, and each on its own."""
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    table = Table(
+        "A synchronous call by where its two processes run",
+        ["figure", *TRANSPORTS, "aim"],
+        notes=(
+            "The same as above with the processes held where they are: the program and its worker, or the two processes of the ping-pong. On one processor "
+            f"nobody can answer before the processor has changed hands, whatever carries the words. By turns, in {ROUNDS} rounds."
+        ),
+    )
+
+    def held(name: str, figure: str, there: int) -> float:
+        here, end = processors[0], ends[name]
+        far = others.get(name) or end.processes - {end.pid}
+        with placed({end.pid: here} | dict.fromkeys(far, there)):
+            return end.measure(figure)
+
+    for where, there in (("on two processors", processors[-1]), ("on one processor", processors[0])):
+        if where == "on two processors" and len(processors) < 2:
+            continue
+        calls = {name: partial(held, name, "synchronous_call", there) for name in TRANSPORTS}
+        pings = {f"ping_pong {kind}": partial(held, kind, "ping_pong", there) for kind in KINDS}
+        rounds = by_turns(calls | pings, ROUNDS)
+        table.rows.append(
+            [f"{where}: a synchronous call", *(microseconds(median(rounds, name)) for name in calls), ""]
+        )
+        table.rows.append(
+            [
+                f"{where}: bare ping-pong",
+                *(microseconds(median(rounds, f"ping_pong {kind}")) for kind, _ in TRANSPORTS.values()),
+                "",
+            ]
+        )
+        table.rows.append(
+            [f"{where}: ÷", *_ratios(rounds, "ping_pong"), "≤ 0.3 shared memory, ≤ 1.3 sockets"]
+        )
     return table
 
 

@@ -62,15 +62,23 @@ class Memory:
     rss: int
 
 
+def workers() -> set[int]:
+    """The process ids of every worker on this machine."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if Path(os.readlink(process / "exe")).name == "gpukernel-worker":
+                found.add(int(process.name))
+    return found
+
+
 def worker_memory() -> list[Memory]:
     """The memory of every worker on this machine."""
     found = []
-    for process in Path("/proc").glob("[0-9]*"):
+    for process in workers():
         with contextlib.suppress(OSError):
-            if Path(os.readlink(process / "exe")).name != "gpukernel-worker":
-                continue
             fields = {}
-            for line in (process / "smaps_rollup").read_text().splitlines()[1:]:
+            for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]:
                 name, value, *_ = line.split()
                 fields[name] = int(value) * 1024
             found.append(Memory(fields["Pss:"], fields["Rss:"]))

@@ -6,6 +6,7 @@ A ratio is the median of the rounds' ratios, and not the ratio of two figures th
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,16 @@ class Subject:
         self._process = subprocess.Popen(
             self._command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def processes(self) -> set[int]:
+        """Its process id, and those of the processes that it has forked."""
+        own = self.pid
+        return {own, *map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())}
 
     def measure(self, figure: str) -> float:
         """One round of `figure`: seconds, or bytes per second.  Raises RuntimeError where the program has ended."""
@@ -63,6 +74,24 @@ def compiled(program: str, *options: str) -> Iterator[Path]:
         path, source = Path(folder, program), ROOT / "benchmarks" / f"{program}.cpp"
         subprocess.run(["c++", "-std=c++20", "-O2", str(source), "-o", str(path), *options], check=True)
         yield path
+
+
+@contextlib.contextmanager
+def placed(processes: Mapping[int, int]) -> Iterator[None]:
+    """Each process, by its id, with all its threads on the one processor that is named; afterwards wherever they may be."""
+
+    def place(process: int, processors: set[int]) -> None:
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread.name), processors)
+
+    for process, processor in processes.items():
+        place(process, {processor})
+    try:
+        yield
+    finally:
+        for process in processes:
+            place(process, os.sched_getaffinity(0))
 
 
 def answer(figures: Mapping[str, Callable[[], float]]) -> None:
