@@ -83,9 +83,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction
         *clusterSize = static_cast<int>(function->cluster.volume());
         return CUDA_SUCCESS;
     }
-    uint64_t most = device->model->major < 9   ? 1
-                    : function->large_clusters ? LARGEST_CLUSTER
-                                               : PORTABLE_CLUSTER;
+    uint64_t most = device->model->major < 9 ? 1 : largest_cluster(*function);
     if (function->info->max_cluster) most = std::min<uint64_t>(most, function->info->max_cluster);
     *clusterSize = static_cast<int>(most);
     return CUDA_SUCCESS;

@@ -35,6 +35,9 @@ constexpr uint64_t kOffsetMask = (1ull << kWindowShift) - 1;
 // An address of shared memory names another block of the cluster by its rank and one; 0: the block itself.
 constexpr int kRankShift = 24;
 constexpr uint64_t kSharedMask = (1ull << kRankShift) - 1;
+constexpr uint64_t named_block(uint64_t address, uint64_t name) {  // the same place in that block
+    return (address & ~(255ull << kRankShift)) | name << kRankShift;
+}
 
 enum class Space : uint8_t { generic, global, shared, local, param };
 

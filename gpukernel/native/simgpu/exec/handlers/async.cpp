@@ -149,19 +149,16 @@ void copy_bulk(Warp& w, const Op& op) {
 void copy_to_many(Warp& w, const Op& op) {
     const u64 *to = in<u64>(w, op.a), *from = in<u64>(w, op.b), *barrier = in<u64>(w, op.extra);
     const u16* ranks = in<u16>(w, op.aux);
-    auto there = [](u64 address, int rank) {
-        return (address & ~(u64{255} << kRankShift)) | static_cast<u64>(rank + 1) << kRankShift;
-    };
     w.touched = true;
     for (u32 m = w.exec; m; m &= m - 1) {
         int i = __builtin_ctz(m);
         const u32 size = bulk_size(w, op, i);
         for (u32 r = ranks[i]; r && size; r &= r - 1) {
-            const int rank = __builtin_ctz(r);
-            memmove(stretch(w, op, i, there(to[i], rank), size, Access::write),
+            const u64 name = static_cast<u64>(__builtin_ctz(r)) + 1;
+            memmove(stretch(w, op, i, named_block(to[i], name), size, Access::write),
                     stretch(w, op, i, from[i], size, Access::read), size);
-            u64* object =
-                reinterpret_cast<u64*>(stretch(w, op, i, there(barrier[i], rank), 8, Access::atomic, 8));
+            u64* object = reinterpret_cast<u64*>(
+                stretch(w, op, i, named_block(barrier[i], name), 8, Access::atomic, 8));
             *object = without(Phase{*object}, size);
         }
     }

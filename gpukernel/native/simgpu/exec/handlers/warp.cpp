@@ -146,8 +146,8 @@ void map_to_rank(Warp& w, const Op& op) {
     T* d = out<T>(w, op.dst);
     for (u32 m = w.exec; m; m &= m - 1) {
         int i = __builtin_ctz(m);
-        const T named = rank[i] == own ? 0 : rank[i] < 255 ? static_cast<T>(rank[i]) + 1 : 255;
-        d[i] = (a[i] & ~(T{255} << kRankShift)) | named << kRankShift;
+        const u32 name = rank[i] == own ? 0 : rank[i] < 255 ? rank[i] + 1 : 255;
+        d[i] = static_cast<T>(named_block(a[i], name));
     }
 }
 template <class T>
