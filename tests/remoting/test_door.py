@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import os
+import platform
 import socket
 import struct
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import eventually
-from tests.remoting.conftest import Worker, worker
+from tests.remoting.conftest import Worker, special_number, worker
 from tests.remoting.test_worker import until, unused
 
 MAGIC, VERSION = 0x4B555047, 4
@@ -326,5 +327,59 @@ def test_a_program_that_dies_in_the_middle_of_a_frame_costs_nothing() -> None:
             sock.close()
             await still_serves(one)
             await until(lambda: unused(one))
+
+    asyncio.run(story())
+
+
+def buffers_in_use(pid: int) -> set[int]:
+    """Where the threads of a process that wait for a socket receive to (recvfrom) or send from (sendmsg, what comes second)."""
+    found = set()
+    with open(f"/proc/{pid}/mem", "rb") as memory:
+
+        def word(address: int) -> int:
+            memory.seek(address)
+            return int.from_bytes(memory.read(8), "little")
+
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            call, *arguments = (task / "syscall").read_text().split()
+            if call == "45":
+                found.add(int(arguments[1], 16))
+            elif call == "46":
+                found.add(word(word(int(arguments[1], 16) + 16) + 16))
+    return found
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or platform.machine() != "x86_64", reason="only root may look into a worker"
+)
+def test_a_large_copy_over_a_socket_goes_to_device_memory_and_from_it_without_another() -> None:
+    """A client that sends half of a copy, and one that does not read, show where the bytes go to and come from."""
+    size = 1 << 20
+
+    async def story() -> None:
+        async with worker() as one:
+            program = one.start(
+                "begin(); print(int(ok(d.cuMemAlloc(8 << 20))), flush=True); sys.stdin.readline()"
+            )
+            assert program.stdout is not None
+            there = int(await asyncio.to_thread(program.stdout.readline))
+            memory = range(there, there + (8 << 20))
+
+            def straight() -> bool:
+                return any(address in memory for address in buffers_in_use(one.handle.pid))
+
+            for call, rest, more in (
+                ("copy_to_device", struct.pack("<QQ", there, 0), bytes(size // 2)),
+                ("copy_to_host", struct.pack("<QQQ", there, 0, size), b""),
+            ):
+                _, sock = await asyncio.to_thread(enter, one, one.secret)
+                length = len(rest) + (size if more else 0)
+                ask = struct.pack("<IHH", length, special_number(call), 0) + rest + more
+                await asyncio.to_thread(sock.sendall, ask if more else 40 * ask)
+                await asyncio.to_thread(eventually, straight)
+                sock.close()
+                await asyncio.to_thread(eventually, lambda: not straight())
+            await asyncio.to_thread(program.communicate, "\n")
+            await still_serves(one)
 
     asyncio.run(story())

@@ -194,6 +194,21 @@ print("done")
     assert said(code, SPIN) == "done"
 
 
+@TRANSPORTS
+def test_a_large_synchronous_copy_comes_after_what_blocking_streams_have(
+    transport: dict[str, object],
+) -> None:
+    """What a kernel in one writes when another thread lets it: before the copy to the device, and into what the copy to the host brings."""
+    code = """
+n = 2 << 20; there = int(ok(d.cuMemAlloc(n))); host, back = bytes([9]) * n, bytearray(n); s = blocking()
+ok(d.cuMemcpyHtoD(there, host, n))
+spin(s, FLAG, there + n - 8); t = Doing(lambda: d.cuMemcpyDtoH(back, there, n)).settle(); write(FLAG); print(t.end(), back[-8:].hex())
+spin(s, OTHER, there + n - 8); t = Doing(lambda: d.cuMemcpyHtoD(there, host, n)); write(OTHER); print(t.end())
+ok(d.cuMemcpyDtoH(back, there, n)); print(back == host)
+"""
+    assert said(code, **transport).splitlines() == ["0 0100000009090909", "0", "True"]
+
+
 def test_threads_have_default_streams_of_their_own() -> None:
     code = """
 spin(PER_THREAD)

@@ -15,6 +15,7 @@ from gpukernel import native
 from gpukernel.remoting.questions import usage_of
 from gpukernel.remoting.worker import WorkerStartFailed, adopt_worker, list_devices, start_worker
 from tests.remoting.conftest import MIB, Worker, worker
+from tests.remoting.virtual_memory import MEMORY
 
 
 async def until(condition: object, seconds: float = 20) -> None:
@@ -334,16 +335,21 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
     asyncio.run(story())
 
 
-def test_large_copies_arrive_whole_however_they_travel() -> None:
-    code = """import numpy as np
-begin(); n = 20_000_003; a = np.random.default_rng(1).integers(0, 256, n, dtype=np.uint8); b = np.empty_like(a)
-p = ok(d.cuMemAlloc(n)); ok(d.cuMemcpyHtoD(p, a.ctypes.data, n)); ok(d.cuMemcpyDtoH(b.ctypes.data, p, n)); print((a == b).all())
+@pytest.mark.parametrize(
+    "memory", ["int(ok(d.cuMemAlloc(size)))", "reserve(size); mapped(p, size)"], ids=["allocated", "mapped"]
+)
+def test_large_copies_arrive_whole_however_they_travel(memory: str) -> None:
+    """The host reaches what is allocated; what is mapped is copied by the driver."""
+    code = f"""import numpy as np
+size, n = 20 << 20, 20_000_003; p = {memory}
+a = np.random.default_rng(1).integers(0, 256, n, dtype=np.uint8); b = np.empty_like(a)
+ok(d.cuMemcpyHtoD(p, a.ctypes.data, n)); ok(d.cuMemcpyDtoH(b.ctypes.data, p, n)); print((a == b).all())
 """
 
     async def story() -> None:
         async with worker() as one:
             for kind, shared in (("unix", True), ("unix", False), ("tcp", False)):
-                done = await one.run(code, kind=kind, shared_memory=shared)
+                done = await one.run(MEMORY + code, kind=kind, shared_memory=shared)
                 assert done.stdout == "True\n", (kind, shared, done.stderr)
 
     asyncio.run(story())

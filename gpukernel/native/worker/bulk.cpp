@@ -1,6 +1,6 @@
-// Copies between a program and its slice, and the memory that both may share.  Bulk data is not gathered
-// first: it goes from the ring, or where the device's memory can be reached from the host from the socket, to
-// where it belongs.
+// Copies between a program and its slice, and the memory that both may share.  Where the host can reach the
+// device's memory, bulk data is received into it and sent from it; else it goes through pinned memory, or
+// from the ring to the driver.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -50,10 +50,13 @@ bool Session::take_bulk(Desk& desk) {
     CUresult result = !handle(head.stream, Kind::stream, stream)      ? CUDA_ERROR_INVALID_HANDLE
                       : left && !lease_.valid(head.destination, left) ? CUDA_ERROR_INVALID_VALUE
                                                                       : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS && left >= DIRECT && !at_rest(stream)) {
+    const bool large = result == CUDA_SUCCESS && left >= DIRECT, rests = large && at_rest(stream);
+    char* const direct = rests ? host_pointer(head.destination) : nullptr;
+    // From shared memory the driver takes the bytes itself, unless it had to wait.
+    if (large && !direct && !(rests && channel_.shares_memory())) {
         if (Stages::Stage* stage = lease_.stages.take()) {
             if (!channel_.read(stage->memory, left)) {
-                lease_.stages.give(stage, stream);
+                lease_.stages.give(stage);
                 return false;
             }
             result = cuda().cuMemcpyHtoDAsync_v2(head.destination, stage->memory, left, stream);
@@ -69,14 +72,8 @@ bool Session::take_bulk(Desk& desk) {
         return stream ? cuda().cuMemcpyHtoDAsync_v2(to, from, size, stream)
                       : cuda().cuMemcpyHtoD_v2(to, from, size);
     };
-    if (char* direct = result == CUDA_SUCCESS && left >= DIRECT ? host_pointer(head.destination) : nullptr) {
-        result = cuda().cuStreamSynchronize(stream);
-        if (result == CUDA_SUCCESS) {
-            if (!channel_.read(direct, left)) return false;
-        } else {
-            desk.body.resize(left);
-            if (!channel_.read(desk.body.data(), left)) return false;
-        }
+    if (direct) {
+        if (!channel_.read(direct, left)) return false;
     } else if (channel_.shares_memory()) {
         for (CUdeviceptr to = head.destination; left;) {
             const char* at;
@@ -109,23 +106,34 @@ bool Session::give_bulk(Desk& desk) {
     if (!head.bytes) return answer(desk, CUDA_SUCCESS);
     if (head.bytes > wire::COPY_PIECE || !lease_.valid(head.source, head.bytes))
         return answer(desk, CUDA_ERROR_INVALID_VALUE);
-    if (char* direct = head.bytes >= DIRECT ? host_pointer(head.source) : nullptr) {
-        const CUresult result = wait_for(stream);
-        // As long as nobody else reads on, nothing is submitted that might write there.
-        if (desk.reads || result != CUDA_SUCCESS) return answer(desk, result, direct, head.bytes);
+    auto copy = [&](void* to, size_t size) {
+        auto read = [&] {
+            if (!stream) return cuda().cuMemcpyDtoH_v2(to, head.source, size);
+            const CUresult read = cuda().cuMemcpyDtoHAsync_v2(to, head.source, size, stream);
+            return read == CUDA_SUCCESS ? cuda().cuStreamSynchronize(stream) : read;
+        };
+        // To stand aside takes two system calls where there are other threads.
+        const CUresult result = attentive_ && is_done(stream) ? read() : wait(read, stream);
+        lease_.finished();
+        return result;
+    };
+    if (head.bytes >= DIRECT) {
+        if (char* direct = host_pointer(head.source)) {
+            // Where a byte can be copied, all that comes before is done.  As long as nobody else reads on,
+            // nothing is submitted that might write there.
+            char byte;
+            const CUresult result = copy(&byte, 1);
+            if (desk.reads || result != CUDA_SUCCESS) return answer(desk, result, direct, head.bytes);
+        }
+        if (Stages::Stage* stage = lease_.stages.take()) {
+            const CUresult result = copy(stage->memory, head.bytes);
+            const bool sent = answer(desk, result, stage->memory, head.bytes);
+            lease_.stages.give(stage);
+            return sent;
+        }
     }
     desk.out.resize(desk.out.size() + head.bytes);
-    char* to = desk.out.data() + desk.out.size() - head.bytes;
-    CUresult result;
-    if (!stream) {
-        result = wait([&] { return cuda().cuMemcpyDtoH_v2(to, head.source, head.bytes); });
-        lease_.finished();
-    } else {
-        result =
-            wait([&] { return cuda().cuMemcpyDtoHAsync_v2(to, head.source, head.bytes, stream); }, stream);
-        if (result == CUDA_SUCCESS) result = wait_for(stream);
-    }
-    return answer(desk, result);
+    return answer(desk, copy(desk.out.data() + desk.out.size() - head.bytes, head.bytes));
 }
 
 bool Session::share_memory(Desk& desk) {

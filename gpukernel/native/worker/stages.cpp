@@ -38,6 +38,10 @@ Stages::Stage* Stages::take() {
 
 void Stages::give(Stage* stage, CUstream stream) {
     cuda_.cuEventRecord(stage->free, stream);
+    give(stage);
+}
+
+void Stages::give(Stage* stage) {
     std::lock_guard lock(mutex_);
     stage->taken = false;
     const auto at = std::find_if(stages_.begin(), stages_.end(), [&](Stage& s) { return &s == stage; });

@@ -1,5 +1,6 @@
-// Pinned host memory through which large copies reach a stream that is busy: taken from the connection at
-// once, so that what comes behind is served, and copied when the stream gets there.
+// Pinned host memory through which large copies go where the host cannot reach the device's memory, or its
+// stream is busy: taken from the connection at once, so that what comes behind is served, and copied when the
+// stream gets there.
 #pragma once
 
 #include <atomic>
@@ -22,8 +23,9 @@ class Stages {
 
     // Waits for one where all are in use; nullptr where the host has no pinned memory.
     Stage* take();
-    // In use until what was submitted to `stream` so far is done.
+    // In use until what was submitted to `stream` so far is done; without a stream, no longer.
     void give(Stage* stage, CUstream stream);
+    void give(Stage* stage);
     void clear();  // nobody uses any
 
   private:

@@ -385,7 +385,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
             *static_cast<CUdeviceptr*>(data) = ptr;
             break;
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-            if (!host && !is_managed(device, ptr)) return CUDA_ERROR_INVALID_VALUE;
+            // The host reaches what is no mapping, which may forbid it to write, where the device does.
+            if (block && block->number & MAPPED) return CUDA_ERROR_INVALID_VALUE;
             *static_cast<void**>(data) = at(ptr);
             break;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
