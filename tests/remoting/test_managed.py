@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.native.simgpu_driver.test_virtual_memory import VARIABLE
+from tests.native.simgpu_driver.test_driver import ADD
+from tests.native.simgpu_driver.test_virtual_memory import HOST_MEMORY, NOTHING, VARIABLE, host_memory
 from tests.remoting.conftest import PRELUDE, WITHOUT_SANITIZER, worker
 
 MANAGED = r"""
@@ -40,7 +41,7 @@ def says(code: str, lines: list[str], **options: int) -> None:
     async def story() -> None:
         async with worker(**options) as one:
             done = await one.run(MANAGED + code)
-            assert done.stdout.splitlines() == lines, done.stderr
+            assert done.stdout.splitlines() == lines, (done.stdout, done.stderr)
             assert done.returncode == 0, done.stderr
 
     asyncio.run(story())
@@ -55,6 +56,24 @@ for n in (10, 100_000, 3_000_000):
     add(p, n); wait(); print((a == np.arange(n) + 34).all())
 """
     says(code, ["1 0 0", "True", "True", "True"])
+
+
+@pytest.mark.parametrize("what", HOST_MEMORY)
+def test_the_device_reaches_host_memory_that_was_allocated_for_it(what: str) -> None:
+    code, lines = host_memory(what)
+    says(ADD + code, lines)
+
+
+def test_to_copy_or_fill_nothing_is_no_error_wherever() -> None:
+    says(NOTHING, ["done"])
+
+
+def test_host_memory_that_the_device_reaches_is_of_the_slice_until_it_is_freed() -> None:
+    code = """
+def free(): return ok(d.cuMemGetInfo())[0] >> 20
+before = free(); h = ok(d.cuMemHostAlloc(10 << 20, 2)); print(before - free(), name(d.cuMemHostAlloc(60 << 20, 2))); ok(d.cuMemFreeHost(h)); print(before - free())
+"""
+    says(code, ["10 OUT_OF_MEMORY", "0"])
 
 
 @pytest.mark.parametrize("way", [{"kind": "tcp"}, {"kind": "unix", "shared_memory": False}], ids=str)

@@ -6,22 +6,18 @@ from tests.suites import sources
 from tests.suites.runner import Suite
 
 _PROCESSES = "starts processes that import the test by its short name, which the import mode of a wheel's tests forbids"
+_NAMES = "looks at the names of modules, which that import mode makes short"
 _OUT_OF_BOUNDS = "reads or writes past its array, which the simulated GPU reports as compute-sanitizer would"
 
-_MAPPED = "host memory mapped into the device cannot cross a network"
 _IPC = "IPC handles cannot cross a network"
 
 # Whole classes, or single tests (docs/compatibility.md).
 _NUMBA_KNOWN = {
-    "TestCudaArray": _MAPPED,
-    "TestCudaArrayInterface.test_produce_no_stream": _MAPPED,
-    "TestCudaArrayInterface.test_produce_stream": _MAPPED,
-    "TestWarnings.test_nowarn_on_mapped_array": _MAPPED,
     "TestIpcMemory": _IPC,
     "TestIpcStaged": _IPC,
-    "TestNumbaInternalOverloads.test_signatures_match_overloaded_api": _IPC,
+    "TestNumbaInternalOverloads.test_signatures_match_overloaded_api": _NAMES,
     "TestLowLevelExtending.test_func1_isolated": _PROCESSES,
-    "TestIntrinsic.test_docstring": _PROCESSES,
+    "TestIntrinsic.test_docstring": _NAMES,
     "CUDAAndCPUCachingTest": "numba 0.68 and numba-cuda 0.30 stamp the index file that they share differently",
 }
 
@@ -71,10 +67,6 @@ _CUDA_PYTHON_KNOWN = {
     "test_cudart.test_cudart_conditional": _CONDITIONAL,
     "test_cuda.test_cuDeviceGetDevResource": "green contexts",
     "test_cuda.test_cuda_coredump_attr": "coredumps",
-    "test_kernelParams.test_kernelParams_types_cuda": _MAPPED,
-    "test_kernelParams.test_kernelParams_struct_custom": _MAPPED,
-    "test_kernelParams.test_kernelParams_buffer_protocol_ctypes": _MAPPED,
-    "test_kernelParams.test_kernelParams_buffer_protocol_numpy": _MAPPED,
 }
 
 CUDA_PYTHON = Suite("cuda-python", sources.cuda_python, known=_CUDA_PYTHON_KNOWN)

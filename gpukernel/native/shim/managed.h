@@ -87,6 +87,12 @@ std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUd
                                      bool to_device, CUstream stream);
 std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address);
 
+// Host memory that the device reaches at the same address (CU_MEMHOSTALLOC_DEVICEMAP): managed memory under
+// another name.
+CUresult allocate_mapped(void** pointer, size_t bytes, unsigned flags);
+std::optional<CUresult> free_mapped(const void* pointer);      // nothing where it is not such memory
+std::optional<unsigned> flags_of_mapped(const void* pointer);  // those it was allocated with
+
 // A fault at `address`, in the thread that serves them; false: not of managed memory.
 bool serve_fault(uint64_t address, std::optional<bool> writing);
 

@@ -18,13 +18,14 @@ Answer attribute_of(const Allocation& a, CUpointer_attribute attribute, CUdevice
         case CU_POINTER_ATTRIBUTE_CONTEXT:
             return {reinterpret_cast<uint64_t>(a.device->primary.get()), 8};
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-            return {CU_MEMORYTYPE_DEVICE, 4};
+            return {a.host_flags ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE, 4};
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return {address, 8};
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
             return {a.offset + 1, 8};  // no other allocation has ever had it
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            return {!a.host_flags, 4};
         case CU_POINTER_ATTRIBUTE_MAPPED:
             return {1, 4};
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -81,7 +82,7 @@ Done managed_cuMemFree_v2(Connection&, CUdeviceptr address) {
     ManagedLock lock(managed().mutex);
     auto it = managed().allocations.find(address);
     if (it == managed().allocations.end()) return std::nullopt;
-    return release(*it->second);
+    return it->second->host_flags ? CUDA_ERROR_INVALID_VALUE : release(*it->second);
 }
 
 Done managed_cuMemGetAddressRange_v2(Connection&, CUdeviceptr* base, size_t* size, CUdeviceptr address) {
@@ -159,29 +160,66 @@ using gpukernel::ManagedAdvice;
 
 namespace {
 CUmemLocation device_of(const Allocation& a) { return {CU_MEM_LOCATION_TYPE_DEVICE, a.device->index}; }
+// What is managed memory to the program as well.
+Allocation* find_managed(CUdeviceptr address, uint64_t bytes) {
+    Allocation* a = managed().find(address, bytes);
+    return a && !a->host_flags ? a : nullptr;
+}
 bool exists(CUmemLocation place) {
     return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_at(place.id) != nullptr
                                                      : place.type != CU_MEM_LOCATION_TYPE_INVALID;
 }
 }  // namespace
 
-CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
+namespace {
+CUresult allocate_here(size_t bytes, std::optional<unsigned> host_flags, CUdeviceptr& address) {
     GPUKERNEL_CURRENT(connection);
-    if (!dptr || !bytesize || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
-        return CUDA_ERROR_INVALID_VALUE;
     if (capturing())
         if (Captured captured = captured_unsafe(*connection, false)) return *captured;
     if (!has_managed())  // those that are on their way may touch what is made now
         if (const CUresult error = finish_host_calls(*connection); error != CUDA_SUCCESS) return error;
+    ManagedLock lock(managed().mutex);
+    const CUresult result = allocate(*context_stack.back()->device, bytes, address);
+    if (result == CUDA_SUCCESS) managed().allocations[address]->host_flags = host_flags;
+    return result;
+}
+}  // namespace
+
+CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!dptr || !bytesize || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+        return CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr address = 0;
-    CUresult result;
-    {
-        ManagedLock lock(managed().mutex);
-        result = allocate(*context_stack.back()->device, bytesize, address);
-    }
+    const CUresult result = allocate_here(bytesize, std::nullopt, address);
     if (result == CUDA_SUCCESS) *dptr = address;  // which may itself be managed memory
     return result;
 }
+
+namespace gpukernel::shim {
+
+CUresult allocate_mapped(void** pointer, size_t bytes, unsigned flags) {
+    CUdeviceptr address = 0;
+    const CUresult result = allocate_here(bytes, flags, address);
+    if (result == CUDA_SUCCESS) *pointer = at(address);
+    return result;
+}
+
+std::optional<CUresult> free_mapped(const void* pointer) {
+    if (!has_managed()) return std::nullopt;
+    ManagedLock lock(managed().mutex);
+    auto it = managed().allocations.find(reinterpret_cast<CUdeviceptr>(pointer));
+    if (it == managed().allocations.end() || !it->second->host_flags) return std::nullopt;
+    return release(*it->second);
+}
+
+std::optional<unsigned> flags_of_mapped(const void* pointer) {
+    if (!has_managed()) return std::nullopt;
+    ManagedLock lock(managed().mutex);
+    const Allocation* a = managed().find(reinterpret_cast<CUdeviceptr>(pointer), 1);
+    return a ? a->host_flags : std::nullopt;
+}
+
+}  // namespace gpukernel::shim
 
 CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location,
                                        unsigned int flags, CUstream hStream) {
@@ -193,7 +231,7 @@ CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLo
     Connection* owner;
     {
         ManagedLock lock(managed().mutex);
-        Allocation* a = managed().find(devPtr, count);
+        Allocation* a = find_managed(devPtr, count);
         if (!a || !count || flags) return CUDA_ERROR_INVALID_VALUE;
         // No other device can have it.
         if (to_device && device_of(*a).id != location.id) return CUDA_ERROR_INVALID_DEVICE;
@@ -218,7 +256,7 @@ CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise a
                           advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
     if (!no_place && !exists(location)) return CUDA_ERROR_INVALID_DEVICE;
     ManagedLock lock(managed().mutex);
-    Allocation* a = managed().find(devPtr, count);
+    Allocation* a = find_managed(devPtr, count);
     return a && count ? a->advice.take(advice, location) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult CUDAAPI cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
@@ -231,7 +269,7 @@ CUresult CUDAAPI cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range
     ManagedAdvice advice;
     {
         ManagedLock lock(managed().mutex);
-        Allocation* a = managed().find(devPtr, count);
+        Allocation* a = find_managed(devPtr, count);
         if (!a || !count) return CUDA_ERROR_INVALID_VALUE;
         advice = a->advice;
     }
@@ -254,5 +292,5 @@ CUresult CUDAAPI cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
         return CUDA_ERROR_INVALID_VALUE;
     ManagedLock lock(managed().mutex);
-    return managed().find(dptr, length) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return find_managed(dptr, length) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

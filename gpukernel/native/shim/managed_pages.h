@@ -48,8 +48,9 @@ struct Allocation {
     std::vector<State> blocks;
     std::vector<char> twin;  // of an open one
     InOrder read, written;
-    bool wanted = false;  // by cuMemPrefetchAsync to the host
-    bool lost = false;    // the device's memory is gone
+    bool wanted = false;                 // by cuMemPrefetchAsync to the host
+    bool lost = false;                   // the device's memory is gone
+    std::optional<unsigned> host_flags;  // of cuMemHostAlloc: to the program it is host memory
     ManagedAdvice advice;
 
     Connection& connection() const { return *range->connection; }

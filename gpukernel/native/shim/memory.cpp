@@ -314,7 +314,10 @@ CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdev
 
 CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
     GPUKERNEL_CURRENT(connection);
-    if (!pp || !bytesize) return CUDA_ERROR_INVALID_VALUE;
+    constexpr unsigned known =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    if (!pp || !bytesize || (Flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
+    if (Flags & CU_MEMHOSTALLOC_DEVICEMAP) return allocate_mapped(pp, bytesize, Flags);
     *pp = std::aligned_alloc(4096, (bytesize + 4095) / 4096 * 4096);
     if (!*pp) return CUDA_ERROR_OUT_OF_MEMORY;
     std::lock_guard lock(host_mutex);
@@ -326,6 +329,7 @@ CUresult CUDAAPI cuMemAllocHost(void** pp, size_t bytesize) { return cuMemHostAl
 CUresult CUDAAPI cuMemFreeHost(void* p) {
     GPUKERNEL_CURRENT(connection);
     if (!p) return CUDA_SUCCESS;
+    if (auto done = free_mapped(p)) return *done;
     std::lock_guard lock(host_mutex);
     if (!host_memory.erase(reinterpret_cast<uint64_t>(p))) return CUDA_ERROR_INVALID_VALUE;
     std::free(p);  // no copy still reads it: its bytes left when the copy was called
@@ -355,8 +359,22 @@ CUresult CUDAAPI cuMemHostUnregister(void* p) {
 }
 
 CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
-    if (!pFlags || !is_host(reinterpret_cast<uint64_t>(p))) return CUDA_ERROR_INVALID_VALUE;
-    *pFlags = 0;
+    const auto mapped = flags_of_mapped(p);
+    if (!pFlags || (!mapped && !is_host(reinterpret_cast<uint64_t>(p)))) return CUDA_ERROR_INVALID_VALUE;
+    *pFlags = mapped.value_or(0);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!pdptr || Flags) return CUDA_ERROR_INVALID_VALUE;
+    if (!flags_of_mapped(p))
+        return is_host(reinterpret_cast<uint64_t>(p))
+                   ? gpukernel::unsupported(
+                         "a kernel's access to host memory that was not allocated with "
+                         "CU_MEMHOSTALLOC_DEVICEMAP")
+                   : CUDA_ERROR_INVALID_VALUE;
+    *pdptr = reinterpret_cast<CUdeviceptr>(p);
     return CUDA_SUCCESS;
 }
 

@@ -76,6 +76,7 @@ CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
     const auto address = in.get<CUdeviceptr>();
     CUstream stream;
     if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!address) return CUDA_SUCCESS;
     std::lock_guard taking(session.lease().taking);
     if (!session.lease().begin_release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = session.cuda().cuMemFreeAsync(address, stream);
@@ -119,7 +120,7 @@ CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
     return result;
 }
 
-// --- copies and fills on the device: only inside the lease's own memory ---
+// --- copies and fills on the device: only inside the lease's own memory; of nothing, anywhere ---
 
 static CUresult copy(Session& session, Reader& in, bool with_stream) {
     const auto destination = in.get<CUdeviceptr>(), source = in.get<CUdeviceptr>();
@@ -127,6 +128,7 @@ static CUresult copy(Session& session, Reader& in, bool with_stream) {
     CUstream stream = nullptr;
     if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (!in.failed() && !bytes) return CUDA_SUCCESS;
     if (in.failed() || !session.lease().valid(destination, bytes) || !session.lease().valid(source, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     return with_stream ? session.cuda().cuMemcpyDtoDAsync_v2(destination, source, bytes, stream)
@@ -143,6 +145,7 @@ CUresult fill(Session& session, Reader& in, Function function, bool with_stream)
     CUstream stream = nullptr;
     if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (!in.failed() && !count) return CUDA_SUCCESS;
     uint64_t bytes;
     if (in.failed() || __builtin_mul_overflow(count, sizeof(T), &bytes) ||
         !session.lease().valid(address, bytes))
@@ -173,7 +176,8 @@ CUresult fill_2d(Session& session, Reader& in, Function function, bool with_stre
     if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream))
         return CUDA_ERROR_INVALID_HANDLE;
     uint64_t row, rows, bytes;
-    if (in.failed() || !height || __builtin_mul_overflow(width, sizeof(T), &row) ||
+    if (!in.failed() && (!width || !height)) return CUDA_SUCCESS;
+    if (in.failed() || __builtin_mul_overflow(width, sizeof(T), &row) ||
         (height > 1 && pitch < row) ||  // else the number of rows is no matter of memory
         __builtin_mul_overflow(pitch, height - 1, &rows) || __builtin_add_overflow(row, rows, &bytes) ||
         !session.lease().valid(address, bytes))

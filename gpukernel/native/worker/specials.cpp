@@ -22,7 +22,7 @@ CUresult device(Session& session, Reader&, Writer& out) {
     facts.memory_bytes = session.lease().memory_limit();
     // What cannot cross a network is not there, so that frameworks do not try it.
     for (int lacking :
-         {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+         {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
           CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
           CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
           CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -34,9 +34,11 @@ CUresult device(Session& session, Reader&, Writer& out) {
           CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
         facts.attributes[lacking] = 0;
-    // The shim makes managed memory of mapped memory, whatever kind of it the device would have.
+    // The shim makes managed memory of mapped memory, whatever kind of it the device would have, and host
+    // memory that the device reaches of managed memory.
     facts.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] =
-        facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED];
+        facts.attributes[CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY] =
+            facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED];
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // the shim's, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     const Images& images = session.lease().images;

@@ -39,6 +39,72 @@ q = reserve(); mapped(q); print(name(d.cuPointerGetAttribute(P, q)))"""
     assert out(MEMORY + code).splitlines() == ["100 0707070707070707", "{8}", "INVALID_VALUE"]
 
 
+# Programs on host memory that the device reaches, which must say the same in process and on a slice: each with its lines.
+_HOST_MEMORY = """
+begin(); f = load(ADD, b"add"); M = 2; P = d.CUpointer_attribute
+def name(result): return result[0].name.removeprefix("CUDA_ERROR_")
+def mapped(n):
+    h = int(ok(d.cuMemHostAlloc(4 * n, M))); return h, int(ok(d.cuMemHostGetDevicePointer(h, 0))), (ctypes.c_uint32 * n).from_address(h)
+def add(p, n): assert launch(f, p, n) == 0; ok(d.cuCtxSynchronize())
+"""
+HOST_MEMORY = {
+    "both write it in turn": (
+        """print(ok(d.cuDeviceGetAttribute(d.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 0)))
+for n in (1, 1000, 300_000):
+    h, p, a = mapped(n); assert not any(a); a[:] = range(n); add(p, n); assert a[:] == list(range(1, n + 1))
+    a[0] = a[n - 1] = 7; add(p, n); assert (a[0], a[n // 2], a[n - 1]) == (8, n // 2 + 2 if n > 1 else 8, 8); ok(d.cuMemFreeHost(h))
+print("done")""",
+        ["1", "done"],
+    ),
+    "copies take it for either": (
+        """n = 50_000; h, p, a = mapped(n); q = int(ok(d.cuMemAlloc(4 * n))); a[:] = range(n)
+ok(d.cuMemcpyHtoD(q, h, 4 * n)); add(q, n); ok(d.cuMemcpyDtoH(h, q, 4 * n)); print(a[:] == list(range(1, n + 1)))
+add(q, n); ok(d.cuMemcpyDtoD(p, q, 4 * n)); ok(d.cuCtxSynchronize()); print(a[:] == list(range(2, n + 2)))
+ok(d.cuMemsetD32(p, 9, n)); ok(d.cuCtxSynchronize()); print(set(a)); ok(d.cuMemcpy(q, h, 4 * n)); ok(d.cuMemsetD32(p, 0, n)); ok(d.cuMemcpyDtoHAsync(h, q, 4 * n, 0)); ok(d.cuCtxSynchronize()); print(set(a))""",
+        ["True", "True", "{9}", "{9}"],
+    ),
+    "what is told of it": (
+        """h, p, a = mapped(100); print(*(int(ok(d.cuPointerGetAttribute(x, h + 8))) for x in (P.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, P.CU_POINTER_ATTRIBUTE_IS_MANAGED, P.CU_POINTER_ATTRIBUTE_MAPPED)))
+print(*(int(ok(d.cuPointerGetAttribute(x, h + 8))) - h for x in (P.CU_POINTER_ATTRIBUTE_HOST_POINTER, P.CU_POINTER_ATTRIBUTE_DEVICE_POINTER)), p - h, ok(d.cuMemHostGetFlags(h)))
+device = d.CUdevice(0); A = d.CUmem_advise.CU_MEM_ADVISE_SET_READ_MOSTLY; print(name(d.cuMemFree(h)), name(d.cuMemAdvise(h, 400, A, device)), name(d.cuMemPrefetchAsync(h, 400, device, 0)))
+plain = ok(d.cuMemHostAlloc(64, 0)); print(name(d.cuMemHostGetDevicePointer(plain, 0)), name(d.cuMemHostGetDevicePointer(4096, 0)), name(d.cuMemHostGetDevicePointer(h, 1)), name(d.cuMemHostAlloc(64, 8)))
+print(d.cuMemFreeHost(h)[0].name, name(d.cuMemFreeHost(h)), name(d.cuMemHostGetDevicePointer(h, 0)), name(d.cuMemHostAlloc(1 << 44, M)))""",
+        [
+            "1 0 1",
+            "8 8 0 2",
+            "INVALID_VALUE INVALID_VALUE INVALID_VALUE",
+            "NOT_SUPPORTED INVALID_VALUE INVALID_VALUE INVALID_VALUE",
+            "CUDA_SUCCESS INVALID_VALUE INVALID_VALUE OUT_OF_MEMORY",
+        ],
+    ),
+}
+
+
+def host_memory(what: str) -> tuple[str, list[str]]:
+    code, lines = HOST_MEMORY[what]
+    return _HOST_MEMORY + code, lines
+
+
+@pytest.mark.parametrize("what", HOST_MEMORY)
+def test_the_device_reaches_host_memory_that_was_allocated_for_it(what: str) -> None:
+    code, lines = host_memory(what)
+    assert out(code).splitlines() == lines
+
+
+NOTHING = """
+begin(); host = ctypes.create_string_buffer(8); p = int(ok(d.cuMemAlloc(16)))
+for s in (d.CUstream(0), d.CUstream(1), ok(d.cuStreamCreate(0))):
+    for at in (0, p, p + 16):
+        for result in (d.cuMemcpyHtoDAsync(at, host, 0, s), d.cuMemcpyDtoHAsync(host, at, 0, s), d.cuMemcpyDtoDAsync(at, p, 0, s), d.cuMemcpyDtoDAsync(p, at, 0, s), d.cuMemsetD8Async(at, 1, 0, s), d.cuMemsetD32Async(at, 1, 0, s),
+                       d.cuMemsetD2D8Async(at, 8, 1, 0, 4, s), d.cuMemsetD2D8Async(at, 8, 1, 4, 0, s), d.cuMemFreeAsync(0, s), d.cuMemFree(0), d.cuMemFreeHost(0)):
+            assert int(result[0]) == 0 and int(d.cuCtxSynchronize()[0]) == 0, (s, at, result)
+print("done")"""
+
+
+def test_to_copy_or_fill_nothing_is_no_error_wherever() -> None:
+    assert out(NOTHING) == "done"
+
+
 VARIABLE = r"""
 module = ok(d.cuModuleLoadData(b'''.version 7.0
 .target sm_70

@@ -22,6 +22,14 @@ bool pinned(Device* device, const void* pointer, size_t bytes) {
     return reinterpret_cast<uint64_t>(pointer) + bytes <= it->first + it->second;
 }
 
+// The flags of host memory that the device reaches, if `address` lies in some.
+std::optional<unsigned> mapped(Device* device, CUdeviceptr address) {
+    const auto block = device->memory->find(address);
+    std::lock_guard lock(device->mutex);
+    const auto it = block ? device->mapped.find(block->address) : device->mapped.end();
+    return it == device->mapped.end() ? std::nullopt : std::optional(it->second);
+}
+
 bool outside(Device* device, CUdeviceptr address, size_t bytes, bool writing = false) {
     return bytes && !device->memory->valid(address, bytes, writing);
 }
@@ -183,7 +191,7 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr dptr) {
     if (!dptr) return CUDA_SUCCESS;
     CUresult error = device->synchronize();
     if (error != CUDA_SUCCESS) return error;
-    if (!device->memory->free(dptr)) return CUDA_ERROR_INVALID_VALUE;
+    if (mapped(device, dptr) || !device->memory->free(dptr)) return CUDA_ERROR_INVALID_VALUE;
     forget_managed(device, dptr);
     return CUDA_SUCCESS;
 }
@@ -202,7 +210,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (!dptr) return CUDA_SUCCESS;
     auto block = device->memory->find(dptr);
-    if (!block || block->address != dptr) return CUDA_ERROR_INVALID_VALUE;
+    if (!block || block->address != dptr || mapped(device, dptr)) return CUDA_ERROR_INVALID_VALUE;
     forget_managed(device, dptr);
     return in_order(device, stream, [=] { device->memory->free(dptr); });
 }
@@ -226,7 +234,18 @@ CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* pbase, size_t* psize, CUdevic
 
 CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
     GPUKERNEL_HERE(device);
-    if (!pp || !bytesize) return CUDA_ERROR_INVALID_VALUE;
+    constexpr unsigned known =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    if (!pp || !bytesize || (Flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
+    if (Flags & CU_MEMHOSTALLOC_DEVICEMAP) {  // the device's, which is the host's, too
+        const auto address = device->memory->allocate(bytesize);
+        if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+        *pp = at(*address);
+        std::lock_guard lock(device->mutex);
+        device->mapped[*address] = Flags;
+        device->pinned[*address] = bytesize;
+        return CUDA_SUCCESS;
+    }
     *pp = std::aligned_alloc(4096, (bytesize + 4095) / 4096 * 4096);
     if (!*pp) return CUDA_ERROR_OUT_OF_MEMORY;
     std::lock_guard lock(device->mutex);
@@ -240,8 +259,12 @@ CUresult CUDAAPI cuMemFreeHost(void* p) {
     if (!p) return CUDA_SUCCESS;
     CUresult error = device->synchronize();
     std::lock_guard lock(device->mutex);
-    if (!device->pinned.erase(reinterpret_cast<uint64_t>(p))) return CUDA_ERROR_INVALID_VALUE;
-    std::free(p);
+    const auto address = reinterpret_cast<uint64_t>(p);
+    if (!device->pinned.erase(address)) return CUDA_ERROR_INVALID_VALUE;
+    if (device->mapped.erase(address))
+        device->memory->free(address);
+    else
+        std::free(p);
     return error;
 }
 
@@ -265,7 +288,19 @@ CUresult CUDAAPI cuMemHostUnregister(void* p) {
 CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
     GPUKERNEL_HERE(device);
     if (!pFlags || !pinned(device, p, 1)) return CUDA_ERROR_INVALID_VALUE;
-    *pFlags = 0;
+    *pFlags = mapped(device, reinterpret_cast<CUdeviceptr>(p)).value_or(0);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
+    GPUKERNEL_HERE(device);
+    if (!pdptr || Flags) return CUDA_ERROR_INVALID_VALUE;
+    if (!mapped(device, reinterpret_cast<CUdeviceptr>(p)))
+        return pinned(device, p, 1) ? gpukernel::unsupported(
+                                          "a kernel's access to host memory that was not allocated with "
+                                          "CU_MEMHOSTALLOC_DEVICEMAP")
+                                    : CUDA_ERROR_INVALID_VALUE;
+    *pdptr = reinterpret_cast<CUdeviceptr>(p);
     return CUDA_SUCCESS;
 }
 
@@ -371,7 +406,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     GPUKERNEL_HERE(device);
     if (!data) return CUDA_ERROR_INVALID_VALUE;
     auto block = block_of(device, ptr);
-    bool host = !block && pinned(device, at(ptr), 1);
+    const bool reached = mapped(device, ptr).has_value(),
+               host = reached || (!block && pinned(device, at(ptr), 1));
     if (!block && !host) return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -381,7 +417,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
             *static_cast<unsigned*>(data) = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
             break;
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-            if (host) return CUDA_ERROR_INVALID_VALUE;
+            if (!block) return CUDA_ERROR_INVALID_VALUE;
             *static_cast<CUdeviceptr*>(data) = ptr;
             break;
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:

@@ -73,7 +73,8 @@ struct Device {
     int retained = 0;     // of the primary context
     std::string printed;  // by kernels, until the next synchronisation
     std::mutex print_mutex;
-    std::map<uint64_t, size_t> pinned;  // host allocations by address
+    std::map<uint64_t, size_t> pinned;    // host allocations by address
+    std::map<uint64_t, unsigned> mapped;  // those that the device reaches, and so has: their flags
     size_t limits[16] = {1024, 1 << 20, 8 << 20};
     void flush_printed();
     void report(const Result& fault);  // where the program's own output goes: the person sees it
