@@ -103,9 +103,12 @@ def answer(figures: Mapping[str, Callable[[], float]]) -> None:
 Rounds = Sequence[Mapping[str, float]]
 
 
-def by_turns(measure: Mapping[str, Callable[[], float]], rounds: int) -> Rounds:
-    """Each of `measure` once in every round, after one that does not count."""
-    found = [{name: one() for name, one in measure.items()} for _ in range(rounds + 1)]
+def by_turns(measure: Mapping[str, Callable[[], float]], rounds: int, in_a_row: int = 1) -> Rounds:
+    """Each of `measure` in every round, `in_a_row` times, of which the median counts; a first round does not count."""
+    found = [
+        {name: statistics.median(one() for _ in range(in_a_row)) for name, one in measure.items()}
+        for _ in range(rounds + 1)
+    ]
     return found[1:]
 
 
