@@ -2,6 +2,8 @@
 // the formulas of the CUDA C++ Programming Guide, "Texture Fetching".
 #include "../texture.h"
 
+#include <cstring>
+
 #include "half.h"
 #include "tables.h"
 
@@ -380,6 +382,7 @@ u64 surface_address(Warp& w, const Op& op, const TexturePlan& plan, int i) {
            static_cast<u64>(at[0]);
 }
 
+// Rows follow on each other without gaps, so one may begin where a value wider than a texel is not aligned.
 template <class M, class R>
 void load(Warp& w, const Op& op) {
     const TexturePlan& plan = plan_of(w, op);
@@ -392,7 +395,7 @@ void load(Warp& w, const Op& op) {
     for (u32 m = w.exec; m; m &= m - 1) {
         const int i = __builtin_ctz(m);
         for (int n = 0; n < plan.elements; ++n)
-            if (ad[i]) t[n][i] = reinterpret_cast<const M*>(ad[i])[n];
+            if (ad[i]) std::memcpy(&t[n][i], reinterpret_cast<const char*>(ad[i]) + n * sizeof(M), sizeof(M));
     }
     for (int n = 0; n < plan.elements; ++n) {
         R* d = out<R>(w, plan.value[n]);
@@ -405,8 +408,10 @@ void store(Warp& w, const Op& op) {
     for (u32 m = w.exec; m; m &= m - 1) {
         const int i = __builtin_ctz(m);
         const u64 at = surface_address(w, op, plan, i);
-        for (int n = 0; n < plan.elements; ++n)
-            if (at) reinterpret_cast<M*>(at)[n] = static_cast<M>(in<R>(w, plan.value[n])[i]);
+        for (int n = 0; n < plan.elements && at; ++n) {
+            const auto value = static_cast<M>(in<R>(w, plan.value[n])[i]);
+            std::memcpy(reinterpret_cast<char*>(at) + n * sizeof value, &value, sizeof value);
+        }
     }
 }
 template <class T>
@@ -416,6 +421,8 @@ void reduce(Warp& w, const Op& op) {
         const int i = __builtin_ctz(m);
         const u64 at = surface_address(w, op, plan, i);
         if (!at) continue;
+        if (at % sizeof(T))
+            misused_texture(w, op, i, "the surface is changed by a value for which its rows are not aligned");
         const T value = in<T>(w, plan.value[0])[i];
         T* const place = reinterpret_cast<T*>(at);
         T old = __atomic_load_n(place, __ATOMIC_RELAXED), now;
