@@ -235,7 +235,6 @@ void Decoder::matrix_memory(bool load, Element element, uint32_t m, uint32_t n, 
     // The ISA asks for the size of a fragment; GPUs and the CUDA C++ guide are content with 16 bytes of it.
     plan.align = std::min(16u, count * (element == Element::f64 ? 8 : 4));
     const Operand &address = operand(load ? 1 : 0), &list = operand(load ? 0 : 1);
-    if (address.kind != Operand::address) wrong("expected an address in brackets");
     const uint32_t at = generic_address(address);
     const uint32_t length = plan.bytes * 8 / bits_of(element);
     const uint32_t stride = here_->operands.size() > 2 ? source(operand(2), Type::u32) : constant(4, length);
@@ -254,7 +253,6 @@ void Decoder::matrix_rows(bool load) {
     MatrixPlan plan;
     plan.transposed = has("trans");
     const Operand& address = operand(load ? 1 : 0);
-    if (address.kind != Operand::address) wrong("expected an address in brackets");
     const uint32_t at = generic_address(address);
     Op op = fresh();
     op.a = at;

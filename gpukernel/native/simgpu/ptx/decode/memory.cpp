@@ -5,6 +5,7 @@ namespace gpukernel::simgpu::ptx {
 
 // Fills in the address operand; says in which space it lies when the name tells more than the instruction.
 Space Decoder::space_of(Op& op, const Operand& address) {
+    if (address.kind != Operand::address) wrong("expected an address in brackets");
     Space space = has("global") || has("const")                               ? Space::global
                   : in_shared()                                               ? Space::shared
                   : has("local")                                              ? Space::local
@@ -48,7 +49,6 @@ void Decoder::load_store(bool load) {
     const Operand &address = operand(load ? 1 : 0), &given = operand(load ? 0 : 1);
     // Triton writes braces around one register, too.
     const Operand& value = given.kind == Operand::vector && given.parts.size() == 1 ? given.parts[0] : given;
-    if (address.kind != Operand::address) wrong("expected an address in brackets");
     Op op = fresh();
     Space space = space_of(op, address);
     op.access = load ? Access::read : Access::write;
@@ -98,7 +98,6 @@ void Decoder::atomic() {
         for (const char* name : {"add", "and", "or", "xor", "cas", "exch", "min", "max", "inc", "dec"})
             if (p == name) what = name;
     const Operand& address = operand(result ? 1 : 0);
-    if (address.kind != Operand::address) wrong("expected an address in brackets");
     set_mode(0);
     const uint32_t at = generic_address(address);
     size_t first = result ? 2 : 1;
