@@ -10,6 +10,11 @@ using namespace gpukernel::simgpu;
 namespace {
 void* at(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
+// Of nothing, whatever the pointers are.
+void transfer(void* to, const void* from, size_t bytes) {
+    if (bytes) std::memmove(to, from, bytes);
+}
+
 bool on_device(Device* device, const void* pointer) {
     return device->memory->find(reinterpret_cast<uint64_t>(pointer)).has_value();
 }
@@ -53,31 +58,31 @@ CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, cons
     if (outside(device, destination, bytes, true) || (bytes && !source)) return CUDA_ERROR_INVALID_VALUE;
     const bool busy = !schedule().idle(*stream), from_pinned = pinned(device, source, bytes);
     if (from_pinned && !wait && (busy || bytes > SMALL))
-        return in_order(device, stream, [=] { std::memcpy(at(destination), source, bytes); });
+        return in_order(device, stream, [=] { transfer(at(destination), source, bytes); });
     // Pageable memory may change as soon as the call returns: take the bytes now, as CUDA does, and like it
     // ("API synchronization behavior") wait with more than 64 KiB, so that a queue of copies stays small.
     if (busy && !from_pinned && bytes <= SMALL && staged < MOST_STAGED) {
         staged += bytes;
         std::shared_ptr<char> taken(new char[bytes], [bytes](char* p) { delete[] p, staged -= bytes; });
-        std::memcpy(taken.get(), source, bytes);
-        return in_order(device, stream, [=] { std::memcpy(at(destination), taken.get(), bytes); });
+        transfer(taken.get(), source, bytes);
+        return in_order(device, stream, [=] { transfer(at(destination), taken.get(), bytes); });
     }
-    schedule().perform(*stream, [=] { std::memcpy(at(destination), source, bytes); });
+    schedule().perform(*stream, [=] { transfer(at(destination), source, bytes); });
     return device->sticky_error();
 }
 
 CUresult to_host(Device* device, Stream* stream, void* destination, CUdeviceptr source, size_t bytes) {
     if (outside(device, source, bytes) || (bytes && !destination)) return CUDA_ERROR_INVALID_VALUE;
     if (pinned(device, destination, bytes))
-        return in_order(device, stream, [=] { std::memcpy(destination, at(source), bytes); });
-    return wait_and(device, stream, [=] { std::memcpy(destination, at(source), bytes); });
+        return in_order(device, stream, [=] { transfer(destination, at(source), bytes); });
+    return wait_and(device, stream, [=] { transfer(destination, at(source), bytes); });
 }
 
 CUresult on_the_device(Device* device, Stream* stream, CUdeviceptr destination, CUdeviceptr source,
                        size_t bytes) {
     if (outside(device, destination, bytes, true) || outside(device, source, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    return in_order(device, stream, [=] { std::memmove(at(destination), at(source), bytes); });
+    return in_order(device, stream, [=] { transfer(at(destination), at(source), bytes); });
 }
 
 CUresult anywhere(Device* device, Stream* stream, CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
@@ -85,7 +90,7 @@ CUresult anywhere(Device* device, Stream* stream, CUdeviceptr destination, CUdev
     if (to && from) return on_the_device(device, stream, destination, source, bytes);
     if (to) return to_device(device, stream, destination, at(source), bytes, false);
     if (from) return to_host(device, stream, at(destination), source, bytes);
-    return in_order(device, stream, [=] { std::memmove(at(destination), at(source), bytes); });
+    return in_order(device, stream, [=] { transfer(at(destination), at(source), bytes); });
 }
 
 template <class T>
@@ -311,7 +316,7 @@ CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dstDevice, const void* srcHost, size_t
 CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_HERE(device);
     if (outside(device, srcDevice, ByteCount) || (ByteCount && !dstHost)) return CUDA_ERROR_INVALID_VALUE;
-    return wait_and(device, nullptr, [=] { std::memcpy(dstHost, at(srcDevice), ByteCount); });
+    return wait_and(device, nullptr, [=] { transfer(dstHost, at(srcDevice), ByteCount); });
 }
 CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_HERE(device);
