@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -341,11 +342,14 @@ def buffers_in_use(pid: int) -> set[int]:
             return int.from_bytes(memory.read(8), "little")
 
         for task in Path(f"/proc/{pid}/task").iterdir():
-            call, *arguments = (task / "syscall").read_text().split()
-            if call == "45":
-                found.add(int(arguments[1], 16))
-            elif call == "46":
-                found.add(word(word(int(arguments[1], 16) + 16) + 16))
+            with contextlib.suppress(
+                OSError, OverflowError
+            ):  # a thread ends, or its call does, while it is looked at
+                call, *arguments = (task / "syscall").read_text().split()
+                if call == "45":
+                    found.add(int(arguments[1], 16))
+                elif call == "46":
+                    found.add(word(word(int(arguments[1], 16) + 16) + 16))
     return found
 
 
