@@ -342,9 +342,8 @@ def buffers_in_use(pid: int) -> set[int]:
             return int.from_bytes(memory.read(8), "little")
 
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(
-                OSError, OverflowError
-            ):  # a thread ends, or its call does, while it is looked at
+            # A thread may end, or its call, while it is looked at.
+            with contextlib.suppress(OSError, OverflowError):
                 call, *arguments = (task / "syscall").read_text().split()
                 if call == "45":
                     found.add(int(arguments[1], 16))

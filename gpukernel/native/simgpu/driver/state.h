@@ -74,7 +74,7 @@ struct Device {
     std::string printed;  // by kernels, until the next synchronisation
     std::mutex print_mutex;
     std::map<uint64_t, size_t> pinned;    // host allocations by address
-    std::map<uint64_t, unsigned> mapped;  // those that the device reaches, and so has: their flags
+    std::map<uint64_t, unsigned> mapped;  // the flags of those that the device reaches
     size_t limits[16] = {1024, 1 << 20, 8 << 20};
     void flush_printed();
     void report(const Result& fault);  // where the program's own output goes: the person sees it
