@@ -138,7 +138,9 @@ void Turns::before_launch() {
         ++launched_;
         return;
     }
-    if (holding_ && launched_ >= most_launched_) {
+    // A program that waits for its work after every few launches never has many of them on the way: its turn
+    // ends by time.
+    if (holding_ && (launched_ >= most_launched_ || (now - began_ >= BATCH && others_deserve_it()))) {
         wait_for_device();
         // Who gave it to nobody would have to take it again, and might find it gone to one who had more.
         if (table_->holder != mine_ + 1 || others_deserve_it()) give();
