@@ -23,6 +23,7 @@ from tests.remoting.test_worker import until, unused
 
 MAGIC, VERSION = 0x4B555047, 4
 WELCOME, WRONG_SECRET, WRONG_VERSION = 0, 1, 3
+GOODBYE, USAGE = 1, 30
 LOAD_IMAGE, LOAD_LIBRARY, COPY_TO_DEVICE, LINK_ADD = 17, 18, 21, 24
 FIRST_FUNCTION = 64  # cuMemAlloc; the others follow as in codegen/calls.txt
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_IMAGE = 1, 2, 200
@@ -63,6 +64,15 @@ def shake_hands(sock: socket.socket, secret: str, version: int = VERSION) -> int
 def enter(one: Worker, secret: str, version: int = VERSION) -> tuple[int, socket.socket]:
     sock = knock(one)
     return shake_hands(sock, secret, version), sock
+
+
+def goodbye(sock: socket.socket) -> str:
+    """What a worker says at its end, after the answers that come before."""
+    while True:
+        length, call, _ = struct.unpack("<IHH", read(sock, 8))
+        body = read(sock, length)
+        if call == GOODBYE:
+            return body.decode()
 
 
 async def still_serves(one: Worker) -> None:
@@ -384,5 +394,23 @@ def test_a_large_copy_over_a_socket_goes_to_device_memory_and_from_it_without_an
                 await asyncio.to_thread(eventually, lambda: not straight())
             await asyncio.to_thread(program.communicate, "\n")
             await still_serves(one)
+
+    asyncio.run(story())
+
+
+def test_a_goodbye_waits_for_the_answer_that_is_on_its_way() -> None:
+    async def story() -> None:
+        async with worker() as one:
+            _, sock = await asyncio.to_thread(enter, one, one.secret)
+            questions = struct.pack("<IHH", 0, USAGE, 0) * 4096
+            sock.settimeout(1)
+            # Until neither side's buffers take any more, and the worker waits inside an answer.
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    sock.sendall(questions)
+            stopped = asyncio.create_task(one.handle.stop("course ml101 took the slice back"))
+            await asyncio.sleep(0.1)
+            assert await asyncio.to_thread(goodbye, sock) == "course ml101 took the slice back"
+            await stopped
 
     asyncio.run(story())

@@ -1,8 +1,10 @@
 #include "socket.h"
 
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -64,6 +66,13 @@ void Socket::timeout(int seconds) {
 }
 
 void Socket::shut() { ::shutdown(fd_, SHUT_RDWR); }
+
+bool Socket::on_its_way() const {
+    int domain = AF_UNIX, unacknowledged = 0;
+    socklen_t size = sizeof domain;
+    ::getsockopt(fd_, SOL_SOCKET, SO_DOMAIN, &domain, &size);
+    return domain != AF_UNIX && ::ioctl(fd_, SIOCOUTQ, &unacknowledged) == 0 && unacknowledged > 0;
+}
 
 void tune(const Socket& socket) {
     int on = 1, room = 4 << 20, idle = 10, interval = 5, probes = 3;

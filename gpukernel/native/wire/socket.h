@@ -29,6 +29,9 @@ class Socket {
                size_t tail_size);  // in one system call where it fits
     void timeout(int seconds);     // of every read and write; 0 for none
     void shut();                   // wakes whoever reads
+    // Whether something that was written may still be lost with this side's end: TCP's reset overtakes what
+    // has not arrived yet.
+    bool on_its_way() const;
 
   private:
     int fd_ = -1;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <sstream>
+#include <thread>
 
 #include "wire/hmac.h"
 
@@ -19,6 +20,7 @@ namespace {
 constexpr size_t MOST_GUESTS = 128;  // connections at one time, admitted or not
 constexpr int HANDSHAKE_SECONDS = 5;
 constexpr double GRACE_SECONDS = 1;  // for work of a program that was interrupted or has gone
+constexpr auto LAST_WORDS = std::chrono::milliseconds(500);  // for a goodbye to arrive
 constexpr size_t MOST_CONTROL_LINE = 4096;
 
 std::string_view view(const uint8_t* data, size_t size) {
@@ -195,11 +197,30 @@ void Server::say_goodbye(const std::string& sentence) {
     wire::Writer out(frame);
     out.put(wire::FrameHeader{static_cast<uint32_t>(sentence.size()), wire::GOODBYE, 0});
     out.bytes(sentence.data(), sentence.size());
-    std::lock_guard lock(mutex_);
-    for (auto& guest : guests_) {
-        // Whoever is in the middle of an answer takes no sentence inside it; the connection just ends.
-        std::unique_lock writing(guest->writing, std::try_to_lock);
-        if (guest->admitted && writing) guest->channel.write_now(frame.data(), frame.size());
+    struct Farewell {
+        std::shared_ptr<Guest> guest;
+        bool said = false;
+    };
+    std::list<Farewell> farewells;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& guest : guests_)
+            if (guest->admitted) farewells.push_back({guest});
+    }
+    // No sentence lands inside an answer.  An answer's last moments are waited for: the thread that gave it
+    // may have lost its processor to the very program that it woke.  Who does not read just sees its end.
+    for (const auto start = Clock::now();; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+        farewells.remove_if([&](Farewell& one) {
+            wire::Channel& channel = one.guest->channel;
+            if (!one.said) {
+                std::unique_lock writing(one.guest->writing, std::try_to_lock);
+                if (!writing) return false;
+                if (!channel.write_now(frame.data(), frame.size())) return true;
+                one.said = true;
+            }
+            return !channel.socket().on_its_way();
+        });
+        if (farewells.empty() || Clock::now() - start > LAST_WORDS) return;
     }
 }
 
