@@ -34,13 +34,13 @@ void run(Module& module, const std::string& name, uint64_t buffer, bool cooperat
     const KernelInfo* info = module.kernel(name);
     std::vector<char> params(info->param_bytes);
     for (const Param& p : info->params) {  // what has the size of a pointer points at the buffer
-        const uint64_t value = p.size == 8 ? buffer : 33;
+        const uint64_t value = p.size == 8 ? buffer : 65;
         std::memcpy(params.data() + p.offset, &value, std::min<size_t>(p.size, 8));
     }
     const volatile bool cancel = true;  // as soon as anybody asks: after SIMGPU_SLICE turns of a loop
     Launch launch;
     launch.grid = {2, 1, 1};
-    launch.block = {33, 1, 1};
+    launch.block = {65, 1, 1};  // two whole warps, which run together, and one thread
     launch.dynamic_shared_bytes = 64;
     launch.params = params.data();
     launch.cooperative = cooperative;

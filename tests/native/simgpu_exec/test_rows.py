@@ -24,10 +24,14 @@ HEAD = """
     ld.param.u64 %at, [p];
     mov.u32 %lane, %tid.x;
     mad.wide.u32 %at, %lane, 4, %at;
-    setp.lt.u32 %always, %lane, 99;
-    and.b32 %odd, %lane, 1;
-    setp.eq.u32 %skip, %odd, 1;
+    setp.lt.u32 %always, %lane, 999;
+    SKIP
 """
+SKIP = {
+    "nobody": "setp.eq.u32 %skip, %lane, 999;",
+    "odd": "and.b32 %odd, %lane, 1; setp.eq.u32 %skip, %odd, 1;",
+    "second": "setp.ge.u32 %skip, %lane, 40;",  # of the warps that run together one parts with itself
+}
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,12 @@ class Step:
     c: float
 
 
-def text(steps: list[Step], *, guarded: bool, diverged: bool) -> str:
+def text(steps: list[Step], threads: int, *, guarded: bool, skip: str) -> str:
     """A kernel that does these steps; one with a guard at each is never done as a row."""
-    lines = [HEAD.replace("KEPT", str(KEPT)).replace("MADE", str(len(steps) + 1))]
-    lines += [f"ld.global.f32 %k{n}, [%at+{128 * n}];" for n in range(KEPT)]
-    lines.append("mov.f32 %t0, %k0;")
-    if diverged:
-        lines.append("@%skip bra DONE;")
+    head = HEAD.replace("KEPT", str(KEPT)).replace("MADE", str(len(steps) + 1))
+    lines = [head.replace("SKIP", SKIP[skip])]
+    lines += [f"ld.global.f32 %k{n}, [%at+{4 * threads * n}];" for n in range(KEPT)]
+    lines += ["mov.f32 %t0, %k0;", "@%skip bra DONE;"]
     results = ["%t0"]
 
     def name(of: float) -> str:
@@ -62,7 +65,7 @@ def text(steps: list[Step], *, guarded: bool, diverged: bool) -> str:
         results.append(into)
     lines.append(f"{'@%always ' * guarded}mov.f32 %k0, {results[-1]};")
     lines.append("DONE:")
-    lines += [f"st.global.f32 [%at+{128 * n}], %k{n};" for n in range(KEPT)]
+    lines += [f"st.global.f32 [%at+{4 * threads * n}], %k{n};" for n in range(KEPT)]
     return "\n".join([*lines, "ret;", "}"])
 
 
@@ -102,29 +105,30 @@ rows = st.lists(stretches(), min_size=1, max_size=5).map(
 )
 
 
-def after(device: Any, steps: list[Step], *, guarded: bool, diverged: bool) -> Any:
-    values = np.random.default_rng(len(steps)).uniform(-1.5, 1.5, (KEPT, 32)).astype(np.float32)
-    device.run(text(steps, guarded=guarded, diverged=diverged), "rows", 1, 32, values)
+def after(device: Any, steps: list[Step], threads: int, *, guarded: bool, skip: str = "nobody") -> Any:
+    values = np.random.default_rng(len(steps)).uniform(-1.5, 1.5, (KEPT, threads)).astype(np.float32)
+    device.run(text(steps, threads, guarded=guarded, skip=skip), "rows", 1, threads, values)
     return values.view(np.uint32)
 
 
-@pytest.mark.parametrize("diverged", [False, True])
+@pytest.mark.parametrize("skip", SKIP)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=rows)
+@given(steps=rows, threads=st.sampled_from([32, 64, 80, 96]))
 def test_a_row_gives_what_its_steps_give_one_at_a_time(
-    device: Any, diverged: bool, steps: list[Step]
+    device: Any, skip: str, steps: list[Step], threads: int
 ) -> None:
-    got = after(device, steps, guarded=False, diverged=diverged)
-    np.testing.assert_array_equal(got, after(device, steps, guarded=True, diverged=diverged))
+    got = after(device, steps, threads, guarded=False, skip=skip)
+    np.testing.assert_array_equal(got, after(device, steps, threads, guarded=True, skip=skip))
 
 
+@pytest.mark.parametrize("threads", [32, 64])
 @pytest.mark.parametrize("shape", ["same", "sums", "polynomials"])
-def test_rows_longer_than_a_handler_does_at_once(device: Any, shape: str) -> None:
+def test_rows_longer_than_a_handler_does_at_once(device: Any, shape: str, threads: int) -> None:
     steps = {
         "same": [Step(n % 3, (n + 1) % 3, 0.5, 5) for n in range(700)],
         "sums": [Step(None, n % 5, 0.5, -1) for n in range(700)],
         "polynomials": [Step(None, -1, 0.5, n % 5) for n in range(700)],
     }[shape]
-    got = after(device, steps, guarded=False, diverged=False)
-    np.testing.assert_array_equal(got, after(device, steps, guarded=True, diverged=False))
+    got = after(device, steps, threads, guarded=False)
+    np.testing.assert_array_equal(got, after(device, steps, threads, guarded=True))
     assert np.isfinite(got.view(np.float32)).all()

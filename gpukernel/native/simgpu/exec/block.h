@@ -104,8 +104,6 @@ struct Cluster {
     uint32_t waiting(const Warp& warp) const { return warp.arrived & (phase & 1 ? warp.odd : ~warp.odd); }
 };
 
-// Runs a warp until it ends, waits or has used its slice; false when nothing could run.
-bool run_warp(Warp& warp);
 bool call_builtin(Warp& warp, const CallSite& site);
 // "at k(int*), k.cu:12 (line 40 of its PTX) by thread (1,0,0) in block (2,0,0)"
 std::string place(const Warp& warp, int lane, uint32_t ptx_line = 0);

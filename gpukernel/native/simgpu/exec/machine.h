@@ -81,6 +81,7 @@ struct Op {
     uint8_t pattern = 0;        // Warp::patterns, from 1 on; 0: none
     bool same_pattern = false;  // as an operation before has left it
     bool fleeting = false;  // only the next operation, of the same handler, reads the result, as `a` or `c`
+    bool pairs = false;     // does Warp::partner's, too
 };
 
 // A video instruction, kept in Function::lists: `elements` sides of the registers, each of them from its own
@@ -179,8 +180,9 @@ constexpr uint8_t kPatterns = 8;
 struct alignas(64) Warp {
     const char* base[2];  // registers, constants - 1
     char* registers;
-    uint32_t exec;  // lanes that the current instruction runs for
-    const Op* end;  // of the straight stretch that runs: no handler goes further
+    uint32_t exec;            // lanes that the current instruction runs for
+    const Op* end;            // of the straight stretch that runs: no handler goes further
+    Warp* partner = nullptr;  // another warp, all of which runs the same instructions as all of this one
     uint32_t live;
     bool touched = false;  // an atomic or volatile access since the last back edge: maybe a spin
     Frame* frame;

@@ -386,9 +386,89 @@ bool Runner::run() {
     return progress;
 }
 
-}  // namespace
+// Two warps whose lanes are all at the same instruction, for as long as they stay together.  An instruction
+// of the one hides in the other's what it waits for: its own last result, above all.
+struct Pair {
+    Warp* warps[2];
+    const Op* ip = nullptr;
+    int slice = kSlice;
 
-bool run_warp(Warp& warp) { return Runner{warp}.run(); }
+    static const Group* whole(const Warp& warp) {
+        const Group& g = warp.groups[0];
+        return warp.group_count == 1 && g.mask == kFull && g.wait == Wait::ready ? &g : nullptr;
+    }
+    static bool together(const Warp& a, const Warp& b) {
+        const Group *one = whole(a), *other = whole(b);
+        return one && other && one->ip == other->ip;
+    }
+
+    bool run() {  // whether both have used their slice
+        Warp &a = *warps[0], &b = *warps[1];
+        for (Warp* warp : warps) {
+            Runner{*warp}.enter(warp->groups[0].frame);
+            warp->touched = false;
+        }
+        a.partner = &b;
+        ip = a.groups[0].ip;
+        for (;;) {
+            const Op& op = *ip;
+            if (op.straight) {
+                const Op *at = ip, *end = ip + op.straight;
+                for (Warp* warp : warps) warp->exec = kFull, warp->end = end, warp->known_patterns = 0;
+                do {
+                    at->fn(a, *at);
+                    if (!at->pairs) at->fn(b, *at);
+                    at += at->width;
+                } while (at < end);
+                ip = end;
+                continue;
+            }
+            uint32_t run[2] = {kFull, kFull};
+            if (op.guard != kNoGuard)
+                for (int i = 0; i < 2; ++i) {
+                    const uint32_t p = predicate(*warps[i], op.guard);
+                    run[i] = op.guard_not ? ~p : p;
+                }
+            if (!run[0] && !run[1]) {
+                ++ip;
+            } else if (op.control == Control::none) {
+                for (int i = 0; i < 2; ++i) {
+                    if (!run[i]) continue;
+                    warps[i]->exec = run[i];
+                    warps[i]->end = ip + 1;
+                    op.fn(*warps[i], op);
+                }
+                ++ip;
+            } else if ((run[0] & run[1]) != kFull) {
+                return part(false);
+            } else if (op.control == Control::branch) {
+                const Op* target = a.frame->function->code.data() + op.aux;
+                const bool back = target <= ip;
+                ip = target;
+                if (!back) continue;
+                slice -= a.touched || b.touched ? kSlice / kSpinSlice : 1;
+                if (slice > 0) continue;
+                a.launch->go_on();
+                return part(true);
+            } else if (op.control == Control::warp_sync) {
+                for (Warp* warp : warps) {
+                    warp->exec = kFull;
+                    if (op.fn) op.fn(*warp, op);
+                }
+                ++ip;
+            } else {
+                return part(false);
+            }
+        }
+    }
+    bool part(bool used) {
+        warps[0]->partner = nullptr;
+        for (Warp* warp : warps) warp->groups[0].ip = ip;
+        return used;
+    }
+};
+
+}  // namespace
 
 Frame* BlockState::make_frame(const Function& function) {
     size_t need = function.register_bytes + 64;
@@ -444,9 +524,15 @@ void BlockState::release_barriers() {
 Turn BlockState::run_slice() {
     bool progress = false;
     if (++turns % kSlice == 0) launch->go_on();  // warps that only sleep or meet at barriers never ask
-    for (Warp& warp : warps) {
-        if (!warp.live) continue;
-        progress |= run_warp(warp);
+    for (size_t w = 0; w < warps.size(); ++w) {
+        if (w + 1 < warps.size() && Pair::together(warps[w], warps[w + 1])) {
+            progress = true;
+            if (Pair{{&warps[w], &warps[w + 1]}}.run()) {
+                ++w;
+                continue;
+            }
+        }
+        if (warps[w].live) progress |= Runner{warps[w]}.run();
     }
     if (!living) return Turn::ended;
     for (Barrier& b : barriers)

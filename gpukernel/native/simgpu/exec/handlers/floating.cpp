@@ -61,79 +61,101 @@ inline void store(f32* to, Vector v) { _mm256_store_ps(to, v); }
 #endif
 #if defined __FMA__
 constexpr int kEach = sizeof(Vector) / sizeof(f32), kVectors = kLanes / kEach;
-#define VECTORS _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
+#define VECTORS(warps) _Pragma("GCC unroll 8") for (int v = 0; v < (warps) * kVectors; ++v)
 
-#define UNLESS_ALL_RUN                                                                                    \
-    if (w.exec != kFull) [[unlikely]]                                                                     \
-        return tri_some<f32, f32, f32, f32, [](f32 a, f32 b, f32 c) { return fuse(a, b, c); }>(w, first); \
-    char* const registers = w.registers;                                                                  \
-    const char* const constants = w.base[1]
+// All that is in a row: of one warp, or of two that run together.
+template <int Warps>
+struct Registers {
+    char* of[Warps];
+    const char* constants;
+    explicit Registers(Warp& w) : constants(w.base[1]) {
+        of[0] = w.registers;
+        if constexpr (Warps == 2) of[1] = w.partner->registers;
+    }
+    f32* vector(int v, u32 operand) const {
+        return at<f32>(of[v / kVectors], operand) + v % kVectors * kEach;
+    }
+};
 
-template <bool One>
+template <bool One, int Warps = 1>
 struct Operand {  // of all lanes: a register's values, or one constant
-    Vector of[One ? 1 : kVectors];
-    Operand(const char* registers, const char* constants, u32 operand) {
+    Vector of[One ? 1 : Warps * kVectors];
+    Operand(const Registers<Warps>& registers, u32 operand) {
         if constexpr (One)
-            of[0] = all(one<f32>(constants, operand));
+            of[0] = all(one<f32>(registers.constants, operand));
         else
-            VECTORS of[v] = load(at<f32>(registers, operand) + v * kEach);
+            VECTORS(Warps) of[v] = load(registers.vector(v, operand));
     }
     Vector operator[](int v) const { return of[One ? 0 : v]; }
 };
+
+#define UNLESS_ALL_RUN                \
+    if (w.exec != kFull) [[unlikely]] \
+    return tri_some<f32, f32, f32, f32, [](f32 a, f32 b, f32 c) { return fuse(a, b, c); }>(w, first)
 
 // d = a * b + c with one b and one c.
 template <bool OneB, bool OneC>
 void fuse_same(Warp& w, const Op& first) {
     UNLESS_ALL_RUN;
-    const Operand<OneB> b{registers, constants, first.b};
-    const Operand<OneC> c{registers, constants, first.c};
+    const Registers<1> registers{w};
+    const Operand<OneB> b{registers, first.b};
+    const Operand<OneC> c{registers, first.c};
     EACH_OF(first) {
-        const f32* const a = at<f32>(registers, op.a);
-        f32* const d = at<f32>(registers, op.dst);
-        VECTORS store(d + v * kEach, fuse(load(a + v * kEach), b[v], c[v]));
+        VECTORS(1)
+        store(registers.vector(v, op.dst), fuse(load(registers.vector(v, op.a)), b[v], c[v]));
     }
 }
 // d = a * b + c with one b.
 template <bool OneB, bool OneC>
 void fuse_factor(Warp& w, const Op& first) {
     UNLESS_ALL_RUN;
-    const Operand<OneB> b{registers, constants, first.b};
+    const Registers<1> registers{w};
+    const Operand<OneB> b{registers, first.b};
     EACH_OF(first) {
-        const f32* const a = at<f32>(registers, op.a);
-        f32* const d = at<f32>(registers, op.dst);
-        const Operand<OneC> c{registers, constants, op.c};
-        VECTORS store(d + v * kEach, fuse(load(a + v * kEach), b[v], c[v]));
+        const Operand<OneC> c{registers, op.c};
+        VECTORS(1)
+        store(registers.vector(v, op.dst), fuse(load(registers.vector(v, op.a)), b[v], c[v]));
     }
 }
+
+// Where each operation needs the last one's result, a warp has too few vectors to keep the processor busy
+// until that is there: of two warps that run together the one's hide what the other's wait for.
+#define ONE_OR_BOTH(row) \
+    UNLESS_ALL_RUN;      \
+    w.partner ? row(Registers<2>{w}, w, first) : row(Registers<1>{w}, w, first)
+
 // The last result plus a * b, where only the next operation wants it; else the next has a sum of its own.
+template <bool OneB, int Warps>
+void sums(const Registers<Warps> registers, Warp& w, const Op& first) {
+    Operand<false, Warps> sum{registers, first.c};
+    EACH_OF(first) {
+        const Operand<OneB, Warps> b{registers, op.b};
+        VECTORS(Warps) sum.of[v] = fuse(load(registers.vector(v, op.a)), b[v], sum.of[v]);
+        if (op.fleeting && p + 1 < stop) continue;
+        VECTORS(Warps) store(registers.vector(v, op.dst), sum.of[v]);
+        if (p + 1 < stop) sum = {registers, p[1].c};
+    }
+}
 template <bool OneB>
 void fuse_sums(Warp& w, const Op& first) {
-    UNLESS_ALL_RUN;
-    Operand<false> sum{registers, constants, first.c};
-    EACH_OF(first) {
-        const f32* const a = at<f32>(registers, op.a);
-        const Operand<OneB> b{registers, constants, op.b};
-        VECTORS sum.of[v] = fuse(load(a + v * kEach), b[v], sum.of[v]);
-        if (op.fleeting && p + 1 < stop) continue;
-        f32* const d = at<f32>(registers, op.dst);
-        VECTORS store(d + v * kEach, sum.of[v]);
-        if (p + 1 < stop) sum = {registers, constants, p[1].c};
-    }
+    ONE_OR_BOTH(sums<OneB>);
 }
 // The last result times one b, plus c, likewise.
+template <bool OneB, bool OneC, int Warps>
+void polynomials(const Registers<Warps> registers, Warp& w, const Op& first) {
+    const Operand<OneB, Warps> b{registers, first.b};
+    Operand<false, Warps> value{registers, first.a};
+    EACH_OF(first) {
+        const Operand<OneC, Warps> c{registers, op.c};
+        VECTORS(Warps) value.of[v] = fuse(value.of[v], b[v], c[v]);
+        if (op.fleeting && p + 1 < stop) continue;
+        VECTORS(Warps) store(registers.vector(v, op.dst), value.of[v]);
+        if (p + 1 < stop) value = {registers, p[1].a};
+    }
+}
 template <bool OneB, bool OneC>
 void fuse_polynomials(Warp& w, const Op& first) {
-    UNLESS_ALL_RUN;
-    const Operand<OneB> b{registers, constants, first.b};
-    Operand<false> value{registers, constants, first.a};
-    EACH_OF(first) {
-        const Operand<OneC> c{registers, constants, op.c};
-        VECTORS value.of[v] = fuse(value.of[v], b[v], c[v]);
-        if (op.fleeting && p + 1 < stop) continue;
-        f32* const d = at<f32>(registers, op.dst);
-        VECTORS store(d + v * kEach, value.of[v]);
-        if (p + 1 < stop) value = {registers, constants, p[1].a};
-    }
+    ONE_OR_BOTH((polynomials<OneB, OneC>));
 }
 #define SHAPED(operands, OneB, OneC)                                           \
     {"fma.f32@" operands " same b, c", fuse_same<OneB, OneC>, true},           \

@@ -31,11 +31,12 @@ bool same_factor(const Op& op, const Op& next) { return next.b == op.b && op.dst
 struct Shape {
     const char* name;
     bool (*follows)(const Op& op, const Op& next);
+    bool pairs = false;  // the handler does a pair of warps at once
 };
 // The first that fits a stretch is the best for it.
 constexpr Shape kShapes[] = {
-    {" polynomials", polynomials},
-    {" sums", sums},
+    {" polynomials", polynomials, true},
+    {" sums", sums, true},
     {" same b, c", same_factor_and_summand},
     {" same b", same_factor},
 };
@@ -136,19 +137,19 @@ void Decoder::row(Op* first, size_t count) {
     };
     for (Op* at = first; at < end;) {
         Op* to = at;
-        Handler shaped = nullptr;
-        for (size_t s = 0; s < kCount && !shaped; ++s) {
-            if (!row->shaped[s]) continue;
-            for (to = at; to + 1 < end && kShapes[s].follows(to[0], to[1]);) ++to;
-            if (static_cast<size_t>(++to - at) >= kWorthIt) shaped = row->shaped[s];
+        size_t shape = 0;
+        for (; shape < kCount; ++shape) {
+            if (!row->shaped[shape]) continue;
+            for (to = at; to + 1 < end && kShapes[shape].follows(to[0], to[1]);) ++to;
+            if (static_cast<size_t>(++to - at) >= kWorthIt) break;
         }
-        if (!shaped) {
+        if (shape == kCount) {
             ++at;
             continue;
         }
         settle(plain, at);
         settle(at, to);
-        for (; at < to; ++at) at->fn = shaped;
+        for (; at < to; ++at) at->fn = row->shaped[shape], at->pairs = kShapes[shape].pairs;
         plain = at;
     }
     settle(plain, end);
