@@ -199,24 +199,22 @@ void Server::say_goodbye(const std::string& sentence) {
     out.bytes(sentence.data(), sentence.size());
     struct Farewell {
         std::shared_ptr<Guest> guest;
-        bool said = false;
+        std::unique_lock<std::mutex> writing{guest->writing, std::defer_lock};  // once it is said
     };
     std::list<Farewell> farewells;
     {
         std::lock_guard lock(mutex_);
         for (auto& guest : guests_)
-            if (guest->admitted) farewells.push_back({guest});
+            if (guest->admitted) farewells.push_back(Farewell{guest});
     }
     // No sentence lands inside an answer.  An answer's last moments are waited for: the thread that gave it
     // may have lost its processor to the very program that it woke.  Who does not read just sees its end.
     for (const auto start = Clock::now();; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
         farewells.remove_if([&](Farewell& one) {
             wire::Channel& channel = one.guest->channel;
-            if (!one.said) {
-                std::unique_lock writing(one.guest->writing, std::try_to_lock);
-                if (!writing) return false;
+            if (!one.writing.owns_lock()) {
+                if (!one.writing.try_lock()) return false;
                 if (!channel.write_now(frame.data(), frame.size())) return true;
-                one.said = true;
             }
             return !channel.socket().on_its_way();
         });
