@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -205,11 +206,9 @@ def test_configure_adds_to_what_is_there(tmp_path: Path) -> None:
     assert user["scopes"] == ["self", "list:groups", "access:services!service=gpukernel"]
     assert console["services"] == ["gpukernel"]
     made = c.JupyterHub.spawner_class
-    assert [base.__name__ for base in made.__mro__[:3]] == [
-        "GPUSimpleLocalProcessSpawner",
-        "GPUSpawnerMixin",
-        "SimpleLocalProcessSpawner",
-    ]
+    first, second, *others = [base.__name__ for base in made.__mro__]
+    assert (first, second) == ("GPUSimpleLocalProcessSpawner", "GPUSpawnerMixin")
+    assert "SimpleLocalProcessSpawner" in others
     # No secret travels in a service's description.
     assert "TOKEN" not in str([service.get("environment") for service in c.JupyterHub.services])
 
@@ -295,3 +294,57 @@ def test_no_name_of_the_mixin_is_one_of_the_spawner_s(package: str, name: str) -
     theirs = {n for base in spawner_class.__mro__ if base not in Spawner.__mro__ for n in vars(base)}
     ours = {n for n in vars(hub_spawner.GPUSpawnerMixin) if not n.startswith("__")}
     assert (ours & theirs) - known == set()
+
+
+def test_no_port_is_promised_to_two_servers_or_taken_from_the_systems_own_range() -> None:
+    from hub_spawner.ports import Ports
+
+    ports = Ports()
+    with socket.socket() as listener:
+        first = ports.take()
+        listener.bind(("", first))
+        taken = [ports.take() for _ in range(3000)]
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert len({first, *taken}) == 3001
+    assert low < 16_000 or max(first, *taken) < low
+
+
+def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hub_spawner import ports
+
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr(ports, "_LOWEST", taken)
+        monkeypatch.setattr(ports, "_end", lambda: taken + 2)
+        assert {ports.Ports().take() for _ in range(20)} <= {taken + 1}
+
+
+def test_servers_on_the_hubs_machine_get_such_ports(
+    shared_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jupyterhub.spawner import LocalProcessSpawner
+
+    async def started(self: Any) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    monkeypatch.setattr(LocalProcessSpawner, "start", started)
+
+    async def ports() -> list[int]:
+        made = [spawner("GPUSimpleLocalProcessSpawner", shared_pool, port=port) for port in (0, 0, 4321)]
+        for one in made:
+            one.user_options = {"course": "ml101"}
+        return [(await one.start())[1] for one in made]
+
+    first, second, named = asyncio.run(ports())
+    assert first != second
+    assert min(first, second) >= 12_000
+    assert named == 4321  # what the administrator says is kept
+
+
+def test_a_unit_gets_such_a_port_instead_of_the_spawners(shared_pool: Pool) -> None:
+    pytest.importorskip("systemdspawner")
+    unit = spawner("GPUSystemdSpawner", shared_pool)
+    unit.port = 9
+    assert unit.port >= 12_000
