@@ -7,29 +7,22 @@ import random
 import socket
 from pathlib import Path
 
-__all__ = ["Ports", "free_port"]
+__all__ = ["Ports", "below_the_systems", "free_port"]
 
-_SYSTEMS_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LOWEST, _ENOUGH = 12_000, 4_000
+_LOWEST, _ENOUGH = 20_000, 4_000
 
 
 class Ports:
-    """Free ports below those that the system gives to connections, one after the other.
+    """The free ones of `candidates`, one after the other.
 
-    A server listens some seconds after its port was chosen.  One of the system's own range may be a connection's by then, or may have
-    been chosen for another server that starts, too: a Hub that asks there whether its server is up hears the other one, and sends a
-    person to somebody else's.
-
-    Parameters
-    ----------
-    part, parts
-        Of `parts` processes each has ports of its own, those of the `part`-th, counted from 0.
+    A server listens some seconds after its port was chosen.  One of the range from which the system gives ports to connections may be a
+    connection's by then, or may have been chosen for another server that starts, too: a Hub that asks there whether its server is up
+    hears the other one, and sends a person to somebody else's.
     """
 
-    def __init__(self, part: int = 0, parts: int = 1) -> None:
-        ports = range(_LOWEST + part, _end(), parts)
-        first = random.randrange(len(ports))
-        self._next = itertools.chain(ports[first:], itertools.cycle(ports))
+    def __init__(self, candidates: range) -> None:
+        first = random.randrange(len(candidates))
+        self._next = itertools.chain(candidates[first:], itertools.cycle(candidates))
 
     def take(self) -> int:
         """One that nobody listens at, and that no call gives again until all others have been given.
@@ -47,20 +40,19 @@ class Ports:
                 except OSError:
                     continue
                 return port
-        raise OSError("no free port below those that the system gives to connections")
+        raise OSError("no free port among a thousand")
 
 
-def _end() -> int:
+def below_the_systems() -> range:
+    """Ports below those that the system gives to connections; where it gives nearly all, any: at least none is given twice."""
     try:
-        end = int(_SYSTEMS_RANGE.read_text().split()[0])
+        end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:  # no Linux
-        end = 32768
-    return (
-        end if end >= _LOWEST + _ENOUGH else 61_000
-    )  # nothing is left below it: at least none is given twice
+        end = 32_768
+    return range(_LOWEST, end if end >= _LOWEST + _ENOUGH else 61_000)
 
 
-_ports = Ports()
+_ports = Ports(below_the_systems())
 
 
 def free_port() -> int:

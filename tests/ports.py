@@ -1,4 +1,4 @@
-"""TCP ports for servers that tests start a moment later; each process of one run has its own."""
+"""TCP ports for servers that tests start a moment later: others than a Hub's servers get, and each process of one run has its own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from hub_spawner.ports import Ports
 __all__ = ["free_port"]
 
 _MOST_PROCESSES = 64
-_ports = Ports(
-    int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _MOST_PROCESSES, _MOST_PROCESSES
-)
+_process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _MOST_PROCESSES
+_ports = Ports(range(12_000 + _process, 20_000, _MOST_PROCESSES))
 
 
 def free_port() -> int:

@@ -18,6 +18,7 @@ from gpukernel.pool.connection import Connection
 from gpukernel.pool.errors import PoolError
 from tests.conftest import Pool
 from tests.hub.conftest import COURSES
+from tests.ports import free_port
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "PyTorch": {"image": "a/pytorch"},
@@ -297,28 +298,26 @@ def test_no_name_of_the_mixin_is_one_of_the_spawner_s(package: str, name: str) -
 
 
 def test_no_port_is_promised_to_two_servers_or_taken_from_the_systems_own_range() -> None:
+    from hub_spawner.ports import Ports, below_the_systems
+
+    ports = Ports(below_the_systems())
+    taken = [ports.take() for _ in range(3000)]
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert len(set(taken)) == 3000
+    assert low < 24_000 or max(taken) < low
+
+
+def test_a_port_that_is_taken_is_passed_over() -> None:
     from hub_spawner.ports import Ports
 
-    ports = Ports()
+    taken, free = free_port(), free_port()
     with socket.socket() as listener:
-        first = ports.take()
-        listener.bind(("", first))
-        taken = [ports.take() for _ in range(3000)]
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    assert len({first, *taken}) == 3001
-    assert low < 16_000 or max(first, *taken) < low
-
-
-def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hub_spawner import ports
-
-    with socket.socket() as listener:
-        listener.bind(("", 0))
+        listener.bind(("", taken))
         listener.listen()
-        taken = listener.getsockname()[1]
-        monkeypatch.setattr(ports, "_LOWEST", taken)
-        monkeypatch.setattr(ports, "_end", lambda: taken + 2)
-        assert {ports.Ports().take() for _ in range(20)} <= {taken + 1}
+        ports = Ports(range(taken, free + (1 if free > taken else -1), free - taken))
+        assert {ports.take() for _ in range(20)} == {free}
+        with pytest.raises(OSError, match="no free port"):
+            Ports(range(taken, taken + 1)).take()
 
 
 def test_servers_on_the_hubs_machine_get_such_ports(
@@ -339,7 +338,7 @@ def test_servers_on_the_hubs_machine_get_such_ports(
 
     first, second, named = asyncio.run(ports())
     assert first != second
-    assert min(first, second) >= 12_000
+    assert min(first, second) >= 20_000
     assert named == 4321  # what the administrator says is kept
 
 
@@ -347,4 +346,4 @@ def test_a_unit_gets_such_a_port_instead_of_the_spawners(shared_pool: Pool) -> N
     pytest.importorskip("systemdspawner")
     unit = spawner("GPUSystemdSpawner", shared_pool)
     unit.port = 9
-    assert unit.port >= 12_000
+    assert unit.port >= 20_000
