@@ -10,7 +10,6 @@ import argparse
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 import platformdirs
 
 from gpukernel.cli.demo import demo_notebooks
+from hub_spawner.ports import free_port, is_free
 
 __all__ = ["main", "write"]
 
@@ -73,15 +73,7 @@ configure(c, courses="{home}/courses.yaml", state="{home}/pool", simulate="{simu
 
 
 def _free_port(wanted: int) -> int:
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise AssertionError("unreachable: port 0 is always free")
+    return wanted if wanted and is_free(wanted) else free_port()
 
 
 def write(home: Path, port: int, simulate: str = "v100:2") -> dict[str, str]:

@@ -7,7 +7,7 @@ import random
 import socket
 from pathlib import Path
 
-__all__ = ["Ports", "below_the_systems", "free_port"]
+__all__ = ["Ports", "below_the_systems", "free_port", "is_free"]
 
 _LOWEST, _ENOUGH = 20_000, 4_000
 
@@ -33,14 +33,20 @@ class Ports:
             1000 in a row are taken.
         """
         for port in itertools.islice(self._next, 1000):
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(("", port))
-                except OSError:
-                    continue
+            if is_free(port):
                 return port
         raise OSError("no free port among a thousand")
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens at `port` of this machine."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def below_the_systems() -> range:
