@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -98,5 +99,58 @@ def test_a_client_that_dies_in_the_middle_of_a_frame_costs_its_connection_only()
             async with asyncio.timeout(20):
                 while (await one.handle.status()).connections:
                     await asyncio.sleep(0.02)
+
+    asyncio.run(story())
+
+
+CALLS = """
+import time
+from pathlib import Path
+begin()
+threads = [int(thread.name) for thread in Path("/proc/{pid}/task").iterdir()]
+def place(processors):
+    for thread in threads:
+        os.sched_setaffinity(thread, processors)
+everywhere = os.sched_getaffinity(0)
+memory, word = int(ok(d.cuMemAlloc(4))), ctypes.create_string_buffer(4)
+copy = ctypes.CDLL("libcuda.so.1").cuMemcpyDtoH_v2
+copy.argtypes = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
+to = ctypes.addressof(word)
+ring = next(int(line.partition("-")[0], 16) for line in open("/proc/self/maps") if "gpukernel-ring" in line)
+here, there = (ctypes.c_uint32.from_address(ring + at) for at in {processors})
+apart = 0
+for _ in range(10):
+    os.sched_setaffinity(0, {processor})
+    place({processor})
+    copy(to, memory, 4)
+    if {released}:
+        os.sched_setaffinity(0, everywhere)
+        place(everywhere)
+    time.sleep(0.3)
+    apart += sum(copy(to, memory, 4) or here.value != there.value for _ in range(2000))
+print(apart, all(os.sched_getaffinity(thread) == (everywhere if {released} else {processor}) for thread in threads))
+"""
+PROCESSORS = 8, 256 + 8  # the program's and the worker's, as they tell each other
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_the_worker_leaves_the_processor_of_a_program_that_calls_and_calls() -> None:
+    async def story() -> None:
+        async with worker() as one:
+
+            async def calls_apart(released: bool) -> int:
+                code = CALLS.format(
+                    pid=one.handle.pid, processor=processor, processors=PROCESSORS, released=released
+                )
+                done = await one.run(code)
+                apart, stays_allowed_where_it_was = done.stdout.split() or [done.stderr, ""]
+                assert stays_allowed_where_it_was == "True", done.stderr
+                return int(apart)
+
+            processor = {min(os.sched_getaffinity(0))}
+            # Of 20,000.  Left to the kernel, a machine whose idle processors are halted has them at most 2,000 times.
+            assert await calls_apart(released=True) > 10_000
+            # Where somebody has placed the worker, it stays.
+            assert await calls_apart(released=False) == 0
 
     asyncio.run(story())

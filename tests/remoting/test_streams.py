@@ -310,3 +310,41 @@ def test_a_client_cannot_make_a_worker_start_threads_without_end() -> None:
             await asyncio.to_thread(eventually, lambda: threads_of(one.handle.pid) <= before + 4)
 
     asyncio.run(story())
+
+
+PRINTS = '''
+say = load(b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b32 length) vprintf(.param .b64 format, .param .b64 values);
+.global .align 1 .b8 text[7] = {104, 101, 108, 108, 111, 10, 0};
+.visible .entry say() {
+  .reg .b64 %rd<3>;
+  mov.u64 %rd1, text; cvta.global.u64 %rd1, %rd1; mov.u64 %rd2, 0;
+  { .param .b64 format; .param .b64 values; .param .b32 length;
+    st.param.b64 [format], %rd1; st.param.b64 [values], %rd2; call.uni (length), vprintf, (format, values); }
+  ret;
+}""", b"say")
+word, memory = ctypes.create_string_buffer(4), ok(d.cuMemAlloc(4))
+stream, event = (ok(make(0)) for make in (d.cuStreamCreate, d.cuEventCreate))
+def launch(): ok(d.cuLaunchKernel(say, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
+'''
+
+
+@TRANSPORTS
+def test_what_kernels_print_comes_with_the_first_wait_for_them(transport: dict[str, object]) -> None:
+    waits = (
+        "d.cuCtxSynchronize()",
+        "d.cuStreamSynchronize(stream)",
+        "d.cuCtxSynchronize()",
+        "d.cuMemcpyDtoH(ctypes.addressof(word), memory, 4)",
+        "(d.cuEventRecord(event, stream), d.cuEventSynchronize(event))[1]",
+    )
+    code = "".join(
+        # Nothing comes with a wait where nothing has run since the last one.
+        f"ok({wait}); print('nothing'); launch(); ok({wait}); print('done')\n"
+        for wait in waits
+    )
+    said_ = said(code, prelude="begin()" + PRINTS, **transport)
+    assert said_.split() == ["nothing", "hello", "done"] * len(waits)

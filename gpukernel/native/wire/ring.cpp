@@ -13,12 +13,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "copy.h"
 
 namespace gpukernel::wire {
 
 namespace {
+using Clock = std::chrono::steady_clock;
 constexpr size_t HEAD_BYTES = 4096;
 constexpr size_t BYTES = HEAD_BYTES + 2 * RING_BYTES;
 // Told at once: the reader begins while the writer goes on, and the other's next piece comes while one spins.
@@ -32,7 +34,17 @@ constexpr auto IDLE = std::chrono::milliseconds(1);
 // Where both sides sleep, waking takes so long that neither learns how soon the other would have answered:
 // now and then one waits long enough to find them both awake, ever more rarely where that was in vain.
 constexpr int TRY_SPINS = 7500, MOST_RARELY = 64;
+// After so many answers in a row it is rather the clock's tick or a neighbour that holds the next one up.
+constexpr int STREAK = 256;
 constexpr int MOST_YIELDS = 8;
+// The worker leaves a processor that it shares with its program; the program's threads are not ours to move.
+// That takes some 100 µs, so it must be for a burst of calls, and where the machine has no processor to spare
+// it is tried ever more rarely.
+constexpr int CROWDED_WAITS = 16, WORTH_MOVING = 256;
+constexpr auto FIRST_REST = std::chrono::milliseconds(1), LONGEST_REST = std::chrono::milliseconds(64);
+constexpr uint32_t MOVING = UINT32_MAX;
+// Who has just moved is slow at first, and asleep, either side would be drawn to the other again.
+constexpr int SETTLING_WAITS = 256, SETTLING_SPINS = 8 * TRY_SPINS, LATE = 16;
 enum Sleep : uint32_t { AWAKE, ASLEEP, POLLING };
 // The end of the other process wakes nobody on a futex.  The worker is roused by the thread that watches its
 // connections.
@@ -94,22 +106,29 @@ size_t Ring::room() { return room(RING_BYTES); }
 
 // Until `ready`; false where the other side is gone.  Spinning pays where the other side answers within the
 // time that waking a sleeper takes, so the last waits say how long the next one spins.
-bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Patience& patience, Ready ready) {
+bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Waiter& one, Ready ready) {
     if ((this->*ready)()) return true;
-    const auto start = std::chrono::steady_clock::now();
-    const bool tries = patience.long_waits >= patience.tries_after;
-    const bool met = spin(tries ? TRY_SPINS : patience.spins, ready);
-    if (met && !tries) return true;
-    if (tries) patience.long_waits = 0;
+    const auto start = Clock::now();
+    const bool tries = one.long_waits >= one.tries_after, patient = tries || one.met >= STREAK;
+    const bool beside = look_aside(one);
+    const bool met = (beside && yield(one, ready)) || (!is_beside(one) && spin(one.settling ? SETTLING_SPINS
+                                                                               : patient    ? TRY_SPINS
+                                                                                            : one.spins,
+                                                                               ready));
+    one.met = met ? one.met + 1 : 0;
+    if (met && !beside) ++one.apart;
+    if (met && !beside && !tries && !one.settling) return true;
+    if (tries) one.long_waits = 0;
     const bool there = met || sleep(socket, sleeps, ready);
     if (!met) sleeps.store(AWAKE, std::memory_order_relaxed);
-    const auto took = std::chrono::steady_clock::now() - start;
-    if (took > IDLE) return there;
-    if (tries) patience.tries_after = met ? 1 : std::min(MOST_RARELY, patience.tries_after * 2);
+    const auto took = Clock::now() - start;
     const bool soon = took < WORTH_SPINNING;
-    patience.spins =
-        soon ? std::min(MOST_SPINS, patience.spins * 4) : std::max(LEAST_SPINS, patience.spins / 2);
-    patience.long_waits += !soon;
+    one.crowded = beside && soon ? one.crowded + 1 : 0;
+    one.settling = std::max(0, one.settling - (soon ? 1 : LATE));
+    if (took > IDLE || (met && !tries)) return there;
+    if (tries) one.tries_after = met ? 1 : std::min(MOST_RARELY, one.tries_after * 2);
+    one.spins = soon ? std::min(MOST_SPINS, one.spins * 4) : std::max(LEAST_SPINS, one.spins / 2);
+    one.long_waits += !soon;
     return there;
 }
 
@@ -120,21 +139,55 @@ uint32_t Ring::tell_cpu() {
     return here;
 }
 
-bool Ring::spin(int spins, Ready ready) {
-    const uint32_t here = tell_cpu();
-    if (in_->cpu.load(std::memory_order_relaxed) == here) {
-        // The other side cannot answer while this one spins.
-        for (int yields = 0; yields < MOST_YIELDS; ++yields) {
-            ::sched_yield();
-            if ((this->*ready)()) return true;
-        }
-        return false;
+// Whether the other side is on this processor, so that it cannot answer while this one spins.
+bool Ring::is_beside(const Waiter& one) { return in_->cpu.load(std::memory_order_relaxed) == one.here; }
+
+bool Ring::look_aside(Waiter& one) {
+    one.here = tell_cpu();
+    if (worker_ && is_beside(one) && one.crowded >= CROWDED_WAITS) step_aside(one);
+    const uint32_t there = in_->cpu.load(std::memory_order_relaxed);
+    if (std::exchange(one.there, there) != there) one.settling = SETTLING_WAITS;
+    return there == one.here;
+}
+
+bool Ring::yield(const Waiter& one, Ready ready) {
+    for (int yields = 0; yields < MOST_YIELDS && is_beside(one); ++yields) {
+        ::sched_yield();
+        if ((this->*ready)()) return true;
     }
+    return false;
+}
+
+bool Ring::spin(int spins, Ready ready) {
     for (int spin = 0; spin < spins; ++spin) {
         _mm_pause();
         if ((this->*ready)()) return true;
     }
     return false;
+}
+
+// Who wakes a sleeper draws it to its own processor, on a virtual machine even where others are idle: there
+// the kernel takes a halted one for one that the host has taken away.  Two that answer each other would stay
+// together.
+void Ring::step_aside(Waiter& one) {
+    const auto now = Clock::now();
+    if (now < one.next_step) return;
+    const bool anew = one.apart >= WORTH_MOVING || now > one.next_step + LONGEST_REST;
+    one.rest = anew ? FIRST_REST : std::min(one.rest * 2, LONGEST_REST);
+    one.next_step = now + one.rest, one.crowded = one.apart = 0;
+    cpu_set_t all, others, found;
+    if (::sched_getaffinity(0, sizeof all, &all) != 0) return;
+    others = all;
+    CPU_CLR(one.here, &others);
+    if (!CPU_COUNT(&others)) return;
+    out_->cpu.store(MOVING, std::memory_order_relaxed);
+    if (::sched_setaffinity(0, sizeof others, &others) == 0) {
+        // Who has placed this thread elsewhere meanwhile means it.
+        if (::sched_getaffinity(0, sizeof found, &found) == 0 && CPU_EQUAL(&found, &others))
+            ::sched_setaffinity(0, sizeof all, &all);
+        one.settling = SETTLING_WAITS;
+    }
+    one.here = tell_cpu();
 }
 
 bool Ring::sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, Ready ready) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,7 +22,7 @@ constexpr size_t RING_BYTES = 1 << 20;  // in each direction; a power of two
 // One direction.  Positions count bytes from the beginning and never wrap.
 struct RingHead {
     alignas(64) std::atomic<uint64_t> written;
-    std::atomic<uint32_t> cpu;  // on which the writer is or was
+    std::atomic<uint32_t> cpu;  // on which the writer is or was, or MOVING
     alignas(64) std::atomic<uint64_t> read;
     alignas(64) std::atomic<uint32_t> reader_sleeps;  // futexes: awake, asleep, or polling the socket
     alignas(64) std::atomic<uint32_t> writer_sleeps;
@@ -49,9 +50,15 @@ class Ring {
     void rouse();  // whoever sleeps on this side, to look at the socket
 
   private:
-    struct Patience {  // of a reader or a writer before it sleeps
-        int spins;
+    struct Waiter {  // the reader, or the writer
+        int spins;   // before it sleeps
         int long_waits = 0, tries_after = 1;
+        int met = 0;                   // waits in a row that spinning ended
+        uint32_t here = 0, there = 0;  // the two sides' processors, as last seen
+        int settling = 0;              // waits to come until a move of either is over
+        int crowded = 0, apart = 0;    // waits in a row beside the other side; without it since the last step
+        std::chrono::steady_clock::time_point next_step{};
+        std::chrono::milliseconds rest{};
     };
     using Ready = bool (Ring::*)();
     Ring(void* memory, bool worker);
@@ -59,20 +66,24 @@ class Ring {
     // each look takes a line of memory from the other's cache.
     size_t readable();
     size_t room(size_t wanted);
-    bool wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Patience& patience, Ready ready);
+    bool wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Waiter& one, Ready ready);
+    uint32_t tell_cpu();
+    bool is_beside(const Waiter& one);
+    bool look_aside(Waiter& one);
+    void step_aside(Waiter& one);
+    bool yield(const Waiter& one, Ready ready);
     bool spin(int spins, Ready ready);
     bool sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, Ready ready);
     bool has_data() { return readable() != 0; }
     bool has_room() { return room(1) != 0; }
     void publish(const Socket& socket, size_t size);
-    uint32_t tell_cpu();
 
     char* memory_;
     RingHead *in_, *out_;
     char *in_data_, *out_data_;
     uint64_t in_at_ = 0, out_at_ = 0;  // ours; the shared copies are only told
     uint64_t written_ = 0, read_ = 0;  // the other side's, as last seen
-    Patience reading_, writing_;
+    Waiter reading_, writing_;
     const bool worker_;
 };
 

@@ -84,6 +84,7 @@ class Lease {
     void call(bool launch);
     void finished();  // everything launched so far is done
     std::atomic<uint64_t> calls{0}, launches{0};
+    std::atomic<uint64_t> heard_out{0};  // so many launches have printed all they had to print
 
     // Threads that serve requests while others of the same connection wait: bounded for all connections
     // together.

@@ -373,7 +373,7 @@ bool Session::serve_one(Desk& desk) {
         got += piece;
     }
     desk.body.push_back(0);  // so that an image's text ends
-    desk.question = call->question;
+    desk.question = call->question, desk.launches = lease_.launches;
     if (!desk.question) called(special == Special::launch);
     Reader in(desk.body.data(), header.length);
     desk.out.assign(sizeof(FrameHeader) + 8, 0);
@@ -409,7 +409,11 @@ bool Session::answer(Desk& desk, CUresult result, const void* bulk, size_t size)
     if (poisons(result)) lease_.poisoned = true;
     if (result != CUDA_SUCCESS) size = 0;
     std::lock_guard lock(writing_);
-    const std::string text = desk.question ? std::string() : printed_text();  // it is for the program
+    // What is printed is for the program, and by kernels.
+    const bool silent = desk.question || lease_.heard_out == lease_.launches;
+    const std::string text = silent ? std::string() : printed_text();
+    if (desk.request.call == static_cast<uint16_t>(wire::Call::cuCtxSynchronize) && result == CUDA_SUCCESS)
+        lease_.heard_out = desk.launches;
     const size_t head = sizeof(FrameHeader) + 8;
     std::vector<char>& out = desk.out;
     if (!text.empty()) out.insert(out.begin() + head, text.begin(), text.end());

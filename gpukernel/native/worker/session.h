@@ -132,6 +132,7 @@ class Session {
         wire::FrameHeader request{};
         bool question = false;  // what is being answered: no call of a program
         bool reads = false;     // the next request is this thread's, too
+        uint64_t launches = 0;  // of the lease, when the request came
     };
     static thread_local Desk* desk_;
 
