@@ -34,7 +34,9 @@ class Socket {
     bool on_its_way() const;
 
   private:
+    bool much_comes();
     int fd_ = -1;
+    int vain_ = 0, leave_out_ = 0;  // the last looks for much, and those to come
 };
 
 // "unix:/path" or "tcp:host:port"; an empty socket, and `error` says why, where nobody answers within
