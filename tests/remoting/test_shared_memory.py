@@ -10,7 +10,6 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 

@@ -394,7 +394,7 @@ ok(d.cuStreamDestroy(s)); d.cuEventRecord(e, s); print(d.cuCtxSynchronize()[0].n
 
 
 def test_what_cannot_be_done_says_not_supported_and_stays_silent() -> None:
-    code = "begin(); print(d.cuIpcGetMemHandle(ok(d.cuMemAlloc(1024)))[0].name, d.cuStreamWriteValue32(0, 4096, 1, 0)[0].name)"
+    code = "begin(); print(d.cuIpcGetMemHandle(ok(d.cuMemAlloc(1024)))[0].name, d.cuIpcGetEventHandle(ok(d.cuEventCreate(0)))[0].name)"
 
     async def story() -> None:
         async with worker() as one:

@@ -49,6 +49,7 @@ ALSO_LOOKED_UP = [
     "cuMemcpyHtoD_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuStreamAddCallback",
+    "cuStreamBatchMemOp_v2",
     "cuModuleEnumerateFunctions",
     "cuLibraryEnumerateKernels",
     "cuFuncGetName",

@@ -157,6 +157,12 @@ Captured captured_launch(Connection& connection, const KernelCall& call, void** 
 Captured captured_copy(Connection& connection, const CUDA_MEMCPY3D& copy, CUstream stream) {
     return captured_node(connection, stream, [&](SharedWork& work) { return make_work(&copy, work); });
 }
+Captured captured_operations(Connection& connection, const MemoryOperations& operations, CUstream stream) {
+    return captured_node(connection, stream, [&](SharedWork& work) {
+        work = std::make_shared<Work>(MemoryWork{operations});
+        return CUDA_SUCCESS;
+    });
+}
 Captured captured_host(Connection& connection, CUhostFn function, void* data, CUstream stream) {
     return captured_node(connection, stream, [&](SharedWork& work) {
         work = std::make_shared<Work>(HostWork{function, data});

@@ -7,6 +7,7 @@
 
 #include "connection.h"
 #include "launch.h"
+#include "memory_operations.h"
 
 namespace gpukernel::shim {
 
@@ -20,6 +21,7 @@ Captured captured_launch(Connection& connection, const KernelCall& call, void** 
                          CUstream stream);
 // `copy`'s memory types may be unified; a captured copy reads and writes host memory when its graph runs.
 Captured captured_copy(Connection& connection, const CUDA_MEMCPY3D& copy, CUstream stream);
+Captured captured_operations(Connection& connection, const MemoryOperations& operations, CUstream stream);
 Captured captured_host(Connection& connection, CUhostFn function, void* data, CUstream stream);
 // What no graph can hold, or what uses a stream in a way that a capture forbids.
 Captured captured_refusal(Connection& connection, CUstream stream);

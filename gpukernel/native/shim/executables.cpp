@@ -141,6 +141,7 @@ CUresult run(Connection& connection, const Work& work, CUstream stream) {
                 [&](const CopyWork& copy) { return cuMemcpy3DAsync(&copy.resolved, stream); },
                 [&](const FillWork& each) { return fill(each.params, stream); },
                 [&](const HostWork& host) { return cuLaunchHostFunc(stream, host.function, host.data); },
+                [&](const MemoryWork& memory) { return queue(connection, memory.operations, stream); },
                 [&](const WaitWork& wait) { return cuStreamWaitEvent(stream, wait.event, 0); },
                 [&](const RecordWork& record) { return cuEventRecord(record.event, stream); },
                 // What memory needs is done before the first call and after the last.

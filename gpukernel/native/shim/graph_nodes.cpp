@@ -52,6 +52,14 @@ CUresult make_work(const CUDA_HOST_NODE_PARAMS* p, SharedWork& work) {
     return CUDA_SUCCESS;
 }
 
+CUresult make_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS* p, SharedWork& work) {
+    if (!p) return CUDA_ERROR_INVALID_VALUE;
+    CUresult error = check_operations(p->count, p->paramArray, p->flags);
+    if (error == CUDA_SUCCESS)
+        work = std::make_shared<Work>(MemoryWork{{p->paramArray, p->paramArray + p->count}});
+    return error;
+}
+
 CUresult make_work(const CUgraphNodeParams* p, SharedWork& work) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     switch (p->type) {
@@ -82,11 +90,16 @@ CUresult make_work(const CUgraphNodeParams* p, SharedWork& work) {
         case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
             work = std::make_shared<Work>(RecordWork{p->eventRecord.event});
             return p->eventRecord.event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+            const auto& m = p->memOp;
+            const CUDA_BATCH_MEM_OP_NODE_PARAMS params{m.ctx, m.count, m.paramArray, m.flags};
+            return make_work(&params, work);
+        }
         case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
         case CU_GRAPH_NODE_TYPE_MEM_FREE:
             return CUDA_ERROR_NOT_SUPPORTED;  // they cannot be changed
         default:
-            return gpukernel::unsupported("a graph node that signals or decides");
+            return gpukernel::unsupported("a graph node that decides, or that signals other programs");
     }
 }
 
@@ -343,6 +356,33 @@ CUresult CUDAAPI cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET
 CUresult CUDAAPI cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                                 const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx) {
     return make_and_exchange(hGraphExec, hNode, memsetParams);
+}
+
+// --- values that are written or waited for ---
+
+CUresult CUDAAPI cuGraphAddBatchMemOpNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                          const CUgraphNode* dependencies, size_t numDependencies,
+                                          const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+    return make_and_add(phGraphNode, hGraph, dependencies, nullptr, numDependencies, nodeParams);
+}
+// The operations belong to the node, until they are set or the node is destroyed.
+CUresult CUDAAPI cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode,
+                                                CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams_out) {
+    SharedWork work;
+    const MemoryWork* memory;
+    CUresult error = look(hNode, memory, work);
+    if (error != CUDA_SUCCESS || !nodeParams_out) return CUDA_ERROR_INVALID_VALUE;
+    *nodeParams_out = {nullptr, static_cast<unsigned>(memory->operations.size()),
+                       const_cast<CUstreamBatchMemOpParams*>(memory->operations.data()), 0};
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode,
+                                                const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+    return make_and_replace(hNode, nodeParams);
+}
+CUresult CUDAAPI cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                                    const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+    return make_and_exchange(hGraphExec, hNode, nodeParams);
 }
 
 // --- host functions, events, nothing ---

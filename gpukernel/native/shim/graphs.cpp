@@ -406,8 +406,9 @@ CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, un
 
 namespace {
 void draw(FILE* file, const Graph& graph) {
-    static const char* const kinds[] = {"kernel", "memcpy", "memset", "host",  "graph",
-                                        "empty",  "wait",   "record", "alloc", "free"};
+    static const char* const kinds[] = {
+        "kernel", "memcpy", "memset",           "host", "graph", "empty", "wait", "record",
+        "alloc",  "free",   "memory operations"};
     for (const auto& node : graph.nodes) {
         const auto* kernel = std::get_if<KernelWork>(node->work.get());
         const auto* alloc = std::get_if<AllocWork>(node->work.get());

@@ -16,6 +16,7 @@
 
 #include "graph_memory.h"
 #include "launch.h"
+#include "memory_operations.h"
 #include "process.h"
 
 namespace gpukernel::shim {
@@ -56,9 +57,12 @@ struct AllocWork {
 struct FreeWork {
     std::shared_ptr<Allocation> allocation;
 };
-// In the order of CUgraphNodeType, of which two kinds are not supported.
+struct MemoryWork {
+    MemoryOperations operations;
+};
+// In the order of CUgraphNodeType, up to the two kinds of semaphores, which are not supported.
 using Work = std::variant<KernelWork, CopyWork, FillWork, HostWork, ChildWork, EmptyWork, WaitWork,
-                          RecordWork, AllocWork, FreeWork>;
+                          RecordWork, AllocWork, FreeWork, MemoryWork>;
 using SharedWork = std::shared_ptr<const Work>;  // never changed once made: a launch may be reading it
 
 // --- graphs ---
@@ -81,6 +85,7 @@ struct Node {
     CUgraphNodeType type() const {
         if (std::holds_alternative<AllocWork>(*work)) return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
         if (std::holds_alternative<FreeWork>(*work)) return CU_GRAPH_NODE_TYPE_MEM_FREE;
+        if (std::holds_alternative<MemoryWork>(*work)) return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
         return static_cast<CUgraphNodeType>(work->index());
     }
 };
@@ -181,6 +186,7 @@ CUresult make_work(const CUDA_KERNEL_NODE_PARAMS* params, SharedWork& work);
 CUresult make_work(const CUDA_MEMCPY3D* params, SharedWork& work);
 CUresult make_work(const CUDA_MEMSET_NODE_PARAMS* params, SharedWork& work);
 CUresult make_work(const CUDA_HOST_NODE_PARAMS* params, SharedWork& work);
+CUresult make_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, SharedWork& work);
 SharedWork kernel_work(KernelCall call, bool named_kernel,
                        std::map<int, CUkernelNodeAttrValue> attributes = {});
 // Of any kind but a child graph, and memory.

@@ -110,6 +110,7 @@ enum class Special : uint16_t {
     host_function_done,  // asynchronous: number
     cluster_occupancy,   // Launch; whether the active clusters are asked for, or the largest → how many, or
                          // how large
+    memory_operations,   // asynchronous: stream, MemoryOperation …
 };
 
 struct LaunchMode {
@@ -122,6 +123,13 @@ struct Launch {
     LaunchMode mode;
 };
 static_assert(sizeof(Launch) == 48);
+
+// A value that a stream writes or waits for (CUstreamBatchMemOpParams); of a barrier only the flags.
+struct MemoryOperation {
+    uint32_t type, flags;
+    uint64_t address, value;
+};
+constexpr unsigned MOST_MEMORY_OPERATIONS = 256;  // at a time, as in CUDA
 
 // cuMemCreate and what belongs to it.  Addresses and handles are the program's own; sizes are bytes.
 enum class VirtualMemory : uint32_t {

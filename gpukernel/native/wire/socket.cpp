@@ -39,8 +39,8 @@ bool Socket::read(void* data, size_t size) {
     return true;
 }
 
-// Who sleeps in a read is woken for every packet, and on one host it is the sender whom that costs an interrupt
-// each: so for a while one only looks, ever more rarely where that was in vain.
+// Who sleeps in a read is woken for every packet, and on one host it is the sender whom that costs an
+// interrupt each: so for a while one only looks, ever more rarely where that was in vain.
 bool Socket::much_comes() {
     if (leave_out_ > 0) return --leave_out_, false;
     for (int look = 0; look < LOOKS; ++look) {

@@ -330,6 +330,38 @@ CUresult host_function_done(Session& session, Reader& in, Writer&) {
     return CUDA_SUCCESS;
 }
 
+CUresult memory_operations(Session& session, Reader& in, Writer&) {
+    CUstream stream;
+    if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    const std::string_view bytes = in.rest();
+    std::vector<CUstreamBatchMemOpParams> operations(bytes.size() / sizeof(wire::MemoryOperation));
+    if (operations.empty() || operations.size() > wire::MOST_MEMORY_OPERATIONS)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (CUstreamBatchMemOpParams& operation : operations) {
+        wire::MemoryOperation asked;
+        std::memcpy(&asked, bytes.data() + (&operation - operations.data()) * sizeof asked, sizeof asked);
+        operation = {static_cast<CUstreamBatchMemOpType>(asked.type)};
+        switch (operation.operation) {
+            case CU_STREAM_MEM_OP_BARRIER:
+                operation.memoryBarrier.flags = asked.flags;
+                continue;
+            case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+            case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+            case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+                break;
+            default:
+                return CUDA_ERROR_NOT_SUPPORTED;
+        }
+        // What is written is laid out in the same way.
+        operation.waitValue = {operation.operation, asked.address, {.value64 = asked.value}, asked.flags, 0};
+        const bool wide = operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+                          operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        if (!session.lease().valid(asked.address, wide ? 8 : 4)) return CUDA_ERROR_INVALID_VALUE;
+    }
+    return session.cuda().cuStreamBatchMemOp_v2(stream, operations.size(), operations.data(), 0);
+}
+
 CUresult usage(Session& session, Reader& in, Writer& out) {
     Lease& lease = session.lease();
     const auto programs = lease.programs();
@@ -412,9 +444,10 @@ constexpr Served specials[] = {
     {"next_host_function", next_host_function, false, true},
     {"host_function_done", host_function_done, true, true},
     {"cluster_occupancy", cluster_occupancy, false},
+    {"memory_operations", memory_operations, true},
 };
 static_assert(std::size(specials) ==
-              static_cast<size_t>(Special::cluster_occupancy) - wire::FIRST_SPECIAL + 1);
+              static_cast<size_t>(Special::memory_operations) - wire::FIRST_SPECIAL + 1);
 }  // namespace
 
 const Served* special_call(uint16_t number) {

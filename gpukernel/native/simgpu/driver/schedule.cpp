@@ -15,6 +15,7 @@ constexpr int MOST_THREADS = 48;
 constexpr auto REST = std::chrono::seconds(1);  // then a thread goes, but for the last
 constexpr auto DOZE = std::chrono::microseconds(50);
 constexpr int MOST_DOZES = 20;
+constexpr auto LOOK_FIRST = std::chrono::microseconds(20), LOOK_RARELY = std::chrono::microseconds(1000);
 constexpr uint64_t MOST_BEHIND = 1024;       // pieces that one stream may have waiting
 constexpr uint64_t MOST_WAITING = 32 << 10;  // and all streams
 
@@ -84,7 +85,7 @@ void Schedule::advance(Stream& first) {
     while (!to_advance_.empty()) {
         const std::shared_ptr<Stream> stream = std::move(to_advance_.back());
         to_advance_.pop_back();
-        while (!stream->running && !stream->ready && !stream->pieces.empty()) {
+        while (!stream->running && !stream->ready && !stream->watched && !stream->pieces.empty()) {
             Stream::Piece& piece = stream->pieces.front();
             while (!piece.after.empty() && piece.after.back().passed()) piece.after.pop_back();
             stream->held_by = {};
@@ -93,6 +94,11 @@ void Schedule::advance(Stream& first) {
                 std::vector<Stream*>& held = stream->held_by.stream->holds;
                 if (std::find(held.begin(), held.end(), stream.get()) == held.end())
                     held.push_back(stream.get());
+                break;
+            }
+            if (piece.until && !is_met(*stream)) {
+                stream->watched = true, look_again_ = LOOK_FIRST;
+                watched_.push_back(stream);
                 break;
             }
             if (piece.work) {
@@ -106,6 +112,27 @@ void Schedule::advance(Stream& first) {
             finish(*stream);
         }
     }
+}
+
+bool Schedule::is_met(const Stream& stream) const {
+    return stream.device->sticky_error() != CUDA_SUCCESS || stream.pieces.front().until();
+}
+
+void Schedule::look_at_conditions(Lock& lock) {
+    looking_ = true;
+    lock.unlock();
+    std::this_thread::sleep_for(look_again_);
+    lock.lock();
+    looking_ = false;
+    look_again_ = std::min(2 * look_again_, LOOK_RARELY);
+    for (const std::shared_ptr<Stream>& stream : std::vector(watched_)) {
+        if (!is_met(*stream)) continue;
+        std::erase(watched_, stream);
+        stream->watched = false;
+        stream->pieces.front().until = nullptr;  // once met is met, whatever is written next
+        advance(*stream);
+    }
+    call_for_hands();
 }
 
 void Schedule::take(Stream& stream) {
@@ -179,6 +206,15 @@ void Schedule::wait_for(Stream& stream, const Place& place) {
     call_for_hands();
 }
 
+void Schedule::wait_until(Stream& stream, Condition condition) {
+    Lock lock(mutex_);
+    throttle(stream, lock);
+    Stream::Piece piece;
+    piece.until = std::move(condition);
+    add(stream, std::move(piece));
+    call_for_hands();
+}
+
 bool Schedule::idle(Stream& stream) {
     Lock lock(mutex_);
     return stream.done(stream.submitted) && (stream.legacy || needs(stream).empty());
@@ -189,7 +225,8 @@ void Schedule::wait(const Place& place) {
     Lock lock(mutex_);
     while (!place.passed()) {
         Place next = place;
-        while (!next.stream->running && !next.stream->ready) next = Place(next.stream->held_by);
+        while (!next.stream->running && !next.stream->ready && !next.stream->watched)
+            next = Place(next.stream->held_by);
         if (next.stream->ready) {
             take(*next.stream);
             call_for_hands();
@@ -251,25 +288,28 @@ bool Schedule::has_room(const Stream& stream) const {
     return stream.device->running[engine] < MOST_RUNNING[engine];
 }
 
-// A thread for each stream that could run and has none on its way.
+// A thread for each stream that could run and has none on its way, and one that looks at conditions.
 void Schedule::call_for_hands() {
     int wanted = 0;
-    for (const auto& [urgency, stream] : ready_) {
-        if (!has_room(*stream) || ++wanted <= waking_ + starting_ + dozing_) continue;
+    auto call_another = [&] {
+        if (++wanted <= waking_ + starting_ + dozing_) return true;
         if (resting_ > waking_) {
             ++waking_;
             called_.notify_one();
-        } else if (threads_ < MOST_THREADS) {
-            ++threads_, ++starting_;
-            sigset_t all, before;  // signals belong to the program's own threads
-            ::sigfillset(&all);
-            ::pthread_sigmask(SIG_SETMASK, &all, &before);
-            std::thread(&Schedule::serve, this).detach();
-            ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        } else {
-            return;
+            return true;
         }
-    }
+        if (threads_ >= MOST_THREADS) return false;
+        ++threads_, ++starting_;
+        sigset_t all, before;  // signals belong to the program's own threads
+        ::sigfillset(&all);
+        ::pthread_sigmask(SIG_SETMASK, &all, &before);
+        std::thread(&Schedule::serve, this).detach();
+        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        return true;
+    };
+    if (!watched_.empty() && !looking_ && !call_another()) return;
+    for (const auto& [urgency, stream] : ready_)
+        if (has_room(*stream) && !call_another()) return;
 }
 
 // To wake a thread takes longer than many a kernel.  Where it comes too late, since whoever waits has done
@@ -286,6 +326,10 @@ void Schedule::serve() {
             call_for_hands();
             run(stream, lock);
             dozes = MOST_DOZES;
+            continue;
+        }
+        if (!watched_.empty() && !looking_) {
+            look_at_conditions(lock);
             continue;
         }
         if (dozes < MOST_DOZES) {

@@ -3,7 +3,8 @@
 // A stream is a queue whose pieces run one after another.  Between streams there is only the order that was
 // asked for: a piece may wait for a place in another stream (an event), and the legacy default stream and the
 // blocking streams of its context wait for each other (driver API, "Stream synchronization behavior").
-// Whatever waits is submitted after what it waits for, so nothing here can deadlock on its own.
+// Whatever waits is submitted after what it waits for, so nothing here can deadlock on its own.  But a piece
+// may also wait for a value in memory, which anybody may write or nobody: one thread looks at all of these.
 //
 // Everything else may overlap: kernels, copies and host functions, each stream on a thread of its own, since
 // a kernel may well wait for what a copy brings.  Whoever waits works: a thread that synchronises runs what
@@ -32,6 +33,7 @@ struct Stream;
 
 using Clock = std::chrono::steady_clock;
 using Work = std::function<CUresult()>;
+using Condition = std::function<bool()>;
 
 enum class Engine : uint8_t { kernels, copies, host_functions };
 
@@ -63,12 +65,13 @@ struct Stream : std::enable_shared_from_this<Stream> {
         Engine engine = Engine::copies;
         std::shared_ptr<Clock::time_point> when = nullptr;  // gets the time
         std::vector<Place> after = {};
+        Condition until = nullptr;
     };
     // All under the schedule's mutex, but `finished` may be read without.
     std::deque<Piece> pieces;
     uint64_t submitted = 0;
     std::atomic<uint64_t> finished{0};
-    bool running = false, ready = false;
+    bool running = false, ready = false, watched = false;
     uint64_t stamp = 0;             // its place among those that are ready
     Place held_by;                  // what the first piece waits for
     std::vector<Stream*> holds;     // streams whose first piece waits for a place in this one
@@ -86,6 +89,7 @@ class Schedule {
     void perform(Stream& stream, const std::function<void()>& work);
     Place mark(Stream& stream, std::shared_ptr<Clock::time_point> when);
     void wait_for(Stream& stream, const Place& place);  // what comes behind waits for `place`
+    void wait_until(Stream& stream, Condition condition);
 
     // What was submitted so far.  The legacy stream stands for all blocking ones of its context.
     bool idle(Stream& stream);
@@ -103,6 +107,8 @@ class Schedule {
     void works(Device& device);
     void rests(Device& device);
     void advance(Stream& stream);
+    bool is_met(const Stream& stream) const;  // its first piece's condition
+    void look_at_conditions(Lock& lock);
     void take(Stream& stream);
     void run(Stream& stream, Lock& lock);
     bool has_room(const Stream& stream) const;
@@ -112,7 +118,9 @@ class Schedule {
     std::mutex mutex_;
     std::map<std::pair<int, uint64_t>, Stream*> ready_;  // the most urgent first, then who came first
     std::unordered_set<Stream*> busy_;
-    std::vector<std::shared_ptr<Stream>> to_advance_;
+    std::vector<std::shared_ptr<Stream>> to_advance_, watched_;
+    std::chrono::microseconds look_again_{};
+    bool looking_ = false;  // a thread does, from time to time
     uint64_t stamps_ = 0, waiting_ = 0;
     std::condition_variable called_;
     int threads_ = 0, starting_ = 0, resting_ = 0, waking_ = 0, dozing_ = 0;
