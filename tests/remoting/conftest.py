@@ -25,6 +25,10 @@ WITHOUT_SANITIZER = pytest.mark.skipif(
     _SANITIZED,
     reason="AddressSanitizer takes a program's fault for itself, keeps what was freed, and needs mappings of its own",
 )
+WITHOUT_THREAD_SANITIZER = pytest.mark.skipif(
+    os.environ.get("GPUKERNEL_TEST_SANITIZED") == "thread",
+    reason="ThreadSanitizer must be in a process from its beginning, so it watches workers and not Python",
+)
 AT_FULL_SPEED = pytest.mark.skipif(
     _SANITIZED, reason="under a sanitizer what serves the device takes as much of the processor as the device"
 )

@@ -12,7 +12,7 @@ import pytest
 
 from tests.native.simgpu_driver.test_driver import out
 from tests.native.simgpu_driver.test_streams import SPIN
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import WITHOUT_THREAD_SANITIZER, worker
 from tests.remoting.test_streams import said
 
 OPERATIONS = (
@@ -46,7 +46,7 @@ def through(**transport: object) -> Callable[[str], str]:
 
 WHERE = pytest.mark.parametrize(
     "result_of",
-    [out, through(), through(kind="tcp")],
+    [pytest.param(out, marks=WITHOUT_THREAD_SANITIZER), through(), through(kind="tcp")],
     ids=["in process", "shared memory", "tcp"],
 )
 

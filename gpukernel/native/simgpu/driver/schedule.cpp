@@ -120,8 +120,9 @@ bool Schedule::is_met(const Stream& stream) const {
 
 void Schedule::look_at_conditions(Lock& lock) {
     looking_ = true;
+    const auto pause = look_again_;
     lock.unlock();
-    std::this_thread::sleep_for(look_again_);
+    std::this_thread::sleep_for(pause);
     lock.lock();
     looking_ = false;
     look_again_ = std::min(2 * look_again_, LOOK_RARELY);
