@@ -137,7 +137,8 @@ def test_numba_survives_an_interrupted_wait(start: Callable[..., Kernel]) -> Non
 
 def test_an_interrupt_of_other_work_keeps_the_place(start: Callable[..., Kernel], own_pool: Pool) -> None:
     _, second = start(1.0, wait=20), start()
-    cell = second.cell("import signal; print('sleeps', flush=True); signal.pause()")
+    # Not signal.pause(): a signal that comes just before it, while Python gives its lock away, ends nothing.
+    cell = second.cell("import time; print('sleeps', flush=True)\nwhile True: time.sleep(0.05)")
     read_until(cell, "sleeps")
     second.manager.interrupt_kernel()
     assert "KeyboardInterrupt" in "".join(cell)

@@ -111,19 +111,17 @@ bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Waiter& one
     const auto start = Clock::now();
     const bool tries = one.long_waits >= one.tries_after, patient = tries || one.met >= STREAK;
     const bool beside = look_aside(one);
-    const bool met = (beside && yield(one, ready)) || (!is_beside(one) && spin(one.settling ? SETTLING_SPINS
-                                                                               : patient    ? TRY_SPINS
-                                                                                            : one.spins,
-                                                                               ready));
-    one.met = met ? one.met + 1 : 0;
-    if (met && !beside) ++one.apart;
+    const int spins = one.settling ? SETTLING_SPINS : patient ? TRY_SPINS : one.spins;
+    const bool met = (beside && yield(one, ready)) || (!is_beside(one) && spin(spins, ready));
+    one.met = met ? std::min(one.met + 1, STREAK) : 0;
+    if (met && !beside) one.apart = std::min(one.apart + 1, WORTH_MOVING);
     if (met && !beside && !tries && !one.settling) return true;
     if (tries) one.long_waits = 0;
     const bool there = met || sleep(socket, sleeps, ready);
     if (!met) sleeps.store(AWAKE, std::memory_order_relaxed);
     const auto took = Clock::now() - start;
     const bool soon = took < WORTH_SPINNING;
-    one.crowded = beside && soon ? one.crowded + 1 : 0;
+    one.crowded = beside && soon ? std::min(one.crowded + 1, CROWDED_WAITS) : 0;
     one.settling = std::max(0, one.settling - (soon ? 1 : LATE));
     if (took > IDLE || (met && !tries)) return there;
     if (tries) one.tries_after = met ? 1 : std::min(MOST_RARELY, one.tries_after * 2);
