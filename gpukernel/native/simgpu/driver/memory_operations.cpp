@@ -1,5 +1,5 @@
 // Values in memory that a stream writes, or waits for (driver API chapter "Stream Memory Operations").
-#include <vector>
+#include <type_traits>
 
 #include "state.h"
 
@@ -82,30 +82,4 @@ CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstrea
             if (CUresult error = perform(device, in, paramArray[i], check_only); error != CUDA_SUCCESS)
                 return error;
     return CUDA_SUCCESS;
-}
-
-namespace {
-CUresult single(CUstream stream, CUstreamBatchMemOpType operation, CUdeviceptr address, cuuint64_t value,
-                unsigned flags) {
-    CUstreamBatchMemOpParams one{};
-    one.waitValue = {operation, address, {.value64 = value}, flags, 0};
-    return cuStreamBatchMemOp(stream, 1, &one, 0);
-}
-}  // namespace
-
-CUresult CUDAAPI cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                     unsigned int flags) {
-    return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags);
-}
-CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                     unsigned int flags) {
-    return single(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags);
-}
-CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-                                      unsigned int flags) {
-    return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags);
-}
-CUresult CUDAAPI cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-                                      unsigned int flags) {
-    return single(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags);
 }
