@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 
 # What the native part and the generated messages are built from: a change here means a new installation.
 NATIVE := pyproject.toml CMakeLists.txt $(shell find gpukernel -name '*.proto' -o -name 'CMakeLists.txt' -o -name '*.cmake' \
-            -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -path '*/codegen/*.py')
+            -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -path '*/codegen/*.py' -o -path '*/codegen/calls.txt')
 
 # The simulated GPU's instruction handlers are compiled once per level of x86-64.  Packages and tests have every level; a
 # first `make demo` compiles this machine's only, or it would take a minute longer.
@@ -17,7 +17,7 @@ LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 LEVELS_FOR_hub-demo = $(LEVELS_FOR_demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test model crashes lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
+.PHONY: help demo hub test quick test-one metrics model crashes lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,21 @@ test: $(VENV)/.test fuzzers  ## Run the whole test suite
 	@deploy/system-packages.sh --optional $(PACKAGES)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
+# One process a processor, files in one process: a minute after the build, where everything takes a quarter of an hour.
+QUICK := tests/test_tree.py tests/common tests/pool/domain tests/pool/store tests/pool/scheduling/test_request_queue.py \
+         tests/pool/leases/test_manager.py tests/native/simgpu_exec tests/remoting/test_worker.py
+
+quick: $(VENV)/.test  ## Run a meaningful part of the tests in less than a minute (a pre-push hook, too)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not (slow or browser or hub or postgresql)" -k "not numba_program" \
+	    $(QUICK) $(PYTEST_ARGS)
+
+test-one: $(VENV)/.test  ## Run T=… alone: a file, a folder, or words of a test's name (make test-one T="resize and not hub")
+	@test -n "$(T)" || { echo 'Say which test: make test-one T=tests/pool/domain, or T="resize and not hub".' >&2; exit 2; }
+	$(BIN)/python -m pytest -x $(if $(wildcard $(firstword $(subst ::, ,$(T)))),$(T),-k "$(T)") $(PYTEST_ARGS)
+
+metrics: $(VENV)/.test  ## Print the shape of the tree: folders, files, docstrings, imports (PLACES=1: what breaks a bound)
+	$(BIN)/python -m tools.metrics $(if $(PLACES),--places) $(if $(SINCE),--since $(SINCE))
+
 STEPS ?= 100000
 model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a model of it, in two processes (a quarter of an hour)
 	GPUKERNEL_MODEL_STEPS=$(STEPS) GPUKERNEL_MODEL_PARTS=2 \
@@ -50,7 +65,7 @@ FUZZERS   := ptx images frames answers
 SANITIZE  ?= address,undefined
 SANITIZED := build/sanitize-$(subst $(comma),-,$(SANITIZE))
 
-fuzz: fuzzers  ## Feed every door of the native part with nonsense, SECONDS=15 each
+fuzz: fuzzers  ## Feed nonsense to everything in the native part that reads bytes of others, SECONDS=15 each
 	@for name in $(FUZZERS); do PATH="$(abspath $(BIN)):$$PATH" tests/native/fuzz/run.sh $$name -max_total_time=$(SECONDS) || exit 1; done
 
 # Not an error where Clang is missing: the tests that need them say so.
@@ -80,7 +95,7 @@ format: $(VENV)/.dev  ## Bring all code into the one style
 	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format -i
 
 docs: $(VENV)/.dev  ## Build the documentation into site/, warnings as errors
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.test  ## Measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
@@ -96,6 +111,7 @@ screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chro
 	$(BIN)/python -m docs.console_screenshots
 
 labextension: $(VENV)/.dev labextension/node_modules  ## Build labextension/built from its source (needs Node; docs/jupyter.md says why it is committed)
+	$(BIN)/python -m tools.typescript
 	cd labextension && npx tsc && rm -rf built && PATH="$(abspath $(BIN)):$$PATH" jupyter-builder build .
 
 labextension/node_modules: labextension/package-lock.json

@@ -1,1 +1,1 @@
-"""Measures gpukernel against baselines taken in the same run; ``python -m benchmarks`` writes docs/benchmarks.md."""
+"""Measurements of gpukernel against baselines taken in the same run; ``python -m benchmarks`` writes docs/benchmarks.md."""

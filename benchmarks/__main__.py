@@ -1,4 +1,4 @@
-"""Run every benchmark and write docs/benchmarks.md; ``python -m benchmarks data_path`` prints one only."""
+"""The run of every benchmark, which writes docs/benchmarks.md; ``python -m benchmarks data_path`` prints one only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shim costs: driver calls in process, over a unix socket and over TCP, beside the bare sockets."""
+"""The cost of the shim: driver calls in process, over a unix socket and over TCP, beside the bare sockets."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import statistics
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from benchmarks.pool import leased, workers
-from benchmarks.report import Table, gigabytes_per_second, microseconds
-from benchmarks.turns import (
+from benchmarks.interleaving import (
     Rounds,
     Subject,
-    by_turns,
     compiled_subject,
+    interleaved,
     median,
     median_ratio,
     placed,
     subject,
 )
+from benchmarks.pool import leased, workers
+from benchmarks.report import Table, gigabytes_per_second, microseconds
 from gpukernel import native
 
 SHARE = 0.05
@@ -67,9 +67,9 @@ Bare = Mapping[str, Callable[[], float]]
 def _rounds(
     ways: Mapping[str, Subject], figure: str, rounds: int, bare: Bare, *baselines: str, in_a_row: int = 1
 ) -> Rounds:
-    """`figure` of each way, and `baselines`, those of sockets for each kind."""
+    """Return the rounds of `figure` by each way, and those of `baselines`, the sockets of each kind."""
     each = {name: partial(one.measure, figure) for name, one in ways.items()}
-    return by_turns(
+    return interleaved(
         each | {name: one for name, one in bare.items() if name.partition(" ")[0] in baselines},
         rounds,
         in_a_row,
@@ -83,7 +83,7 @@ def _ratios(rounds: Rounds, baseline: str) -> list[str]:
 
 
 def _calls(ways: Mapping[str, Subject], bare: Bare) -> Table:
-    empty = median(by_turns({"": partial(ways[IN_PROCESS].measure, "empty_ctypes_call")}, ROUNDS), "")
+    empty = median(interleaved({"": partial(ways[IN_PROCESS].measure, "empty_ctypes_call")}, ROUNDS), "")
     table = Table(
         "Calls through the shim",
         ["figure", *ways, "aim"],
@@ -92,7 +92,7 @@ def _calls(ways: Mapping[str, Subject], bare: Bare) -> Table:
             f"(an empty call takes {microseconds(empty)} in process). "
             "A synchronous call copies four bytes to the host. Bare ping-pong: 64 bytes there and back between two processes, "
             "over a unix socket for the columns of shared memory and the unix socket; through shared memory, between processes that do not "
-            "sleep. All columns are measured by turns, in "
+            "sleep. All columns are measured interleaved, in "
             f"{ROUNDS} rounds; a figure is the median of the rounds, and so is a ratio or a difference, each round's from its own two figures."
         ),
     )
@@ -125,14 +125,14 @@ def _calls(ways: Mapping[str, Subject], bare: Bare) -> Table:
 
 
 def _placed(ends: Mapping[str, Subject], others: Mapping[str, set[int]]) -> Table:
-    """A synchronous call and a ping-pong, both ends on one processor, and each on its own."""
+    """Return a synchronous call and a ping-pong, both ends on one processor, and each on its own."""
     processors = sorted(os.sched_getaffinity(0))[:2]
     table = Table(
         "A synchronous call by where its two processes run",
         ["figure", *TRANSPORTS, "aim"],
         notes=(
             "The same as above with the processes held where they are: the program and its worker, or the two processes of the ping-pong. On one processor "
-            f"nobody can answer before the processor has changed hands, whatever carries the words. By turns, in {ROUNDS} rounds."
+            f"nobody can answer before the processor has changed hands, whatever carries the words. Interleaved, in {ROUNDS} rounds."
         ),
     )
 
@@ -147,7 +147,7 @@ def _placed(ends: Mapping[str, Subject], others: Mapping[str, set[int]]) -> Tabl
             continue
         calls = {name: partial(held, name, "synchronous_call", there) for name in TRANSPORTS}
         pings = {f"ping_pong {kind}": partial(held, kind, "ping_pong", there) for kind in KINDS}
-        rounds = by_turns(calls | pings, ROUNDS)
+        rounds = interleaved(calls | pings, ROUNDS)
         table.rows.append(
             [f"{where}: a synchronous call", *(microseconds(median(rounds, name)) for name in calls), ""]
         )
@@ -172,7 +172,7 @@ def _copies(ways: Mapping[str, Subject], bare: Bare) -> Table:
             "Bare stream: the same MiB again and again, from and into the processor's cache. Bare copy: from one buffer of 256 MiB into another "
             "over the same socket, as these copies have to. Two bare copies: one process copies 256 MiB into 1 MiB of shared memory and "
             "another out of it at the same time. Memcpy: one core, one copy. "
-            f"By turns, in {LONG_ROUNDS} rounds; in each, everything {COPIES_IN_A_ROW} times in a row, of which the median counts: the first finds "
+            f"Interleaved, in {LONG_ROUNDS} rounds; in each, everything {COPIES_IN_A_ROW} times in a row, of which the median counts: the first finds "
             "its processes asleep, and its buffers pushed out of the caches by the others' copies."
         ),
     )
@@ -210,5 +210,5 @@ def _training(ways: Mapping[str, Subject]) -> Table:
                 "≤ 1.15",
             ],
         ],
-        notes=f"By turns, in {ROUNDS} rounds.",
+        notes=f"Interleaved, in {ROUNDS} rounds.",
     )

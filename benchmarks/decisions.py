@@ -1,4 +1,4 @@
-"""The pool's own work: how long a grant takes, how many a second, how a class gets through the door, and what a lease costs.
+"""The pool's own work: the time of a grant, grants a second, a class that arrives at once, and the memory of a lease.
 
 Decisions are made by a real pool on a real SQLite file; its GPU servers are stand-ins that call every worker ready at once,
 except in the last table, whose workers are real.
@@ -23,14 +23,15 @@ import grpc
 import sqlalchemy as sa
 
 from benchmarks.report import Table, mebibytes
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.address import resolve_address
+from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest
 from gpukernel.embedded import EmbeddedPool
-from gpukernel.pool import schema
-from gpukernel.pool.address import resolve_address
-from gpukernel.pool.broker import Broker
-from gpukernel.pool.client import PoolClient
-from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest
-from gpukernel.pool.server import RunningPool, serve
-from gpukernel.pool.store import Store
+from gpukernel.pool.leases.agent_sessions import AgentSessions
+from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.rpc.server import RunningPool, serve
+from gpukernel.pool.store import schema
+from gpukernel.pool.store.store import Store
 
 GIB = 2**30
 MEMORY = 32 * GIB
@@ -41,19 +42,19 @@ HOLDER = Holder("benchmark", course="ml101")
 class PromptServer:
     """A GPU server whose workers are ready at once, and which has none."""
 
-    def __init__(self, broker: Broker, devices: int, name: str = "s") -> None:
-        self.broker, self.name = broker, name
+    def __init__(self, manager: LeaseManager, devices: int, name: str = "s") -> None:
+        self.sessions, self.name = AgentSessions(manager), name
         found = [Device(f"{name}/{i}", name, i, "Tesla V100", MEMORY) for i in range(devices)]
-        broker.attach(name, self, found, {})
+        self.sessions.attach(name, self, found, {})
 
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
-        self.broker.worker_ready(self.name, lease.id, device_index, ("unix:/x",))
+        self.sessions.worker_ready(self.name, lease.id, device_index, ("unix:/x",))
 
     def start_direct(self, *_: object) -> None:
         raise NotImplementedError
 
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
-        self.broker.worker_ended(self.name, lease_id, device_index, "stopped")
+        self.sessions.worker_ended(self.name, lease_id, device_index, "stopped")
 
     def interrupt_worker(self, lease_id: str, device_index: int) -> None: ...
 
@@ -61,7 +62,7 @@ class PromptServer:
 
 
 class Times:
-    """How long something took, each time, in seconds: on the clock, and of this process' processor time."""
+    """The times of something, in seconds: on the clock, and of this process' processor time."""
 
     def __init__(self) -> None:
         self.taken: list[float] = []
@@ -87,7 +88,7 @@ class Times:
         return self._processor / len(self.taken)
 
     def figures(self) -> list[str]:
-        """Median, 99th percentile, mean processor time."""
+        """Return median, 99th percentile and mean processor time."""
         last = sorted(self.taken)[math.ceil(len(self.taken) * 0.99) - 1]
         return [milliseconds(one) for one in (self.median, last, self.processor)]
 
@@ -100,13 +101,13 @@ def milliseconds(seconds: float) -> str:
 async def running(devices: int) -> AsyncIterator[RunningPool]:
     with tempfile.TemporaryDirectory(prefix="gpukernel-") as folder:
         async with serve(Path(folder)) as pool:
-            PromptServer(pool.broker, devices)
+            PromptServer(pool.manager, devices)
             yield pool
 
 
 @asynccontextmanager
 async def elsewhere(live: int) -> AsyncIterator[tuple[str, str]]:
-    """The addresses of a pool with `live` leases and of an echo, in a process of their own, as people's pools are."""
+    """Run a pool with `live` leases and an echo in a process of their own, as people's pools are; yield their addresses."""
     program = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -127,7 +128,7 @@ async def elsewhere(live: int) -> AsyncIterator[tuple[str, str]]:
 
 
 def stand(live: int) -> None:
-    """Be `elsewhere`'s pool, until nobody is at standard input's other end."""
+    """Be `elsewhere`'s pool, until standard input ends."""
 
     async def echo(request: bytes, _: object) -> bytes:
         return request
@@ -141,7 +142,7 @@ def stand(live: int) -> None:
                 bare.add_insecure_port(address)
                 await bare.start()
                 for number in range(live):
-                    await get(pool.broker, f"live {number}")
+                    await get(pool.manager, f"live {number}")
                 gc.collect()
                 gc.freeze()  # as `gpukernel pool` does
                 print(pool.address, address, flush=True)
@@ -151,8 +152,8 @@ def stand(live: int) -> None:
     asyncio.run(work())
 
 
-async def get(broker: Broker, key: str) -> Lease:
-    async for event in broker.acquire(key, SLICE, HOLDER, 0, 3600):
+async def get(manager: LeaseManager, key: str) -> Lease:
+    async for event in manager.acquire(key, SLICE, HOLDER, 0, 3600):
         if isinstance(event, Lease):
             return event
     raise AssertionError
@@ -163,7 +164,7 @@ def file_size(path: Path) -> int:
 
 
 def bare_transaction(folder: Path) -> Times:
-    """A transaction that changes one row, in SQLite as the pool sets it: what no decision can undercut."""
+    """Measure a transaction that changes one row, in SQLite as the pool sets it: no decision can cost less."""
     db = sqlite3.connect(folder / "bare.db", isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")
@@ -180,7 +181,7 @@ def bare_transaction(folder: Path) -> Times:
 
 
 async def grants(live: int = 400, count: int = 600) -> Table:
-    """Acquire to grant beside `live` leases, from a client over the unix socket and inside the pool."""
+    """Measure acquire to grant beside `live` leases, from a client over the unix socket and inside the pool."""
     table = Table(
         "A grant beside 400 live leases",
         ["figure", "median", "p99", "processor", "÷ bare transaction", "aim"],
@@ -190,19 +191,19 @@ async def grants(live: int = 400, count: int = 600) -> Table:
     )
     async with running((live + count) // 50 + 2) as pool:
         for number in range(live):
-            await get(pool.broker, f"live {number}")
+            await get(pool.manager, f"live {number}")
         with tempfile.TemporaryDirectory() as folder:
             bare = bare_transaction(Path(folder))
         inside, granting, outside, renewing, calling = (Times() for _ in range(5))
         leases = []
         for number in range(count):
             with inside:
-                leases.append(await get(pool.broker, f"in {number}"))
+                leases.append(await get(pool.manager, f"in {number}"))
         for lease in leases:
-            pool.broker.end(lease.id, "done")
+            pool.manager.end(lease.id, "done")
         for number in range(count):
             with granting:
-                pool.broker.end((await get(pool.broker, f"in {number}")).id, "done")
+                pool.manager.end((await get(pool.manager, f"in {number}")).id, "done")
     async with (
         elsewhere(live) as (address, echo),
         PoolClient(address) as client,
@@ -234,7 +235,7 @@ async def grants(live: int = 400, count: int = 600) -> Table:
 
 
 async def a_class(people: int = 200) -> Table:
-    """Everybody of a class asks within a second, over connections of their own; 100 slices are there."""
+    """Measure a class: everybody asks within a second, over connections of their own, and 100 slices are there."""
     async with running(2) as pool:
         granted: list[float] = []
         told: list[float] = []
@@ -264,7 +265,7 @@ async def a_class(people: int = 200) -> Table:
 
 
 def fill(store: Store, leases: int) -> None:
-    """As many leases as the pool would hold after granting them one by one, written in one go; 40 of 50 on each device."""
+    """Write as many leases as the pool would hold after granting them one by one, in one go; 40 of 50 on each device."""
     share, memory = 20_000, int(0.02 * MEMORY) // 2**20 * 2**20
     devices = max(leases // 40, 1) + 1
     with store.engine.begin() as db:
@@ -326,7 +327,7 @@ def fill(store: Store, leases: int) -> None:
             {"lease_id": f"{n:016x}", "begins": now, "ends": None, "share": share, "memory_bytes": memory}
             for n in range(leases)
         ]
-        db.execute(schema.spans.insert(), spans)
+        db.execute(schema.usage_log.insert(), spans)
         held = {"share_held": share * leases, "memory_held": memory * leases, "leases_held": leases}
         keys = (
             ("pool", "", ""),
@@ -335,7 +336,7 @@ def fill(store: Store, leases: int) -> None:
             ("person", "", "benchmark"),
         )
         db.execute(
-            schema.accounts.insert(),
+            schema.quota_usage.insert(),
             [{"kind": k, "course": c, "person": p, "settled": now, **held} for k, c, p in keys],
         )
         db.execute(
@@ -346,7 +347,7 @@ def fill(store: Store, leases: int) -> None:
 
 
 async def growth(sizes: Sequence[int] = (10, 1_000, 100_000), count: int = 200) -> Table:
-    """One decision with ever more leases in the book."""
+    """Measure one decision with ever more leases in the book."""
     table = Table(
         "One decision in ever larger pools",
         [
@@ -369,22 +370,22 @@ async def growth(sizes: Sequence[int] = (10, 1_000, 100_000), count: int = 200) 
             empty = file_size(path)
             fill(store, size)
             store.write_back()  # as a pool does every second
-            broker = Broker(store)
+            manager = LeaseManager(store)
             with store.engine.begin() as db:  # as if the agent of those devices were attached
                 db.execute(schema.devices.update().values(available=True))
                 db.execute(schema.servers.update().values(away_since=None))
                 db.execute(
                     sa.update(schema.ledger).values(devices_version=schema.ledger.c.devices_version + 1)
                 )
-            broker._agents["big"] = _Ready(broker)
+            manager.orders._agents["big"] = _Ready(manager)
             times, ticks = Times(), Times()
             for number in range(count):
                 with times:
-                    lease = await get(broker, f"more {number}")
-                broker.end(lease.id, "done")
+                    lease = await get(manager, f"more {number}")
+                manager.end(lease.id, "done")
             for _ in range(10):
                 with ticks:
-                    broker.tick()
+                    manager.tick()
             store.close()  # the last connection writes everything into the one file
             bytes_each = (file_size(path) - empty) / size
         first = first or times.processor
@@ -395,12 +396,12 @@ async def growth(sizes: Sequence[int] = (10, 1_000, 100_000), count: int = 200) 
 
 
 class _Ready(PromptServer):
-    def __init__(self, broker: Broker) -> None:
-        self.broker, self.name = broker, "big"
+    def __init__(self, manager: LeaseManager) -> None:
+        self.sessions, self.name = AgentSessions(manager), "big"
 
 
 async def real(leases: int = 400) -> Table:
-    """Eight simulated V100s, fifty slices each, every one with its worker."""
+    """Measure eight simulated V100s, fifty slices each, every one with its worker."""
     from benchmarks.pool import worker_memory
 
     with EmbeddedPool("v100:8") as pool:
@@ -438,5 +439,5 @@ async def real(leases: int = 400) -> Table:
 
 
 async def measure() -> list[Table]:
-    """Every table."""
+    """Return every table."""
     return [await grants(), await a_class(), await growth(), await real()]

@@ -1,4 +1,4 @@
-"""What direct mode costs a call: through its library, and in the driver behind it, in one process."""
+"""The cost of a call in direct mode: through its library, and in the driver behind it, in one process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from benchmarks.interleaving import compiled
 from benchmarks.report import Table
-from benchmarks.turns import compiled
+from gpukernel.client.pool import PoolClient, resolve_address
+from gpukernel.common.machine import machine_identity
+from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.embedded import EmbeddedPool
-from gpukernel.pool.client import PoolClient, resolve_address
-from gpukernel.pool.machine import machine_identity
-from gpukernel.pool.model import Holder, SliceRequest
 from gpukernel.remoting.environment import program_environment
 
 
@@ -41,7 +41,7 @@ async def measure() -> list[Table]:
             ["call", "through the library", "in the driver", "difference", "aim"],
             rows,
             notes=(
-                "The same calls of one process, from C++, by turns; medians. The driver is the simulated GPU's. A call that is only "
+                "The same calls of one process, from C++, interleaved; medians. The driver is the simulated GPU's. A call that is only "
                 "passed on is one jump more; a launch without another lease's work on the device reads a clock and counts; memory is "
                 "charged to the slice, in a table that its programs share."
             ),

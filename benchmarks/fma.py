@@ -1,6 +1,6 @@
 """Multiply-adds a second: kernels that do nothing else on the simulated GPU, and the processor's own on one core.
 
-The simulated GPU gets one host thread, so that both use one core, and both are measured in turns by
+The simulated GPU gets one host thread, so that both use one core, and both are measured interleaved by
 processor time, so that whatever else the machine does meets both.
 """
 
@@ -147,7 +147,7 @@ def _measured() -> dict[str, tuple[float, float]]:
 
 
 async def measure() -> list[Table]:
-    """The table for `python -m benchmarks`."""
+    """Return the table for `python -m benchmarks`."""
     table = Table(
         "Multiply-adds on one core",
         ["float32 kernel", "simulated GPU, G/s", "processor, G/s", "part of it"],

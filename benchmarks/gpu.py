@@ -1,4 +1,4 @@
-"""Everything there is to try on a machine with a real NVIDIA GPU, in one run: ``make gpu`` writes docs/benchmarks-gpu.md.
+"""All that there is to try on a machine with a real NVIDIA GPU, in one run: ``make gpu`` writes docs/benchmarks-gpu.md.
 
 Runs ``tests/gpu`` first, then the calls, copies and training step of `benchmarks.data_path` in process, in direct mode and in
 remote mode, and ResNet-110 with PyTorch where it is installed: alone on the device, on slices of several sizes, and on four at once.
@@ -20,15 +20,15 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.interleaving import interleaved, median, subject
 from benchmarks.pool import only
 from benchmarks.report import Table, gigabytes_per_second, microseconds, ratio
-from benchmarks.turns import by_turns, median, subject
 from gpukernel import native
 from gpukernel.agent.inventory import NoDevices, real, simulated
+from gpukernel.client.pool import PoolClient, resolve_address
+from gpukernel.common.machine import machine_identity
+from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.embedded import EmbeddedPool
-from gpukernel.pool.client import PoolClient, resolve_address
-from gpukernel.pool.machine import machine_identity
-from gpukernel.pool.model import Holder, SliceRequest
 from gpukernel.remoting.environment import program_environment
 
 ROOT = Path(__file__).parent.parent
@@ -56,7 +56,7 @@ NETWORK = (
 
 
 def alone() -> dict[str, str]:
-    """The environment of a program on the whole device, without gpukernel."""
+    """Return the environment of a program on the whole device, without gpukernel."""
     if not SIMULATED:
         return dict(os.environ)
     return {
@@ -70,7 +70,7 @@ def alone() -> dict[str, str]:
 async def slices(
     pool: EmbeddedPool, count: int, mode: str, transport: str = "", share: float = SHARE
 ) -> AsyncIterator[list[dict[str, str]]]:
-    """The environments of programs on `count` slices of `share`; `transport` leaves only endpoints of that kind."""
+    """Yield the environments of programs on `count` slices of `share`; `transport` leaves only endpoints of that kind."""
     request = SliceRequest(
         share=share, mode=mode, machine=machine_identity() if mode == "direct" else "", user=os.getuid()
     )
@@ -88,8 +88,8 @@ async def slices(
 
 
 async def figures(program: str, environment: Mapping[str, str], *words: str) -> dict[str, float]:
-    """The JSON that ``python -m benchmarks.PROGRAM`` prints."""
-    command = [sys.executable, "-m", f"benchmarks.{program}", *words]
+    """Return the JSON that ``python -m benchmarks.subjects.PROGRAM`` prints."""
+    command = [sys.executable, "-m", f"benchmarks.subjects.{program}", *words]
     process = await asyncio.create_subprocess_exec(
         *command, env=dict(environment), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -100,16 +100,16 @@ async def figures(program: str, environment: Mapping[str, str], *words: str) -> 
 
 
 def calls_of(environment: Mapping[str, str]) -> dict[str, float]:
-    """The figures of `benchmarks.driver_calls`: medians of several rounds."""
+    """Return the figures of `benchmarks.subjects.driver_calls`: medians of several rounds."""
     with subject("driver_calls", environment) as one:
         return {
-            figure: median(by_turns({figure: partial(one.measure, figure)}, ROUNDS), figure)
+            figure: median(interleaved({figure: partial(one.measure, figure)}, ROUNDS), figure)
             for figure in FIGURES
         }
 
 
 async def calls(pool: EmbeddedPool) -> list[Table]:
-    """One column for each way to the device."""
+    """Return a table with a column for each way to the device."""
     measured = {"in process": await asyncio.to_thread(calls_of, alone())}
     for name, mode, transport, shared in (
         ("direct", "direct", "", "1"),
@@ -140,7 +140,7 @@ async def calls(pool: EmbeddedPool) -> list[Table]:
 
 
 async def network(pool: EmbeddedPool) -> list[Table]:
-    """ResNet-110 beside the same program without gpukernel."""
+    """Return a table of ResNet-110 beside the same program without gpukernel."""
     if SIMULATED or find_spec("torch") is None:
         return []
     table = Table("ResNet-110, batches of 128", ["program", "images/s", "÷ alone on the device"])
@@ -156,7 +156,7 @@ async def network(pool: EmbeddedPool) -> list[Table]:
 
 
 def tests() -> Table:
-    """What ``tests/gpu`` says."""
+    """Return the result of ``tests/gpu``."""
     command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "tests/gpu"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     print(done.stdout, file=sys.stderr)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.report import Table
+from gpukernel.client.admin import AdminClient
+from gpukernel.client.pool import resolve_address
 from gpukernel.embedded import EmbeddedPool
-from gpukernel.pool.admin_client import AdminClient
-from gpukernel.pool.client import resolve_address
 from tests.hub.crowd import LAB, LIGHT, Crowd, Student, courses_yaml
 from tests.hub.hub import Hub, environment_of
 
@@ -27,7 +27,9 @@ WITHIN, HOLD, AT_ONCE = 60.0, 90.0, 24
 
 
 def _students() -> list[Student]:
-    """Three of four are in the big course; every tenth (of 200, for 20) has JupyterLab, spread over the minute and the courses."""
+    """Return the students: three of four are in the big course; every tenth (of 200, for 20) has JupyterLab, spread over the
+    minute and the courses.
+    """
     every = STUDENTS // LABS if LABS else 0
     return [
         Student(
@@ -40,7 +42,7 @@ def _students() -> list[Student]:
 
 
 async def measure() -> list[Table]:
-    """The table, of one run."""
+    """Return the table, of one run."""
     return await asyncio.to_thread(_measure)
 
 

@@ -1,4 +1,4 @@
-"""How long a Jupyter kernel takes to answer, on a slice and plainly, and what a lease costs in memory."""
+"""The time in which a Jupyter kernel answers, on a slice and plainly, and the memory of a lease."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def _start(name: str, first_calls: list[float] | None = None) -> float:
 
 @contextlib.contextmanager
 def _slice_kernelspec() -> Iterator[str]:
-    """The name of a kernel on a slice that Jupyter finds from here, until the block ends."""
+    """Yield the name of a kernel on a slice that Jupyter finds from here, until the block ends."""
     spec = SliceSpec(0.02)
     with tempfile.TemporaryDirectory(prefix="gpukernel-") as folder:
         write(spec, Path(folder, "kernels"))

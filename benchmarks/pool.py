@@ -11,15 +11,16 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks.report import Table
+from gpukernel.client.pool import PoolClient, resolve_address
+from gpukernel.common.model import Holder, Lease, SliceRequest
 from gpukernel.embedded import EmbeddedPool
-from gpukernel.pool.client import PoolClient, resolve_address
-from gpukernel.pool.model import Holder, Lease, SliceRequest
-from gpukernel.remoting.environment import shim_environment, write_lease_file
+from gpukernel.remoting.environment import shim_environment
+from gpukernel.remoting.lease_file import write_lease_file
 
 
 @contextlib.asynccontextmanager
 async def pool_running() -> AsyncIterator[EmbeddedPool]:
-    """A pool with one simulated V100, which this process's environment points at."""
+    """Run a pool with one simulated V100, which this process's environment points at."""
     with (
         EmbeddedPool("v100:1", tcp_host="127.0.0.1") as pool,
         mock.patch.dict(os.environ, {"GPUKERNEL_STATE": str(pool.state)}),
@@ -29,7 +30,7 @@ async def pool_running() -> AsyncIterator[EmbeddedPool]:
 
 @contextlib.asynccontextmanager
 async def leased(share: float, count: int = 1, transport: str = "") -> AsyncIterator[dict[str, str]]:
-    """Hold `count` leases of `share`; gives the environment of a program under the shim on the last of them.
+    """Hold `count` leases of `share`, and yield the environment of a program under the shim on the last of them.
 
     `transport` ``"unix"`` or ``"tcp"`` leaves only endpoints of that kind.
     """
@@ -46,7 +47,7 @@ async def leased(share: float, count: int = 1, transport: str = "") -> AsyncIter
 
 
 def only(lease: Lease, transport: str) -> Lease:
-    """The lease with endpoints of that kind alone; all of them for an empty one."""
+    """Return the lease with endpoints of that kind alone; all of them for an empty one."""
     slices = tuple(
         replace(piece, endpoints=tuple(e for e in piece.endpoints if e.startswith(transport)))
         for piece in lease.slices
@@ -63,7 +64,7 @@ class Memory:
 
 
 def workers() -> set[int]:
-    """The process ids of every worker on this machine."""
+    """Return the process ids of every worker on this machine."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -73,7 +74,7 @@ def workers() -> set[int]:
 
 
 def worker_memory() -> list[Memory]:
-    """The memory of every worker on this machine."""
+    """Return the memory of every worker on this machine."""
     found = []
     for process in workers():
         with contextlib.suppress(OSError):
@@ -86,7 +87,7 @@ def worker_memory() -> list[Memory]:
 
 
 async def measure() -> list[Table]:
-    """The pool's own figures."""
+    """Return the pool's own figures."""
     from benchmarks import decisions
 
     return await decisions.measure()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Table:
-    """One figure a row, each beside its own baseline from the same run."""
+    """A table with one figure a row, each beside its own baseline from the same run."""
 
     title: str
     columns: Sequence[str]

@@ -16,7 +16,7 @@ SIZE = 512
 
 def _multiply(size: int, repeats: int, **environment: str) -> float:
     answer = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.matmul", str(size), str(repeats)],
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.subjects.matmul", str(size), str(repeats)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -38,7 +38,7 @@ def main() -> None:
     there, out = [gpu.array(a), gpu.array(b)], gpu.zeros((SIZE, SIZE), np.float32)
     sizes = [np.int32(SIZE)] * 3
     rates: dict[str, list[float]] = {what: [] for what in KERNELS}
-    for _ in range(ROUNDS + 1):  # in turns, so that whatever else the machine does meets all of them
+    for _ in range(ROUNDS + 1):  # interleaved, so that the noise of the machine meets all of them
         for what, (file, name, tile, block) in KERNELS.items():
             more = [np.float32(1)] if name == "half_staged" else []
             start = time.process_time()
@@ -65,7 +65,7 @@ def _measured() -> dict[str, float]:
 
 
 async def measure() -> list[Table]:
-    """The table for `python -m benchmarks`."""
+    """Return the table for `python -m benchmarks`."""
     table = Table(
         "Tensor cores on one core",
         [f"{SIZE} × {SIZE} × {SIZE}, half precision, summed in single", "multiply-adds, G/s", "of the first"],

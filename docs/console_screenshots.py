@@ -18,11 +18,11 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from gpukernel.client.admin import AdminClient
+from gpukernel.common.address import resolve_address
+from gpukernel.common.model import Holder
 from gpukernel.embedded import EmbeddedPool
-from gpukernel.pool.address import resolve_address
-from gpukernel.pool.admin_client import AdminClient
-from gpukernel.pool.model import Holder
-from gpukernel.pool.quota import period_start
+from gpukernel.pool.domain.quota import period_start
 from tests.conftest import eventually
 from tests.e2e.lab import CHROMIUM, QUIET
 from tests.hub.console.people import Holders
@@ -98,7 +98,7 @@ def past(state: Path) -> None:
                     share = dice.choice((0.02, 0.1, 0.25))
                     lease = await world.get(f"{person}{day}", share, holder=Holder(person, course="ml101"))
                     world.now = start + dice.uniform(1200, 9000)
-                    world.broker.end(lease.id, "done")
+                    world.manager.end(lease.id, "done")
         world.store.close()
 
     asyncio.run(tell())

@@ -43,15 +43,15 @@ def _fields(model: Any) -> Iterator[str]:
 
 
 def _reference() -> Iterator[str]:
+    from gpukernel.common.course_entries import CourseEntry, CourseFile, Limits
+    from gpukernel.common.reservation_entry import ReservationEntry
     from gpukernel.jupyter.provisioner import GPUSliceProvisioner
     from gpukernel.jupyter.specs import GPUKernelSpecManager
-    from gpukernel.pool.course_entries import CourseEntry, CoursesFile, Limits
-    from gpukernel.pool.reservation_entry import ReservationEntry
     from hub_spawner.setup import configure
     from hub_spawner.spawner import GPUSpawnerMixin
 
     yield "## courses.yaml\n"
-    yield from _fields(CoursesFile)
+    yield from _fields(CourseFile)
     yield "\n### A course\n"
     yield from _fields(CourseEntry)
     yield "\n### Limits: `quota`, `each_student`, `each_instructor`, `pool`, a person of `people`\n"

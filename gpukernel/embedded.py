@@ -1,4 +1,4 @@
-"""A pool of one's own: ``gpukernel up`` as a child process, for the demo, the benchmarks and the tests."""
+"""A pool of a program's own: ``gpukernel up`` as a child process, for the demo, the benchmarks and the tests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _READY = "The pool is ready"
 
 
 class PoolDidNotStart(RuntimeError):
-    """``gpukernel up`` ended, or said nothing, before it was ready; the text says what it wrote."""
+    """An error: ``gpukernel up`` ended, or said nothing, before it was ready; the text says what it wrote."""
 
 
 class EmbeddedPool:
-    """Context manager around ``gpukernel up --simulate SIMULATE --state STATE OPTIONS``.
+    """A context manager around ``gpukernel up --simulate SIMULATE --state STATE OPTIONS``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a person may choose before their server starts, and whether what they chose may be.
+"""The choice before a server starts: the courses that a person may choose, and the check of what they chose.
 
 The pool decides who is in which course; here are only the words and the rules of the choice.
 """
@@ -9,20 +9,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpukernel.client.hub import HubClient
+from gpukernel.common.course import Course, Offered
+from gpukernel.common.errors import PoolError, PoolUnreachable
+from gpukernel.common.i18n import say, sentence_of
+from gpukernel.common.model import Chance
 from gpukernel.jupyter.kernelspecs import STANDARD
 from gpukernel.jupyter.offers import short_model
-from gpukernel.pool.course import Course, Offered
-from gpukernel.pool.errors import PoolError, PoolUnreachable
-from gpukernel.pool.hub_client import HubClient
-from gpukernel.pool.model import Chance
-from gpukernel.pool.sentences import say, sentence_of
 
-__all__ = ["Card", "Chosen", "NotAllowed", "cards_of", "choose", "words"]
+__all__ = ["Card", "ChoiceRefused", "Chosen", "cards_of", "choose", "words"]
 
 MIB = 2**20
 
 
-class NotAllowed(Exception):
+class ChoiceRefused(Exception):
     """The choice cannot be; the text is one sentence for the person."""
 
 
@@ -35,14 +35,14 @@ class Chosen:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Chosen:
-        """What a form or a REST request says; nonsense counts as nothing."""
+        """Return what a form or a REST request says; values of other types count as empty."""
         course, environment = options.get("course"), options.get("environment")
         return cls(
             course if isinstance(course, str) else "", environment if isinstance(environment, str) else ""
         )
 
     def plain(self) -> dict[str, str]:
-        """As `user_options` keep it."""
+        """Return the fields that are not empty, as `user_options` keep them."""
         return {name: value for name, value in vars(self).items() if value}
 
 
@@ -58,16 +58,17 @@ class Card:
 
     @property
     def title(self) -> str:
+        """The course's title, or its name where it has none."""
         return self.course.title or self.course.name
 
     @property
     def usable(self) -> tuple[tuple[Offered, Chance], ...]:
-        """What may be had, now or later."""
+        """The offers that may be had, now or later."""
         return tuple((offer, chance) for offer, chance in self.offers if chance.state != "refused")
 
 
 def words(chance: Chance) -> str:
-    """How soon, for people; in English, and as other languages can say it."""
+    """Return how soon a size can be had, in English; `gpukernel.common.i18n` says it in other languages."""
     if chance.state == "refused":
         return chance.sentence
     if chance.state == "free":
@@ -81,7 +82,7 @@ def words(chance: Chance) -> str:
 
 
 async def cards_of(client: HubClient, person: str, environments: Iterable[str]) -> list[Card]:
-    """The courses of `person` with what they would get now, the ones that they instruct last.
+    """Return the courses of `person` with what they would get now, the ones that they instruct last.
 
     Parameters
     ----------
@@ -114,30 +115,30 @@ async def _usual_sizes(client: HubClient) -> tuple[Offered, ...]:
 
 
 def choose(cards: Iterable[Card], asked: Chosen, *, without_course: bool) -> tuple[Chosen, Card | None]:
-    """What a server starts with, and its course's card.
+    """Return what a server starts with, and its course's card.
 
     Raises
     ------
-    NotAllowed
+    ChoiceRefused
         With a sentence that says what may be chosen.
     """
     by_name = {card.course.name: card for card in cards}
     card = by_name.get(asked.course)
     if card is None and asked.course:
         others = ", ".join(by_name) or "none"
-        raise NotAllowed(f"You are not in course {asked.course[:60]}; your courses: {others}.")
+        raise ChoiceRefused(f"You are not in course {asked.course[:60]}; your courses: {others}.")
     if card is None and len(by_name) == 1 and not without_course:
         card = next(iter(by_name.values()))
     if card is None and not without_course:
         if by_name:
-            raise NotAllowed(f"Choose one of your courses: {', '.join(by_name)}.")
-        raise NotAllowed("You are in no course that uses GPUs; ask your instructor to add you.")
+            raise ChoiceRefused(f"Choose one of your courses: {', '.join(by_name)}.")
+        raise ChoiceRefused("You are in no course that uses GPUs; ask your instructor to add you.")
     if card is None:
         return Chosen(environment=asked.environment), None
     environment = asked.environment
     if environment and environment not in card.environments:
         known = ", ".join(card.environments) or "none"
-        raise NotAllowed(f"{card.title} has no environment {environment[:60]}; it has: {known}.")
+        raise ChoiceRefused(f"{card.title} has no environment {environment[:60]}; it has: {known}.")
     if not environment and card.environments:
         environment = card.environments[0]
     return Chosen(card.course.name, environment), card

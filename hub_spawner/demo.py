@@ -77,7 +77,9 @@ def _free_port(wanted: int) -> int:
 
 
 def write(home: Path, port: int, simulate: str = "v100:2") -> dict[str, str]:
-    """Write the demo's files into `home`; returns where it will be and who may sign in.  What is there already stays."""
+    """Write the demo's files into `home`, and return its address and passwords.  Files of an earlier demo stay, but
+    for the configuration.
+    """
     (home / "home").mkdir(parents=True, exist_ok=True)
     home.chmod(0o711)
     students = ", ".join(f"student{number:02}" for number in range(1, 51))
@@ -126,7 +128,7 @@ _WELCOME = """
 
 
 def _answers(url: str, hub: subprocess.Popen[bytes]) -> bool:
-    """Whether the Hub comes up within two minutes."""
+    """Return whether the Hub comes up within two minutes."""
     end = time.monotonic() + 120
     while hub.poll() is None and time.monotonic() < end:
         try:
@@ -138,7 +140,7 @@ def _answers(url: str, hub: subprocess.Popen[bytes]) -> bool:
 
 
 def main() -> None:
-    """Write, start JupyterHub, say where, and stop it when told to."""
+    """Write the demo, start JupyterHub, print where it is, and stop it when told to."""
     parser = argparse.ArgumentParser(
         prog="python -m hub_spawner.demo", description=__doc__.partition("\n")[0]
     )

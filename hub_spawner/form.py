@@ -1,4 +1,6 @@
-"""The choice page: a card for each course, with what one gets and what is free now.  Plain HTML in JupyterHub's own page and style."""
+"""The choice page: a card for each course, with its sizes and what is free now, as plain HTML in JupyterHub's own
+page and style.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import jinja2
 
 from gpukernel.jupyter.offers import memory_words
 from hub_spawner.choices import Card, Chosen, words
-from hub_spawner.console.texts import Texts
+from hub_spawner.i18n import Texts
 
 __all__ = ["TEMPLATES", "render_choice"]
 
@@ -43,7 +45,7 @@ def render_choice(
     console: str = "",
     language: str = "en",
 ) -> str:
-    """The form's content, with what was chosen last time chosen again; `console` is the instructors' address."""
+    """Return the form's content, with the last choice chosen again; `console` is the instructors' address."""
     names = [card.course.name for card in cards]
     chosen = last.course if last.course in names else (names[0] if names else "")
     template = _templates(language).get_template("choice.html")

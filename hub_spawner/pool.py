@@ -1,4 +1,4 @@
-"""The Hub's connection to the pool: one for each address and event loop, which comes back by itself when the pool does."""
+"""The Hub's connection to the pool: one for each address and event loop; it connects again by itself when the pool is back."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from gpukernel.pool.address import resolve_address
-from gpukernel.pool.connection import Connection, read_connection_file
-from gpukernel.pool.errors import PoolUnreachable
-from gpukernel.pool.hub_client import HubClient
+from gpukernel.client.hub import HubClient
+from gpukernel.common.address import resolve_address
+from gpukernel.common.connection import Connection, read_connection_file
+from gpukernel.common.errors import PoolUnreachable
 
 __all__ = ["hub_client", "read_credentials", "server_name", "while_it_is_away"]
 
@@ -26,7 +26,7 @@ _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, s
 
 
 async def hub_client(address: str, token_file: str = "") -> HubClient:
-    """The client of the pool at `address`; empty where every command looks for one.
+    """Return the client of the pool at `address`; an empty one is looked up where every command looks.
 
     Raises
     ------
@@ -42,12 +42,14 @@ async def hub_client(address: str, token_file: str = "") -> HubClient:
 
 
 def server_name(hub: str, name: str) -> str:
-    """What the pool calls a person's server of this Hub."""
+    """Return the pool's name for a person's server of this Hub."""
     return f"{hub}/{name}" if name else hub
 
 
 def read_credentials(path: str) -> Connection | None:
-    """What a file with a token, or a connection file, says, where one is named; raises `PoolError` where there is none."""
+    """Return the credentials in a token file or connection file, where one is named; raises `PoolError` where it
+    cannot be read.
+    """
     return read_connection_file(Path(path)) if path else None
 
 

@@ -13,7 +13,7 @@ _LOWEST, _ENOUGH = 20_000, 4_000
 
 
 class Ports:
-    """The free ones of `candidates`, one after the other.
+    """The free ports among `candidates`, one after the other.
 
     A server listens some seconds after its port was chosen.  One of the range from which the system gives ports to connections may be a
     connection's by then, or may have been chosen for another server that starts, too: a Hub that asks there whether its server is up
@@ -25,7 +25,7 @@ class Ports:
         self._next = itertools.chain(candidates[first:], itertools.cycle(candidates))
 
     def take(self) -> int:
-        """One that nobody listens at, and that no call gives again until all others have been given.
+        """Return a port that nobody listens at; no call returns it again until all others have been returned.
 
         Raises
         ------
@@ -39,7 +39,7 @@ class Ports:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens at `port` of this machine."""
+    """Return whether nobody listens at `port` of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -50,7 +50,7 @@ def is_free(port: int) -> bool:
 
 
 def below_the_systems() -> range:
-    """Ports below those that the system gives to connections; where it gives nearly all, any: at least none is given twice."""
+    """Return the ports below those that the system gives to connections, or where it gives nearly all, a range of those."""
     try:
         end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:  # no Linux
@@ -62,5 +62,5 @@ _ports = Ports(below_the_systems())
 
 
 def free_port() -> int:
-    """`Ports.take`, of those of this process."""
+    """Return the next of this process's `Ports`."""
     return _ports.take()

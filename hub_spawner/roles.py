@@ -1,4 +1,4 @@
-"""JupyterHub's role ``gpukernel-instructor-COURSE``, and the scope by which the console knows who holds it.
+"""JupyterHub's role ``gpukernel-instructor-COURSE``, and the scope by which the console knows who has it.
 
 JupyterHub's names of roles and scopes have small letters and digits only, so what a course's name has besides is written as ``_`` and
 two hexadecimal digits for each byte of its UTF-8.
@@ -25,7 +25,7 @@ def _encoded(course: str) -> str:
 
 
 def _decoded(text: str) -> str:
-    """The course; empty where no course is written so."""
+    """Return the course; empty where no course is written so."""
     if not re.fullmatch(r"(?:[a-z0-9-]|_[0-9a-f]{2})+", text):
         return ""
     plain = re.sub("_(..)", lambda found: chr(int(found[1], 16)), text)
@@ -37,22 +37,24 @@ def _decoded(text: str) -> str:
 
 
 def scope_of(course: str) -> str:
-    """The scope that makes instructors of a course."""
+    """Return the scope that makes instructors of a course."""
     return PREFIX + _encoded(course)
 
 
 def role_of(course: str) -> str:
-    """The name of the role that has it."""
+    """Return the name of the role that has a course's scope."""
     return ROLE + _encoded(course)
 
 
 def course_of_role(name: str) -> str:
-    """The course of a role's name; empty for other roles."""
+    """Return the course of a role's name; empty for other roles."""
     return _decoded(name.removeprefix(ROLE)) if name.startswith(ROLE) else ""
 
 
 def courses_of(scopes: Iterable[str]) -> frozenset[str]:
-    """The courses that these scopes of a token make instructors of.  A scope that JupyterHub narrowed with a filter counts for none."""
+    """Return the courses that these scopes of a token make instructors of.  A scope that JupyterHub narrowed with a
+    filter counts for none.
+    """
     named = (_decoded(scope.removeprefix(PREFIX)) for scope in scopes if scope.startswith(PREFIX))
     return frozenset(course for course in named if course)
 
@@ -60,7 +62,7 @@ def courses_of(scopes: Iterable[str]) -> frozenset[str]:
 def instructor_roles(
     roles: Iterable[Mapping[str, Any]], scopes: Mapping[str, Any], courses: Iterable[str], *needed: str
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The roles and custom scopes of a configuration, with those of each course added.
+    """Return the roles and custom scopes of a configuration, with those of each course added.
 
     Parameters
     ----------

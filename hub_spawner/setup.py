@@ -1,19 +1,19 @@
-"""`configure`: everything that a JupyterHub needs for GPUs, from its configuration file."""
+"""`configure`, which sets up a JupyterHub with GPUs from its configuration file."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from jupyterhub.spawner import LocalProcessSpawner
 
-from gpukernel.pool.address import resolve_address
-from gpukernel.pool.course_file import read_courses
-from gpukernel.pool.errors import Refused
+from gpukernel.common.address import resolve_address
+from gpukernel.common.course_file import read_courses
+from gpukernel.common.errors import Refused
 from hub_spawner.form import TEMPLATES
 from hub_spawner.roles import PREFIX, instructor_roles
 from hub_spawner.spawner import with_gpus
@@ -85,20 +85,18 @@ def configure(
         raise ValueError(
             "pool names a pool that runs elsewhere; simulate, state and hub_tokens are for the Hub's own."
         )
+    services: list[dict[str, Any]] = []
     if pool:
         pool = resolve_address(pool)  # the whole path of a connection file
-    services: list[dict[str, Any]] = []
-    if not pool:
+    else:
         directory = Path(state or "gpukernel-pool").absolute()
         pool = resolve_address(None, directory)
-        command = [sys.executable, "-m", "hub_spawner.embedded", "--state", str(directory)]
-        command += ["--simulate", simulate] if simulate else []
-        command += ["--hub-tokens"] if hub_tokens else []
-        services.append({"name": "gpukernel-pool", "command": command, "environment": _passed_on()})
+        services.append(_pool_service(directory, simulate, hub_tokens))
+    token_file = str(Path(token_file).absolute()) if token_file else ""
     settings = {
         "pool": pool,
         "pool_for_servers": pool_for_servers,
-        "pool_token_file": str(Path(token_file).absolute()) if token_file else "",
+        "pool_token_file": token_file,
         "environments": {name: dict(changes) for name, changes in (environments or {}).items()},
         "hub_name": hub_name,
     }
@@ -107,7 +105,7 @@ def configure(
             setattr(c.GPUSpawnerMixin, name, value)
     console = {
         "GPUKERNEL_POOL": pool,
-        "GPUKERNEL_POOL_TOKEN_FILE": settings["pool_token_file"],
+        "GPUKERNEL_POOL_TOKEN_FILE": token_file,
         "GPUKERNEL_COURSES": str(Path(courses).absolute()) if courses else "",
         "GPUKERNEL_HUB": hub_name,
         "GPUKERNEL_CONSOLE_IP": console_ip,
@@ -116,21 +114,32 @@ def configure(
         _listed(c, "load_roles"), _scopes(c), _course_names(courses), f"access:services!service={SERVICE}"
     )
     c.JupyterHub.custom_scopes = scopes
-    services.append(
-        {
-            "name": SERVICE,
-            "display": True,
-            "url": console_url,
-            "command": [sys.executable, "-m", "hub_spawner.console"],
-            "environment": _passed_on() | {name: value for name, value in console.items() if value},
-            "oauth_no_confirm": True,
-            "oauth_client_allowed_scopes": sorted(scope for scope in scopes if scope.startswith(PREFIX)),
-        }
-    )
+    services.append(_console_service(console_url, console, scopes))
     c.JupyterHub.services = [*_listed(c, "services"), *services]
     c.JupyterHub.load_roles = _roles(roles)
     c.JupyterHub.template_paths = [*_listed(c, "template_paths"), str(TEMPLATES)]
     c.JupyterHub.spawner_class = with_gpus(_spawner_class(c))
+
+
+def _pool_service(directory: Path, simulate: str, hub_tokens: bool) -> dict[str, Any]:
+    """Return the service that is the Hub's own pool, with its state in `directory`."""
+    command = [sys.executable, "-m", "hub_spawner.embedded", "--state", str(directory)]
+    command += ["--simulate", simulate] if simulate else []
+    command += ["--hub-tokens"] if hub_tokens else []
+    return {"name": "gpukernel-pool", "command": command, "environment": _passed_on()}
+
+
+def _console_service(url: str, environment: Mapping[str, str], scopes: Iterable[str]) -> dict[str, Any]:
+    """Return the service that is the console; it may learn who has which of the instructors' `scopes`."""
+    return {
+        "name": SERVICE,
+        "display": True,
+        "url": url,
+        "command": [sys.executable, "-m", "hub_spawner.console"],
+        "environment": _passed_on() | {name: value for name, value in environment.items() if value},
+        "oauth_no_confirm": True,
+        "oauth_client_allowed_scopes": sorted(scope for scope in scopes if scope.startswith(PREFIX)),
+    }
 
 
 def _listed(c: Any, name: str) -> list[Any]:
@@ -142,7 +151,7 @@ def _scopes(c: Any) -> dict[str, Any]:
 
 
 def _course_names(path: str) -> list[str]:
-    """Those of ``courses.yaml``.  What is wrong in it says whoever imports it; the Hub starts nevertheless."""
+    """Return the courses of a ``courses.yaml``.  A file with errors gives none: the Hub starts, and the import names the errors."""
     try:
         return list(read_courses(Path(path).read_text()).courses) if path else []
     except (OSError, UnicodeDecodeError, Refused):
@@ -150,7 +159,7 @@ def _course_names(path: str) -> list[str]:
 
 
 def _roles(before: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Everybody may open the console, which shows only what the pool shows them; the console may see who runs what."""
+    """Add that everybody may open the console, which shows only what the pool shows them, and that the console may see who runs what."""
     access = f"access:services!service={SERVICE}"
     roles = [dict(role) for role in before]
     everybody = next((role for role in roles if role.get("name") == "user"), None)
@@ -178,7 +187,7 @@ def _spawner_class(c: Any) -> Any:
 
 
 def _passed_on() -> dict[str, str]:
-    """Settings of the Hub's own environment that its services need too; JupyterHub passes on only what it knows."""
+    """Return the settings of the Hub's own environment that its services need too; JupyterHub passes on only what it knows."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""`GPUSpawnerMixin`: a spawner whose servers start for a course and hold slices of the pool's GPUs.
+"""`GPUSpawnerMixin`, a spawner whose servers start for a course and hold slices of the pool's GPUs.
 
 What it keeps, whatever the Hub does
 ------------------------------------
@@ -20,13 +20,13 @@ from jupyterhub.utils import maybe_future
 from tornado import web
 from traitlets import Bool, Dict, Float, Unicode, default
 
-from gpukernel.pool.address import resolve_address
-from gpukernel.pool.connection import Connection, connection_to
-from gpukernel.pool.errors import PoolError, PoolUnreachable
-from gpukernel.pool.hub_client import HubClient
-from hub_spawner.choices import Card, Chosen, NotAllowed, cards_of, choose
-from hub_spawner.console.texts import Texts, choose_language, later
+from gpukernel.client.hub import HubClient
+from gpukernel.common.address import resolve_address
+from gpukernel.common.connection import Connection, connection_to
+from gpukernel.common.errors import PoolError, PoolUnreachable
+from hub_spawner.choices import Card, ChoiceRefused, Chosen, cards_of, choose
 from hub_spawner.form import render_choice
+from hub_spawner.i18n import Texts, choose_language, later
 from hub_spawner.pool import hub_client, server_name, while_it_is_away
 
 __all__ = ["GPUSpawnerMixin", "with_gpus"]
@@ -36,7 +36,7 @@ AWAY = later("The GPU pool does not answer at the moment; try again in a minute.
 
 
 class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
-    """Put it before a spawner: ``class Mine(GPUSpawnerMixin, SomeSpawner)``, or `with_gpus`."""
+    """A mixin that stands before a spawner: ``class Mine(GPUSpawnerMixin, SomeSpawner)``, or `with_gpus`."""
 
     pool = Unicode(
         "",
@@ -83,7 +83,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         return await hub_client(self.pool, self.pool_token_file)
 
     async def _cards(self) -> list[Card]:
-        """The person's courses; the pool hears first in which groups they are."""
+        """Return the person's courses, after telling the pool in which groups they are."""
         client = await self._pool_client()
         person = self.user.name
         await client.set_groups(person, [group.name for group in self.user.groups])
@@ -101,7 +101,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
 
     @staticmethod
     async def _choice_form(spawner: GPUSpawnerMixin) -> str:
-        """The cards; empty, so that the server starts at once, where there is nothing to choose."""
+        """Return the choice page; empty, so that the server starts at once, where there is nothing to choose."""
         asking = getattr(spawner, "handler", None)  # the request for the page; none where a script asks
         accepted = asking.request.headers.get("Accept-Language", "") if asking is not None else ""
         language = choose_language(None, accepted)
@@ -126,7 +126,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
 
     @staticmethod
     def _choice_from_form(form: dict[str, list[str]]) -> dict[str, str]:
-        """The form's fields are ``course`` and, for each course, ``environment-COURSE``."""
+        """Read the form, whose fields are ``course`` and, for each course, ``environment-COURSE``."""
         course = (form.get("course") or [""])[0]
         environment = (form.get(f"environment-{course}") or form.get("environment") or [""])[0]
         return Chosen(course, environment).plain()
@@ -144,7 +144,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
                 self._credentials = await client.open_connection(
                     self.user.name, self.gpu_server, chosen.course
                 )
-        except NotAllowed as error:
+        except ChoiceRefused as error:
             self._forget_choice()
             raise refused(403, "choice", str(error)) from None
         except PoolUnreachable:
@@ -159,7 +159,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             raise
 
     def _forget_choice(self) -> None:
-        """The Hub starts a server again with what was chosen last; who left that course would never get another one."""
+        """Forget the last choice, with which the Hub would start the server again after its person has left that course."""
         self.user_options = dict[str, Any]()
         if self.orm_spawner is not None:
             self.orm_spawner.user_options = {}
@@ -181,7 +181,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         return chosen.plain()
 
     def _use_environment(self, name: str) -> None:
-        """Set what the environment changes; what another one had changed is as before."""
+        """Set what the environment changes, and undo the changes of another one."""
         for trait, value in self.__dict__.pop("_before_environment", {}).items():
             setattr(self, trait, value)
         changes = dict(self.environments.get(name, {}))
@@ -189,7 +189,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             changes["cmd"] = [os.path.join(prefix, "bin", "jupyterhub-singleuser")]
         unknown = [trait for trait in changes if not self.has_trait(trait)]
         if unknown:
-            raise NotAllowed(
+            raise ChoiceRefused(
                 f"Environment {name} sets {unknown[0]}, which {type(self).__name__} does not know; tell the administrator."
             )
         self._before_environment = {trait: getattr(self, trait) for trait in changes}
@@ -197,19 +197,21 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             setattr(self, trait, value)
 
     def get_env(self) -> dict[str, str]:
-        """As the spawner's, with where the pool is, the server's token, and the course."""
+        """Return the spawner's environment with the pool's address, the server's token, and the course."""
         environment: dict[str, str] = super().get_env()
         environment |= self.gpu_environment()
         return environment
 
     def connection_of_servers(self) -> Connection:
-        """How servers reach the pool: with their own token and certificate, never with the Hub's."""
+        """Return the connection by which servers reach the pool: with their own token and certificate, never with the Hub's."""
         where = connection_to(resolve_address(self.pool_for_servers or self.pool or None), "none")
         own = self._credentials
         return replace(where, token=own.token, certificate=own.certificate if where.encrypted else "")
 
     def gpu_environment(self) -> dict[str, str]:
-        """What the single-user server needs to ask for slices; token and certificate are in its environment only."""
+        """Return the variables that the single-user server asks for slices with; token and certificate are in its
+        environment only.
+        """
         if not self._credentials.token:
             return {}
         pool = self.connection_of_servers()
@@ -234,14 +236,14 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             await self._close("its server was stopped")
 
     async def poll(self) -> Any:
-        """As the spawner's; a server that is found dead holds nothing any more."""
+        """Poll the spawner; a server that is found dead holds nothing any more."""
         status = await maybe_future(super().poll())
         if status is not None and self._open:
             await self._close("its server ended")
         return status
 
     async def _close(self, reason: str) -> None:
-        """What cannot be said to the pool now is found by the console's look at what runs, and by the leases' time to live."""
+        """Close the server in the pool.  Where that cannot be reached, the reconciler finds it later, or the leases expire."""
         self._credentials = Connection("")
         try:
             client = await self._pool_client()
@@ -252,7 +254,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
 
 
 def refused(status: int, reason: str, sentence: str) -> Exception:
-    """What the Hub shows as this sentence, on its pages and in its API; `reason` is for its metrics."""
+    """Return the error that the Hub shows as this sentence, on its pages and in its API; `reason` is for its metrics."""
     try:
         from jupyterhub.spawner import SpawnException
     except ImportError:  # before JupyterHub 6
@@ -275,7 +277,9 @@ READY = {
 
 
 def with_gpus(spawner: type[Spawner]) -> type[GPUSpawnerMixin]:
-    """A class that adds the mixin to any spawner class; to those that have one of their own here, and what is made of them, that one."""
+    """Return a class that adds the mixin to `spawner`; for the usual spawners, and classes made of them, the one in
+    `hub_spawner.spawners`.
+    """
     if issubclass(spawner, GPUSpawnerMixin):
         return spawner
     for base in spawner.__mro__:

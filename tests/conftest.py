@@ -1,4 +1,4 @@
-"""What the tests of several rooms share: pools of their own, and waiting for things instead of sleeping."""
+"""Fixtures and helpers that the tests of several rooms share: pools of their own, and waiting for things instead of sleeping."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import pytest
 
+from gpukernel.client.pool import PoolClient, resolve_address
+from gpukernel.common.model import Device, Lease, Waiting
 from gpukernel.embedded import EmbeddedPool
-from gpukernel.pool.client import PoolClient, resolve_address
-from gpukernel.pool.model import Device, Lease, Waiting
 
 # Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so would every program that they start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -24,6 +24,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 T = TypeVar("T")
 PROGRAMS = Path(__file__).parent / "e2e" / "programs"
+
+
+# What a test needs, by the fixtures that it asks for and the names that its module imports.
+NEEDS = {"browser": {"browser", "CHROMIUM"}, "postgresql": {"postgresql", "new_postgresql"}, "hub": {"Hub"}}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that need a browser, PostgreSQL or a JupyterHub, so that ``-m "not browser"`` leaves them out."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            uses = {*item.fixturenames, *vars(item.module)}
+            parameters = getattr(item, "callspec", None)
+            if parameters is not None and parameters.params.get("database") == "postgresql":
+                uses.add("postgresql")
+            for name in (name for name, signs in NEEDS.items() if uses & signs):
+                item.add_marker(name)
 
 
 class Pool(EmbeddedPool):

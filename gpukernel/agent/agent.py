@@ -1,4 +1,4 @@
-"""The agent's conversation with the pool, which it takes up again for as long as it runs."""
+"""The agent's stream to the pool, opened again for as long as the agent runs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import gpukernel.pool.proto.pool_pb2 as pb
-import gpukernel.pool.proto.pool_pb2_grpc as rpc
-from gpukernel.agent.direct import DirectSlices, watched
+import gpukernel.common.proto.pool_pb2 as pb
+import gpukernel.common.proto.pool_pb2_grpc as rpc
+from gpukernel.agent.direct_slices import DirectSlices
 from gpukernel.agent.health import Health
 from gpukernel.agent.holders import Holders
 from gpukernel.agent.inventory import Inventory
-from gpukernel.agent.workers import Key, Workers
-from gpukernel.logs import fields
-from gpukernel.pool import messages
-from gpukernel.pool.address import short_directory
-from gpukernel.pool.connection import Connection
-from gpukernel.pool.forks import grpc
-from gpukernel.pool.machine import machine_identity
-from gpukernel.pool.model import Device, Usage
+from gpukernel.agent.keys import Key
+from gpukernel.agent.process_watch import ProcessWatch
+from gpukernel.agent.processes import with_account
+from gpukernel.agent.workers import Workers
+from gpukernel.common import messages
+from gpukernel.common.address import short_directory
+from gpukernel.common.connection import Connection, tls_trouble
+from gpukernel.common.fork_safe_grpc import grpc
+from gpukernel.common.logs import fields
+from gpukernel.common.machine import machine_identity
+from gpukernel.common.model import Device, Usage
 from gpukernel.remoting.worker import WorkerStartFailed, WorkerStatus
 
 __all__ = ["Agent"]
@@ -34,7 +36,7 @@ _USAGE = tuple(Usage.__dataclass_fields__)
 
 
 class Agent:
-    """Offers the devices of `inventory` as server `name` to the pool that `connection` leads to.
+    """The agent that offers the devices of `inventory` as server `name` to the pool that `connection` leads to.
 
     Parameters
     ----------
@@ -45,7 +47,7 @@ class Agent:
     watchdog_seconds
         Work on a slice that does not end within this time is ended, with its program's context; 0: never.
     direct
-        Programs on this machine may use its devices themselves, and nobody else may (`gpukernel.agent.direct`).
+        Programs on this machine may use its devices themselves, and nobody else may (`gpukernel.agent.direct_slices`).
     """
 
     def __init__(
@@ -62,33 +64,41 @@ class Agent:
         self.attached = asyncio.Event()
         self._connection = connection
         self._inventory = inventory
-        self._outgoing: asyncio.Queue[Any] | None = None
+        self._outgoing: asyncio.Queue[pb.AgentMessage] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._health = Health(inventory, state)
         directory = short_directory(state)
         self._machine = machine_identity() if direct else ""
-        inventory, processes = watched(inventory, directory) if direct else (inventory, None)
+        inventory, processes = with_account(inventory, directory) if direct else (inventory, None)
         self._holders = Holders(directory / "holders", name)
         self._workers = Workers(
             directory, inventory, tcp_host, self._worker_ended, watchdog_seconds, self._holders.about
         )
         self._direct = DirectSlices(
             directory,
-            self._workers.turns,
+            self._workers.time_slicing,
             inventory,
             processes,
             self._worker_ended,
             self._lease_over,
-            self._workers.pids,
             about=self._holders.about,
+        )
+        self._watch = ProcessWatch(
+            inventory, processes, self._direct, self._workers.pids, about=self._holders.about
         )
 
     async def run(self) -> None:
-        """Adopt what lives, then speak with the pool until cancelled; raises `PermissionError` on a wrong token."""
+        """Adopt what lives, then serve the pool until cancelled.
+
+        Raises
+        ------
+        PermissionError
+            When the pool does not accept the token.
+        """
         await self._workers.adopt()
         self._direct.adopt()
         self._holders.keep({*self._workers.endpoints(), *self._direct.endpoints()})
-        watch = asyncio.create_task(self._direct.watch())
+        watch = asyncio.create_task(self._watch.run())
         try:
             await self._speak()
         finally:
@@ -110,8 +120,8 @@ class Agent:
                         (error.details() or "the pool refuses this agent").rstrip(".")
                     ) from None
                 log.warning("the pool is away: %s", error.code().name, extra=fields(server=self.name))
-                # The leases live on, and a new certificate of the pool's mends it without anybody coming here.
-                if (trouble := await self._connection.trouble()) and trouble != said:
+                # The leases live on; once the pool shows a good certificate, the agent attaches by itself.
+                if (trouble := await tls_trouble(self._connection)) and trouble != said:
                     log.error("%s", trouble, extra=fields(server=self.name))
                     said = trouble
             self.attached.clear()
@@ -126,7 +136,7 @@ class Agent:
             self._outgoing = asyncio.Queue()
             heart = asyncio.create_task(self._heartbeats(self._outgoing))
             try:
-                stub: Any = rpc.AgentsStub(channel)  # type: ignore[no-untyped-call]
+                stub = rpc.AgentsStub(channel)
                 call = stub.Attach(self._say(self._outgoing), metadata=self._connection.metadata)
                 await call.wait_for_connection()
                 self.attached.set()
@@ -137,7 +147,7 @@ class Agent:
                 heart.cancel()
                 self._outgoing = None
 
-    async def _say(self, outgoing: asyncio.Queue[Any]) -> AsyncIterator[Any]:
+    async def _say(self, outgoing: asyncio.Queue[pb.AgentMessage]) -> AsyncIterator[pb.AgentMessage]:
         devices = [
             Device(
                 id=f"{self.name}/{d.index}",
@@ -164,7 +174,7 @@ class Agent:
         while True:
             yield await outgoing.get()
 
-    async def _heartbeats(self, outgoing: asyncio.Queue[Any]) -> None:
+    async def _heartbeats(self, outgoing: asyncio.Queue[pb.AgentMessage]) -> None:
         while True:
             message = _heartbeat({**await self._workers.statuses(), **self._direct.statuses()})
             faults = await asyncio.to_thread(self._health.check)
@@ -175,11 +185,13 @@ class Agent:
             outgoing.put_nowait(message)
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
-    def _tell(self, message: Any) -> None:
-        if self._outgoing is not None:  # else: attaching again tells the pool who lives
+    def _tell(self, message: pb.AgentMessage) -> None:
+        if (
+            self._outgoing is not None
+        ):  # otherwise Register names the living workers when the agent attaches again
             self._outgoing.put_nowait(message)
 
-    def _obey(self, message: Any) -> None:
+    def _obey(self, message: pb.PoolMessage) -> None:
         kind = message.WhichOneof("message")
         if kind == "start_worker":
             work = self._start(message.start_worker)
@@ -188,7 +200,7 @@ class Agent:
         elif kind == "limit_worker":
             work = self._limit(message.limit_worker)
         elif kind != "interrupt_worker":
-            return  # a newer pool's word
+            return  # an order that only a newer pool knows
         else:
             order = message.interrupt_worker
             work = self._workers.interrupt((order.lease_id, order.device_index))
@@ -196,7 +208,7 @@ class Agent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _start(self, start: Any) -> None:
+    async def _start(self, start: pb.StartWorker) -> None:
         key = (start.lease_id, start.device_index)
         self._holders.begin(key, start.person, start.course)
         try:
@@ -213,7 +225,7 @@ class Agent:
         ready = pb.WorkerReady(lease_id=key[0], device_index=key[1], endpoints=endpoints)
         self._tell(pb.AgentMessage(worker_ready=ready))
 
-    async def _stop(self, stop: Any) -> None:
+    async def _stop(self, stop: pb.StopWorker) -> None:
         key = (stop.lease_id, stop.device_index)
         if key in self._direct:
             self._tell(_heartbeat(self._direct.statuses([key])))
@@ -222,12 +234,12 @@ class Agent:
         self._tell(_heartbeat(await self._workers.statuses([key])))  # its last figures
         await self._workers.stop(key, stop.reason)
 
-    async def _limit(self, order: Any) -> None:
+    async def _limit(self, order: pb.LimitWorker) -> None:
         key = (order.lease_id, order.device_index)
         slices = self._direct if key in self._direct else self._workers
         allocated = await slices.limit(key, order.memory_bytes, order.weight)
         if allocated is None:
-            return  # it is dead, which is told anyway
+            return  # the worker is dead, which WorkerEnded reports
         outcome = f"stays: {allocated >> 20} MiB are allocated" if allocated else "is set"
         log.info("a cap of %d MiB %s", order.memory_bytes >> 20, outcome, extra=self._holders.about(key))
         answer = pb.WorkerLimited(
@@ -250,7 +262,7 @@ class Agent:
         return self._outgoing is not None
 
 
-def _heartbeat(statuses: Mapping[Key, WorkerStatus | Usage]) -> Any:
+def _heartbeat(statuses: Mapping[Key, WorkerStatus | Usage]) -> pb.AgentMessage:
     workers = [
         pb.WorkerState(
             lease_id=lease_id,

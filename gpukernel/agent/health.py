@@ -1,4 +1,4 @@
-"""Whether this server's devices work: what NVML says of them, and what an administrator wrote down.
+"""The health of this server's devices: NVML's word, and what an administrator wrote down.
 
 A device is out of order while NVML answers for it with an error, after a critical error (XID) of the device itself until the agent is started
 again, and while a file ``faults/INDEX`` lies in the agent's state directory: the file's text is the sentence that people see.
@@ -21,7 +21,7 @@ PROGRAM_ERRORS = frozenset({13, 31, 43, 45, 68, 109})
 
 
 class Health:
-    """Looks at the devices of `inventory`; `state` is the agent's state directory."""
+    """The check of the devices of `inventory`; `state` is the agent's state directory."""
 
     def __init__(self, inventory: Inventory, state: Path) -> None:
         self._inventory = inventory
@@ -50,7 +50,7 @@ class Health:
             self._events = None  # some devices and virtual machines have no events: errors still show
 
     def check(self) -> dict[int, str]:
-        """A sentence for each device that does not work now.  Takes some milliseconds a device."""
+        """Return a sentence for each device that does not work now; takes some milliseconds a device."""
         faults = dict(self._lasting)
         if self._nvml is not None:
             faults |= self._ask_nvml()

@@ -1,4 +1,4 @@
-"""Whom the workers of this server work for: what the agent's log lines say, also after a restart of the agent."""
+"""The person and course of each worker of this server, for the agent's log lines, kept across a restart of the agent."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from gpukernel.logs import fields
+from gpukernel.agent.keys import Key
+from gpukernel.common.logs import fields
 
 __all__ = ["Holders"]
 
-Key = tuple[str, int]  # lease id, device index
-
 
 class Holders:
-    """One small file a worker in `directory`, with its person and course; `server` is this server's name."""
+    """A small file for each worker in `directory`, with its person and course; `server` is this server's name."""
 
     def __init__(self, directory: Path, server: str) -> None:
         self._directory = directory
@@ -29,23 +28,23 @@ class Holders:
                 self._known[lease_id, int(index)] = str(kept["person"]), str(kept["course"])
 
     def begin(self, key: Key, person: str, course: str) -> None:
-        """A worker is about to start."""
+        """Note the holder of a worker that is about to start."""
         self._known[key] = person, course
-        with contextlib.suppress(OSError):  # the log is no reason not to start it
+        with contextlib.suppress(OSError):  # without the file only log lines lack the names
             self._path(key).write_text(json.dumps({"person": person, "course": course}), encoding="utf-8")
 
     def end(self, key: Key) -> None:
-        """It is dead."""
+        """Forget the holder of a worker that is dead."""
         self._known.pop(key, None)
         self._path(key).unlink(missing_ok=True)
 
     def keep(self, living: Collection[Key]) -> None:
-        """Forget all but these."""
+        """Forget all but the holders of `living`."""
         for key in self._known.keys() - set(living):
             self.end(key)
 
     def about(self, key: Key) -> dict[str, dict[str, str]]:
-        """For logging's ``extra``: a line about the worker of `key`."""
+        """Return logging's ``extra`` for a line about the worker of `key`."""
         person, course = self._known.get(key, ("", ""))
         device = f"{self._server}/{key[1]}"
         return fields(lease=key[0], person=person, course=course, server=self._server, device=device)

@@ -14,12 +14,12 @@ __all__ = ["Inventory", "NoDevices", "real", "simulated"]
 
 
 class NoDevices(Exception):
-    """There is nothing to offer; the text is a sentence that says what to do."""
+    """An error: there is nothing to offer; the text is a sentence that says what to do."""
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """Devices, and how a worker gets at one of them.
+    """Devices, and the way in which a worker gets at one of them.
 
     Of simulated devices, `simulated` is their specification and `processes` the directory where those who use them are listed.
     """
@@ -30,14 +30,14 @@ class Inventory:
     processes: str = ""
 
     def worker_device(self, index: int) -> int:
-        """The index of device `index` in the CUDA library that its worker loads."""
+        """Return the index of device `index` in the CUDA library that its worker loads."""
         return index if self.simulated else 0
 
     def worker_environment(self, index: int) -> Mapping[str, str]:
-        """The environment of a worker on device `index`, which sees no other real device."""
+        """Return the environment of a worker on device `index`, which sees no other real device."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUKERNEL_")}
         if self.simulated:
-            environment.pop("CUDA_VISIBLE_DEVICES", None)  # speaks of real ones
+            environment.pop("CUDA_VISIBLE_DEVICES", None)  # it selects among real devices
             return {
                 **environment,
                 "GPUKERNEL_SIMGPU": self.simulated,
@@ -47,7 +47,7 @@ class Inventory:
 
 
 def simulated(specification: str) -> Inventory:
-    """Simulated devices, for example ``v100:2,t4``.
+    """Return simulated devices, for example ``v100:2,t4``.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def simulated(specification: str) -> Inventory:
 
 
 def real() -> Inventory:
-    """This machine's NVIDIA GPUs.
+    """Return this machine's NVIDIA GPUs.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Who uses a device, by the device's own account: NVML's on real machines, the simulated GPU's list on others.
+"""The processes on a device, by the device's own account: NVML's on real machines, the simulated GPU's list on others.
 
-Both give process ids of this machine, whatever the processes say of themselves; `identity` gives what the kernel knows of one.
+Both give process ids of this machine, whatever the processes say of themselves; `identity` gives what the kernel knows of a process.
 """
 
 from __future__ import annotations
@@ -10,16 +10,27 @@ import os
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Identity", "Nvml", "Processes", "Simulated", "Use", "environment_of", "identity"]
+from gpukernel.agent.inventory import Inventory
+
+__all__ = [
+    "Nvml",
+    "ProcessIdentity",
+    "ProcessUsage",
+    "Processes",
+    "Simulated",
+    "environment_of",
+    "identity",
+    "with_account",
+]
 
 
 @dataclass(frozen=True)
-class Use:
-    """One process on one device: bytes that it holds there (None: not told), and seconds of its compute in all."""
+class ProcessUsage:
+    """One process on one device: the bytes that it holds there (None: not told), and its seconds of compute in all."""
 
     pid: int
     memory_bytes: int | None
@@ -29,14 +40,14 @@ class Use:
 class Processes(Protocol):
     """The interface that both sources fill."""
 
-    def on(self, index: int) -> list[Use]:
-        """The processes that have a CUDA context on device `index` now."""
+    def on(self, index: int) -> list[ProcessUsage]:
+        """Return the processes that have a CUDA context on device `index` now."""
         ...
 
 
 @dataclass(frozen=True)
-class Identity:
-    """A process that a new one of the same number is not mistaken for.
+class ProcessIdentity:
+    """A process, told apart from a later one of the same number by its start.
 
     `inner_pid` is its number in its own PID namespace, which is what it tells others.
     """
@@ -49,8 +60,8 @@ class Identity:
     command: str
 
 
-def identity(pid: int) -> Identity | None:
-    """What the kernel knows of a living process; None where it has ended (a zombie has)."""
+def identity(pid: int) -> ProcessIdentity | None:
+    """Return what the kernel knows of a living process; None where it has ended (a zombie has)."""
     folder = Path("/proc", str(pid))
     try:
         state, *fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -61,7 +72,7 @@ def identity(pid: int) -> Identity | None:
         namespace = 0
         with contextlib.suppress(PermissionError):
             namespace = (folder / "ns/pid").stat().st_ino
-        return Identity(
+        return ProcessIdentity(
             pid=pid,
             start=int(fields[18]),
             pid_namespace=namespace,
@@ -74,7 +85,7 @@ def identity(pid: int) -> Identity | None:
 
 
 def environment_of(pid: int) -> Mapping[str, str]:
-    """The environment that a process was started with; empty where it may not be read."""
+    """Return the environment that a process was started with; empty where it may not be read."""
     try:
         text = Path("/proc", str(pid), "environ").read_bytes().decode(errors="replace")
     except OSError:
@@ -93,15 +104,15 @@ class Nvml:
         self._seen: dict[int, int] = {}
         self._seconds: dict[tuple[int, int], float] = {}
 
-    def on(self, index: int) -> list[Use]:
-        """Memory as of now; compute from the samples that the driver has kept since the last question."""
+    def on(self, index: int) -> list[ProcessUsage]:
+        """Return memory as of now, and compute from the samples that the driver has kept since the last call."""
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
         running = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         self._add_samples(index, handle)
         living = {process.pid for process in running}
         for key in [key for key in self._seconds if key[0] == index and key[1] not in living]:
             del self._seconds[key]
-        return [Use(p.pid, p.usedGpuMemory, self._seconds.get((index, p.pid), 0.0)) for p in running]
+        return [ProcessUsage(p.pid, p.usedGpuMemory, self._seconds.get((index, p.pid), 0.0)) for p in running]
 
     def _add_samples(self, index: int, handle: Any) -> None:
         since = self._seen.get(index, int(time.time() * 1e6) - 1_000_000)
@@ -121,15 +132,15 @@ class Nvml:
 
 
 class Simulated:
-    """The simulated GPU's account: a file for each process in `directory` (``simgpu/driver/machine.h`` has its layout)."""
+    """The simulated GPU's account: a file for each process in `directory` (``simgpu/driver/devices/machine.h`` has its layout)."""
 
     _ENTRY = struct.Struct("<QQQ")  # has a context, bytes, busy nanoseconds: for each device
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def on(self, index: int) -> list[Use]:
-        """Files of processes that have ended are cleared away."""
+    def on(self, index: int) -> list[ProcessUsage]:
+        """Return the processes that list themselves, and clear away the files of those that have ended."""
         found = []
         for path in self.directory.iterdir():
             if not path.name.isdigit():
@@ -146,5 +157,15 @@ class Simulated:
                 if len(entry) == self._ENTRY.size:
                     has_context, used, busy = self._ENTRY.unpack(entry)
                     if has_context:
-                        found.append(Use(int(path.name), used, busy / 1e9))
+                        found.append(ProcessUsage(int(path.name), used, busy / 1e9))
         return found
+
+
+def with_account(inventory: Inventory, state: Path) -> tuple[Inventory, Processes]:
+    """Return `inventory` and the account of its devices' processes; simulated devices are told to keep theirs below `state`."""
+    if not inventory.simulated:
+        return inventory, Nvml()
+    directory = state / "simulated-processes"
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o1777 if os.getuid() == 0 else 0o700)  # every user's programs list themselves
+    return replace(inventory, processes=str(directory)), Simulated(directory)

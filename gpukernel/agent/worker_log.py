@@ -1,4 +1,4 @@
-"""What a worker writes to its standard error, for the agent's log.
+"""The standard error of a worker, for the agent's log.
 
 A worker outlives its agent, so it writes into a file of its directory; the agent reads on where it, or the agent before it,
 had read to.
@@ -30,7 +30,7 @@ class WorkerLog:
             self._read = int(self._mark.read_text())
 
     def new_lines(self, *, all_of_it: bool = False) -> list[str]:
-        """The lines since the last look; a line without an end is left for the next, unless `all_of_it` is wanted."""
+        """Return the lines since the last call; a line without an end is left for the next, unless `all_of_it` is wanted."""
         try:
             size = self._path.stat().st_size
             if size <= self._read:

@@ -1,4 +1,4 @@
-"""The workers of this server: one a lease and device, each in a directory of its own, found again after a restart."""
+"""The workers of this server: one for each lease and device, in a directory of its own, found again after a restart."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from gpukernel.agent.container_sockets import ContainerSockets
 from gpukernel.agent.inventory import Inventory
+from gpukernel.agent.keys import Key, LogFields, lease_only
 from gpukernel.agent.worker_log import WorkerLog
-from gpukernel.logs import fields
-from gpukernel.pool.address import door_of
+from gpukernel.common.address import make_container_sockets, rename_state
 from gpukernel.remoting.worker import (
     WorkerGone,
     WorkerHandle,
@@ -28,19 +29,18 @@ __all__ = ["Workers"]
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 3.0
-Key = tuple[str, int]  # lease id, device index
 
 
 class Workers:
-    """Starts, adopts and stops; `ended` is called with key and reason when a worker is dead, whoever killed it.
+    """The workers of one server: started, adopted and stopped; `ended` is called with key and reason when one is dead, whoever killed it.
 
     Parameters
     ----------
     state
         ``workers`` below it holds one directory for each worker, ``LEASE-INDEX``, where the part before the last dash
-        is the lease; ``turns`` holds one file for each device, by which its workers take turns; ``images``
-        the module images that programs sent, so that none is sent twice.  ``door`` holds a second name for the socket of each worker
-        that programs connect to: what a container may be given.
+        is the lease; ``time-slicing`` holds one file for each device, by which its workers share its time; ``images``
+        the module images that programs sent, so that none is sent twice.  ``containers`` holds a second name for the socket of each
+        worker that programs connect to: what a container may be given.
     tcp_host
         Address at which workers listen on TCP too; empty for unix sockets only.
     watchdog_seconds
@@ -56,10 +56,11 @@ class Workers:
         tcp_host: str,
         ended: Callable[[Key, str], None],
         watchdog_seconds: float = 0.0,
-        about: Callable[[Key], dict[str, dict[str, str]]] = lambda key: fields(lease=key[0]),
+        about: LogFields = lease_only,
     ) -> None:
         self._directory = state / "workers"
-        self.turns = state / "turns"
+        self.time_slicing = state / "time-slicing"
+        rename_state(state / "turns", self.time_slicing)  # its name in version 0.1
         self._images = state / "images"
         self._watchdog_seconds = watchdog_seconds
         self._inventory = inventory
@@ -72,38 +73,19 @@ class Workers:
         self._tasks: set[asyncio.Task[None]] = set()
         # An order to stop waits for an unfinished start: a worker reported dead must never appear afterwards.
         self._orders: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._door = door_of(state)
-        self._door.mkdir(parents=True, mode=0o711, exist_ok=True)
+        self._sockets = ContainerSockets(make_container_sockets(state))
         self._directory.mkdir(parents=True, exist_ok=True)
         self._directory.chmod(0o711)
-        self.turns.mkdir(mode=0o700, exist_ok=True)
+        self.time_slicing.mkdir(mode=0o700, exist_ok=True)
         self._images.mkdir(mode=0o700, exist_ok=True)
 
     def pids(self) -> list[int]:
-        """The living workers' processes."""
+        """Return the process ids of the living workers."""
         return [handle.pid for handle in self._handles.values()]
 
     def endpoints(self) -> dict[Key, tuple[str, ...]]:
-        """The living workers and where they listen."""
-        return {key: self._reached(key, handle) for key, handle in self._handles.items()}
-
-    def _second_name(self, key: Key) -> Path:
-        return self._door / f"{key[0]}-{key[1]}.sock"
-
-    def _reached(self, key: Key, handle: WorkerHandle) -> tuple[str, ...]:
-        """The worker's endpoints, with the second name of its socket behind the first."""
-        found: list[str] = []
-        for endpoint in handle.endpoints:
-            found.append(endpoint)
-            if endpoint.startswith("unix:") and self._second_name(key).exists():
-                found.append(f"unix:{self._second_name(key)}")
-        return tuple(found)
-
-    def _name_again(self, key: Key, handle: WorkerHandle) -> None:
-        for endpoint in handle.endpoints:
-            if endpoint.startswith("unix:"):
-                with contextlib.suppress(OSError):  # it is there already, or containers do without
-                    self._second_name(key).hardlink_to(endpoint.removeprefix("unix:"))
+        """Return the living workers and the addresses at which they listen."""
+        return {key: self._sockets.with_links(key, handle.endpoints) for key, handle in self._handles.items()}
 
     async def adopt(self) -> None:
         """Find the workers that an earlier agent left; clear away what is left of dead ones."""
@@ -112,14 +94,14 @@ class Workers:
             handle = await adopt_worker(path) if index.isdigit() else None
             if handle is None:
                 shutil.rmtree(path, ignore_errors=True)
-                (self._door / f"{path.name}.sock").unlink(missing_ok=True)
+                self._sockets.remove(path.name)
                 continue
             key = (lease_id, int(index))
             log.info("worker adopted", extra=self._about(key))
             self._keep(key, handle)
 
     async def start(self, key: Key, memory_bytes: int, weight: float, secret: str) -> tuple[str, ...]:
-        """Start a worker; returns its endpoints.
+        """Start a worker and return its endpoints.
 
         Raises
         ------
@@ -148,7 +130,7 @@ class Workers:
                 directory=directory,
                 tcp_host=self._tcp_host or None,
                 env=self._inventory.worker_environment(index),
-                turns=self.turns / str(index),
+                time_slicing=self.time_slicing / str(index),
                 images=self._images,
                 watchdog_seconds=self._watchdog_seconds,
             )
@@ -156,11 +138,11 @@ class Workers:
             shutil.rmtree(directory, ignore_errors=True)
             raise WorkerStartFailed(str(error)) from None
         self._keep(key, handle)
-        return self._reached(key, handle)
+        return self._sockets.with_links(key, handle.endpoints)
 
     def _keep(self, key: Key, handle: WorkerHandle) -> None:
         self._handles[key] = handle
-        self._name_again(key, handle)
+        self._sockets.add(key, handle.endpoints)
         self._logs[key] = WorkerLog(handle.directory)
         task = asyncio.create_task(self._watch(key, handle))
         self._tasks.add(task)
@@ -172,7 +154,7 @@ class Workers:
         del self._handles[key], self._logs[key]
         self._orders.pop(key, None)
         shutil.rmtree(handle.directory, ignore_errors=True)
-        self._second_name(key).unlink(missing_ok=True)
+        self._sockets.remove(handle.directory.name)
         self._ended(key, self._reasons.pop(key, "its worker ended unexpectedly"))
 
     def _log_what_it_says(self, key: Key, *, last: bool = False) -> None:
@@ -195,7 +177,13 @@ class Workers:
         handle.kill()
 
     async def limit(self, key: Key, memory_bytes: int, weight: float) -> int | None:
-        """Change a worker's cap and weight; returns 0, or the bytes that are allocated where those are more; None: it is dead."""
+        """Change a worker's cap and weight.
+
+        Returns
+        -------
+        int or None
+            0, or the bytes that are allocated where those are more than the new cap; None where the worker is dead.
+        """
         async with self._orders[key]:  # two caps must not overtake each other, nor a start
             if (handle := self._handles.get(key)) is None:
                 self._orders.pop(key, None)
@@ -224,7 +212,7 @@ class Workers:
             await asyncio.wait(list(self._tasks), timeout=STOP_SECONDS)
 
     async def statuses(self, keys: Collection[Key] | None = None) -> dict[Key, WorkerStatus]:
-        """What the workers, or those of `keys`, say of themselves; one that does not answer is left out."""
+        """Return what the workers, or those of `keys`, say of themselves; one that does not answer is left out."""
 
         async def ask(handle: WorkerHandle) -> WorkerStatus | None:
             try:

@@ -1,6 +1,7 @@
 """The command ``gpukernel``.
 
-Each command lives in a module of its own, imported when it is run: ``--help`` and ``run`` start fast.
+`app` has the commands with their options.  Each command lives in a module of its own, imported when it is run: ``--help`` and
+``run`` start fast.  Only `services` and `pool` load the server.  `hub_spawner.demo` uses `demo`; nobody else imports from here.
 """
 
 from __future__ import annotations

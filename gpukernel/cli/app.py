@@ -1,4 +1,4 @@
-"""The commands and their options; what they do lives in the modules beside this one."""
+"""The commands with their options; the modules beside this one carry them out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,28 @@ import typer
 from gpukernel import __version__
 from gpukernel.cli.demo import demo
 from gpukernel.cli.kernelspec import app as kernelspec_app
-from gpukernel.cli.log_options import Form, Level, LogFormat, LogLevel
-from gpukernel.cli.pool import HubApi
+from gpukernel.cli.options import (
+    Command,
+    Course,
+    Devices,
+    Direct,
+    Everybody,
+    Filter,
+    Form,
+    HubApi,
+    Json,
+    Level,
+    LogFormat,
+    LogLevel,
+    Model,
+    Name,
+    Pool,
+    Server,
+    Simulate,
+    State,
+    TcpHost,
+    Watchdog,
+)
 from gpukernel.cli.pool import app as pool_app
 from gpukernel.cli.quota import app as quota_app
 from gpukernel.cli.reserve import app as reserve_app
@@ -34,57 +54,6 @@ app.add_typer(reserve_app, name="reserve")
 app.add_typer(token_app, name="token")
 app.command()(demo)
 
-Pool = Annotated[
-    str | None,
-    typer.Option(
-        "--pool",
-        metavar="ADDRESS",
-        help="The pool: unix:/path/pool.sock, tls://HOST:PORT, HOST:PORT, or a connection file. Else GPUKERNEL_POOL.",
-    ),
-]
-State = Annotated[
-    Path | None,
-    typer.Option(
-        "--state", metavar="DIR", help="State directory. Else GPUKERNEL_STATE, else the user's XDG directory."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")]
-Simulate = Annotated[
-    str,
-    typer.Option(metavar="MODELS", help="Simulated GPUs in place of real ones, such as v100:2 or a100,t4:4."),
-]
-TcpHost = Annotated[
-    str,
-    typer.Option(
-        metavar="HOST",
-        help="Let programs on other machines reach the workers at this address of this machine.",
-    ),
-]
-Name = Annotated[
-    str, typer.Option(metavar="NAME", help="This server's name in the pool; else the host name.")
-]
-Watchdog = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        min=0,
-        help="End work on a slice that does not end within this time; 0: never.",
-    ),
-]
-Direct = Annotated[
-    bool,
-    typer.Option(
-        "--direct",
-        help="Let programs on this machine use its GPUs themselves (docs/direct-mode.md says whom that trusts).",
-    ),
-]
-Filter = Annotated[
-    str,
-    typer.Option(
-        metavar="WHICH", help="Which devices: model=V100, server=gpu1, or “model=V100 and server=gpu1”."
-    ),
-]
-
 
 def _version(value: bool) -> None:
     if value:
@@ -99,14 +68,6 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-Everybody = Annotated[
-    bool,
-    typer.Option(
-        "--everybody", help="Every account of this machine may ask over the unix socket, each for itself."
-    ),
-]
 
 
 @app.command()
@@ -164,8 +125,8 @@ def agent(
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The program and its arguments.")],
-    devices: Annotated[int, typer.Option("-n", metavar="N", help="How many devices, each with a slice.")] = 1,
+    command: Command,
+    devices: Devices = 1,
     share: Annotated[
         float | None,
         typer.Option("-p", metavar="SHARE", help="Share of each device's memory, above 0 and up to 1."),
@@ -174,9 +135,7 @@ def run(
         int | None,
         typer.Option("-m", metavar="MIB", help="Memory on each device in MiB, instead of a share."),
     ] = None,
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")
-    ] = "",
+    model: Model = "",
     filter: Filter = "",
     wait: Annotated[
         str,
@@ -191,7 +150,7 @@ def run(
             help="Give the slice back after this time in any case; such a program may start before others whom it cannot delay.",
         ),
     ] = "0",
-    course: Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")] = "",
+    course: Course = "",
     direct: Annotated[
         bool,
         typer.Option("--direct", help="On a GPU server itself: use the GPU there, at native speed."),
@@ -218,18 +177,16 @@ def run(
 
 @app.command()
 def request(
-    devices: Annotated[int, typer.Option("-n", metavar="N", help="How many devices, each with a slice.")] = 1,
+    devices: Devices = 1,
     share: Annotated[
         float | None, typer.Option("-p", metavar="SHARE", help="Share of each device's memory.")
     ] = None,
     memory: Annotated[
         int | None, typer.Option("-m", metavar="MIB", help="Memory on each device, instead of a share.")
     ] = None,
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")
-    ] = "",
+    model: Model = "",
     filter: Filter = "",
-    course: Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")] = "",
+    course: Course = "",
     wait: Annotated[
         str, typer.Option(metavar="TIME", help="Longest wait in the queue; -1: for ever.")
     ] = "-1",
@@ -248,14 +205,14 @@ def request(
       gpukernel client -- python train.py
       gpukernel release
     """
-    from gpukernel.cli import held
+    from gpukernel.cli import lease_commands
 
-    held.request(devices, share, memory, model, filter, course, wait, keep, pool, state)
+    lease_commands.request(devices, share, memory, model, filter, course, wait, keep, pool, state)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def client(
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The program and its arguments.")],
+    command: Command,
     lease: Annotated[
         str, typer.Option("--lease", metavar="LEASE", help="Which lease, where you hold several.")
     ] = "",
@@ -268,9 +225,9 @@ def client(
     Example:
       gpukernel client -- python train.py
     """
-    from gpukernel.cli import held
+    from gpukernel.cli import lease_commands
 
-    held.client(command, lease, pool, state)
+    lease_commands.client(command, lease, pool, state)
 
 
 @app.command()
@@ -287,9 +244,9 @@ def release(
       gpukernel release
       gpukernel release --all
     """
-    from gpukernel.cli import held
+    from gpukernel.cli import lease_commands
 
-    held.release(lease, all, pool, state)
+    lease_commands.release(lease, all, pool, state)
 
 
 @app.command()
@@ -314,9 +271,9 @@ def resize(
       gpukernel resize 3f2a -p 0.1
       gpukernel run -p 0.05 -- sh -c "gpukernel resize -m 4096; python train.py"
     """
-    from gpukernel.cli import holding
+    from gpukernel.cli import resize
 
-    holding.resize(lease, share, memory, pool, state)
+    resize.resize(lease, share, memory, pool, state)
 
 
 @app.command("list-gpus")
@@ -335,7 +292,7 @@ def list_gpus(pool: Pool = None, state: State = None, json: Json = False) -> Non
 
 @app.command()
 def drain(
-    server: Annotated[str, typer.Argument(metavar="SERVER", help="As “gpukernel list-gpus” shows it.")],
+    server: Server,
     deadline: Annotated[
         str,
         typer.Option(
@@ -352,14 +309,14 @@ def drain(
     Example:
       gpukernel drain gpu1 --deadline 2h --wait && ssh gpu1 reboot
     """
-    from gpukernel.cli import operating
+    from gpukernel.cli import drain as command
 
-    operating.drain(server, deadline, wait, pool, state)
+    command.drain(server, deadline, wait, pool, state)
 
 
 @app.command()
 def undrain(
-    server: Annotated[str, typer.Argument(metavar="SERVER", help="As “gpukernel list-gpus” shows it.")],
+    server: Server,
     pool: Pool = None,
     state: State = None,
 ) -> None:
@@ -369,9 +326,9 @@ def undrain(
     Example:
       gpukernel undrain gpu1
     """
-    from gpukernel.cli import operating
+    from gpukernel.cli import drain as command
 
-    operating.undrain(server, pool, state)
+    command.undrain(server, pool, state)
 
 
 @app.command()
@@ -385,9 +342,9 @@ def health(pool: Pool = None, state: State = None, json: Json = False) -> None:
       gpukernel health
       gpukernel health --json
     """
-    from gpukernel.cli import operating
+    from gpukernel.cli import health as command
 
-    operating.health(pool, state, json)
+    command.health(pool, state, json)
 
 
 @app.command()
@@ -418,9 +375,9 @@ def report(
       gpukernel report --course ml101 --since monday
       gpukernel report --since 2026-09-01 --by course --csv > term.csv
     """
-    from gpukernel.cli import operating
+    from gpukernel.cli import report as command
 
-    operating.report(course, person, since, until, by, csv, pool, state, json)
+    command.report(course, person, since, until, by, csv, pool, state, json)
 
 
 @app.command()
@@ -440,9 +397,9 @@ def top(
     Example:
       gpukernel top
     """
-    from gpukernel.cli import operating
+    from gpukernel.cli import tables
 
-    operating.top(every, times, pool, state)
+    tables.top(every, times, pool, state)
 
 
 @app.command()

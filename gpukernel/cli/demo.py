@@ -20,16 +20,16 @@ from rich.table import Table
 
 from gpukernel.embedded import EmbeddedPool, PoolDidNotStart
 from gpukernel.jupyter import kernelspecs
-from gpukernel.jupyter.keeper import SliceUnavailable
+from gpukernel.jupyter.errors import SliceUnavailable
 
 if TYPE_CHECKING:
-    from gpukernel.pool.model import Lease
+    from gpukernel.common.model import Lease
 
 __all__ = ["demo", "demo_notebooks"]
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the text is the sentence that says why."""
+    """An error: the demo cannot go on; the text is the sentence that says why."""
 
 
 def demo(
@@ -74,7 +74,7 @@ def demo(
 
 
 def demo_notebooks() -> Path:
-    """The notebooks of the checkout, else those that came with the package."""
+    """Return the notebooks of the checkout, else those that came with the package."""
     data = Path(sysconfig.get_path("data"), "share", "gpukernel", "notebooks")
     for place in (Path(__file__).parents[2] / "notebooks", data):
         if (place / "02-classification.ipynb").exists():
@@ -127,13 +127,13 @@ def _execute(path: Path, kernel: str, keep: Path | None, console: Console) -> No
 
 
 def _title(cell: Any) -> str:
-    """The heading that a Markdown cell begins with, or nothing."""
+    """Return the heading that a Markdown cell begins with, or nothing."""
     first = cell.source.partition("\n")[0]
     return first.lstrip("# ") if cell.cell_type == "markdown" and first.startswith("#") else ""
 
 
 def _result(content: Any) -> dict[str, object]:
-    """The dictionary that the last code cell shows."""
+    """Return the dictionary that the last code cell shows."""
     for output in content.cells[-1].get("outputs", []):
         if text := output.get("data", {}).get("text/plain"):
             try:
@@ -145,8 +145,8 @@ def _result(content: Any) -> dict[str, object]:
 
 
 async def _leases() -> list[Lease]:
-    """The leases, once their workers' last figures have reached the pool."""
-    from gpukernel.pool.client import PoolClient, resolve_address
+    """Return the leases, once their workers' last figures have reached the pool."""
+    from gpukernel.client.pool import PoolClient, resolve_address
 
     async with PoolClient(resolve_address(None, None)) as client:
         for _ in range(40):

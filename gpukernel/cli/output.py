@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, JSON for programs, one sentence for trouble."""
+"""The output of commands: tables for people, JSON for programs, one sentence for trouble."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Problem", "age", "bar", "complain", "estimate", "print_json", "secon
 
 
 class Problem(Exception):
-    """A command cannot go on; the text is the sentence for the person, `status` the exit status."""
+    """An error with which a command ends; the text is the sentence for the person, `status` the exit status."""
 
     def __init__(self, sentence: str, status: int = 1) -> None:
         super().__init__(sentence)
@@ -22,12 +22,12 @@ class Problem(Exception):
 
 
 def complain(sentence: str) -> None:
-    """One sentence on standard error."""
+    """Print one sentence on standard error."""
     print(f"gpukernel: {sentence}", file=sys.stderr)
 
 
 def print_json(objects: Iterable[Any]) -> None:
-    """A list of objects; dataclasses become objects, secrets stay away."""
+    """Print a list of objects as JSON; dataclasses become objects, secrets stay away."""
 
     def plain(value: Any) -> Any:
         data = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else dict(value)  # type: ignore[arg-type]
@@ -38,12 +38,12 @@ def print_json(objects: Iterable[Any]) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes as people read them: ``655 MiB``, ``32.0 GiB``."""
+    """Return bytes as people read them: ``655 MiB``, ``32.0 GiB``."""
     return f"{count / 2**30:.1f} GiB" if count >= 10 * 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def age(since: float) -> str:
-    """Seconds since the epoch as a short span: ``4 s``, ``12 min``, ``3.5 h``."""
+    """Return the time since `since`, in seconds since the epoch, as a short span: ``4 s``, ``12 min``, ``3.5 h``."""
     seconds = max(time.time() - since, 0)
     if seconds < 100:
         return f"{seconds:.0f} s"
@@ -51,7 +51,7 @@ def age(since: float) -> str:
 
 
 def estimate(seconds: float) -> str:
-    """What the pool promises to somebody who waits, as the end of a sentence; nothing where it can promise nothing."""
+    """Return the pool's promise to somebody who waits, as the end of a sentence; nothing where it can promise nothing."""
     if seconds < 0:
         return ""
     return (
@@ -66,7 +66,7 @@ _SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def seconds(text: str) -> float:
-    """A time on the command line: ``90``, ``90s``, ``10m``, ``2h``, ``1d``; ``-1`` stays what it is.
+    """Return a time on the command line in seconds: ``90``, ``90s``, ``10m``, ``2h``, ``1d``; ``-1`` stays what it is.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def seconds(text: str) -> float:
 
 
 def bar(part: int, whole: int, width: int = 10) -> str:
-    """A bar of `width` characters, `part` of `whole` filled."""
+    """Return a bar of `width` characters, `part` of `whole` filled."""
     filled = round(width * part / whole) if whole else 0
     if part and not filled:
         filled = 1

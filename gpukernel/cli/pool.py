@@ -8,36 +8,18 @@ from typing import Annotated
 
 import typer
 
-from gpukernel.cli.log_options import Form, Level, LogFormat, LogLevel
+from gpukernel.cli.options import Form, HubApi, Level, LogFormat, LogLevel, State
 
-__all__ = ["HubApi", "app"]
+__all__ = ["app"]
 
 app = typer.Typer(help="Run the pool alone; make its certificate.")
 
 
 class ClientCertificates(StrEnum):
-    """Of ``--client-certificates``."""
+    """The values of ``--client-certificates``."""
 
     OFF = "off"
     REQUIRE = "require"
-
-
-State = Annotated[
-    Path | None,
-    typer.Option(
-        "--state", metavar="DIR", help="State directory. Else GPUKERNEL_STATE, else the user's XDG directory."
-    ),
-]
-
-HubApi = Annotated[
-    str,
-    typer.Option(
-        "--hub-api",
-        metavar="URL",
-        envvar="GPUKERNEL_HUB_API",
-        help="Take tokens of this JupyterHub too, each for its person: http://127.0.0.1:8081/hub/api, or https:// elsewhere.",
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -139,10 +121,10 @@ def init(
     import time
 
     from gpukernel.cli.output import Problem
-    from gpukernel.pool.address import resolve_state
-    from gpukernel.pool.certificates import init_authority, renew_certificate
-    from gpukernel.pool.errors import PoolError
-    from gpukernel.pool.server import prepare_state
+    from gpukernel.common.address import resolve_state
+    from gpukernel.common.errors import PoolError
+    from gpukernel.pool.auth.certificate_authority import init_authority, renew_certificate
+    from gpukernel.pool.rpc.server import prepare_state
 
     directory = resolve_state(state or context.obj)
     try:

@@ -1,4 +1,4 @@
-"""``gpukernel quota``: who may hold how much."""
+"""``gpukernel quota``: courses and quotas, shown and changed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import datetime
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from gpukernel.cli.output import Problem, print_json
+
+if TYPE_CHECKING:
+    from gpukernel.client.admin import AdminClient
 
 __all__ = ["app", "ask_admin"]
 
@@ -28,15 +31,15 @@ State = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")]
 
 
-def ask_admin(pool: str | None, state: Path | None, question: Callable[..., Awaitable[T]]) -> T:
-    """Put one question to the pool; its error becomes a `Problem`."""
-    from gpukernel.pool.address import resolve_address
-    from gpukernel.pool.admin_client import AdminClient
-    from gpukernel.pool.errors import PoolError
+def ask_admin(pool: str | None, state: Path | None, call: Callable[[AdminClient], Awaitable[T]]) -> T:
+    """Ask the pool one thing as `AdminClient` can; its error becomes a `Problem`."""
+    from gpukernel.client.admin import AdminClient
+    from gpukernel.common.address import resolve_address
+    from gpukernel.common.errors import PoolError
 
     async def ask() -> T:
         async with AdminClient(resolve_address(pool, state)) as client:
-            return await question(client)
+            return await call(client)
 
     try:
         return asyncio.run(ask())
@@ -138,8 +141,8 @@ def import_(
       gpukernel quota import courses.yaml --check
       gpukernel quota import courses.yaml
     """
-    from gpukernel.pool.course_file import read_courses
-    from gpukernel.pool.errors import Refused
+    from gpukernel.common.course_file import read_courses
+    from gpukernel.common.errors import Refused
 
     try:
         text = file.read_text()
@@ -176,7 +179,7 @@ def schema() -> None:
     """
     import json
 
-    from gpukernel.pool.course_entries import courses_schema
+    from gpukernel.common.course_entries import courses_schema
 
     print(json.dumps(courses_schema(), indent=2))
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpukernel.cli.output import Problem, print_json
 from gpukernel.cli.quota import Json, Pool, State, ask_admin
+
+if TYPE_CHECKING:
+    from gpukernel.client.reservations import KnownReservation
 
 __all__ = ["app"]
 
@@ -53,9 +56,9 @@ def add(
       gpukernel reserve add ml101 --days tue,thu --from 10:00 --to 12:00 -d 1.5 --model V100
       gpukernel reserve add ml101 --date 2026-12-01 --from 08:00 --to 18:00 -d 2 --preempt
     """
-    from gpukernel.pool.errors import Refused
-    from gpukernel.pool.reservation_entry import parse_days, parse_time
-    from gpukernel.pool.reservations import Reservation, check_reservation
+    from gpukernel.common.errors import Refused
+    from gpukernel.common.reservation_entry import parse_days, parse_time
+    from gpukernel.common.reservations import Reservation, check_reservation
 
     try:
         new = Reservation(
@@ -148,15 +151,15 @@ def remove(
     print(f"Reservation {reservation} of course {gone.reservation.course} ({gone.reservation}) is gone.")
 
 
-def _next(one: Any) -> str:
+def _next(one: KnownReservation) -> str:
     if not one.next_begins:
         return "over"
     begin, end = (datetime.datetime.fromtimestamp(when) for when in (one.next_begins, one.next_ends))
     return f"{begin:%a %d %b %H:%M}–{end:%H:%M}"
 
 
-def _plain(one: Any) -> dict[str, Any]:
-    from gpukernel.pool.reservations import DAYS, clock
+def _plain(one: KnownReservation) -> dict[str, object]:
+    from gpukernel.common.reservations import DAYS, clock
 
     r = one.reservation
     return {

@@ -16,14 +16,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpukernel.cli.holding import wanted_slice
 from gpukernel.cli.output import Problem, complain, estimate, seconds
-from gpukernel.pool.address import resolve_address
-from gpukernel.pool.client import PoolClient
-from gpukernel.pool.errors import PoolError
-from gpukernel.pool.machine import machine_identity
-from gpukernel.pool.model import Holder, Lease, Queued, SliceRequest
-from gpukernel.remoting.direct import DriverNotFound
+from gpukernel.cli.resize import wanted_slice
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.address import resolve_address
+from gpukernel.common.errors import PoolError
+from gpukernel.common.machine import machine_identity
+from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
+from gpukernel.remoting.direct_environment import DriverNotFound
 from gpukernel.remoting.environment import program_environment
 
 __all__ = ["acquire", "run", "run_program"]
@@ -47,7 +47,7 @@ def run(
     pool: str | None,
     state: Path | None,
 ) -> None:
-    """Acquire, run, release; ends this process with the program's status."""
+    """Acquire a slice, run a program, release the slice; ends this process with the program's status."""
     request = wanted_slice(share, memory_mib, devices, model, filter)
     if direct:
         request = replace(request, mode="direct", machine=machine_identity(), user=os.getuid())
@@ -93,7 +93,7 @@ async def acquire(
     longest: float,
     ttl: float = 0.0,
 ) -> Lease:
-    """A live lease of `request`; while it waits, the place in the queue is one line on standard error.
+    """Acquire a live lease of `request`; while it waits, the place in the queue is one line on standard error.
 
     Raises
     ------
@@ -124,7 +124,7 @@ async def acquire(
 async def run_program(
     command: list[str], environment: dict[str, str], end_work: Callable[[], Awaitable[None]]
 ) -> int:
-    """Run `command` to its end, passing signals on; an interrupt also calls `end_work`.  The program's status, as a shell has it."""
+    """Run `command` to its end, pass signals on, and return its status as a shell has it; an interrupt also calls `end_work`."""
     try:
         process = await asyncio.create_subprocess_exec(*command, env=environment)
     except FileNotFoundError:

@@ -11,14 +11,14 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from gpukernel import logs
 from gpukernel.agent import inventory
 from gpukernel.agent.agent import Agent
 from gpukernel.cli.output import Problem, complain
-from gpukernel.pool.address import resolve_address, resolve_state
-from gpukernel.pool.connection import Connection, connection_to, read_connection_file
-from gpukernel.pool.errors import PoolError
-from gpukernel.pool.server import prepare_state, serve
+from gpukernel.common import logs
+from gpukernel.common.address import resolve_address, resolve_state
+from gpukernel.common.connection import Connection, connection_to, read_connection_file
+from gpukernel.common.errors import PoolError
+from gpukernel.pool.rpc.server import prepare_state, serve
 
 __all__ = ["agent", "pool", "up"]
 
@@ -47,7 +47,7 @@ def _devices(simulate: str) -> inventory.Inventory:
 
 async def _until_told_to_stop(*alongside: asyncio.Task[None]) -> None:
     gc.collect()
-    gc.freeze()  # what is there from the start is not looked through again and again
+    gc.freeze()  # collections leave out the objects that exist from the start
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
@@ -74,7 +74,7 @@ def up(
     log_level: logs.Level,
     log_format: logs.Form,
 ) -> None:
-    """Pool and agent in one process; the agent speaks to the pool over its socket like any other."""
+    """Run pool and agent in one process; the agent speaks to the pool over its socket like any other."""
     logs.configure(log_level, log_format)
     found = _devices(simulate)
     directory = resolve_state(state)
@@ -118,7 +118,7 @@ def pool(
     log_level: logs.Level,
     log_format: logs.Form,
 ) -> None:
-    """The pool alone."""
+    """Run the pool alone."""
     logs.configure(log_level, log_format)
     directory = resolve_state(state)
 
@@ -161,7 +161,7 @@ def agent(
     log_level: logs.Level,
     log_format: logs.Form,
 ) -> None:
-    """The agent alone."""
+    """Run the agent alone."""
     logs.configure(log_level, log_format)
     found = _devices(simulate)
     directory = prepare_state(resolve_state(state))

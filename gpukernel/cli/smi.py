@@ -25,7 +25,7 @@ from rich.text import Text
 from gpukernel import native
 from gpukernel.cli.output import Problem, bar, print_json, size
 from gpukernel.cli.tables import ask_pool, make_table
-from gpukernel.remoting.environment import LEASE_FILE_VARIABLE
+from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFileError, read_lease_file
 
 __all__ = ["smi"]
 
@@ -59,7 +59,7 @@ class SliceUse:
 
 
 def smi(watch: float | None, pool: str | None, state: Path | None, json: bool) -> None:
-    """Show once, or every `watch` seconds until interrupted."""
+    """Print one's own slices once, or every `watch` seconds until interrupted."""
     if watch is not None and json:
         raise Problem("--watch shows a table; ask for --json again and again instead.", 2)
     if watch is not None and not watch >= 0.1:
@@ -109,10 +109,9 @@ def _of_this_slice(lease_file: Path) -> list[SliceUse]:
     import pynvml as nvml
 
     try:
-        lines = [line.split() for line in lease_file.read_text().splitlines()]
-    except OSError as error:
-        raise Problem(f"The lease file {lease_file} cannot be read: {error.strerror}.") from None
-    lease = next((words[1] for words in lines if words[:1] == ["lease"] and len(words) > 1), "")
+        lease = read_lease_file(lease_file).lease
+    except LeaseFileError as error:
+        raise Problem(str(error)) from None
     # Loaded by its path it is the library that pynvml then finds by name, also without LD_LIBRARY_PATH.
     ctypes.CDLL(str(native.nvml_library()))
     try:
@@ -149,7 +148,7 @@ def _device(nvml: Any, lease: str, index: int) -> SliceUse:
 
 
 def _command(pid: int, name: str) -> str:
-    """The command line of `pid` where it is `name` that runs there: it may be the number of another machine."""
+    """Return the command line of `pid` where it is `name` that runs there: it may be the number of another machine."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""``list-gpus`` and ``leases``: what the pool has, and who has it."""
+"""``list-gpus``, ``leases`` and ``top``: the pool's devices, who holds them, and who waits."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from pathlib import Path
 from typing import TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
 from gpukernel.cli.output import Problem, age, bar, print_json, size
-from gpukernel.pool.address import resolve_address
-from gpukernel.pool.client import PoolClient
-from gpukernel.pool.errors import PoolError
-from gpukernel.pool.model import Lease, SliceRequest
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.address import resolve_address
+from gpukernel.common.errors import PoolError
+from gpukernel.common.model import Device, Lease, SliceRequest, Waiting
 
-__all__ = ["ask_pool", "asks", "leases", "list_gpus", "make_table"]
+__all__ = ["ask_pool", "asks", "leases", "list_gpus", "make_table", "top"]
 
 T = TypeVar("T")
 
 
-def ask_pool(pool: str | None, state: Path | None, question: Callable[[PoolClient], Awaitable[T]]) -> T:
-    """Put one question to the pool; a `PoolError` becomes a `Problem`."""
+def ask_pool(pool: str | None, state: Path | None, call: Callable[[PoolClient], Awaitable[T]]) -> T:
+    """Ask the pool one thing; a `PoolError` becomes a `Problem`."""
 
     async def ask() -> T:
         async with PoolClient(resolve_address(pool, state)) as client:
-            return await question(client)
+            return await call(client)
 
     try:
         return asyncio.run(ask())
@@ -38,7 +39,7 @@ def ask_pool(pool: str | None, state: Path | None, question: Callable[[PoolClien
 
 
 def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table in the style of every command; the columns of `right` are aligned right."""
+    """Return an empty table in the style of every command; the columns of `right` are aligned right."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
     for column in columns:
         table.add_column(
@@ -50,7 +51,7 @@ def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def list_gpus(pool: str | None, state: Path | None, json: bool) -> None:
-    """The devices."""
+    """Print the devices."""
     devices = ask_pool(pool, state, lambda client: client.devices())
     if json:
         print_json(devices)
@@ -73,7 +74,7 @@ def list_gpus(pool: str | None, state: Path | None, json: bool) -> None:
 
 
 def leases(all: bool, pool: str | None, state: Path | None, json: bool) -> None:
-    """The leases, then the queue."""
+    """Print the leases, then the queue."""
     found, waiting = ask_pool(pool, state, lambda client: client.leases(include_ended=all))
     if json:
         print_json(found)
@@ -116,8 +117,81 @@ def _add(table: Table, lease: Lease) -> None:
 
 
 def asks(request: SliceRequest) -> str:
-    """What a request asks for, in a few words."""
+    """Return in a few words what a request asks for."""
     what = (
         f"{request.share:g}" if request.share is not None else f"{(request.memory_bytes or 0) // 2**20} MiB"
     )
     return f"{request.devices} × {what} of {request.model or 'any device'}"
+
+
+def top(every: float, times: int, pool: str | None, state: Path | None) -> None:
+    """Print devices, leases and queue every `every` seconds, `times` times; 0: until Ctrl-C."""
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    before: dict[tuple[str, str], float] = {}
+
+    async def work() -> None:
+        async with PoolClient(resolve_address(pool, state)) as client:
+            with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+                shown = 0
+                while True:
+                    picture = _picture(await client.devices(), *await client.leases(), before, every)
+                    if console.is_terminal:
+                        live.update(picture, refresh=True)
+                    else:
+                        console.print(picture)
+                    shown += 1
+                    if shown == times:
+                        return
+                    await asyncio.sleep(every)
+
+    try:
+        asyncio.run(work())
+    except PoolError as error:
+        raise Problem(str(error)) from None
+    except KeyboardInterrupt:
+        pass
+
+
+def _picture(
+    devices: list[Device],
+    leases: list[Lease],
+    waiting: list[Waiting],
+    before: dict[tuple[str, str], float],
+    every: float,
+) -> RenderableType:
+    table = make_table("Device", "Model", "Promised", "", "Leases", right=("Leases",))
+    for device in devices:
+        table.add_row(
+            device.id,
+            device.name if device.available else f"{device.name} ({device.trouble})",
+            bar(device.promised_bytes, device.memory_bytes, 20),
+            f"{size(device.promised_bytes)} of {size(device.memory_bytes)}",
+            str(device.leases),
+        )
+    columns = ("Lease", "Person", "Course", "What", "Device", "Memory", "", "GPU", "Age")
+    shown_leases = make_table(*columns, right=("GPU", "Age"))
+    for lease in leases:
+        for piece in lease.slices:
+            busy = before.get((lease.id, piece.device_id))
+            before[lease.id, piece.device_id] = piece.usage.gpu_seconds
+            share = "" if busy is None else f"{min(max(piece.usage.gpu_seconds - busy, 0) / every, 1):.0%}"
+            shown_leases.add_row(
+                lease.id[:8],
+                lease.holder.person,
+                lease.holder.course,
+                lease.holder.description[:40],
+                piece.device_id,
+                bar(piece.usage.memory_used_bytes, piece.memory_bytes),
+                f"{size(piece.usage.memory_used_bytes)} of {size(piece.memory_bytes)}",
+                share,
+                age(lease.created),
+            )
+    parts: list[RenderableType] = [table, shown_leases if leases else "Nobody holds a slice."]
+    if waiting:
+        queue = make_table("Place", "Person", "Course", "Asks for", "Since", right=("Place", "Since"))
+        for one in waiting:
+            queue.add_row(
+                str(one.position), one.holder.person, one.holder.course, asks(one.slice), age(one.since)
+            )
+        parts.append(queue)
+    return Group(*parts)

@@ -1,4 +1,4 @@
-"""``gpukernel token``: who gets in over TCP."""
+"""``gpukernel token``: tokens, made, listed and revoked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def create(
     import os
 
     from gpukernel.cli.output import Problem
-    from gpukernel.pool.connection import write_connection
+    from gpukernel.common.connection import write_connection
 
     chosen = scope or ("person" if person else "")
     if not chosen:

@@ -1,1 +1,3 @@
-"""Jupyter kernels on GPU slices: the kernel provisioner, its kernelspecs and their logos."""
+"""Jupyter kernels on GPU slices: kernelspecs, the provisioner, the leases of a server's kernels, and what notebooks
+show of them.
+"""

@@ -1,4 +1,4 @@
-"""Kernelspecs of slices: what they contain, and how they are installed, found and removed.
+"""Kernelspecs of slices: their content, and how they are installed, found and removed.
 
 The set in ``kernelspecs/`` is what ``write`` makes of `STANDARD`; one source, so that a wheel needs no copies.
 """
@@ -28,7 +28,7 @@ class InvalidSpec(ValueError):
 
 
 def figure(share: float) -> str:
-    """A share as names have it."""
+    """Return a share as names have it."""
     return "1.0" if share == 1 else f"{share:g}"
 
 
@@ -80,7 +80,7 @@ class SliceSpec:
             )
 
     def kernel_json(self, python: str) -> dict[str, Any]:
-        """The content of ``kernel.json``, running ipykernel with the interpreter `python`."""
+        """Return the content of ``kernel.json``, running ipykernel with the interpreter `python`."""
         config: dict[str, Any] = {"share": self.share, "model": self.model}
         if self.wait_seconds is not None:
             config["wait_seconds"] = self.wait_seconds
@@ -104,7 +104,7 @@ STANDARD = tuple(SliceSpec(share) for share in (0.02, 0.05, 0.1, 0.25, 1.0))
 
 
 def write(spec: SliceSpec, kernels: Path, python: str = sys.executable) -> Path:
-    """Write `spec` into the directory `kernels`, replacing an older one; returns its own directory."""
+    """Write `spec` into the directory `kernels`, replacing an older one; return its own directory."""
     directory = kernels / spec.name
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(spec.kernel_json(python), indent=1, ensure_ascii=False)
@@ -116,7 +116,7 @@ def write(spec: SliceSpec, kernels: Path, python: str = sys.executable) -> Path:
 
 
 def installed() -> list[tuple[SliceSpec, Path]]:
-    """The slice kernelspecs that Jupyter finds from here, by name."""
+    """Return the slice kernelspecs that Jupyter finds from here, by name."""
     from jupyter_client.kernelspec import KernelSpecManager
 
     found = []

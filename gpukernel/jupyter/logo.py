@@ -1,4 +1,4 @@
-"""The logo of a slice: a ring filled by the share, with the figure inside.  Drawn here, as SVG and as PNG."""
+"""The logo of a slice, a ring filled by the share with the figure inside, drawn as SVG and as PNG."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _GLYPHS = {
 
 
 def figure(share: float) -> str:
-    """The share as it stands in the ring: ``.02``, ``.25``, ``1``."""
+    """Return the share as it stands in the ring: ``.02``, ``.25``, ``1``."""
     return f"{share:.3f}".rstrip("0").rstrip(".").removeprefix("0")
 
 
 def svg(share: float) -> str:
-    """An SVG of 64 × 64 units whose ring is filled by `share` (0 < share ≤ 1), clockwise from the top."""
+    """Return an SVG of 64 × 64 units whose ring is filled by `share` (0 < share ≤ 1), clockwise from the top."""
     radius, width = 64 * _RADIUS, 64 * _WIDTH
     if share >= 1:
         arc = f'<circle cx="32" cy="32" r="{radius:g}" fill="none" stroke="{_hex(_FILL)}" stroke-width="{width:g}"/>'
@@ -60,7 +60,7 @@ def svg(share: float) -> str:
 
 
 def png(share: float, side: int) -> bytes:
-    """The same picture as a PNG of `side` × `side` pixels with transparency."""
+    """Return the same picture as a PNG of `side` × `side` pixels with transparency."""
     rows = bytearray()
     bitmap = _bitmap(figure(share))
     scale = max(1, int(side * 0.46 / len(bitmap[0])))
@@ -83,7 +83,7 @@ def png(share: float, side: int) -> bytes:
 
 
 def _visible(share: float) -> float:
-    """The part of the ring to fill: the smallest shares are drawn as a mark that can be seen."""
+    """Return the part of the ring to fill: the smallest shares are drawn as a mark that can be seen."""
     return max(share, 0.03)
 
 
@@ -97,7 +97,7 @@ def _bitmap(text: str) -> list[list[bool]]:
 
 
 def _pixel(x: int, y: int, side: int, share: float) -> bytes:
-    """The ring's mean colour over one pixel."""
+    """Return the ring's mean colour over one pixel."""
     total = [0, 0, 0]
     covered = 0
     for sample in range(_SAMPLES**2):

@@ -1,4 +1,4 @@
-"""``%gpu`` and ``%%gpu``: the slice of this kernel in its notebook, and notices of the pool under the latest cell."""
+"""``%gpu`` and ``%%gpu``: the slice of this kernel in its notebook, and the pool's notices under the latest cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import time
 from typing import Any, NoReturn
 
 from gpukernel.jupyter import notebook
-from gpukernel.jupyter.notebook import SliceError, Status
+from gpukernel.jupyter.kernel_status import KernelStatus
+from gpukernel.jupyter.notebook import SliceError
 
 __all__ = ["load", "unload"]
 
@@ -31,7 +32,7 @@ class _Words(argparse.ArgumentParser):
 
 
 def _size(word: str) -> dict[str, Any]:
-    """``0.05`` or ``700m``."""
+    """Return the size that ``0.05`` or ``700m`` names."""
     try:
         if word.lower().endswith(("m", "mib")):
             return {"memory_mib": int(word.lower().removesuffix("ib").removesuffix("m"))}
@@ -40,8 +41,8 @@ def _size(word: str) -> dict[str, Any]:
         raise SliceError(f"“{word}” is no size; write a share like 0.05, or MiB like 700m.") from None
 
 
-def gpu(line: str, cell: str | None = None) -> Status | None:
-    """This kernel's slice; ``%gpu help`` says more."""
+def gpu(line: str, cell: str | None = None) -> KernelStatus | None:
+    """Show or change this kernel's slice; ``%gpu help`` says more."""
     try:
         if cell is not None:
             _measured(cell)
@@ -171,7 +172,7 @@ class _Plot:
 
 
 class _Notices:
-    """Prints, under the cell that ran last, what the pool wants this kernel's person to know."""
+    """A thread that prints, under the cell that ran last, what the pool wants this kernel's person to know."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -182,17 +183,17 @@ class _Notices:
 
     def _listen(self) -> None:
         quietly = contextlib.suppress(SliceError, OSError, ValueError)
-        with quietly, notebook.desk("watch", seconds=None) as answers:
+        with quietly, notebook.kernel_socket("watch", seconds=None) as answers:
             before, told = "", ""
             for line in answers:
                 kind, _, rest = line.partition(" ")
                 if kind != "ok" or self._closed:
                     return
-                shown = json.loads(rest)
-                words = (shown["lease"] or {}).get("notice", "")
-                if shown["state"] == "ended" and before == "live":
-                    words = f"The slice of this kernel is gone: {shown['sentence']}"
-                before = shown["state"]
+                status = KernelStatus.from_json(json.loads(rest))
+                words = status.notice
+                if status.state == "ended" and before == "live":
+                    words = f"The slice of this kernel is gone: {status.sentence}"
+                before = status.state
                 if words and words != told:
                     print(f"gpukernel: {words}", file=sys.stderr, flush=True)
                 told = words
@@ -210,7 +211,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Take them away again."""
+    """Take the magics and the notices away again."""
     global _notices
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("gpu", None)

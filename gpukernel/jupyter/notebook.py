@@ -1,4 +1,4 @@
-"""A slice as its notebook sees it: look, release, acquire, resize, and measure a cell.
+"""The slice as its notebook sees it: show, release, acquire and resize it, and measure a cell.
 
 Loaded into a kernel on a slice, so it needs nothing but the standard library; ``%gpu`` of `gpukernel.jupyter.magics` is
 made of these functions.
@@ -14,16 +14,17 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gpukernel.remoting.questions import Use, WorkerSilent, usage_of
+from gpukernel.jupyter.kernel_status import KernelStatus, size_words
+from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFile, LeaseFileError, read_lease_file
+from gpukernel.remoting.usage import SliceUsage
+from gpukernel.remoting.worker_query import WorkerSilent, usage_of
 
 __all__ = [
     "Figures",
     "SliceError",
-    "Status",
     "acquire",
     "measure",
     "release",
@@ -32,62 +33,43 @@ __all__ = [
     "use",
 ]
 
-LEASE_FILE_VARIABLE = (
-    "GPUKERNEL_LEASE_FILE"  # as gpukernel.remoting.environment has it, without what that imports
-)
 MIB = 2**20
 KEEPS_OLD = "Libraries that used CUDA before in this kernel keep what they had on the slice that is gone: restart the kernel to use them."
 
 
 class SliceError(RuntimeError):
-    """What was asked for cannot be; the text is a sentence."""
+    """The notebook's request cannot be met; the text is a sentence."""
 
 
 # --- who keeps the slice ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _LeaseFile:
-    state: str = ""
-    reason: str = ""
-    secret: str = field(default="", repr=False)
-    key: str = ""
-    desk: str = ""
-    devices: tuple[tuple[str, ...], ...] = ()
-
-
-def _lease_file() -> _LeaseFile:
+def _lease_file() -> LeaseFile:
     path = os.environ.get(LEASE_FILE_VARIABLE)
     if not path:
         raise SliceError(
             "This program has no slice: choose a kernel on a slice, or start it with “gpukernel run”."
         )
-    values: dict[str, Any] = {}
-    devices: list[tuple[str, ...]] = []
     try:
-        for line in Path(path).read_text().splitlines():
-            word, _, rest = line.partition(" ")
-            if word == "device":
-                devices.append(tuple(rest.split()[1:]))
-            elif word in _LeaseFile.__dataclass_fields__:
-                values[word] = rest
-    except OSError as error:
-        raise SliceError(f"The lease file {path} cannot be read: {error.strerror}.") from None
-    return _LeaseFile(**values, devices=tuple(devices))
+        return read_lease_file(path)
+    except LeaseFileError as error:
+        raise SliceError(str(error)) from None
 
 
 @contextlib.contextmanager
-def desk(command: str, size: dict[str, Any] | None = None, seconds: float | None = 30) -> Iterator[Any]:
-    """The lines that the desk (`gpukernel.jupyter.desk`) answers to one request; raises `SliceError`."""
+def kernel_socket(
+    command: str, size: dict[str, Any] | None = None, seconds: float | None = 30
+) -> Iterator[Any]:
+    """Give the lines that the kernel socket (`gpukernel.jupyter.kernel_socket`) answers to one request; raises `SliceError`."""
     lease = _lease_file()
-    if not lease.desk:
+    if not lease.socket:
         raise SliceError("This slice came with the program and ends with it; only kernels can change theirs.")
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(seconds)
         try:
-            link.connect(lease.desk)
+            link.connect(lease.socket)
             text = json.dumps(size) if size else ""
-            link.sendall(f"{command} {lease.key} {text}".strip().encode() + b"\n")
+            link.sendall(f"{command} {lease.kernel} {text}".strip().encode() + b"\n")
             with link.makefile("r", encoding="utf-8") as answers:
                 yield answers
         except OSError as error:
@@ -96,88 +78,24 @@ def desk(command: str, size: dict[str, Any] | None = None, seconds: float | None
             ) from None
 
 
-def _ask(command: str, size: dict[str, Any] | None = None) -> dict[str, Any]:
-    with desk(command, size) as answers:
+def _ask(command: str, size: dict[str, Any] | None = None) -> KernelStatus:
+    with kernel_socket(command, size) as answers:
         kind, _, rest = answers.readline().strip().partition(" ")
     if kind != "ok":
         raise SliceError(rest or "The Jupyter server that keeps this kernel's slice has gone.")
-    answer: dict[str, Any] = json.loads(rest)
-    return answer
+    try:
+        return KernelStatus.from_json(json.loads(rest))
+    except ValueError:
+        raise SliceError(
+            "The Jupyter server that keeps this kernel's slice runs another version of gpukernel; restart the server."
+        ) from None
 
 
 # --- what there is ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Status:
-    """The slice now.
-
-    Attributes
-    ----------
-    state
-        ``live``, ``waiting``, ``none`` or ``ended``; `sentence` says why where there is no slice.
-    what
-        The size that was asked for, in words.
-    devices
-        Of each device: ``id``, ``name``, ``memory_bytes``, ``used_bytes``, ``gpu_share`` (the busy part of the last second, 0 to 1),
-        ``gpu_seconds``.
-    held_seconds, left_seconds
-        Since when, and how long still; None where nothing bounds it.
-    notice
-        What the pool wants its holder to know.
-    """
-
-    state: str
-    what: str
-    sentence: str = ""
-    notice: str = ""
-    held_seconds: float = 0.0
-    left_seconds: float | None = None
-    devices: tuple[dict[str, Any], ...] = ()
-
-    def __str__(self) -> str:
-        if self.state == "waiting":
-            return self.sentence
-        if self.state != "live":
-            why = f": {self.sentence}" if self.sentence else ""
-            return f"No slice now{why.rstrip('.')}. “%gpu acquire”, or the first use of CUDA, asks for {self.what}."
-        lines = []
-        for device in self.devices:
-            used, limit = device["used_bytes"], device["memory_bytes"]
-            busy = f", {device['gpu_share']:.0%} busy" if device["gpu_share"] is not None else ""
-            lines += [
-                f"{self.what} on {device['id']}, {device['name']}",
-                f"  memory  {_bar(used / limit)} {_size(used)} of {_size(limit)}",
-                f"  compute {_bar(device['gpu_share'] or 0)} {device['gpu_seconds']:.1f} s of GPU time{busy}",
-            ]
-        left = f"{_time(self.left_seconds)} left" if self.left_seconds is not None else "no end set"
-        lines.append(f"  held for {_time(self.held_seconds)}, {left}")
-        if self.notice:
-            lines.append(f"  {self.notice}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-
-def _bar(part: float, width: int = 20) -> str:
-    full = round(min(max(part, 0), 1) * width)
-    return "█" * full + "░" * (width - full)
-
-
-def _size(count: float) -> str:
-    if count < 1024:
-        return f"{count:.0f} bytes"
-    return f"{count / 1024:.0f} KiB" if count < MIB else f"{count / MIB:,.0f} MiB"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def use() -> tuple[Use, ...]:
-    """What each device of the slice has used, asked of its worker now; empty without a slice.
+def use() -> tuple[SliceUsage, ...]:
+    """Return what each device of the slice has used, asked of its worker now; empty without a slice.
 
     Raises
     ------
@@ -193,42 +111,18 @@ def use() -> tuple[Use, ...]:
         raise SliceError(str(error)) from None
 
 
-def status() -> Status:
-    """The slice, its use, the time left."""
-    return _status(_ask("show"))
+def status() -> KernelStatus:
+    """Return the slice, its use, the time left."""
+    return _measured(_ask("show"))
 
 
-def _status(shown: dict[str, Any]) -> Status:
-    lease = shown["lease"]
-    if lease is None:
-        sentence = shown["words"] or shown["sentence"]
-        return Status(shown["state"], shown["what"], sentence)
-    try:
-        now: tuple[Use | None, ...] = use()
-    except SliceError:
-        now = ()
-    devices = []
-    for number, piece in enumerate(lease["slices"]):
-        fresh = now[number] if number < len(now) else None
-        devices.append(
-            {
-                "id": piece["device_id"],
-                "name": piece["device_name"],
-                "memory_bytes": fresh.limit_bytes if fresh else piece["memory_bytes"],
-                "used_bytes": fresh.used_bytes if fresh else piece["usage"]["memory_used_bytes"],
-                "gpu_share": fresh.gpu_share if fresh else None,
-                "gpu_seconds": fresh.gpu_seconds if fresh else piece["usage"]["gpu_seconds"],
-            }
-        )
-    until = lease.get("until") or 0.0
-    return Status(
-        state=shown["state"],
-        what=shown["what"],
-        notice=lease.get("notice", ""),
-        held_seconds=max(0.0, time.time() - lease["created"]),
-        left_seconds=max(0.0, until - time.time()) if until else None,
-        devices=tuple(devices),
-    )
+def _measured(status: KernelStatus) -> KernelStatus:
+    """Return `status` with what the workers say now; where one does not answer, it stays what the pool says."""
+    if not status.lease_id:
+        return status
+    with contextlib.suppress(SliceError):
+        return status.with_use(use())
+    return status
 
 
 # --- changing it -----------------------------------------------------------------------------------------------
@@ -241,8 +135,8 @@ def _wanted(share: float | None, memory_mib: int | None, model: str = "") -> dic
     return {name: value for name, value in size.items() if value}
 
 
-def acquire(share: float | None = None, *, memory_mib: int | None = None, model: str = "") -> Status:
-    """Have a slice: waits in the queue, with the place as one line, until it comes.  Interrupting leaves the queue.
+def acquire(share: float | None = None, *, memory_mib: int | None = None, model: str = "") -> KernelStatus:
+    """Acquire a slice: wait in the queue, with the place as one line, until it comes.  Interrupting leaves the queue.
 
     Parameters
     ----------
@@ -255,7 +149,7 @@ def acquire(share: float | None = None, *, memory_mib: int | None = None, model:
         There will be no such slice.
     """
     width = 0
-    with desk("acquire", _wanted(share, memory_mib, model), seconds=None) as answers:
+    with kernel_socket("acquire", _wanted(share, memory_mib, model), seconds=None) as answers:
         try:
             for line in answers:
                 kind, _, rest = line.strip().partition(" ")
@@ -281,12 +175,12 @@ def acquire(share: float | None = None, *, memory_mib: int | None = None, model:
     return status()
 
 
-def release() -> Status:
+def release() -> KernelStatus:
     """Give the slice back; what is on the GPU is gone, and CUDA calls fail until there is another."""
-    return _status(_ask("release"))
+    return _measured(_ask("release"))
 
 
-def resize(share: float | None = None, *, memory_mib: int | None = None) -> Status:
+def resize(share: float | None = None, *, memory_mib: int | None = None) -> KernelStatus:
     """Make the slice larger or smaller while it is in use.
 
     Raises
@@ -296,11 +190,11 @@ def resize(share: float | None = None, *, memory_mib: int | None = None) -> Stat
     """
     if not (size := _wanted(share, memory_mib)):
         raise SliceError("Name the new size, for example %gpu resize 0.05.")
-    return _status(_ask("resize", size))
+    return _measured(_ask("resize", size))
 
 
 def _libcuda() -> ctypes.CDLL | None:
-    """The shim, where this process has loaded it already."""
+    """Return the shim, where this process has loaded it already."""
     with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
         for line in maps:
             if "libcuda.so" in line:
@@ -310,7 +204,7 @@ def _libcuda() -> ctypes.CDLL | None:
 
 
 def _used_by_libraries() -> bool:
-    """Whether something is loaded that keeps contexts and modules of its own."""
+    """Return whether something is loaded that keeps contexts and modules of its own."""
     return any(name in sys.modules for name in ("numba.cuda", "cuda.core", "torch", "jax", "cupy", "pycuda"))
 
 
@@ -319,7 +213,8 @@ def _used_by_libraries() -> bool:
 
 @dataclass
 class Figures:
-    """What was done on the slice between two moments; memory in bytes, times in seconds.  All zero where there was no slice.
+    """The work done on the slice between two moments; memory in bytes, times in seconds.  All zero where there was no
+    slice.
 
     In direct mode (`direct`) nobody counts GPU time and bytes moved, and the peak is a guess: the slice's where it has grown, else what
     is in use now.
@@ -339,12 +234,12 @@ class Figures:
         launches = f"{self.launches:,} {'launch' if self.launches == 1 else 'launches'}"
         if self.direct:
             return (
-                f"{_short(self.seconds)} · memory {_size(self.peak_bytes)}{part} · {launches} "
+                f"{_short(self.seconds)} · memory {size_words(self.peak_bytes)}{part} · {launches} "
                 "(in direct mode nobody counts GPU time and bytes moved)"
             )
         return (
-            f"GPU time {_short(self.gpu_seconds)} of {_short(self.seconds)} · peak memory {_size(self.peak_bytes)}{part} · "
-            f"{_size(self.to_device_bytes)} to the GPU, {_size(self.to_host_bytes)} back · "
+            f"GPU time {_short(self.gpu_seconds)} of {_short(self.seconds)} · peak memory {size_words(self.peak_bytes)}{part} · "
+            f"{size_words(self.to_device_bytes)} to the GPU, {size_words(self.to_host_bytes)} back · "
             f"{launches}"
         )
 
@@ -356,7 +251,7 @@ def _short(seconds: float) -> str:
 
 
 def _counted() -> tuple[int, int, int]:
-    """Launches, bytes to the device, bytes to the host of this process so far."""
+    """Return launches, bytes to the device, bytes to the host of this process so far."""
     if (cuda := _libcuda()) is None:
         return (0, 0, 0)
     figures = (ctypes.c_uint64 * 3)()
@@ -374,7 +269,7 @@ def _finish() -> None:
         cuda.cuCtxSynchronize()
 
 
-def _all_used(begin_anew: bool = False) -> tuple[Use, ...]:
+def _all_used(begin_anew: bool = False) -> tuple[SliceUsage, ...]:
     lease = _lease_file()
     if lease.state != "live":
         return ()
@@ -385,7 +280,7 @@ def _all_used(begin_anew: bool = False) -> tuple[Use, ...]:
 
 @contextlib.contextmanager
 def measure() -> Iterator[Figures]:
-    """Fills the `Figures` that it gives when its block ends; waits for the work that the block launched."""
+    """Fill the given `Figures` when the block ends, after waiting for the work that it launched."""
     figures = Figures()
     _finish()
     before, counted, began = _all_used(begin_anew=True), _counted(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a person may take of a pool now: sizes, how many of each are free, and words for it.
+"""The offers of a pool to a person: sizes, how many of each are free now, and words for it.
 
 Guarantees of `OfferBook`
 -------------------------
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from gpukernel.jupyter.kernelspecs import STANDARD, figure
 
 if TYPE_CHECKING:
-    from gpukernel.pool.course import Offered
-    from gpukernel.pool.model import Chance
+    from gpukernel.common.course import Offered
+    from gpukernel.common.model import Chance
 
 __all__ = ["Offer", "OfferBook", "Offers", "memory_words", "name_of", "offers_of", "short_model", "sizes_of"]
 
@@ -35,13 +35,13 @@ _NO_MODEL = re.compile(
 
 
 def short_model(name: str) -> str:
-    """What people call a device: ``Tesla V100-SXM2-32GB (simulated)`` is a V100, ``NVIDIA GeForce RTX 3090`` an RTX 3090."""
+    """Return a device's usual name: ``Tesla V100-SXM2-32GB (simulated)`` is a V100, ``NVIDIA GeForce RTX 3090`` an RTX 3090."""
     words = [word.split("-")[0] for word in name.replace("(simulated)", "").split()]
     return " ".join(word for word in words if not _NO_MODEL.match(word)) or name
 
 
 def memory_words(size: int) -> str:
-    """Bytes for people: 655 MiB, 3.2 GiB, 32 GiB."""
+    """Return a number of bytes for people: 655 MiB, 3.2 GiB, 32 GiB."""
     if size < 1024 * MIB:
         return f"{size // MIB} MiB"
     return f"{size / 2**30:.1f}".removesuffix(".0") + " GiB"
@@ -73,7 +73,7 @@ class Offer:
     start: str = ""
 
     def words(self) -> str:
-        """Behind the name in a launcher."""
+        """Return the words that stand behind the name in a launcher."""
         if self.free is None:
             return ""
         size = memory_words(self.memory_bytes)
@@ -84,15 +84,15 @@ class Offer:
 
 @dataclass(frozen=True)
 class Offers:
-    """All of them, and a note where they are not what the pool said just now."""
+    """All offers, and a note where they are not what the pool said just now."""
 
     offers: tuple[Offer, ...]
     note: str = ""
 
 
 def sizes_of(models: Iterable[str], offered: Sequence[Offered], shares: Iterable[float]) -> list[Offered]:
-    """What to ask the pool about: what a course offers of devices that are there, else each share of each model."""
-    from gpukernel.pool.course import Offered
+    """Return the sizes to ask the pool about: a course's offers, else each share of each model that is there."""
+    from gpukernel.common.course import Offered
 
     if offered:
         return list(offered)
@@ -101,7 +101,7 @@ def sizes_of(models: Iterable[str], offered: Sequence[Offered], shares: Iterable
 
 
 def offers_of(sizes: Iterable[Offered], chances: Iterable[Chance], start: str = "") -> tuple[Offer, ...]:
-    """The sizes that the person may have, now or later; what quotas or devices rule out is no offer."""
+    """Return the sizes that the person may have, now or later, without those that quotas or devices rule out."""
     return tuple(
         Offer(
             size.share,
@@ -135,7 +135,7 @@ class OfferBook:
         self._clock = clock
         self._changed = threading.Condition()
         self._asking = False
-        self._answered = 0  # how many questions have come back
+        self._answered = 0  # how many answers have come
         self._told: tuple[Offer, ...] = tuple(
             Offer(share, spec.model) for spec in STANDARD[:1] for share in shares
         )
@@ -165,7 +165,7 @@ class OfferBook:
             self._changed.notify_all()
 
     def read(self, patience: float = PATIENCE_SECONDS) -> Offers:
-        """The offers now, after at most `patience` seconds."""
+        """Return the offers now, after at most `patience` seconds."""
         if self._clock() - self._told_at > FRESH_SECONDS:
             with self._changed:
                 seen = self._answered
@@ -181,10 +181,10 @@ class OfferBook:
 
     @property
     def failure(self) -> str:
-        """The sentence of the last question that failed; empty where it did not."""
+        """The sentence of the last query that failed; empty where it did not."""
         return self._failure
 
 
 def name_of(share: float, model: str) -> str:
-    """As `gpukernel.jupyter.kernelspecs.SliceSpec` names its directory."""
+    """Return the name that `gpukernel.jupyter.kernelspecs.SliceSpec` gives its directory."""
     return f"gpu-{re.sub(r'[^a-z0-9._-]+', '-', model.lower()) or 'any'}-{figure(share)}"

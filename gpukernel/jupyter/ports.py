@@ -20,10 +20,10 @@ class ReservedPorts:
     """The ports of one kernel, kept until `close`, so that a restart finds them free, too."""
 
     def __init__(self) -> None:
-        self._held: list[socket.socket] = []
+        self._reserved: list[socket.socket] = []
 
     def assign(self, manager: Any) -> bool:
-        """Give `manager`, a `KernelManager`, ports that it does not have yet; False where it brings its own.
+        """Give `manager`, a `KernelManager`, ports that it does not have yet; return False where it brings its own.
 
         Raises
         ------
@@ -35,14 +35,14 @@ class ReservedPorts:
         self.close()
         family = socket.AF_INET6 if ":" in manager.ip else socket.AF_INET
         for name in PORTS:
-            held = socket.socket(family, socket.SOCK_STREAM)
-            self._held.append(held)
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind((manager.ip, 0))
-            setattr(manager, name, held.getsockname()[1])
+            reserved = socket.socket(family, socket.SOCK_STREAM)
+            self._reserved.append(reserved)
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind((manager.ip, 0))
+            setattr(manager, name, reserved.getsockname()[1])
         return True
 
     def close(self) -> None:
         """Let everyone have the ports again."""
-        while self._held:
-            self._held.pop().close()
+        while self._reserved:
+            self._reserved.pop().close()

@@ -4,7 +4,7 @@ What calls what, and when (as observed with jupyter_client 8.10):
 
 * start: `pre_launch` → `launch_kernel`; restart: … → `cleanup(restart=True)` → `pre_launch` → …; end: `cleanup(restart=False)`.
 * No `cleanup` follows when `pre_launch` or `launch_kernel` raises, so both give back what they took.
-* A kernel that dies by itself is noticed by `gpukernel.jupyter.keeper`; a server that dies, by the pool.
+* A kernel that dies by itself is noticed by `gpukernel.jupyter.lease_manager`; a server that dies, by the pool.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from typing import Any
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Enum, Float, Int, Unicode
 
-from gpukernel.jupyter.keeper import SliceUnavailable, keeper
+from gpukernel.jupyter.error_display import show_as_sentence
+from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.kernelspecs import DIRECT_AT_START
-from gpukernel.jupyter.plainly import show_plainly
+from gpukernel.jupyter.lease_manager import lease_manager
 from gpukernel.jupyter.ports import ReservedPorts
 
 __all__ = ["GPUSliceProvisioner"]
@@ -38,7 +39,7 @@ _knows_gpukernel: dict[str, bool] = {sys.executable: True}
 
 
 async def with_magics(command: list[str]) -> list[str]:
-    """`command` with ``%load_ext gpukernel`` where it starts an ipykernel whose Python has the package."""
+    """Return `command` with ``%load_ext gpukernel`` where it starts an ipykernel whose Python has the package."""
     if not any("ipykernel" in word for word in command[:4]):
         return command
     python = command[0]
@@ -55,7 +56,7 @@ async def with_magics(command: list[str]) -> list[str]:
 
 
 class GPUSliceProvisioner(LocalProvisioner):
-    """Start a kernel on this machine with a slice of a pool's GPU.
+    """A provisioner that starts a kernel on this machine with a slice of a pool's GPU.
 
     The traits come from ``metadata.kernel_provisioner.config`` of the kernelspec.
     """
@@ -91,7 +92,7 @@ class GPUSliceProvisioner(LocalProvisioner):
         "", help="Course that the slice is for; empty: GPUKERNEL_COURSE, which a JupyterHub sets."
     ).tag(config=True)
 
-    _key = ""  # of the holding, while there is one
+    _key = ""  # of the kernel's lease, while there is one
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -108,7 +109,7 @@ class GPUSliceProvisioner(LocalProvisioner):
         try:
             await self._ask_for_slice(self.mode)
         except SliceUnavailable:
-            show_plainly(self.log)
+            show_as_sentence(self.log)
             raise
         try:
             if self.parent is not None and self._ports.assign(self.parent):
@@ -126,7 +127,7 @@ class GPUSliceProvisioner(LocalProvisioner):
         try:
             connection = await super().launch_kernel(cmd, **kwargs)
             assert self.process is not None
-            await keeper().watch(self._key, self.process.pid)
+            await lease_manager().watch(self._key, self.process.pid)
         except BaseException:
             await self._release("the kernel could not be started")
             raise
@@ -137,7 +138,7 @@ class GPUSliceProvisioner(LocalProvisioner):
         await super().send_signal(signum)
         if signum == signal.SIGINT and self._key:
             with contextlib.suppress(SliceUnavailable):
-                await keeper().interrupt(self._key)
+                await lease_manager().interrupt(self._key)
 
     async def cleanup(self, restart: bool = False) -> None:
         """Give the slice back, unless the kernel is about to be started again."""
@@ -146,23 +147,25 @@ class GPUSliceProvisioner(LocalProvisioner):
         await super().cleanup(restart)
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        """What another process needs to take this kernel over."""
-        mode = await keeper().mode(self._key) if self._key else ""
+        """Return what another process needs to take this kernel over."""
+        mode = await lease_manager().mode(self._key) if self._key else ""
         return {**await super().get_provisioner_info(), "gpukernel": mode}
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Take a running kernel over: asking again under its id gives the lease that it has."""
+        """Take a running kernel over; a request under its id gives the lease that it has."""
         await super().load_provisioner_info(provisioner_info)
         if provisioner_info.get("gpukernel"):
             await self._ask_for_slice(provisioner_info["gpukernel"])
-            await keeper().environment(self._key, dict(os.environ))  # it has one: this is for its lease file
-            await keeper().watch(self._key, int(provisioner_info["pid"]))
+            await lease_manager().environment(
+                self._key, dict(os.environ)
+            )  # it has one: this is for its lease file
+            await lease_manager().watch(self._key, int(provisioner_info["pid"]))
 
     async def _ask_for_slice(self, mode: str) -> None:
-        from gpukernel.pool.client import resolve_address
-        from gpukernel.pool.errors import PoolError
-        from gpukernel.pool.machine import machine_identity
-        from gpukernel.pool.model import Holder, SliceRequest
+        from gpukernel.client.pool import resolve_address
+        from gpukernel.common.errors import PoolError
+        from gpukernel.common.machine import machine_identity
+        from gpukernel.common.model import Holder, SliceRequest
 
         if self.acquire == "on_first_use":
             if mode == "direct":
@@ -194,16 +197,16 @@ class GPUSliceProvisioner(LocalProvisioner):
         except PoolError as error:
             raise SliceUnavailable(str(error)) from None
         self._key = self.kernel_id
-        await keeper().register(self._key, address, request, holder, self._lease_file())
+        await lease_manager().register(self._key, address, request, holder, self._lease_file())
         if self.acquire == "at_start":
             try:
-                await keeper().acquire(self._key, self.wait_seconds)
+                await lease_manager().acquire(self._key, self.wait_seconds)
             except SliceUnavailable:
                 await self._release("no slice could be had")
                 raise
 
     def _lease_file(self) -> Path:
-        """Beside the connection file; a manager that has not written one yet will do so in the runtime directory."""
+        """Return a path beside the connection file; a manager that has none yet will write it in the runtime directory."""
         from jupyter_core.paths import jupyter_runtime_dir
 
         named = self.parent.connection_file if self.parent is not None else ""
@@ -212,7 +215,7 @@ class GPUSliceProvisioner(LocalProvisioner):
         return place / f"gpukernel-{self.kernel_id}.lease"
 
     async def _environment(self, base: dict[str, str]) -> dict[str, str]:
-        environment = await keeper().environment(self._key, base)
+        environment = await lease_manager().environment(self._key, base)
         # A slice's environment comes without nvJitLink on purpose (docs/simulated-gpu.md): no red text about it in cells.
         warnings = [base.get("PYTHONWARNINGS", ""), _QUIET_WARNING]
         return environment | {"PYTHONWARNINGS": ",".join(filter(None, warnings))}
@@ -221,4 +224,4 @@ class GPUSliceProvisioner(LocalProvisioner):
         self._ports.close()
         key, self._key = self._key, ""
         if key:
-            await keeper().close_key(key, reason)
+            await lease_manager().close_key(key, reason)

@@ -1,4 +1,4 @@
-"""The server extension: ``/gpukernel/api/…``, what stands between the front ends and the pool.
+"""The server extension: ``/gpukernel/api/…``, which front ends ask and which asks the pool.
 
 Requests are authenticated, authorised (resource ``gpukernel``) and protected against forgery as `jupyter_server` does for its own.
 
@@ -22,7 +22,7 @@ import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.auth.decorator import authorized
@@ -31,54 +31,55 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.utils import url_path_join
 from tornado import web
 
-from gpukernel.jupyter.handout import hand_out, notebooks_of_course
-from gpukernel.jupyter.holding import SliceUnavailable
-from gpukernel.jupyter.keeper import keeper
+from gpukernel.jupyter.course_files import hand_out, notebooks_of_course
+from gpukernel.jupyter.errors import SliceUnavailable
+from gpukernel.jupyter.kernel_status import EVENT_FIELDS, KernelState, KernelStatus, ServerStatus, other_lease
 from gpukernel.jupyter.kernelspecs import InvalidSpec
+from gpukernel.jupyter.lease_manager import lease_manager
+from gpukernel.jupyter.shutdown import end_starts
 from gpukernel.jupyter.specs import GPUKernelSpecManager
-from gpukernel.jupyter.stopping import end_starts
-from gpukernel.remoting.questions import WorkerSilent, usage_of
 
-__all__ = ["SCHEMA"]
+if TYPE_CHECKING:
+    from gpukernel.common.model import Lease
+
+__all__ = ["SCHEMA", "event_schema"]
 
 SCHEMA = "https://events.gpukernel.org/slice/v1"
 LOOK_SECONDS = 0.8
 FRESH_SECONDS = 2.0
-_TEXT, _NUMBER = {"type": "string"}, {"type": "number"}
-_SCHEMA = {
-    "$id": SCHEMA,
-    "version": "1",
-    "title": "A kernel's slice",
-    "description": "The slice of a kernel, or its place in the queue, has changed.",
-    "personal-data": True,
-    "type": "object",
-    "required": ["kernel_id", "state"],
-    "properties": {
-        "kernel_id": _TEXT,
-        "state": {"enum": ["none", "waiting", "live", "ended"]},
-        "what": _TEXT,
-        "words": _TEXT,
-        "sentence": _TEXT,
-        "notice": _TEXT,
-        "position": _NUMBER,
-        "estimate_seconds": _NUMBER,
-    },
-}
+
+
+def event_schema() -> dict[str, Any]:
+    """Return the JSON schema of the events that tell a change of a kernel's slice."""
+    properties: dict[str, Any] = {}
+    for name in EVENT_FIELDS:
+        kind = type(getattr(KernelStatus(state="none", kernel_id="", what=""), name))
+        properties[name] = {"type": "string" if kind is str else "number"}
+    return {
+        "$id": SCHEMA,
+        "version": "1",
+        "title": "A kernel's slice",
+        "description": "The slice of a kernel, or its place in the queue, has changed.",
+        "personal-data": True,
+        "type": "object",
+        "required": ["kernel_id", "state"],
+        "properties": {**properties, "state": {"enum": list(get_args(KernelState))}},
+    }
 
 
 @dataclass
-class _Known:
-    """What the pool said last of this person's leases, with the person and a lock so that it is asked once at a time."""
+class _OwnLeases:
+    """The pool's latest answer about this person's leases, and the task that asks for the next."""
 
     address: str = ""
     people: tuple[str, ...] = ()
-    leases: list[dict[str, Any]] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
     told_at: float = -float("inf")
     failure: str = ""
     asking: asyncio.Task[None] | None = None
 
-    async def leases_now(self) -> list[dict[str, Any]]:
-        """Own leases, at most `LOOK_SECONDS` later; older ones where the pool takes longer."""
+    async def now(self) -> list[Lease]:
+        """Return this person's leases after at most `LOOK_SECONDS`; an older answer where the pool takes longer."""
         if time.monotonic() - self.told_at > FRESH_SECONDS:
             if self.asking is None or self.asking.done():
                 self.asking = asyncio.create_task(self._ask())
@@ -88,17 +89,16 @@ class _Known:
         return self.leases
 
     async def _ask(self) -> None:
-        from gpukernel.jupyter.holding import as_json
-        from gpukernel.pool.errors import PoolError
+        from gpukernel.common.errors import PoolError
 
         try:
-            look = await keeper().look(self.address)
+            leases = await lease_manager().leases(self.address)
         except PoolError as error:
             self.failure = str(error)
             return
         self.leases = [
-            as_json(lease)
-            for lease in look.leases
+            lease
+            for lease in leases
             if lease.holder.person in self.people and lease.state in ("starting", "live")
         ]
         self.told_at, self.failure = time.monotonic(), ""
@@ -108,105 +108,47 @@ class _Handler(APIHandler):
     auth_resource = "gpukernel"
 
     @property
-    def known(self) -> _Known:
+    def own(self) -> _OwnLeases:
+        """The leases of this person, as the pool told them last."""
         return self.settings["gpukernel"]  # type: ignore[no-any-return]
 
     def refuse(self, status: int, sentence: str) -> None:
-        """One sentence for people, as JSON."""
+        """Answer with one sentence for people, as JSON."""
         self.set_status(status)
         self.finish(json.dumps({"message": sentence, "reason": None}))
 
     def body(self) -> dict[str, Any]:
+        """Return the JSON object of the request; empty where there is none."""
         content = self.get_json_body()
         if content is not None and not isinstance(content, dict):
             raise web.HTTPError(400, "The body is no JSON object.")
         return content or {}
 
 
-class Status(_Handler):
-    """Everything that the status bar and the side panel show, in one small answer."""
+class StatusHandler(_Handler):
+    """The answer that the status bar and the side panel show."""
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """The kernels of this server, and this person's leases elsewhere."""
-        shown = await keeper().show(fresh=False)
-        leases = await self.known.leases_now()
-        kernels = await asyncio.gather(*(asyncio.to_thread(_kernel, one) for one in shown))
-        here = {one["lease_id"] for one in kernels}
-        others = [
-            _other(lease) for lease in leases if lease["id"] not in here and lease["key"] not in _keys(shown)
-        ]
+        """Answer with the kernels of this server, and this person's leases elsewhere."""
+        kernels = await lease_manager().statuses(fresh=False, use=True)
+        leases = await self.own.now()
+        here = {one.lease_id for one in kernels}
+        keys = {one.kernel_id for one in kernels}
+        others = [other_lease(lease) for lease in leases if lease.id not in here and lease.key not in keys]
         self.finish(
-            json.dumps(
-                {"kernels": kernels, "others": others, "problem": self.known.failure, "time": time.time()}
-            )
+            json.dumps(asdict(ServerStatus(tuple(kernels), tuple(others), self.own.failure, time.time())))
         )
 
 
-def _keys(shown: list[dict[str, Any]]) -> set[str]:
-    return {one["key"] for one in shown}
-
-
-def _slices(lease: dict[str, Any] | None) -> dict[str, Any]:
-    pieces = lease["slices"] if lease else []
-    return {
-        "lease_id": lease["id"] if lease else "",
-        "created": lease["created"] if lease else 0.0,
-        "until": (lease.get("until") or 0.0) if lease else 0.0,
-        "notice": lease.get("notice", "") if lease else "",
-        "device": ", ".join(piece["device_id"] for piece in pieces),
-        "device_name": pieces[0]["device_name"] if pieces else "",
-        "device_memory_bytes": sum(piece["device_memory_bytes"] for piece in pieces),
-        "memory_bytes": sum(piece["memory_bytes"] for piece in pieces),
-        "used_bytes": sum(piece["usage"]["memory_used_bytes"] for piece in pieces),
-        "gpu_seconds": sum(piece["usage"]["gpu_seconds"] for piece in pieces),
-        "gpu_share": None,
-    }
-
-
-def _kernel(shown: dict[str, Any]) -> dict[str, Any]:
-    """One kernel of this server; its use asked of its workers, which takes some 100 µs."""
-    kernel = {
-        "kernel_id": shown["key"],
-        **{
-            name: shown[name] for name in ("state", "what", "words", "sentence", "position", "share", "model")
-        },
-        "estimate_seconds": shown["estimate_seconds"],
-        **_slices(shown["lease"]),
-    }
-    if shown["secret"]:
-        try:
-            uses = [
-                usage_of(piece["endpoints"], shown["secret"], patience=LOOK_SECONDS)
-                for piece in shown["lease"]["slices"]
-            ]
-        except WorkerSilent:
-            return kernel
-        kernel["used_bytes"] = sum(one.used_bytes for one in uses)
-        kernel["memory_bytes"] = sum(one.limit_bytes for one in uses)
-        kernel["gpu_seconds"] = sum(one.gpu_seconds for one in uses)
-        kernel["gpu_share"] = max((one.gpu_share for one in uses), default=None)
-    return kernel
-
-
-def _other(lease: dict[str, Any]) -> dict[str, Any]:
-    holder = lease["holder"]
-    return {
-        **_slices(lease),
-        "state": lease["state"],
-        "description": holder["description"],
-        "server": holder["server"],
-    }
-
-
-class OffersNow(_Handler):
-    """What may be taken now."""
+class OffersHandler(_Handler):
+    """The offers now."""
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """The offers, and of each model the memory of one device."""
+        """Answer with the offers, and of each model the memory of one device."""
         manager: Any = self.kernel_spec_manager
         offers = await asyncio.to_thread(manager.book.read, LOOK_SECONDS)
         models = {one.model: round(one.memory_bytes / one.share) for one in offers.offers if one.memory_bytes}
@@ -217,13 +159,13 @@ class OffersNow(_Handler):
         )
 
 
-class Sizes(_Handler):
-    """Sizes of one's own."""
+class SizesHandler(_Handler):
+    """The sizes of one's own."""
 
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        """List a size from now on; gives the name of its kernel."""
+        """List a size from now on, and answer with the name of its kernel."""
         manager: Any = self.kernel_spec_manager
         body = self.body()
         try:
@@ -236,43 +178,43 @@ class Sizes(_Handler):
         self.finish(json.dumps({"name": name}))
 
 
-class OfKernel(_Handler):
-    """What a person may do with the slice of one kernel of this server."""
+class KernelHandler(_Handler):
+    """The actions on the slice of one kernel of this server."""
 
     @web.authenticated
     @authorized
     async def post(self, kernel_id: str, what: str) -> None:
         """Release, acquire, cancel or resize."""
         try:
-            await keeper().do(kernel_id, what, self.body())
+            await lease_manager().command(kernel_id, what, self.body())
         except SliceUnavailable as error:
             return self.refuse(409, str(error))
         self.set_status(204)
         self.finish()
 
 
-class OfLease(_Handler):
-    """A lease of another server of this person."""
+class LeaseHandler(_Handler):
+    """The action on a lease of another server of this person."""
 
     @web.authenticated
     @authorized
     async def post(self, lease_id: str) -> None:
-        """End it; only this person's own."""
-        from gpukernel.pool.errors import PoolError
+        """End the lease, where it is this person's own."""
+        from gpukernel.common.errors import PoolError
 
-        if lease_id not in {lease["id"] for lease in await self.known.leases_now()}:
+        if lease_id not in {lease.id for lease in await self.own.now()}:
             return self.refuse(404, "You hold no such lease.")
         try:
-            await keeper().end_lease(self.known.address, lease_id, "released by its holder")
+            await lease_manager().end_lease(self.own.address, lease_id, "released by its holder")
         except PoolError as error:
             return self.refuse(502, str(error))
-        self.known.told_at = -float("inf")
+        self.own.told_at = -float("inf")
         self.set_status(204)
         self.finish()
 
 
 class Extension(ExtensionApp):
-    """What jupyter_server loads when it starts, and tells when it stops."""
+    """The application that jupyter_server loads when it starts."""
 
     name = "gpukernel"
 
@@ -281,9 +223,9 @@ class Extension(ExtensionApp):
         _serve(self.serverapp)
 
     async def stop_extension(self) -> None:
-        """Called before the server shuts its kernels down."""
+        """End what would keep the server from stopping, before it shuts its kernels down."""
         assert self.serverapp is not None
-        await end_starts(self.serverapp.kernel_manager, keeper())
+        await end_starts(self.serverapp.kernel_manager, lease_manager())
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:
@@ -291,7 +233,7 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 
 
 def _list_offers(app: Any) -> GPUKernelSpecManager:
-    """The server's KernelSpecManager, or one around it: an extension cannot choose the class before there is one."""
+    """Return the server's KernelSpecManager, or one around it: an extension cannot choose the class before there is one."""
     manager = app.kernel_spec_manager
     if not isinstance(manager, GPUKernelSpecManager):
         manager = GPUKernelSpecManager(parent=app, ordinary=manager)
@@ -302,34 +244,36 @@ def _list_offers(app: Any) -> GPUKernelSpecManager:
 
 
 def _serve(app: Any) -> None:
-    from gpukernel.pool.client import resolve_address
-    from gpukernel.pool.errors import PoolError
+    from gpukernel.client.pool import resolve_address
+    from gpukernel.common.errors import PoolError
 
     manager = _list_offers(app)
     memory = Path(jupyter_data_dir()) / "gpukernel" / "given.json"
     hand_out(*notebooks_of_course(), Path(app.root_dir), memory)
-    known = _Known(people=tuple({getpass.getuser(), os.environ.get("JUPYTERHUB_USER") or getpass.getuser()}))
+    own = _OwnLeases(
+        people=tuple({getpass.getuser(), os.environ.get("JUPYTERHUB_USER") or getpass.getuser()})
+    )
     try:
-        known.address = resolve_address(manager.pool or None)
+        own.address = resolve_address(manager.pool or None)
     except PoolError as error:
         app.log.warning("gpukernel: %s", error)
         return
     web_app = app.web_app
-    web_app.settings["gpukernel"] = known
+    web_app.settings["gpukernel"] = own
     root = url_path_join(web_app.settings["base_url"], "gpukernel", "api")
     web_app.add_handlers(
         ".*$",
         [
-            (url_path_join(root, "status"), Status),
-            (url_path_join(root, "offers"), OffersNow),
-            (url_path_join(root, "sizes"), Sizes),
-            (url_path_join(root, r"kernels/([0-9A-Za-z-]+)/(release|acquire|cancel|resize)"), OfKernel),
-            (url_path_join(root, r"leases/([0-9A-Za-z-]+)/release"), OfLease),
+            (url_path_join(root, "status"), StatusHandler),
+            (url_path_join(root, "offers"), OffersHandler),
+            (url_path_join(root, "sizes"), SizesHandler),
+            (url_path_join(root, r"kernels/([0-9A-Za-z-]+)/(release|acquire|cancel|resize)"), KernelHandler),
+            (url_path_join(root, r"leases/([0-9A-Za-z-]+)/release"), LeaseHandler),
         ],
     )
-    app.event_logger.register_event_schema(_SCHEMA)
+    app.event_logger.register_event_schema(event_schema())
 
-    def tell(event: dict[str, Any]) -> None:
-        app.io_loop.add_callback(lambda: app.event_logger.emit(schema_id=SCHEMA, data=event))
+    def tell(status: KernelStatus) -> None:
+        app.io_loop.add_callback(lambda: app.event_logger.emit(schema_id=SCHEMA, data=status.event()))
 
-    keeper().listen(tell)
+    lease_manager().listen(tell)

@@ -1,4 +1,4 @@
-"""A `KernelSpecManager` that lists, beside the ordinary kernels, the slices that this person may take now.
+"""A `KernelSpecManager` that lists the slices that this person may take now, beside the ordinary kernels.
 
 The server extension puts it around the server's own manager, whichever that is.  ``GPUKernelSpecManager`` in a server's configuration
 holds its settings.
@@ -25,8 +25,8 @@ from traitlets import Dict, Float, Instance, List, Type, Unicode
 from traitlets import default as default_of
 
 from gpukernel.jupyter import logo
-from gpukernel.jupyter.keeper import keeper
 from gpukernel.jupyter.kernelspecs import SliceSpec, figure
+from gpukernel.jupyter.lease_manager import lease_manager
 from gpukernel.jupyter.offers import STANDARD_SHARES, Offer, OfferBook, name_of
 
 __all__ = ["GPUKernelSpecManager"]
@@ -88,23 +88,25 @@ class GPUKernelSpecManager(KernelSpecManager):
         return OfferBook(self._ask, self.shares)
 
     def _ask(self) -> tuple[Offer, ...]:
-        from gpukernel.pool.client import resolve_address
+        from gpukernel.client.pool import resolve_address
 
         async def ask() -> tuple[Offer, ...]:
             address = resolve_address(self.pool or None)
-            return await asyncio.wait_for(keeper().offers(address, self.course, self.shares), ASK_SECONDS)
+            return await asyncio.wait_for(
+                lease_manager().offers(address, self.course, self.shares), ASK_SECONDS
+            )
 
         return asyncio.run(ask())
 
     def find_kernel_specs(self) -> dict[str, str]:
-        """Every kernel's name and its directory; the offers' hold their logos only."""
+        """Return every kernel's name and its directory; the offers' directories hold their logos only."""
         found: dict[str, str] = dict(self.ordinary.find_kernel_specs())
         for name, (offer, _) in self._offered(found).items():
             found.setdefault(name, self._logo_directory(offer.share))
         return found
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        """The kernelspec; a slice of any size exists, ``gpu-v100-0.07`` for example, whether or not it is listed."""
+        """Return the kernelspec; a slice of any size exists, ``gpu-v100-0.07`` for example, whether or not it is listed."""
         found = self.ordinary.find_kernel_specs()
         offered = self._offered(found).get(kernel_name)
         if kernel_name in found or (spec_of := self._any_size(kernel_name)) is None:
@@ -113,7 +115,7 @@ class GPUKernelSpecManager(KernelSpecManager):
         return self._on_slice(offer, base, self.ordinary.get_kernel_spec(base))
 
     def get_all_specs(self) -> dict[str, Any]:
-        """As the base class, with one look at the pool for all of them."""
+        """Return all kernelspecs, with one look at the pool for all of them."""
         listed: dict[str, Any] = {}
         found = self.ordinary.find_kernel_specs()
         offered = self._offered(found)
@@ -143,7 +145,7 @@ class GPUKernelSpecManager(KernelSpecManager):
         return str(self.ordinary.remove_kernel_spec(name))
 
     def add_size(self, share: float, model: str) -> str:
-        """List a size of one's own from now on; returns its kernel's name.
+        """List a size of one's own from now on; return its kernel's name.
 
         Raises
         ------
@@ -157,7 +159,7 @@ class GPUKernelSpecManager(KernelSpecManager):
     # --- how it is made ---
 
     def _offered(self, found: dict[str, str]) -> dict[str, tuple[Offer, str]]:
-        """By kernel name: the offer and its base; the offers' notes are in `_note`."""
+        """Return, by kernel name, the offer and its base; the offers' notes are in `_note`."""
         offers = self.book.read()
         self._note = offers.note
         listed = {name_of(one.share, one.model): one for one in offers.offers}
@@ -183,7 +185,7 @@ class GPUKernelSpecManager(KernelSpecManager):
 
     def _words(self, offer: Offer) -> str:
         words = self._note or offer.words()
-        # Launchers break lines where they must: at the commas, please.
+        # With non-breaking spaces, launchers break the line at the commas.
         return f"{NBSP}— " + ", ".join(part.replace(" ", NBSP) for part in words.split(", ")) if words else ""
 
     def _installed(self, name: str, offered: tuple[Offer, str] | None) -> KernelSpec:

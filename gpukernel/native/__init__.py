@@ -1,10 +1,10 @@
-"""Where the native parts of the data path lie: the shim, the worker and the simulated GPU.
+"""The native parts of the data path and their places: the shim, the worker and the simulated GPU.
 
 The sources stand beside this file; what is built from them is installed into this package by the
 wheel (``shim/libcuda.so.1`` and ``shim/libnvidia-ml.so.1``, ``direct/libcuda.so.1``, ``simgpu/libcuda.so.1``,
-``bin/gpukernel-worker``).
+``bin/gpukernel-worker``, ``wire/calls.json``).
 An editable install puts them under ``site-packages`` while this file stays in the checkout, so both places are
-looked at.
+looked at.  The agent, the command line and `gpukernel.remoting` import from here; it imports nothing of gpukernel.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ __all__ = [
     "own_drivers",
     "shim_dir",
     "simgpu_library",
+    "wire_calls",
     "worker_executable",
 ]
 
 
 class NativePartMissing(RuntimeError):
-    """A native part is not where the installation should have put it."""
+    """An error: a native part is not where the installation should have put it."""
 
 
 def _find(relative: str) -> Path:
@@ -41,30 +42,35 @@ def _find(relative: str) -> Path:
 
 
 def shim_dir() -> Path:
-    """Directory that holds the shim ``libcuda.so.1``; it goes first in ``LD_LIBRARY_PATH``."""
+    """Return the directory of the shim's ``libcuda.so.1``, which goes first in ``LD_LIBRARY_PATH``."""
     return _find("shim/libcuda.so.1").parent
 
 
 def direct_dir() -> Path:
-    """Directory that holds direct mode's ``libcuda.so.1``, which goes first in ``LD_LIBRARY_PATH`` there."""
+    """Return the directory of direct mode's ``libcuda.so.1``, which goes first in ``LD_LIBRARY_PATH`` there."""
     return _find("direct/libcuda.so.1").parent
 
 
 def own_drivers() -> list[Path]:
-    """Every ``libcuda.so.1`` of this package: none of them is NVIDIA's."""
+    """Return every ``libcuda.so.1`` of this package: none of them is NVIDIA's."""
     return [shim_dir() / "libcuda.so.1", direct_dir() / "libcuda.so.1", simgpu_library()]
 
 
 def nvml_library() -> Path:
-    """The ``libnvidia-ml.so.1`` that shows NVML tools the slice; it lies beside the shim."""
+    """Return the ``libnvidia-ml.so.1`` that shows NVML tools the slice; it lies beside the shim."""
     return _find("shim/libnvidia-ml.so.1")
 
 
 def simgpu_library() -> Path:
-    """The simulated GPU's ``libcuda.so.1``, which a worker loads in place of NVIDIA's."""
+    """Return the simulated GPU's ``libcuda.so.1``, which a worker loads in place of NVIDIA's."""
     return _find("simgpu/libcuda.so.1")
 
 
+def wire_calls() -> Path:
+    """Return the table of the remoting protocol's custom calls, ``calls.json``."""
+    return _find("wire/calls.json")
+
+
 def worker_executable() -> Path:
-    """The program that executes one lease's CUDA calls on one device."""
+    """Return the program that executes one lease's CUDA calls on one device."""
     return _find("bin/gpukernel-worker")

@@ -1,1 +1,5 @@
-"""The pool: devices, leases, the queue.  `client` is for everyone; the other modules are the service's own."""
+"""The pool's service: devices, leases and the queue, in rooms that import one way.
+
+``rpc → policy → leases → scheduling → store → domain``, and ``auth → store``; all of them import `gpukernel.common`.  Only
+`gpukernel.pool.rpc.server` is imported from outside, by what starts a pool; clients use `gpukernel.client`.
+"""

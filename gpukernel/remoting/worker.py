@@ -1,4 +1,4 @@
-"""Starts, adopts and talks to workers: the processes that own one lease's CUDA context on one device.
+"""Workers, started, adopted and asked: the processes that own one lease's CUDA context on one device.
 
 A worker outlives the agent that started it.  Everything needed to find it again lies in its directory:
 ``data.sock`` (programs connect here and prove that they know the lease's secret), ``control.sock`` (mode 0600,
@@ -20,9 +20,14 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpukernel import native
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 __all__ = [
     "DeviceDescription",
@@ -39,11 +44,11 @@ CONTROL_SECONDS = 10.0
 
 
 class WorkerStartFailed(Exception):
-    """A worker could not be started; the text is a sentence that says why."""
+    """An error: a worker could not be started; the text is a sentence that says why."""
 
 
 class WorkerGone(Exception):
-    """The worker no longer answers on its control socket."""
+    """An error: the worker no longer answers on its control socket."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class DeviceDescription:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """What a worker says of itself; memory in bytes, times in seconds."""
+    """A worker's own account; memory in bytes, times in seconds."""
 
     pid: int
     lease: str
@@ -77,7 +82,7 @@ class WorkerStatus:
     endpoints: tuple[str, ...]
 
 
-def _from_json(kind: Any, data: Mapping[str, Any]) -> Any:
+def _from_json(kind: type[T], data: Mapping[str, Any]) -> T:
     values = {field.name: data[field.name] for field in dataclasses.fields(kind)}
     if "endpoints" in values:
         values["endpoints"] = tuple(values["endpoints"])
@@ -85,7 +90,7 @@ def _from_json(kind: Any, data: Mapping[str, Any]) -> Any:
 
 
 def list_devices(library: Path | str, env: Mapping[str, str] | None = None) -> list[DeviceDescription]:
-    """The devices that the CUDA driver library `library` shows, asked for in a process of their own.
+    """Return the devices that the CUDA driver library `library` shows, asked for in a process of their own.
 
     Raises
     ------
@@ -107,7 +112,7 @@ def list_devices(library: Path | str, env: Mapping[str, str] | None = None) -> l
 
 
 class WorkerHandle:
-    """A living worker: ask it, limit it, stop it, and wait for its end."""
+    """A living worker: asked, limited, stopped, and waited for."""
 
     def __init__(self, directory: Path, pid: int, pidfd: int, status: WorkerStatus) -> None:
         self.directory = directory
@@ -158,8 +163,7 @@ class WorkerHandle:
 
     async def status(self) -> WorkerStatus:
         """Ask the worker for its figures; raises `WorkerGone` where it no longer answers."""
-        status: WorkerStatus = _from_json(WorkerStatus, await self._ask("status"))
-        return status
+        return _from_json(WorkerStatus, await self._ask("status"))
 
     async def limit(self, memory_bytes: int, weight: float) -> None:
         """Change the cap in bytes and the compute weight; raises `ValueError` where more is already allocated."""
@@ -178,7 +182,7 @@ class WorkerHandle:
         self._close()
 
     async def wait(self) -> None:
-        """Return when the process has ended."""
+        """Wait until the process has ended."""
         await self._ended.wait()
 
     @property
@@ -220,7 +224,7 @@ async def start_worker(
     tcp_host: str | None = None,
     env: Mapping[str, str] | None = None,
     orphan_seconds: float = 120.0,
-    turns: Path | None = None,
+    time_slicing: Path | None = None,
     images: Path | None = None,
     watchdog_seconds: float = 0.0,
 ) -> WorkerHandle:
@@ -244,8 +248,8 @@ async def start_worker(
         Also listen on an ephemeral TCP port of this address.
     orphan_seconds
         It ends by itself after this time without an agent and without programs.
-    turns
-        The file by which the workers of one device take turns; None: it takes none.
+    time_slicing
+        The file by which the workers of one device share its time; None: it shares with nobody.
     images
         The directory (mode 0700) in which the workers of one server keep module images; None: they keep none.
     watchdog_seconds
@@ -259,8 +263,8 @@ async def start_worker(
     command = [str(native.worker_executable()), "--library", str(library), "--device", str(device)]
     command += ["--memory", str(memory_bytes), "--weight", str(weight), "--lease", lease_id]
     command += ["--directory", str(directory), "--orphan-seconds", str(orphan_seconds)]
-    if turns is not None:
-        command += ["--turns", str(turns)]
+    if time_slicing is not None:
+        command += ["--time-slicing", str(time_slicing)]
     if images is not None:
         command += ["--images", str(images)]
     if watchdog_seconds:
@@ -307,14 +311,13 @@ async def _status_of(directory: Path) -> WorkerStatus:
         async with asyncio.timeout(CONTROL_SECONDS):
             writer.write(b"status\n")
             await writer.drain()
-            status: WorkerStatus = _from_json(WorkerStatus, json.loads(await reader.readline()))
-            return status
+            return _from_json(WorkerStatus, json.loads(await reader.readline()))
     finally:
         writer.close()
 
 
 async def adopt_worker(directory: Path) -> WorkerHandle | None:
-    """The living worker of `directory`, started by an earlier agent, or None where none lives there."""
+    """Return the living worker of `directory`, started by an earlier agent, or None where none lives there."""
     try:
         status = await _status_of(directory)
         pidfd = os.pidfd_open(status.pid)

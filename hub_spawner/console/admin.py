@@ -1,4 +1,6 @@
-"""The administrator's page: every course, the GPU servers and how each device is cut, tokens, the audit, and ``courses.yaml``."""
+"""The administrator's page: every course, the GPU servers and the slices on each device, tokens, the audit, and
+``courses.yaml``.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from typing import Any
 
 from tornado.web import HTTPError
 
-from gpukernel.pool.connection import write_connection
-from gpukernel.pool.errors import NotAllowed, Refused
-from gpukernel.pool.sentences import say
+from gpukernel.common.connection import write_connection
+from gpukernel.common.errors import NotAllowed, Refused
+from gpukernel.common.i18n import say
 from hub_spawner.console.base import Page
-from hub_spawner.console.desk import live
+from hub_spawner.console.course_service import live
 from hub_spawner.console.drawing import cut_devices
-from hub_spawner.console.texts import later
+from hub_spawner.i18n import later
 
 __all__ = ["admin_handlers", "seconds_of"]
 
@@ -22,7 +24,7 @@ SCOPES = ("person", "service", "agent", "admin")
 
 
 def seconds_of(text: str, what: str) -> float:
-    """A time from a form, as ``90s``, ``30min``, ``2h`` or ``120d``; 0 for none.
+    """Return the seconds of a time from a form, as ``90s``, ``30min``, ``2h`` or ``120d``; 0 for an empty one.
 
     Raises
     ------
@@ -44,28 +46,31 @@ class AdminPage(Page):
     """A page for the Hub's administrators alone."""
 
     async def prepare(self) -> None:
+        """Refuse everybody but the Hub's administrators."""
         await super().prepare()
-        if not self._finished and not self.desk.administers:
+        if not self._finished and not self.service.administers:
             raise HTTPError(403, later("Only an administrator of this JupyterHub may open that page."))
 
     @property
     def back(self) -> str:
+        """The address to return to after something was done."""
         return f"{self.prefix}admin"
 
 
 async def _or_nothing(what: Any) -> Any:
-    """What the pool says; None where this service's token may not ask."""
+    """Return what the pool says; None where this service's token may not ask."""
     try:
         return await what
     except NotAllowed:
         return None
 
 
-class Overview(AdminPage):
-    """Everything at once; the pictures are looked at again every few seconds."""
+class OverviewPage(AdminPage):
+    """The whole page; its pictures are refreshed every few seconds."""
 
     async def get(self) -> None:
-        async with self.desk.as_service() as pool:
+        """Show courses, devices, tokens and the newest of the audit."""
+        async with self.service.as_administrator() as pool:
             (leases, queue), devices, courses, tokens, audit = await asyncio.gather(
                 pool.leases(),
                 pool.devices(),
@@ -96,37 +101,50 @@ def _devices(devices: Any, leases: Any) -> dict[str, Any]:
 
 
 class DevicesPart(AdminPage):
+    """The pictures of the devices."""
+
     async def get(self) -> None:
-        async with self.desk.as_service() as pool:
+        """Show them as they are now."""
+        async with self.service.as_administrator() as pool:
             (leases, _), devices = await asyncio.gather(pool.leases(), pool.devices())
         self.page("devices.html", **_devices(devices, leases))
 
 
-class Drain(AdminPage):
+class DrainPage(AdminPage):
+    """The dialog that drains a GPU server."""
+
     async def get(self, server: str) -> None:
+        """Show the form."""
         part = "drain.html" if self.in_part else "dialog_page.html"
         self.page(part, part="drain.html", server=self.path_name(server))
 
     async def post(self, server: str) -> None:
+        """Drain the server."""
         server, gettext = self.path_name(server), self.texts.gettext
         deadline = seconds_of(self.field("deadline"), "deadline")
-        async with self.desk.as_service() as pool:
+        async with self.service.as_administrator() as pool:
             count = await pool.drain(server, deadline)
         text = gettext("%(server)s gets no new slices; it holds %(n)s.")
         self.done(text % {"server": server, "n": count}, self.back)
 
 
-class Undrain(AdminPage):
+class UndrainPage(AdminPage):
+    """The button that ends a drain."""
+
     async def post(self, server: str) -> None:
-        async with self.desk.as_service() as pool:
+        """Use the server again."""
+        async with self.service.as_administrator() as pool:
             await pool.undrain(self.path_name(server))
         self.done(self.texts.gettext("%(server)s gets slices again.") % {"server": server}, self.back)
 
 
-class NewToken(AdminPage):
+class NewTokenPage(AdminPage):
+    """The form for a new token."""
+
     async def post(self) -> None:
+        """Make the token, and show its connection file once."""
         valid = seconds_of(self.field("valid"), "valid")
-        async with self.desk.as_service() as pool:
+        async with self.service.as_administrator() as pool:
             token, connection = await pool.create_connection(
                 self.field("name").strip(), self.field("person").strip(), self.field("scope"), valid
             )
@@ -134,30 +152,35 @@ class NewToken(AdminPage):
         self.page(part, part="token.html", token=token, secret=write_connection(connection, token.name))
 
 
-class RevokeToken(AdminPage):
+class RevokeTokenPage(AdminPage):
+    """The button that revokes a token."""
+
     async def post(self, identifier: str) -> None:
-        async with self.desk.as_service() as pool:
+        """Revoke the token."""
+        async with self.service.as_administrator() as pool:
             token = await pool.revoke_token(identifier)
         text = self.texts.gettext("The token “%(name)s” opens nothing any more.")
         self.done(text % {"name": token.name}, self.back + "#tokens")
 
 
-class CoursesFile(AdminPage):
-    """``courses.yaml`` as the pool has it; POST says what a file would change, and with the field ``apply`` makes it so."""
+class CoursesFilePage(AdminPage):
+    """The ``courses.yaml`` of the pool: download, preview of an import, and import."""
 
     async def get(self) -> None:
-        async with self.desk.as_service() as pool:
+        """Send the file."""
+        async with self.service.as_administrator() as pool:
             text = await pool.export_courses()
         self.set_header("Content-Type", "application/yaml; charset=utf-8")
         self.set_header("Content-Disposition", 'attachment; filename="courses.yaml"')
         self.finish(text)
 
     async def post(self) -> None:
+        """Show what a file would change; with the field ``apply``, import it."""
         text = self._file()
         apply = bool(self.field("apply"))
         problems: list[str] = []
         lines: list[str] = []
-        async with self.desk.as_service() as pool:
+        async with self.service.as_administrator() as pool:
             try:
                 lines = await pool.import_courses(text, check=not apply)
             except Refused as refusal:
@@ -182,14 +205,14 @@ class CoursesFile(AdminPage):
 
 
 def admin_handlers(prefix: str) -> list[tuple[str, Any]]:
-    """The addresses of the administrator's pages."""
+    """Return the addresses of the administrator's pages."""
     at = f"{prefix}admin"
     return [
-        (at, Overview),
+        (at, OverviewPage),
         (f"{at}/devices", DevicesPart),
-        (f"{at}/server/([^/]+)/drain", Drain),
-        (f"{at}/server/([^/]+)/undrain", Undrain),
-        (f"{at}/token", NewToken),
-        (f"{at}/token/([^/]+)/revoke", RevokeToken),
-        (rf"{at}/courses\.yaml", CoursesFile),
+        (f"{at}/server/([^/]+)/drain", DrainPage),
+        (f"{at}/server/([^/]+)/undrain", UndrainPage),
+        (f"{at}/token", NewTokenPage),
+        (f"{at}/token/([^/]+)/revoke", RevokeTokenPage),
+        (rf"{at}/courses\.yaml", CoursesFilePage),
     ]

@@ -1,4 +1,4 @@
-"""The service's process: its addresses, and where it listens."""
+"""The service's process: the addresses of its pages, and the server that listens for them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandler
 
-from gpukernel.pool.address import resolve_address
-from hub_spawner.caretaker import Caretaker
+from gpukernel.common.address import resolve_address
 from hub_spawner.console.admin import admin_handlers
 from hub_spawner.console.api import api_handlers
 from hub_spawner.console.base import BELIEVED_SECONDS, Page, environments
@@ -26,7 +25,8 @@ from hub_spawner.console.history import UseCsv, UsePart
 from hub_spawner.console.leases import LeasePage
 from hub_spawner.console.quotas import OffersForm, QuotaForm
 from hub_spawner.console.reservations import NewReservation, RemoveReservation, ReservationsPart
-from hub_spawner.console.texts import later
+from hub_spawner.i18n import later
+from hub_spawner.reconciler import Reconciler
 
 __all__ = ["main", "make_application"]
 
@@ -37,26 +37,28 @@ LARGEST_BODY = 5 * 2**20  # a courses.yaml
 
 
 class Nothing(Page):
-    """An address that there is not."""
+    """The page of every other address."""
 
     async def prepare(self) -> None:
+        """Answer that there is no such page."""
         await super().prepare()
         if not self._finished:
             raise HTTPError(404, later("There is no such page."))
 
 
 class Ready(Page):
-    """Says that the service runs, to whoever watches over it; nothing else."""
+    """The page for monitoring: it says that the service runs, and nothing else."""
 
     async def prepare(self) -> None:
-        pass
+        """Ask nobody who they are."""
 
     def get(self) -> None:
+        """Answer."""
         self.finish("ready\n")
 
 
 def _log_request(handler: RequestHandler) -> None:
-    """The path without what follows it: sign-in codes stand there."""
+    """Log the path without its query: sign-in codes stand there."""
     request = handler.request
     level = (
         logging.WARNING
@@ -84,7 +86,9 @@ def _hours(value: float) -> str:
 
 
 def make_application(prefix: str, pool: str, token_file: str = "") -> Application:
-    """The pages below `prefix` (with a slash at its end), about the pool at an address; the file holds this service's token there."""
+    """Return the pages below `prefix` (with a slash at its end) for the pool at an address; the file holds this
+    service's token there.
+    """
     course, lease = rf"{prefix}course/([^/]+)", r"([0-9a-f]{1,64})"
     templates = environments()
     for environment in templates.values():
@@ -125,7 +129,7 @@ def make_application(prefix: str, pool: str, token_file: str = "") -> Applicatio
 
 
 async def _listen(server: HTTPServer, port: int, address: str) -> None:
-    """Listen; a Hub that was killed leaves its console behind for a moment, so that the port may be taken still."""
+    """Listen.  The port may still be taken for a moment, by the console of a Hub that was killed."""
     end = asyncio.get_running_loop().time() + LEFT_BEHIND_SECONDS
     while True:
         try:
@@ -137,7 +141,7 @@ async def _listen(server: HTTPServer, port: int, address: str) -> None:
 
 
 async def _end_with_the_hub(stop: asyncio.Event) -> None:
-    """A Hub that is killed tells its services nothing, and the next one starts its own."""
+    """Stop when the Hub is gone: one that is killed tells its services nothing, and the next one starts its own."""
     hub = os.getppid()
     while os.getppid() == hub:
         await asyncio.sleep(0.5)
@@ -154,7 +158,7 @@ async def serve() -> None:
     address = os.environ.get("GPUKERNEL_CONSOLE_IP") or where.hostname or "127.0.0.1"
     await _listen(server, where.port or 80, address)
     log.info("the console listens on %s", where.geturl())
-    caretaker = asyncio.create_task(Caretaker.of(os.environ).run())
+    reconciler = asyncio.create_task(Reconciler.of(os.environ).run())
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -162,11 +166,11 @@ async def serve() -> None:
     await stop.wait()
     orphaned.cancel()
     server.stop()
-    caretaker.cancel()
+    reconciler.cancel()
 
 
 def main() -> None:
-    """The command that the Hub starts."""
+    """Run the service, as the Hub starts it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     if "JUPYTERHUB_SERVICE_PREFIX" not in os.environ or "JUPYTERHUB_SERVICE_URL" not in os.environ:
         raise SystemExit(

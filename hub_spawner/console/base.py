@@ -1,4 +1,4 @@
-"""What every page has: who is asking, their language, a strict content policy, and errors as one sentence."""
+"""The base of every page: who is asking, their language, a strict content policy, and errors as one sentence."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import jinja2
 from jupyterhub.services.auth import HubOAuthenticated, UserNotAllowed
 from tornado.web import HTTPError, RequestHandler
 
-from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
-from gpukernel.pool.sentences import say, sentence_of
-from hub_spawner.console.desk import Desk, plain_duration
-from hub_spawner.console.texts import LANGUAGES, Texts, choose_language, later
+from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
+from gpukernel.common.i18n import say, sentence_of
+from hub_spawner.console.course_service import CourseService, plain_duration
+from hub_spawner.i18n import LANGUAGES, Texts, choose_language, later
 from hub_spawner.roles import courses_of
 
 __all__ = ["LANGUAGE_COOKIE", "TOO_OLD", "Page", "Visit", "environments", "status_of"]
@@ -35,7 +35,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def environments() -> dict[str, jinja2.Environment]:
-    """Templates with the words of each language; everything that is put into them is escaped."""
+    """Return the templates' environment for each language; everything that is put into a template is escaped."""
     found = {}
     for language in LANGUAGES:
         env = jinja2.Environment(
@@ -56,7 +56,7 @@ def environments() -> dict[str, jinja2.Environment]:
 
 
 def status_of(error: PoolError) -> int:
-    """The HTTP status for what the pool said."""
+    """Return the HTTP status for an error of the pool."""
     kinds = ((NotAllowed, 403), (LeaseEnded, 404), (Refused, 409), (PoolUnreachable, 503))
     return next((status for kind, status in kinds if isinstance(error, kind)), 502)
 
@@ -64,9 +64,10 @@ def status_of(error: PoolError) -> int:
 class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
     """A request of somebody whom the Hub knows; pages and the JSON API add how they answer."""
 
-    desk: Desk
+    service: CourseService
 
     def set_default_headers(self) -> None:
+        """Set the content policy and the other headers of every answer."""
         hub = self.hub_auth.hub_host
         ours = f"'self' {hub}".strip()
         policy = {
@@ -87,7 +88,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         self.set_header("Server", "gpukernel")
 
     async def prepare(self) -> None:
-        """Who is asking; then, for whatever changes something, that one of our own pages asked."""
+        """Find out who is asking; for a request that changes something, check that one of our own pages sent it."""
         model = await self.hub_auth.get_user(self, sync=False)
         if model is not None:
             try:
@@ -95,7 +96,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             except UserNotAllowed:
                 sentence = say("%(person)s may not use this service.", person=model["name"])
                 raise HTTPError(403, "%s", sentence) from None
-        # A service's name may be that of a person: it is not them.
+        # A service may have the name of a person, and must not act as that person.
         if model is not None and model.get("kind", "user") != "user":
             raise HTTPError(403, later("This service is for people."))
         self._hub_auth_user_cache = model
@@ -104,7 +105,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             return
         if self.request.method not in ("GET", "HEAD", "OPTIONS"):
             self.check_xsrf_cookie()
-        self.desk = Desk(
+        self.service = CourseService(
             self.settings["pool"],
             self.settings["token_file"],
             model["name"],
@@ -115,26 +116,27 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             await self._tell_groups(model["name"], frozenset(model["groups"]))
 
     async def _tell_groups(self, name: str, groups: frozenset[str]) -> None:
-        """Who teaches a course may follow from a group of the Hub, of which the pool knows only what it is told."""
+        """Tell the pool the person's groups of the Hub, from which may follow that they teach a course."""
         told: dict[str, tuple[float, frozenset[str]]] = self.settings["told_groups"]
         now = time.monotonic()
         since, known = told.get(name, (0.0, frozenset()))
         if name not in told or known != groups or now - since > GROUPS_SECONDS:
-            await self.desk.tell_groups(groups)
+            await self.service.tell_groups(groups)
             told[name] = now, groups
 
     def nobody(self) -> None:
-        """The Hub does not know who is asking."""
+        """Answer somebody whom the Hub does not know."""
         raise NotImplementedError
 
     def check_xsrf_cookie(self) -> None:
+        """Check the form's token, with a sentence where it does not fit."""
         try:
             super().check_xsrf_cookie()
         except HTTPError:
             raise HTTPError(403, TOO_OLD) from None
 
     def path_name(self, name: str) -> str:
-        """A name out of the address; tornado has undone the quoting."""
+        """Return a name in the address, which tornado has decoded, after checking it."""
         if not 0 < len(name) <= 256 or not name.isprintable():
             raise HTTPError(404, later("There is no such page."))
         return name
@@ -152,12 +154,14 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
         return HTTPStatus(status).phrase + "."
 
     def log_exception(self, kind: Any, value: Any, trace: Any) -> None:
+        """Log an error; the pool's sentences without a traceback."""
         if isinstance(value, PoolError):
             log.info("%s: %s", self.request.path, value)
         else:
             super().log_exception(kind, value, trace)
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Answer with the status that fits the pool's error."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         if isinstance(error, PoolError):
             status_code = status_of(error)
@@ -169,11 +173,13 @@ class Page(Visit):
 
     @property
     def language(self) -> str:
+        """The visitor's language, by cookie or browser."""
         accepted = self.request.headers.get("Accept-Language", "")
         return choose_language(self.get_cookie(LANGUAGE_COOKIE), accepted)
 
     @property
     def texts(self) -> Texts:
+        """The words of that language."""
         return Texts(self.language)
 
     @property
@@ -183,14 +189,16 @@ class Page(Visit):
 
     @property
     def in_part(self) -> bool:
+        """Whether htmx asks, for a part of a page."""
         return self.request.headers.get("HX-Request") == "true"
 
     def nobody(self) -> None:
+        """Have the visitor sign in, where a page can do that."""
         if self.in_part:
             self.set_header("HX-Refresh", "true")
             raise HTTPError(403, later("Sign in to JupyterHub again."))
         if self.request.method not in ("GET", "HEAD"):
-            # The Hub's library takes nobody's word whose form has no valid token of ours.
+            # The Hub's library identifies nobody whose form has no valid token of ours.
             raise HTTPError(403, TOO_OLD)
         if self.request.headers.get("Sec-Fetch-Mode", "navigate") != "navigate":
             # What a script or a style sheet asks for would sign in anew, and the forms of the page that is open would count no more.
@@ -198,9 +206,11 @@ class Page(Visit):
         self.redirect(self.get_login_url())
 
     def course_path(self, course: str) -> str:
+        """Return the address of a course's page."""
         return f"{self.prefix}course/{urllib.parse.quote(course, safe='')}"
 
     def template(self, name: str, **values: Any) -> str:
+        """Return a template with `values` and what every page has."""
         hub = self.hub_auth
         user = self._hub_auth_user_cache if hasattr(self, "_hub_auth_user_cache") else None
         common = {
@@ -223,6 +233,7 @@ class Page(Visit):
         return token.decode("ascii") if isinstance(token, bytes) else str(token)
 
     def page(self, name: str, **values: Any) -> None:
+        """Answer with a template, and the sentence that the last action has left."""
         said = self.get_secure_cookie(_SAID)
         if said and not self.in_part:
             self.clear_cookie(_SAID, path=self.prefix)
@@ -230,7 +241,9 @@ class Page(Visit):
         self.finish(self.template(name, said=text, **values))
 
     def done(self, sentence: str, back: str) -> None:
-        """Something was done: htmx closes the dialog and looks again, other browsers go back to the page; both show the sentence."""
+        """Answer that something was done.  htmx closes the dialog and refreshes, other browsers return to the page;
+        both show the sentence.
+        """
         if self.in_part:
             self.set_header("HX-Trigger", json.dumps({"said": {"text": sentence}}))
             self.finish("")
@@ -241,7 +254,7 @@ class Page(Visit):
             self.redirect(back, status=303)
 
     def _asks_again(self, error: BaseException | None) -> bool:
-        """Sign in again, unseen, before a page is refused: a sign-in knows of no role that somebody got after it."""
+        """Have the visitor sign in again, unseen, before a page is refused: a sign-in knows no role that was given after it."""
         if not isinstance(error, NotAllowed) or self.request.method != "GET" or self.in_part:
             return False
         if self.get_cookie(_ASKED_AGAIN):
@@ -251,6 +264,7 @@ class Page(Visit):
         return True
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer with the sentence of an error, as a page or as the part that htmx shows."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         if self._asks_again(error):
             return
@@ -262,7 +276,7 @@ class Page(Visit):
         self.finish(self.template(template, sentence=sentence, status=status_code, said=""))
 
     def field(self, name: str, most: int = 1000) -> str:
-        """A field of the form that was sent; empty where it is missing."""
+        """Return a field of the form that was sent; empty where it is missing."""
         text = self.get_body_argument(name, "")
         if len(text) > most:
             raise HTTPError(400, "%s", say("%(field)s: at most %(n)s characters.", field=name, n=most))

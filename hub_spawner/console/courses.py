@@ -8,19 +8,19 @@ from urllib.parse import urlsplit
 
 from tornado.web import HTTPError
 
-from gpukernel.pool.errors import NotAllowed
+from gpukernel.common.errors import NotAllowed
 from hub_spawner.console.base import LANGUAGE_COOKIE, Page
-from hub_spawner.console.desk import CourseInfo, Live, Quotas
+from hub_spawner.console.course_service import CourseInfo, Live, Quotas
 from hub_spawner.console.history import days_of, use_values
 from hub_spawner.console.quotas import offer_values, quota_values
 from hub_spawner.console.reservations import reservation_values
-from hub_spawner.console.texts import LANGUAGES, later
+from hub_spawner.i18n import LANGUAGES, later
 
 __all__ = ["CoursePage", "Courses", "Language", "LivePart", "Move"]
 
 
 def live_values(course: CourseInfo, now: Live, quotas: Quotas) -> dict[str, object]:
-    """What ``live.html`` shows."""
+    """Return the values of ``live.html``."""
     most = SimpleNamespace(devices="")
     for bound in quotas.course:
         if bound.bound == "devices":
@@ -29,26 +29,30 @@ def live_values(course: CourseInfo, now: Live, quotas: Quotas) -> dict[str, obje
 
 
 class Courses(Page):
-    """Those who teach one course see it at once, the others choose."""
+    """The list of courses; who teaches one course alone sees that at once."""
 
     async def get(self) -> None:
-        courses = await self.desk.courses()
-        if len(courses) == 1 and not self.desk.administers:
+        """Show the list."""
+        courses = await self.service.courses()
+        if len(courses) == 1 and not self.service.administers:
             self.redirect(self.course_path(courses[0].name))
             return
-        if not courses and not self.desk.administers:
+        if not courses and not self.service.administers:
             raise NotAllowed(later("This page is for those who teach a course; you teach none."))
-        self.page("courses.html", courses=courses, held=await self.desk.live_of(courses))
+        self.page("courses.html", courses=courses, live=await self.service.live_of(courses))
 
 
 class CoursePage(Page):
+    """A course's page."""
+
     async def get(self, name: str) -> None:
-        course = await self.desk.course(self.path_name(name))
+        """Show the live view, quotas, offers, reservations and usage."""
+        course = await self.service.course(self.path_name(name))
         now, quotas, reserved, use = await asyncio.gather(
-            self.desk.live(course),
-            self.desk.quotas(course),
-            self.desk.reserved(course),
-            self.desk.use(course, days_of(self)),
+            self.service.live(course),
+            self.service.quotas(course),
+            self.service.reserved(course),
+            self.service.use(course, days_of(self)),
         )
         values = live_values(course, now, quotas)
         values |= quota_values(self, course, quotas) | offer_values(course) | use_values(self, course, use)
@@ -57,28 +61,31 @@ class CoursePage(Page):
 
 
 class LivePart(Page):
-    """What changes by itself; asked for every few seconds."""
+    """The part of the page that changes by itself; it is asked for every few seconds."""
 
     async def get(self, name: str) -> None:
-        course = await self.desk.course(self.path_name(name))
-        now, quotas = await asyncio.gather(self.desk.live(course), self.desk.quotas(course))
+        """Show it as it is now."""
+        course = await self.service.course(self.path_name(name))
+        now, quotas = await asyncio.gather(self.service.live(course), self.service.quotas(course))
         self.page("live.html", **live_values(course, now, quotas))
 
 
 class Move(Page):
-    """Somebody of the course's queue goes before another."""
+    """The buttons that change the order of the course's queue."""
 
     async def post(self, name: str) -> None:
-        course = await self.desk.course(self.path_name(name))
-        async with self.desk.as_teacher(course) as pool:
+        """Serve one request before another."""
+        course = await self.service.course(self.path_name(name))
+        async with self.service.as_teacher(course) as pool:
             await pool.move_request(self.field("key"), self.field("before"))
         self.done(self.texts.gettext("The order has changed."), self.course_path(course.name) + "#queue")
 
 
 class Language(Page):
-    """Which language the pages are in, kept in a cookie."""
+    """The choice of the pages' language, kept in a cookie."""
 
     def post(self) -> None:
+        """Set the cookie, and return to the page."""
         language = self.field("language")
         if language not in LANGUAGES:
             raise HTTPError(400, later("There is no such language."))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpukernel.pool.model import Device, Lease
+from gpukernel.common.model import Device, Lease
 
 __all__ = ["Bar", "Cut", "DayChart", "Part", "cut_devices", "day_chart"]
 
@@ -18,6 +18,8 @@ COLOURS = 8
 
 @dataclass(frozen=True)
 class Bar:
+    """The bar of one day; `label` stands under the axis, and is empty for most."""
+
     x: float
     y: float
     width: float
@@ -38,7 +40,7 @@ class DayChart:
 
 
 def _round_up(value: float) -> float:
-    """A round figure that is not smaller."""
+    """Return a round figure that is not smaller."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -48,7 +50,7 @@ def _round_up(value: float) -> float:
 def day_chart(
     days: Sequence[str], hours: Sequence[float], width: float = 720, height: float = 200
 ) -> DayChart:
-    """GPU-hours a day as bars."""
+    """Return GPU-hours a day as bars."""
     left, below, above = 44.0, 20.0, 8.0
     top = _round_up(max(hours, default=0.0))
     tall = height - below - above
@@ -89,7 +91,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Cut:
-    """How one device is cut; `free_mib` of its memory belongs to nobody."""
+    """The slices on one device; `free_mib` of its memory belongs to nobody."""
 
     device: Device
     parts: tuple[Part, ...]
@@ -98,7 +100,7 @@ class Cut:
 
 
 def cut_devices(devices: Iterable[Device], leases: Iterable[Lease]) -> list[Cut]:
-    """Every device with the slices that leases hold of it, side by side in the order of the courses."""
+    """Return every device with the slices on it, side by side in the order of the courses."""
     on: dict[str, list[tuple[str, str, str, int, int]]] = {}
     courses = set()
     for lease in leases:

@@ -1,4 +1,4 @@
-"""GPU-hours of a course: a chart that the server draws, the same as a table, and as CSV."""
+"""GPU-hours of a course: a chart that the server draws, a table, and a CSV file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from tornado.web import HTTPError
 
-from gpukernel.pool.sentences import say
+from gpukernel.common.i18n import say
 from hub_spawner.console.base import Page
-from hub_spawner.console.desk import CourseInfo, Use
+from hub_spawner.console.course_service import CourseInfo, CourseUsage
 from hub_spawner.console.drawing import day_chart
 
 __all__ = ["MOST_DAYS", "UseCsv", "UsePart", "days_of", "guarded", "use_values"]
@@ -20,15 +20,15 @@ MOST_DAYS = 366
 
 
 def days_of(page: Page) -> int:
-    """How many days the address asks for; 14 where it does not say."""
+    """Return how many days the address asks for; 14 where it does not say."""
     text = page.get_query_argument("days", "14")
     if not text.isdecimal() or not 1 <= int(text[:6]) <= MOST_DAYS:
         raise HTTPError(400, "%s", say("%(field)s: a number from 1 to %(n)s.", field="days", n=MOST_DAYS))
     return int(text)
 
 
-def use_values(page: Page, course: CourseInfo, use: Use) -> dict[str, object]:
-    """What ``use.html`` shows."""
+def use_values(page: Page, course: CourseInfo, use: CourseUsage) -> dict[str, object]:
+    """Return the values of ``use.html``."""
     return {
         "course": course,
         "use": use,
@@ -39,11 +39,12 @@ def use_values(page: Page, course: CourseInfo, use: Use) -> dict[str, object]:
 
 
 class UsePart(Page):
-    """The history of another span of days."""
+    """The usage of another span of days."""
 
     async def get(self, name: str) -> None:
-        course = await self.desk.course(self.path_name(name))
-        values = use_values(self, course, await self.desk.use(course, days_of(self)))
+        """Show chart and table."""
+        course = await self.service.course(self.path_name(name))
+        values = use_values(self, course, await self.service.use(course, days_of(self)))
         if self.in_part:
             self.page("use.html", **values)
         else:
@@ -51,12 +52,12 @@ class UsePart(Page):
 
 
 def guarded(text: str) -> str:
-    """A text that no spreadsheet takes for a formula; names of people and courses come from outside."""
+    """Return a text that no spreadsheet takes for a formula; names of people and courses come from outside."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
 
 
-def as_csv(course: str, use: Use) -> str:
-    """A row for each person and day with use."""
+def as_csv(course: str, use: CourseUsage) -> str:
+    """Return a row for each person and day with usage."""
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(("course", "person", "day", "gpu_hours"))
@@ -67,9 +68,12 @@ def as_csv(course: str, use: Use) -> str:
 
 
 class UseCsv(Page):
+    """The usage as a file."""
+
     async def get(self, name: str) -> None:
-        course = await self.desk.course(self.path_name(name))
-        text = as_csv(course.name, await self.desk.use(course, days_of(self)))
+        """Send the file."""
+        course = await self.service.course(self.path_name(name))
+        text = as_csv(course.name, await self.service.use(course, days_of(self)))
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         # A course's name has letters, digits and .+-_ only, some of which are not ASCII.
         ascii_name = course.name.encode("ascii", "replace").decode().replace("?", "_")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 
-from hub_spawner.console.api import CALLS, Call
+from hub_spawner.console.api_calls import CALLS, ApiCall
 from hub_spawner.console.history import MOST_DAYS
 
 __all__ = ["description"]
@@ -25,7 +25,7 @@ _ERRORS = {
 
 
 def description(at: str) -> dict[str, Any]:
-    """The whole description of the API below the path `at`."""
+    """Return the whole description of the API below the path `at`."""
     schemas: dict[str, Any] = {
         "Error": {
             "type": "object",
@@ -69,7 +69,7 @@ def _schema(kind: Any, schemas: dict[str, Any], mode: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def _operation(call: Call, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(call: ApiCall, schemas: dict[str, Any]) -> dict[str, Any]:
     parameters = [
         {
             "name": name,

@@ -1,14 +1,14 @@
-"""The forms for quotas, with a look at their effect before they are applied, and for what a course offers."""
+"""The forms for a course's quotas, with a preview of their effect, and for its offers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from gpukernel.pool.teaching_client import QuotaEffect
+from gpukernel.client.teaching import QuotaEffect
 from hub_spawner.console.base import Page
-from hub_spawner.console.desk import BOUNDS, CourseInfo, Quotas
-from hub_spawner.console.texts import later
+from hub_spawner.console.course_service import BOUNDS, CourseInfo, Quotas
+from hub_spawner.i18n import later
 
 __all__ = ["OffersForm", "QuotaForm", "effect_sentence", "offer_values", "quota_values"]
 
@@ -30,10 +30,10 @@ LABELS = {
 
 
 def quota_values(page: Page, course: CourseInfo, quotas: Quotas) -> dict[str, object]:
-    """What ``quotas.html`` shows."""
+    """Return the values of ``quotas.html``."""
     gettext = page.texts.gettext
     forms = []
-    for whom in WHOM if page.desk.administers else WHOM[:1]:
+    for whom in WHOM if page.service.administers else WHOM[:1]:
         now = {bound.bound: bound.value for bound in getattr(quotas, whom)}
         fields = [
             SimpleNamespace(
@@ -52,7 +52,7 @@ def quota_values(page: Page, course: CourseInfo, quotas: Quotas) -> dict[str, ob
 
 
 def effect_sentence(page: Page, effect: QuotaEffect) -> str:
-    """The pool's sentence in the reader's language."""
+    """Return the pool's sentence of an effect in the reader's language."""
     gettext, n = page.texts.gettext, effect.count
     ngettext: Callable[[str, str, int], str] = page.texts.ngettext
     values = {
@@ -97,13 +97,14 @@ def effect_sentence(page: Page, effect: QuotaEffect) -> str:
 
 
 class QuotaForm(Page):
-    """POST looks at what the fields would mean; with the field ``apply`` it makes them so."""
+    """The form of a course's quotas."""
 
     async def post(self, name: str) -> None:
-        course = await self.desk.course(self.path_name(name))
+        """Show what the fields would change; with the field ``apply``, set them."""
+        course = await self.service.course(self.path_name(name))
         whom = self.field("whom")
         whom = whom if whom in WHOM else WHOM[0]
-        before = {bound.bound: bound.value for bound in getattr(await self.desk.quotas(course), whom)}
+        before = {bound.bound: bound.value for bound in getattr(await self.service.quotas(course), whom)}
         bounds = {}
         for bound in BOUNDS:
             text = self.field(bound, 40).strip()
@@ -113,7 +114,7 @@ class QuotaForm(Page):
         lines: list[str] = []
         effects: list[QuotaEffect] = []
         if bounds:
-            async with self.desk.as_teacher(course) as pool:
+            async with self.service.as_teacher(course) as pool:
                 lines, effects = await pool.quota_effects(f"{whom}:{course.name}", bounds, check=not apply)
         if apply and lines:
             self.done(
@@ -148,15 +149,16 @@ class QuotaForm(Page):
 
 
 def offer_values(course: CourseInfo) -> dict[str, object]:
-    """What ``offers.html`` shows."""
+    """Return the values of ``offers.html``."""
     return {"course": course, "offers": "\n".join(course.offers)}
 
 
 class OffersForm(Page):
-    """What the course is called and offers."""
+    """The form of a course's title, term, start policy and offers."""
 
     async def post(self, name: str) -> None:
-        course = await self.desk.course(self.path_name(name))
+        """Save the fields."""
+        course = await self.service.course(self.path_name(name))
         offers = [line.strip() for line in self.field("offers", 8000).splitlines() if line.strip()]
         fields = {
             "title": self.field("title").strip(),
@@ -164,7 +166,7 @@ class OffersForm(Page):
             "start": self.field("start"),
             "offers": offers,
         }
-        async with self.desk.as_teacher(course) as pool:
+        async with self.service.as_teacher(course) as pool:
             changed = await pool.set_course(course.name, fields)
         gettext = self.texts.gettext
         said = (

@@ -1,4 +1,4 @@
-"""The part of a course's page about reserved hours: what is reserved, a form with a look at it first, and its end."""
+"""The part of a course's page for reserved hours: the list, a form with a preview, and the button that removes one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 from tornado.web import HTTPError
 
-from gpukernel.pool.reservation_entry import parse_time
-from gpukernel.pool.reservations import Reservation, clock
-from gpukernel.pool.reservations_client import KnownReservation
+from gpukernel.client.reservations import KnownReservation
+from gpukernel.common.reservation_entry import parse_time
+from gpukernel.common.reservations import Reservation, clock
 from hub_spawner.console.base import Page
-from hub_spawner.console.desk import CourseInfo, Reserved
-from hub_spawner.console.texts import later
+from hub_spawner.console.course_service import CourseInfo, Reserved
+from hub_spawner.i18n import later
 
 __all__ = ["NewReservation", "RemoveReservation", "ReservationsPart", "reservation_values"]
 
@@ -27,7 +27,7 @@ DAYS = (
 
 
 def reservation_values(page: Page, course: CourseInfo, reserved: Reserved) -> dict[str, object]:
-    """What ``reservations.html`` shows."""
+    """Return the values of ``reservations.html``."""
     gettext = page.texts.gettext
     days = [gettext(day) for day in DAYS]
     rows = [
@@ -48,7 +48,7 @@ def reservation_values(page: Page, course: CourseInfo, reserved: Reserved) -> di
 
 
 def is_short(known: KnownReservation) -> bool:
-    """Whether others hold some of the room without an end, or its devices are away."""
+    """Return whether others hold some of the room without an end, or devices are missing."""
     return bool(known.next_begins) and known.ready < known.reservation.devices - 1e-6
 
 
@@ -58,21 +58,25 @@ def _when(one: Reservation, days: list[str]) -> str:
 
 
 class ReservationsPart(Page):
+    """The list of reservations."""
+
     async def get(self, name: str) -> None:
-        course = await self.desk.course(self.path_name(name))
-        values = reservation_values(self, course, await self.desk.reserved(course))
+        """Show the list."""
+        course = await self.service.course(self.path_name(name))
+        values = reservation_values(self, course, await self.service.reserved(course))
         template = "reservations.html" if self.in_part else "dialog_page.html"
         self.page(template, part="reservations.html", **values)
 
 
 class NewReservation(Page):
-    """POST says whether it could be made, and when its hours come next; with the field ``apply`` it makes it."""
+    """The form of a new reservation."""
 
     async def post(self, name: str) -> None:
-        course = await self.desk.course(self.path_name(name))
+        """Show whether it could be made, and when its hours come next; with the field ``apply``, make it."""
+        course = await self.service.course(self.path_name(name))
         new, gettext = self._asked(course.name), self.texts.gettext
         apply = bool(self.field("apply"))
-        async with self.desk.as_teacher(course) as pool:
+        async with self.service.as_teacher(course) as pool:
             known = await pool.reserve(new, check=not apply)
         if apply:
             self.done(gettext("The hours are reserved."), self.course_path(course.name) + "#reservations")
@@ -115,12 +119,15 @@ class NewReservation(Page):
 
 
 class RemoveReservation(Page):
+    """The button that removes a reservation."""
+
     async def post(self, name: str, identifier: str) -> None:
-        course = await self.desk.course(self.path_name(name))
-        known = {one.reservation.id for one in (await self.desk.reserved(course)).reservations}
+        """Remove it."""
+        course = await self.service.course(self.path_name(name))
+        known = {one.reservation.id for one in (await self.service.reserved(course)).reservations}
         if identifier not in known:
             raise HTTPError(404, later("This reservation is gone."))
-        async with self.desk.as_teacher(course) as pool:
+        async with self.service.as_teacher(course) as pool:
             await pool.unreserve(identifier)
         self.done(
             self.texts.gettext("The reservation is gone."), self.course_path(course.name) + "#reservations"

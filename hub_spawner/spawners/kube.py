@@ -10,7 +10,7 @@ from kubespawner import KubeSpawner
 from markupsafe import escape
 from traitlets import default
 
-from gpukernel.pool.errors import PoolError
+from gpukernel.common.errors import PoolError
 from hub_spawner.choices import Card, Chosen, words
 from hub_spawner.spawner import GPUSpawnerMixin
 
@@ -21,7 +21,7 @@ _OPTION = "environment"
 
 
 class GPUKubeSpawner(GPUSpawnerMixin, KubeSpawner):  # type: ignore[misc]
-    """A pod for each server.
+    """A pod for each server, with courses in its profile list.
 
     An administrator's own `profile_list` comes first and goes on working; a server of one of its entries starts without GPUs.  An
     environment's changes are a ``kubespawner_override``.
@@ -102,9 +102,9 @@ class GPUKubeSpawner(GPUSpawnerMixin, KubeSpawner):  # type: ignore[misc]
         return kept
 
     def _use_environment(self, name: str) -> None:
-        """KubeSpawner does, from the profile."""
+        """Leave the environment to KubeSpawner, which takes it from the profile."""
 
     def start(self) -> Any:
-        """As the mixin's; KubeSpawner's progress follows the future of a start."""
+        """Start as the mixin does; KubeSpawner's progress follows the future of a start."""
         self._start_future = asyncio.ensure_future(super().start())
         return self._start_future

@@ -1,4 +1,4 @@
-"""Units of systemd on the Hub's own machine."""
+"""Single-user servers as units of systemd on the Hub's own machine."""
 
 from __future__ import annotations
 

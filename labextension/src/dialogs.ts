@@ -1,7 +1,8 @@
 // A size of one's own: for a new kernel, or for a slice that is held.
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
-import { ask, IKernel, IOffers } from './api';
+import { ask, IOffers } from './api';
+import { IKernelStatus } from './kernel_status';
 import { size } from './model';
 
 export interface ISize {
@@ -99,7 +100,7 @@ export async function askForSize(button: string): Promise<ISize | null> {
 }
 
 /** Ask for another size of a slice that is held. */
-export async function askForResize(kernel: IKernel): Promise<ISize | null> {
+export async function askForResize(kernel: IKernelStatus): Promise<ISize | null> {
   const now = kernel.share ?? kernel.memory_bytes / kernel.device_memory_bytes;
   const form = new SizeForm({ [kernel.model || 'GPU']: kernel.device_memory_bytes }, { share: now, model: kernel.model || 'GPU' }, true);
   const result = await showDialog({

@@ -8,9 +8,10 @@ import { INotebookModel, INotebookTracker, NotebookPanel } from '@jupyterlab/not
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 import { Widget } from '@lumino/widgets';
-import { ask, IChange } from './api';
+import { ask } from './api';
 import { askForSize } from './dialogs';
 import { RING, sliceIcon } from './icon';
+import { IKernelChange } from './kernel_status';
 import { Slices } from './model';
 import { showPlainNames } from './names';
 import { SlicesPanel } from './panel';
@@ -36,7 +37,7 @@ class Notices {
     slices.changed.connect(() => slices.status.kernels.forEach(kernel => this._tell(kernel)));
   }
 
-  private _tell(change: IChange): void {
+  private _tell(change: IKernelChange): void {
     const id = change.kernel_id;
     const shown = this._shown.get(id);
     const name = this._nameOf(id);

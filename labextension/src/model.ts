@@ -1,9 +1,10 @@
-// What the front end knows of this person's slices.  Changes come as events; only use is polled for: one small request in
+// The state of this person's slices in the front end.  Changes come as events; only use is polled for: one small request in
 // five seconds while there is a slice to show, none while the page is hidden.
 import { Event } from '@jupyterlab/services';
 import { Poll } from '@lumino/polling';
 import { ISignal, Signal } from '@lumino/signaling';
-import { ask, IChange, IKernel, IStatus, SCHEMA } from './api';
+import { ask, SCHEMA } from './api';
+import { IKernelChange, IKernelStatus, IServerStatus } from './kernel_status';
 
 const INTERVAL = 5000;
 const POINTS = 120; // ten minutes
@@ -26,14 +27,14 @@ export class Slices {
     void this._poll.start();
     events.stream.connect((_, emission) => {
       if (emission.schema_id === SCHEMA) {
-        const change = emission as unknown as IChange;
+        const change = emission as unknown as IKernelChange;
         this._event.emit(change);
         void this.refresh();
       }
     });
   }
 
-  get status(): IStatus {
+  get status(): IServerStatus {
     return this._status;
   }
 
@@ -43,7 +44,7 @@ export class Slices {
   }
 
   /** A kernel's slice, or its place in the queue, has changed. */
-  get event(): ISignal<this, IChange> {
+  get event(): ISignal<this, IKernelChange> {
     return this._event;
   }
 
@@ -55,7 +56,7 @@ export class Slices {
     }
   }
 
-  kernel(id: string | undefined): IKernel | undefined {
+  kernel(id: string | undefined): IKernelStatus | undefined {
     return this._status.kernels.find(kernel => kernel.kernel_id === id);
   }
 
@@ -97,7 +98,7 @@ export class Slices {
   private async _ask(): Promise<void> {
     this._urgent = false;
     try {
-      this._status = await ask<IStatus>('status');
+      this._status = await ask<IServerStatus>('status');
     } catch (error) {
       this._status = { ...this._status, problem: (error as Error).message };
       this._changed.emit();
@@ -125,10 +126,10 @@ export class Slices {
   private _urgent = true;
   private _watched = false;
   private _poll: Poll;
-  private _status: IStatus = { kernels: [], others: [], problem: '', time: 0 };
+  private _status: IServerStatus = { kernels: [], others: [], problem: '', time: 0 };
   private _history = new Map<string, IPoint[]>();
   private _changed = new Signal<this, void>(this);
-  private _event = new Signal<this, IChange>(this);
+  private _event = new Signal<this, IKernelChange>(this);
 }
 
 export function size(bytes: number): string {
@@ -148,7 +149,7 @@ export function percent(part: number): string {
 }
 
 /** A slice in a few words, for the status bar. */
-export function inWords(kernel: IKernel): string {
+export function inWords(kernel: IKernelStatus): string {
   if (kernel.state === 'waiting') {
     const about = kernel.estimate_seconds >= 0 ? `, about ${duration(kernel.estimate_seconds)}` : '';
     return kernel.position

@@ -9,7 +9,7 @@ export function plainName(name: string): string {
   return name.replace(WORDS, '');
 }
 
-function plainly(context: ISessionContext): void {
+function showPlainName(context: ISessionContext): void {
   const prototype = Object.getPrototypeOf(context);
   const getter = Object.getOwnPropertyDescriptor(prototype, 'kernelDisplayName')?.get;
   if (getter) {
@@ -37,7 +37,7 @@ function keepPlain(panel: NotebookPanel): void {
 
 export function showPlainNames(notebooks: INotebookTracker): void {
   notebooks.widgetAdded.connect((_, panel) => {
-    plainly(panel.sessionContext);
+    showPlainName(panel.sessionContext);
     keepPlain(panel);
   });
 }

@@ -1,10 +1,10 @@
 // The side panel: this person's slices across notebooks, and elsewhere.
 import { Notification, showErrorMessage } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
-import { IKernel, IOther } from './api';
 import { chart } from './chart';
 import { askForResize } from './dialogs';
 import { sliceIcon } from './icon';
+import { IKernelStatus, ILeaseStatus, IOtherLease } from './kernel_status';
 import { duration, percent, size, Slices } from './model';
 
 export class SlicesPanel extends Widget {
@@ -64,7 +64,7 @@ export class SlicesPanel extends Widget {
     this._body.replaceChildren(...cards);
   }
 
-  private _kernel(kernel: IKernel): HTMLElement {
+  private _kernel(kernel: IKernelStatus): HTMLElement {
     const card = element('div', 'gpukernel-card');
     card.dataset.state = kernel.state;
     const title = element('div', 'gpukernel-card-title');
@@ -101,7 +101,7 @@ export class SlicesPanel extends Widget {
     return card;
   }
 
-  private _other(other: IOther): HTMLElement {
+  private _other(other: IOtherLease): HTMLElement {
     const card = element('div', 'gpukernel-card');
     const title = element('div', 'gpukernel-card-title');
     title.append(
@@ -120,7 +120,7 @@ export class SlicesPanel extends Widget {
     return card;
   }
 
-  private _use(use: IKernel | IOther): HTMLElement[] {
+  private _use(use: ILeaseStatus): HTMLElement[] {
     const memory = use.memory_bytes ? use.used_bytes / use.memory_bytes : 0;
     const rows = [
       meter('memory', 'Memory', memory, `${size(use.used_bytes)} of ${size(use.memory_bytes)}`),
@@ -132,7 +132,7 @@ export class SlicesPanel extends Widget {
     return rows;
   }
 
-  private async _resize(kernel: IKernel): Promise<void> {
+  private async _resize(kernel: IKernelStatus): Promise<void> {
     const wanted = await askForResize(kernel);
     if (wanted) {
       try {

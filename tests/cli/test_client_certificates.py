@@ -15,10 +15,10 @@ import pytest
 from cryptography import x509
 from jupyter_client.manager import KernelManager
 
+from gpukernel.common.connection import Connection, read_connection_file, write_connection
 from gpukernel.jupyter import kernelspecs
-from gpukernel.pool.certificates import client_certificate, init_authority
-from gpukernel.pool.connection import Connection, read_connection_file, write_connection
-from gpukernel.pool.server import prepare_state
+from gpukernel.pool.auth.certificate_authority import client_certificate, init_authority
+from gpukernel.pool.rpc.server import prepare_state
 from tests.cli.test_commands import Service
 from tests.cli.test_tls import LOOK, Secured, ask, command, done
 from tests.ports import free_port
@@ -35,7 +35,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def token_of(file: Path) -> str:
-    """The id of the token in a connection file."""
+    """Return the id of the token in a connection file."""
     return read_connection_file(file).token.partition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""What the servers log: one line an event, with the lease's names, without secrets, also when attacked."""
+"""The log of the servers: one line an event, with the lease's names, without secrets, also when attacked."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from gpukernel import logs
 from gpukernel.agent.holders import Holders
 from gpukernel.agent.worker_log import WorkerLog
-from gpukernel.pool.database import open_database
-from gpukernel.pool.schema import leases
-from gpukernel.remoting.environment import LEASE_FILE_VARIABLE
+from gpukernel.common import logs
+from gpukernel.pool.store.database import open_database
+from gpukernel.pool.store.schema import leases
+from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
 from tests.conftest import eventually
 from tests.ports import free_port
 
@@ -31,7 +31,7 @@ FORGED = 'ann\n2026-09-01 10:00:00.000 INFO pool: granted lease="x" \x1b[31m\u20
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """Logging as pytest has it, afterwards."""
+    """Restore logging as pytest has it, afterwards."""
     root, own = logging.getLogger(), logging.getLogger("gpukernel")
     before = root.handlers[:], root.level, own.level
     yield
@@ -236,7 +236,7 @@ def test_a_lease_can_be_followed_through_the_logs_of_pool_and_agent_and_no_secre
 
 
 def story(lines: list[dict[str, Any]]) -> list[str]:
-    """The beginnings of what is said of leases."""
+    """Return the beginnings of what is said of leases."""
     words = ("granted", "live", "ends", "its worker says", "worker ended", "worker")
     said = [line["message"] for line in lines if "lease" in line]
     return [next(word for word in words if message.startswith(word)) for message in said]

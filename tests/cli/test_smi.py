@@ -29,13 +29,13 @@ RUN_SMI = (
 
 
 def inside(pool: Pool, *options: str) -> subprocess.CompletedProcess[str]:
-    """A program with 10 MiB on one device of 100 MiB and 20 on another runs ``gpukernel smi``."""
+    """Run ``gpukernel smi`` in a program with 10 MiB on one device of 100 MiB and 20 on another."""
     run = ("run", "-n", "2", "-m", "100", "--", sys.executable, "-c", RUN_SMI)
     return pool.gpukernel(*run, *options)
 
 
 def mine(pool: Pool, memory: int, name: str = "") -> list[dict[str, Any]]:
-    """The slices of `memory` bytes that ``smi --json`` shows to the person `name`."""
+    """Return the slices of `memory` bytes that ``smi --json`` shows to the person `name`."""
     done = subprocess.run(
         [sys.executable, "-m", "gpukernel.cli", "smi", "--json"],
         env={**pool.environment, **({"LOGNAME": name} if name else {})},

@@ -16,19 +16,14 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import KernelManager
 
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.address import resolve_address
+from gpukernel.common.errors import PoolError
+from gpukernel.common.model import Lease
 from gpukernel.jupyter import kernelspecs
-from gpukernel.pool.address import resolve_address
-from gpukernel.pool.certificates import (
-    CERTIFICATE_DAYS,
-    Reloading,
-    init_authority,
-    read_certificate,
-    renew_certificate,
-)
-from gpukernel.pool.client import PoolClient
-from gpukernel.pool.errors import PoolError
-from gpukernel.pool.model import Lease
-from gpukernel.pool.server import prepare_state, serve
+from gpukernel.pool.auth.certificate_authority import CERTIFICATE_DAYS, init_authority, renew_certificate
+from gpukernel.pool.auth.certificates import ReloadingCertificate, read_certificate
+from gpukernel.pool.rpc.server import prepare_state, serve
 from tests.cli.test_commands import Service
 from tests.conftest import eventually
 from tests.ports import free_port
@@ -78,7 +73,7 @@ class Secured:
         return Service("pool", *listen, *self.options)
 
     def file(self, name: str, *options: str) -> Path:
-        """A connection file of a new token."""
+        """Return a connection file of a new token."""
         path = self.state.parent / f"{name}.pool"
         done("token", "create", name, *options, "--file", str(path), "--state", str(self.state))
         return path
@@ -106,7 +101,7 @@ class Secured:
         return asyncio.run(ask())
 
     def serial(self) -> str:
-        """The number of the certificate that it shows now."""
+        """Return the number of the certificate that it shows now."""
         context = ssl.create_default_context(cafile=str(self.authority))
         with (
             socket.create_connection(("127.0.0.1", self.port), 10) as plain,
@@ -189,7 +184,7 @@ def test_a_certificate_for_nothing_is_not_made(tmp_path: Path, options: list[str
 
 
 def ask(address: str, **environment: str) -> str:
-    """The one sentence that a client says of why it does not get in."""
+    """Return the one sentence that a client says of why it does not get in."""
     refused = command("list-gpus", "--pool", address, **environment)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("gpukernel: ")
@@ -353,7 +348,7 @@ def test_a_certificate_of_ones_own_is_shown_and_followed(tmp_path: Path) -> None
     key.write_text(both[:cut])
     chain.write_text(both[cut:])
     said: list[str] = []
-    followed = Reloading(chain, key, said.append)
+    followed = ReloadingCertificate(chain, key, said.append)
     assert followed.look() is None
 
     port = free_port()

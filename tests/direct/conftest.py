@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpukernel.pool.client import PoolClient
+from gpukernel.client.pool import PoolClient
 from tests.conftest import Pool
 from tests.remoting.conftest import PRELUDE
 

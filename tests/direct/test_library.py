@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpukernel import native
-from gpukernel.remoting.direct import DriverNotFound, Table, find_driver
+from gpukernel.remoting.direct_environment import DriverNotFound, find_driver
+from gpukernel.remoting.direct_table import Table
 from tests.direct.conftest import MIB
 
 SOURCE = Path(__file__).with_name("stub_driver.cpp")
@@ -240,7 +241,7 @@ def test_it_never_takes_itself_or_nothing_for_the_driver(
 def test_the_driver_is_looked_for_past_our_own_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gpukernel.remoting.direct as direct
+    import gpukernel.remoting.direct_environment as direct
 
     monkeypatch.setattr(direct, "_known_to_the_loader", lambda: [native.direct_dir() / "libcuda.so.1"])
     monkeypatch.setattr(direct, "_USUAL", [native.simgpu_library(), tmp_path / "libcuda.so.1"])

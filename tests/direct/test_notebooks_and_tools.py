@@ -11,7 +11,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from gpukernel.jupyter import kernelspecs
-from gpukernel.jupyter.keeper import SliceUnavailable
+from gpukernel.jupyter.errors import SliceUnavailable
 from tests.conftest import Pool, eventually
 from tests.direct.conftest import DirectPool
 

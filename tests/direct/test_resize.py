@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 
-from gpukernel.remoting.direct import Table, direct_directories
+from gpukernel.remoting.direct_environment import direct_directories
+from gpukernel.remoting.direct_table import Table
 from tests.direct.conftest import MIB, DirectPool, says, tell
 
 # Answers each line: an allocation of so many MiB (negative: free the last), then free and total MiB.

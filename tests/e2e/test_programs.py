@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpukernel.pool.client import PoolClient
-from gpukernel.pool.model import Holder, SliceRequest
-from gpukernel.remoting.environment import shim_environment, write_lease_file
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.remoting.environment import shim_environment
+from gpukernel.remoting.lease_file import write_lease_file
 from tests.conftest import PROGRAMS, Pool
 
 MIB = 2**20

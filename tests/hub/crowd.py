@@ -14,9 +14,9 @@ from typing import Any
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
 
-from gpukernel.pool.client import PoolClient
-from gpukernel.pool.errors import PoolUnreachable
-from gpukernel.pool.model import Lease
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.errors import PoolUnreachable
+from gpukernel.common.model import Lease
 from tests.hub.hub import Hub
 
 __all__ = ["LAB", "LIGHT", "Crowd", "Student", "courses_yaml"]
@@ -202,7 +202,7 @@ class Crowd:
     def leads(self) -> list[int]:
         """For each grant while people of another course waited: how many slices its course held more than the one that held the least.
 
-        The pool gives the next slice to the course that holds the least (`gpukernel.pool.fairness`), so no lead is above 0.  Who waited is who
+        The pool gives the next slice to the course that holds the least (`gpukernel.pool.domain.fairness`), so no lead is above 0.  Who waited is who
         stood in the queue at the looks before and after the grant; a slice that is being given back counts for the other courses only.
         """
         found = []

@@ -1,6 +1,6 @@
 """A single-user server without Jupyter, so light that two cores carry two hundred: what a Hub checks, and kernels that are only leases.
 
-It is started by a spawner as any single-user server is, asks the pool through gpukernel's own keeper of leases with the token of its
+It is started by a spawner as any single-user server is, asks the pool through gpukernel's own lease manager with the token of its
 environment, and lets in whom the Hub lets in.
 
 ======== ================ =====================================================================================
@@ -26,17 +26,17 @@ from urllib.parse import urlsplit
 from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
-from gpukernel.jupyter.holding import SliceUnavailable
-from gpukernel.jupyter.keeper import keeper
-from gpukernel.pool.client import resolve_address
-from gpukernel.pool.model import Holder, SliceRequest
+from gpukernel.client.pool import resolve_address
+from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.jupyter.errors import SliceUnavailable
+from gpukernel.jupyter.lease_manager import lease_manager
 
 __all__: list[str] = []
 
 START_SECONDS = 5.0
 PERSON = os.environ["JUPYTERHUB_USER"]
 _known_tokens: set[str] = set()
-_holding: set[asyncio.Task[None]] = set()
+_tasks: set[asyncio.Task[None]] = set()
 
 
 async def may_enter(authorization: str) -> bool:
@@ -65,7 +65,7 @@ class Kernels(web.RequestHandler):
             raise web.HTTPError(403)
 
     async def get(self) -> None:
-        self.finish(json.dumps(await keeper().show()))
+        self.finish(json.dumps([status.as_json() for status in await lease_manager().statuses()]))
 
     async def post(self) -> None:
         body: dict[str, Any] = json.loads(self.request.body)
@@ -81,29 +81,31 @@ class Kernels(web.RequestHandler):
             f"kernel {key[:8]}",
         )
         lease_file = Path(tempfile.gettempdir()) / f"gpukernel-{key}.lease"
-        await keeper().register(key, resolve_address(), request, holder, lease_file)
+        await lease_manager().register(key, resolve_address(), request, holder, lease_file)
         try:
-            await keeper().acquire(key, START_SECONDS)
+            await lease_manager().acquire(key, START_SECONDS)
         except SliceUnavailable as error:
-            await keeper().close_key(key, "no slice could be had")
+            await lease_manager().close_key(key, "no slice could be had")
             self.set_status(500)
             self.finish(json.dumps({"message": str(error)}))
             return
-        await keeper().watch(key, os.getpid())
+        await lease_manager().watch(key, os.getpid())
         task = asyncio.create_task(hold(key, float(body.get("hold_seconds", 0))))
-        _holding.add(task)
-        task.add_done_callback(_holding.discard)
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
         self.set_status(201)
         self.finish(json.dumps({"id": key, "name": body["name"]}))
 
 
 async def hold(key: str, seconds: float) -> None:
     """Wait for the slice, and give it back `seconds` after it came; 0: never."""
-    while [one["state"] for one in await keeper().show(fresh=False) if one["key"] == key] == ["waiting"]:
+    while [one.state for one in await lease_manager().statuses(fresh=False) if one.kernel_id == key] == [
+        "waiting"
+    ]:
         await asyncio.sleep(0.5)
     if seconds:
         await asyncio.sleep(seconds)
-        await keeper().close_key(key, "the kernel was shut down")
+        await lease_manager().close_key(key, "the kernel was shut down")
 
 
 class Anything(web.RequestHandler):

@@ -97,7 +97,7 @@ def test_a_program_in_a_container_computes_on_its_slice_and_ends_with_the_server
     hub.start_server("anna", {"course": "ml101"})
     variables = client.containers.get("jupyter-anna").attrs["Config"]["Env"]
     given = dict(one.split("=", 1) for one in variables)
-    assert given["GPUKERNEL_POOL"].endswith("/door/pool.sock")
+    assert given["GPUKERNEL_POOL"].endswith("/containers/pool.sock")
 
     code, said = inside(
         client,
@@ -119,10 +119,10 @@ def test_a_program_in_a_container_computes_on_its_slice_and_ends_with_the_server
     assert started.status_code == 201, started.text
     lease = eventually(lambda: next((one for one in pool.live() if one.state == "live"), None))
     assert (lease.holder.person, lease.holder.course) == ("anna", "ml101")
-    assert any("/door/" in endpoint for piece in lease.slices for endpoint in piece.endpoints)
+    assert any("/containers/" in endpoint for piece in lease.slices for endpoint in piece.endpoints)
     hub.stop_server("anna")
     eventually(lambda: not pool.live())
-    assert not list((pool.state / "door").glob("*-0.sock"))
+    assert not list((pool.state / "containers").glob("*-0.sock"))
 
 
 def test_root_in_a_container_is_nobody_at_the_pool(client: Any, running: tuple[Hub, Pool]) -> None:
@@ -155,8 +155,8 @@ def test_root_in_a_container_is_nobody_at_the_pool(client: Any, running: tuple[H
         code, said = inside(client, "ben", "find", str(pool.state), "-type", "f")
         assert (code, said) == (0, "")
         code, said = inside(client, "ben", "find", str(pool.state), "-type", "s")
-        assert sorted(said.split()) == sorted(str(path) for path in (pool.state / "door").iterdir())
-        code, said = inside(client, "ben", "rm", str(pool.state / "door" / "pool.sock"))
+        assert sorted(said.split()) == sorted(str(path) for path in (pool.state / "containers").iterdir())
+        code, said = inside(client, "ben", "rm", str(pool.state / "containers" / "pool.sock"))
         assert code != 0
         assert lease.id in {one.id for one in pool.live()}
     finally:

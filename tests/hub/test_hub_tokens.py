@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from gpukernel.pool import hub_tokens
-from gpukernel.pool.address import socket_path
-from gpukernel.pool.admin_client import AdminClient
-from gpukernel.pool.certificates import init_authority
-from gpukernel.pool.client import PoolClient
-from gpukernel.pool.connection import Connection
-from gpukernel.pool.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable
-from gpukernel.pool.hub_client import HubClient
-from gpukernel.pool.hub_tokens import HubAway, HubTokens
-from gpukernel.pool.model import Holder, SliceRequest
-from gpukernel.pool.server import RunningPool, prepare_state, serve
+from gpukernel.client.admin import AdminClient
+from gpukernel.client.hub import HubClient
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.address import socket_path
+from gpukernel.common.connection import Connection
+from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable
+from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.pool.auth import hub_tokens
+from gpukernel.pool.auth.certificate_authority import init_authority
+from gpukernel.pool.auth.hub_tokens import HubAway, HubTokens
+from gpukernel.pool.rpc.server import RunningPool, prepare_state, serve
 from tests.conftest import Pool
 from tests.hub.hub import ADMIN, Hub, environment_of
 from tests.hub.test_servers import environment
@@ -58,7 +58,7 @@ async def pool(folder: Path, hub_api: str, **options: bool) -> AsyncIterator[tup
     """A pool that knows a Hub, and its address over TCP."""
     address = f"127.0.0.1:{free_port()}"
     async with serve(folder / "state", address, hub_api=hub_api, **options) as running:
-        Agent(running.broker, "s", devices=4).attach()
+        Agent(running.manager, "s", devices=4).attach()
         yield running, running.address
 
 

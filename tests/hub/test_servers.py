@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpukernel.pool.client import PoolClient
-from gpukernel.pool.errors import PoolError
-from gpukernel.pool.hub_client import HubClient, OpenedServer
+from gpukernel.client.hub import HubClient, OpenedServer
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.errors import PoolError
 from tests.conftest import Pool, eventually
 from tests.hub.hub import Hub, ServerRefused, Single
 
@@ -87,7 +87,7 @@ def test_who_is_in_two_courses_is_charged_to_the_chosen_one_whatever_their_code_
     token = environment(hub.pid("both"))["GPUKERNEL_POOL_TOKEN"]
 
     async def ask() -> None:
-        from gpukernel.pool.model import Holder, SliceRequest
+        from gpukernel.common.model import Holder, SliceRequest
 
         async with PoolClient(hub_pool.address, token) as thief:
             got = await thief.acquire_now("x", SliceRequest(share=0.01), Holder("anna", course="ml101"))

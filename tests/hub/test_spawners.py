@@ -13,9 +13,9 @@ import pytest
 from traitlets.config import Config
 
 import hub_spawner
-from gpukernel.pool.admin_client import AdminClient
-from gpukernel.pool.connection import Connection
-from gpukernel.pool.errors import PoolError
+from gpukernel.client.admin import AdminClient
+from gpukernel.common.connection import Connection
+from gpukernel.common.errors import PoolError
 from tests.conftest import Pool
 from tests.hub.conftest import COURSES
 from tests.ports import free_port
@@ -160,8 +160,8 @@ def test_in_docker_an_environment_is_an_image_and_the_pools_socket_is_mounted(sh
         one = spawner("GPUDockerSpawner", shared_pool, environments=ENVIRONMENTS, image="a/plain")
         folder = str(Path(shared_pool.address.removeprefix("unix:")).parent)
         # Not the pool's own folder, where its database is: one with sockets alone, at which an account counts for nothing.
-        assert one.volume_binds == {f"{folder}/door": {"bind": f"{folder}/door", "mode": "ro"}}
-        assert one.connection_of_servers().address == f"unix:{folder}/door/pool.sock"
+        assert one.volume_binds == {f"{folder}/containers": {"bind": f"{folder}/containers", "mode": "ro"}}
+        assert one.connection_of_servers().address == f"unix:{folder}/containers/pool.sock"
         form = await one.get_options_form()
         assert "Numba &lt;b&gt;" in form
         cards = await one._cards()

@@ -1,4 +1,4 @@
-"""The same kernel through every door: nbclient, papermill, the console, a Jupyter server; and both notebooks."""
+"""The same kernel from every client: nbclient, papermill, the console, a Jupyter server; and both notebooks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
+from gpukernel.common.model import Lease
 from gpukernel.jupyter import kernelspecs
-from gpukernel.pool.model import Lease
 from tests.conftest import Pool, eventually
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -169,9 +169,9 @@ def test_the_notebooks_run_and_the_second_learns(
 def test_the_notebook_gives_the_same_numbers_over_tcp_as_over_the_unix_socket(
     kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpukernel.remoting import environment
+    from gpukernel.remoting import lease_file
 
-    write, used = environment.write_lease_file, []
+    write, used = lease_file.write_lease_file, []
 
     def figures(kind: str) -> dict[str, object]:
         def write_only(path: Path, lease: Lease, *rest: str) -> None:
@@ -182,7 +182,7 @@ def test_the_notebook_gives_the_same_numbers_over_tcp_as_over_the_unix_socket(
             used.append(slices[0].endpoints)
             write(path, replace(lease, slices=slices), *rest)
 
-        monkeypatch.setattr(environment, "write_lease_file", write_only)
+        monkeypatch.setattr(lease_file, "write_lease_file", write_only)
         content = nbformat.read(NOTEBOOKS / "02-classification.ipynb", as_version=4)
         path = {"metadata": {"path": str(NOTEBOOKS)}}
         done = NotebookClient(content, kernel_name=kernel, timeout=120, resources=path).execute()

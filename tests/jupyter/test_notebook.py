@@ -10,7 +10,7 @@ import pytest
 
 from gpukernel.jupyter import kernelspecs
 from tests.conftest import Pool, eventually
-from tests.jupyter.test_waiting import LOOK, Kernel
+from tests.jupyter.test_kernel_lease import LOOK, Kernel
 
 ALLOCATE = "from cuda.bindings import driver as d; d.cuInit(0); d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1])\n"
 
@@ -160,7 +160,7 @@ def test_the_end_of_a_lease_is_told_under_the_latest_cell(
 ) -> None:
     import asyncio
 
-    from gpukernel.pool.client import PoolClient
+    from gpukernel.client.pool import PoolClient
 
     one = kernel()
     one.run("print('the latest')")
@@ -209,21 +209,21 @@ def test_whoever_only_asks_about_a_slice_and_goes_leaves_no_work_behind(
     kernel: Callable[..., Kernel], own_pool: Pool
 ) -> None:
     """A worker ends work that its program left; a panel that looks at it every so often is no program."""
-    import asyncio
     import threading
 
-    from gpukernel.jupyter.keeper import keeper
-    from gpukernel.remoting.questions import Questions
+    from gpukernel.jupyter.lease_manager import lease_manager
+    from gpukernel.remoting.worker_query import WorkerQuery
 
     one = kernel()
-    (shown,) = [each for each in asyncio.run(keeper().show()) if each["key"] == one.manager.kernel_id]
-    (piece,) = shown["lease"]["slices"]
+    lease = lease_manager()._leases[one.manager.kernel_id].lease
+    assert lease is not None
+    (piece,) = lease.slices
     done, asked = threading.Event(), []
 
     def look() -> None:
         while not done.wait(0.01):
-            with Questions(piece["endpoints"], shown["secret"]) as questions:
-                asked.append(questions.usage())
+            with WorkerQuery(piece.endpoints, lease.secret) as query:
+                asked.append(query.usage())
 
     looking = threading.Thread(target=look)
     looking.start()

@@ -14,12 +14,12 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.model import Lease
 from gpukernel.embedded import EmbeddedPool
 from gpukernel.jupyter import kernelspecs
-from gpukernel.jupyter.keeper import SliceUnavailable
+from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.ports import PORTS
-from gpukernel.pool.client import PoolClient
-from gpukernel.pool.model import Lease
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import websocket
 
 from tests.conftest import Pool, eventually
 from tests.jupyter.server import Server, pool_environment
-from tests.jupyter.test_waiting import LOOK
+from tests.jupyter.test_kernel_lease import LOOK
 
 OPTIONS = (
     "--ServerApp.kernel_spec_manager_class=gpukernel.jupyter.specs.GPUKernelSpecManager",

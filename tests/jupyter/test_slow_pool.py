@@ -11,10 +11,10 @@ import pytest
 
 from tests.conftest import Pool, eventually
 from tests.jupyter.server import Server, pool_environment
-from tests.jupyter.slow_line import SlowLine
+from tests.jupyter.slow_connection import SlowConnection
+from tests.jupyter.test_kernel_lease import LOOK
 from tests.jupyter.test_server import Events, kernel_of, status
 from tests.jupyter.test_specs import listed
-from tests.jupyter.test_waiting import LOOK
 
 T = TypeVar("T")
 SLOW = 8.0
@@ -23,14 +23,14 @@ SILENT = 50.0
 
 
 @pytest.fixture
-def line(own_pool: Pool) -> Iterator[SlowLine]:
-    with SlowLine(own_pool.address, SLOW) as slow:
+def connection(own_pool: Pool) -> Iterator[SlowConnection]:
+    with SlowConnection(own_pool.address, SLOW) as slow:
         yield slow
 
 
 @pytest.fixture
-def server(own_pool: Pool, line: SlowLine, tmp_path: Path) -> Iterator[Server]:
-    environment = {**pool_environment(own_pool.state), "GPUKERNEL_POOL": line.address}
+def server(own_pool: Pool, connection: SlowConnection, tmp_path: Path) -> Iterator[Server]:
+    environment = {**pool_environment(own_pool.state), "GPUKERNEL_POOL": connection.address}
     with Server(tmp_path, environment) as running:
         yield running
 
@@ -50,8 +50,10 @@ def started_after_one_wait(server: Server, name: str) -> dict[str, Any]:
     return session
 
 
-def test_listing_and_status_do_not_wait_for_the_pool_and_say_so(server: Server, line: SlowLine) -> None:
-    line.seconds = SILENT
+def test_listing_and_status_do_not_wait_for_the_pool_and_say_so(
+    server: Server, connection: SlowConnection
+) -> None:
+    connection.seconds = SILENT
     took, kernels = timed(lambda: listed(server))
     assert took < SILENT / 2
     assert kernels["gpu-v100-0.02"] == "V100 × 0.02 — the pool is slow to answer"
@@ -69,8 +71,8 @@ def test_a_kernel_starts_after_one_wait_and_computes_at_its_own_speed(server: Se
     with server.kernel(session["kernel"]["id"]) as kernel:
         took, said = timed(lambda: kernel.run(LOOK))
         assert "CUDA_SUCCESS 655" in said
-        assert took < SLOW  # CUDA calls have a line of their own
-    # The first question was lost to the time that the connection itself took; one of the next brings the figures.
+        assert took < SLOW  # CUDA calls have a connection of their own
+    # The first query was lost to the time that the connection itself took; one of the next brings the figures.
     eventually(lambda: listed(server)["gpu-v100-0.02"] == "V100 × 0.02 — 655 MiB, 49 free", 60)
     eventually(lambda: not status(server)["problem"], 60)
     took, _ = timed(lambda: server.ask("DELETE", f"/api/sessions/{session['id']}"))
@@ -79,13 +81,13 @@ def test_a_kernel_starts_after_one_wait_and_computes_at_its_own_speed(server: Se
 
 
 def test_a_line_that_becomes_slow_while_a_kernel_waits_keeps_its_place_and_brings_its_slice(
-    server: Server, line: SlowLine, own_pool: Pool
+    server: Server, connection: SlowConnection, own_pool: Pool
 ) -> None:
-    line.seconds = 0
+    connection.seconds = 0
     events = Events(server)
     whole = server.session("gpu-v100-1.0")
     eventually(lambda: kernel_of(server, whole)["state"] == "live", 90)
-    line.seconds = SLOW
+    connection.seconds = SLOW
     waits = started_after_one_wait(server, "b.ipynb")
     kernel_id = waits["kernel"]["id"]
     eventually(lambda: any(e["kernel_id"] == kernel_id and e["position"] == 1 for e in events.seen), 90)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import KernelManager
 
+from gpukernel.common.course import Offered
+from gpukernel.common.model import Chance, Device
 from gpukernel.jupyter import kernelspecs
 from gpukernel.jupyter.offers import Offer, OfferBook, offers_of, short_model, sizes_of
 from gpukernel.jupyter.specs import GPUKernelSpecManager
-from gpukernel.pool.course import Offered
-from gpukernel.pool.model import Chance, Device
 from tests.conftest import Pool, eventually
 from tests.jupyter.server import Server, pool_environment
 
@@ -220,11 +220,11 @@ def test_a_kernelspec_that_somebody_installed_keeps_its_settings(
     eventually(lambda: plain(manager.get_kernel_spec("gpu-v100-0.02").display_name).endswith("50 free"))
 
 
-def test_a_process_has_one_keeper_whoever_asks_first() -> None:
+def test_a_process_has_one_lease_manager_whoever_asks_first() -> None:
     code = (
-        "import threading\nfrom gpukernel.jupyter.keeper import keeper\n"
+        "import threading\nfrom gpukernel.jupyter.lease_manager import lease_manager\n"
         "found, go = [], threading.Barrier(20)\n"
-        "def ask(): go.wait(); found.append(keeper())\n"
+        "def ask(): go.wait(); found.append(lease_manager())\n"
         "threads = [threading.Thread(target=ask) for _ in range(20)]\n"
         "[t.start() for t in threads]; [t.join() for t in threads]\n"
         "print(len({id(one) for one in found}))"

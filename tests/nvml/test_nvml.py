@@ -15,7 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpukernel import __version__
-from gpukernel.remoting.environment import shim_environment, write_lease_file
+from gpukernel.remoting.environment import shim_environment
+from gpukernel.remoting.lease_file import write_lease_file
 from tests.conftest import Pool, eventually
 from tests.nvml.conftest import Tool
 from tests.remoting.conftest import MIB, Worker, worker

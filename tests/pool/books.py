@@ -7,11 +7,11 @@ from collections import defaultdict, namedtuple
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpukernel.pool.reservations import windows
-from gpukernel.pool.rules import Rules
-from gpukernel.pool.store import Store
+from gpukernel.common.policy import Policy
+from gpukernel.common.reservations import windows
+from gpukernel.pool.store.store import Store
 
-__all__ = ["check_books", "check_pins", "naive_order", "rows"]
+__all__ = ["check_books", "check_placements", "naive_order", "rows"]
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def rows(store: Store, *tables: str) -> list[list[Any]]:
     return found
 
 
-def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules | None = None) -> None:
+def check_books(store: Store, caps: Mapping[tuple[str, str], int], policy: Policy | None = None) -> None:
     """Fail where memory is promised twice, a figure is not the sum of its parts, or a lease is lost or doubled.
 
     Parameters
@@ -43,7 +43,7 @@ def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules 
         Quotas that nothing may exceed, where they were never lowered.
     """
     device_rows, lease_rows, pieces, books, spans = rows(
-        store, "devices", "leases", "slices", "accounts", "spans"
+        store, "devices", "leases", "slices", "quota_usage", "usage_log"
     )
     devices = {row.id: row for row in device_rows}
     leases = {row.id: row for row in lease_rows}
@@ -89,11 +89,11 @@ def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules 
         expected = totals.pop((book.kind, book.course, book.person), [0, 0, 0])
         assert [book.share_held, book.memory_held, book.leases_held] == expected, book
     assert not totals, "something is held that no account knows"
-    for subject, bounds in rules.quotas.items() if rules else ():
+    for subject, bounds in policy.quotas.items() if policy else ():
         for book in books:
             kind, person = subject.kind, subject.person
             if kind in ("student", "instructor"):
-                members = rules.courses[subject.course].members if rules else {}
+                members = policy.courses[subject.course].members if policy else {}
                 if members.get(book.person, members.get("*")) != kind:
                     continue
                 kind, person = "member", book.person
@@ -105,32 +105,32 @@ def check_books(store: Store, caps: Mapping[tuple[str, str], int], rules: Rules 
                 assert book.leases_held <= bounds.leases, book
 
 
-def check_pins(store: Store, now: float) -> None:
+def check_placements(store: Store, now: float) -> None:
     """Fail where others hold, or will hold when a window opens, what a reservation that does not preempt has its room on."""
-    rules = store.rules()
-    reservations = {one.id: one for one in rules.reservations if not one.preempt}
-    ahead = {i: windows(one, now, rules.timezone) for i, one in reservations.items()}
-    (pin_rows,) = rows(store, "pins") if reservations else ([],)
-    pins = [
+    policy = store.policy.current()
+    reservations = {one.id: one for one in policy.reservations if not one.preempt}
+    ahead = {i: windows(one, now, policy.timezone) for i, one in reservations.items()}
+    (placement_rows,) = rows(store, "reservation_placements") if reservations else ([],)
+    placements = [
         row
-        for row in pin_rows
+        for row in placement_rows
         # A window that is over is noticed with the next decision.
         if ahead.get(row.reservation) and ahead[row.reservation][0][1] == row.until
     ]
-    if not pins:
+    if not placements:
         return
     device_rows, lease_rows, slice_rows = rows(store, "devices", "leases", "slices")
     sizes = {row.id: row.memory_bytes for row in device_rows}
     leases = {row.id: row for row in lease_rows}
     pieces = [row for row in slice_rows if row.worker != "gone"]
-    for device in {pin.device for pin in pins}:
-        here = [pin for pin in pins if pin.device == device]
-        for moment in {max(begin, now) for pin in here for begin, _ in ahead[pin.reservation]}:
+    for device in {placement.device for placement in placements}:
+        here = [placement for placement in placements if placement.device == device]
+        for moment in {max(begin, now) for placement in here for begin, _ in ahead[placement.reservation]}:
             wanted: dict[str, int] = defaultdict(int)
             held: dict[str, int] = defaultdict(int)
-            for pin in here:
-                if any(begin <= moment < end for begin, end in ahead[pin.reservation]):
-                    wanted[reservations[pin.reservation].course] += pin.bytes
+            for placement in here:
+                if any(begin <= moment < end for begin, end in ahead[placement.reservation]):
+                    wanted[reservations[placement.reservation].course] += placement.bytes
             for piece in pieces:
                 lease = leases[piece.lease_id]
                 if piece.device_id == device and (lease.until is None or lease.until > moment):

@@ -30,24 +30,25 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 
-import gpukernel.pool.proto.admin_pb2 as admin_pb
-import gpukernel.pool.proto.hub_pb2 as hub_pb
-import gpukernel.pool.proto.reservations_pb2 as reservations_pb
-from gpukernel.pool import broker, schema
-from gpukernel.pool.administration import AdministrationService
-from gpukernel.pool.course import Course
-from gpukernel.pool.course_file import read_courses, write_courses
-from gpukernel.pool.database import open_database
-from gpukernel.pool.errors import Refused
-from gpukernel.pool.hub import HubService
-from gpukernel.pool.identity import Identity
-from gpukernel.pool.model import Holder, Lease, SliceRequest, Usage
-from gpukernel.pool.quota import Bounds
-from gpukernel.pool.reservations import Reservation
-from gpukernel.pool.reserving import ReservationsService
-from gpukernel.pool.rules import Rules
-from gpukernel.pool.store import Store
-from tests.pool.books import check_books, check_pins
+import gpukernel.common.proto.admin_pb2 as admin_pb
+import gpukernel.common.proto.hub_pb2 as hub_pb
+import gpukernel.common.proto.reservations_pb2 as reservations_pb
+from gpukernel.common.bounds import Bounds
+from gpukernel.common.course import Course
+from gpukernel.common.course_file import read_courses, write_courses
+from gpukernel.common.errors import Refused
+from gpukernel.common.model import Holder, Lease, SliceRequest, Usage
+from gpukernel.common.policy import Policy
+from gpukernel.common.reservations import Reservation
+from gpukernel.pool.auth.identity import Identity
+from gpukernel.pool.leases import resizes
+from gpukernel.pool.rpc.administration import AdministrationService
+from gpukernel.pool.rpc.hub import HubService
+from gpukernel.pool.rpc.reservations import ReservationsService
+from gpukernel.pool.store import schema
+from gpukernel.pool.store.database import open_database
+from gpukernel.pool.store.store import Store
+from tests.pool.books import check_books, check_placements
 from tests.pool.world import START, Agent, World
 
 MIB = 2**20
@@ -63,7 +64,7 @@ courses:
     quota: {devices: 4}
   phys: {students: "*"}
 """
-EMPTY = write_courses(Rules())
+EMPTY = write_courses(Policy())
 PHYS = Holder("carl", course="phys")
 ANNA, BEN = Holder("anna", course="ml"), Holder("ben", course="ml")
 
@@ -106,10 +107,10 @@ def new_world(url: str, diary: Diary, server: str) -> World:
     world = World.__new__(World)
     world.now = START
     world.store = Store(url)
-    from gpukernel.pool.broker import Broker
+    from gpukernel.pool.leases.manager import LeaseManager
 
-    world.broker = Broker(world.store, lambda: world.now)
-    agent = WritingAgent(world.broker, server, devices=2)
+    world.manager = LeaseManager(world.store, lambda: world.now)
+    agent = WritingAgent(world.manager, server, devices=2)
     agent.diary = diary
     # Each pool's holders want what its own server has: the other one may be dead.
     agent.devices = [replace(device, name=MODELS[server]) for device in agent.devices]
@@ -134,7 +135,7 @@ class Story:
     ) -> Lease:
         self.diary.note("asks", f"{self.name}-{key}")
         wanted = SliceRequest(share=share, devices=devices, model=MODELS[self.world.agent.name])
-        asked = self.world.broker.acquire(f"{self.name}-{key}", wanted, holder, -1, 0, longest)
+        asked = self.world.manager.acquire(f"{self.name}-{key}", wanted, holder, -1, 0, longest)
         async for event in asked:
             if isinstance(event, Lease):
                 self.diary.note("granted", f"{self.name}-{key}", event.id)
@@ -148,12 +149,12 @@ class Story:
 
     def end(self, lease: Lease) -> None:
         self.diary.note("ends", lease.id)
-        self.world.broker.end(lease.id, "released")
+        self.world.manager.end(lease.id, "released")
         self.diary.note("ended", lease.id)
 
     async def resize(self, lease: Lease, share: float) -> None:
         self.diary.note("resizes", lease.id)
-        changed = await self.world.broker.resize(lease.id, SliceRequest(share=share))
+        changed = await self.world.manager.resize(lease.id, SliceRequest(share=share))
         assert changed is not None
         self.diary.note("resized", lease.id, [piece.memory_bytes for piece in changed.slices])
 
@@ -168,9 +169,9 @@ class Story:
         given_up = asyncio.create_task(self.get("d", 0.9))
         await asyncio.sleep(0)
         server = world.agent.name
-        world.broker.heartbeat(server, {(a.id, 0): Usage(cuda_calls=5, connections=1)})
-        world.broker.renew(a.id)
-        world.broker.renew(b.id)
+        world.sessions.heartbeat(server, {(a.id, 0): Usage(cuda_calls=5, connections=1)})
+        world.manager.renew(a.id)
+        world.manager.renew(b.id)
         try:
             await self.resize(a, 0.32)
         except Refused:
@@ -180,13 +181,13 @@ class Story:
         await self.resize(b, 0.2)
         self.end(b)
         c = await waiting
-        world.broker.tick()
+        world.manager.tick()
         await self.resize(a, 0.1)
         self.diary.note("ends", c.id)
         (piece,) = c.slices
         self.diary.note("worker", server, c.id, piece.device_index, 0)
         world.agent.alive.discard((c.id, piece.device_index))
-        world.broker.worker_ended(server, c.id, piece.device_index, "it died")
+        world.sessions.worker_ended(server, c.id, piece.device_index, "it died")
         d = await self.get("e", 1.0, BEN)
         self.end(d)
         self.end(a)
@@ -207,7 +208,7 @@ class Story:
         # Whoever is in the way of one that preempts is told before, and leaves when it opens.
         self.may_end(borrowed, kept)
         soon = await office.reserve(begins=22 * 60 + 14, devices=1, preempt=True)
-        told = [self.world.broker.lease(lease.id) for lease in (borrowed, kept)]
+        told = [self.world.manager.lease(lease.id) for lease in (borrowed, kept)]
         assert sum(one is not None and "borrowed time" in one.notice for one in told) == 1
         await office.remove(soon)
         await office.reserve(begins=22 * 60 + 13, devices=1, preempt=True)
@@ -220,7 +221,7 @@ class Story:
         self.end(left[0])
 
     def state(self, lease: Lease) -> str:
-        found = self.world.broker.lease(lease.id)
+        found = self.world.manager.lease(lease.id)
         return found.state if found else ""
 
     async def servers(self) -> None:
@@ -257,32 +258,32 @@ class Office:
 
     def __init__(self, world: World, diary: Diary) -> None:
         self.world, self.diary = world, diary
-        broker, store = world.broker, world.store
+        manager, store = world.manager, world.store
         self.identity = Identity(store)
         self.identity.connected(AsRoot.PEER, 0)
-        self.administration = AdministrationService(broker, store, self.identity)
-        self.booking = ReservationsService(broker, store, self.identity)
-        self.hub = HubService(broker, store, self.identity)
+        self.administration = AdministrationService(manager, store, self.identity)
+        self.booking = ReservationsService(manager, store, self.identity)
+        self.hub = HubService(manager, store, self.identity)
 
-    def rules(self) -> str:
-        return write_courses(self.world.store.rules())
+    def policy(self) -> str:
+        return write_courses(self.world.store.policy.current())
 
     async def _ruling(self, after: str, call: Awaitable[Any]) -> Any:
         """A change of rules is made whole or not at all; `after`: what is to come, where the test knows the file."""
         self.diary.note("rules", after)
         reply = await call
-        self.diary.note("ruled", self.rules())
+        self.diary.note("ruled", self.policy())
         return reply
 
     async def import_courses(self, text: str) -> None:
         request = admin_pb.ImportCoursesRequest(yaml=text)
         after = write_courses(read_courses(text))
         await self._ruling(after, self.administration.ImportCourses(request, AsRoot()))
-        assert self.rules() == after
+        assert self.policy() == after
 
     async def reserve(self, *, begins: int, devices: float, preempt: bool = False) -> str:
         new = Reservation("ml", (1,), "", begins, 23 * 60, devices, MODELS["s"], preempt)
-        before = self.world.store.rules()
+        before = self.world.store.policy.current()
         after = write_courses(replace(before, reservations=(*before.reservations, new)))
         message = reservations_pb.Reservation(
             course="ml",
@@ -295,11 +296,11 @@ class Office:
         )
         request = reservations_pb.AddReservationRequest(reservation=message)
         reply = await self._ruling(after, self.booking.AddReservation(request, AsRoot()))
-        assert self.rules() == after
+        assert self.policy() == after
         return str(reply.reservation.id)
 
     async def remove(self, identifier: str) -> None:
-        before = self.world.store.rules()
+        before = self.world.store.policy.current()
         left = tuple(one for one in before.reservations if one.id != identifier)
         request = reservations_pb.RemoveReservationRequest(id=identifier)
         after = write_courses(replace(before, reservations=left))
@@ -325,17 +326,17 @@ class Office:
     async def check(self) -> None:
         """After a death: what was said to be done is done, what was not is whole or not there, and asking again finishes it."""
         lines = self.diary.lines()
-        rules = [(kind, rest[0]) for kind, *rest in lines if kind in ("rules", "ruled")]
-        if rules:
-            possible = {text for kind, text in rules[-2:] if kind == "ruled"}
-            possible |= {rules[-1][1]} | ({EMPTY} if len(rules) == 1 else set())
+        policy = [(kind, rest[0]) for kind, *rest in lines if kind in ("rules", "ruled")]
+        if policy:
+            possible = {text for kind, text in policy[-2:] if kind == "ruled"}
+            possible |= {policy[-1][1]} | ({EMPTY} if len(policy) == 1 else set())
             # A reservation that is written down counts even where the room for it was not found yet.
-            assert self.rules() in possible, "rules that nobody has made"
-        check_pins(self.world.store, self.world.now)
+            assert self.policy() in possible, "rules that nobody has made"
+        check_placements(self.world.store, self.world.now)
         said = [(kind, *rest) for kind, *rest in lines if kind in ("groups", "grouped")]
         for kind, person, groups in said[-1:]:
             known = {tuple(groups)} if kind == "grouped" else {tuple(groups), ("ml101",), ()}
-            assert self.world.store.rules().groups.get(person, frozenset()) in {
+            assert self.world.store.policy.current().groups.get(person, frozenset()) in {
                 frozenset(one) for one in known
             }
         for person in {rest[0] for kind, *rest in lines if kind in ("opens", "opened", "closes", "closed")}:
@@ -350,7 +351,7 @@ class Office:
         (kind, *token), opened = story[-1], self._opened(person)
         held = [
             lease
-            for lease in self.world.broker.leases(False)
+            for lease in self.world.manager.leases(False)
             if (lease.holder.person, lease.holder.server) == (person, "hub")
         ]
         assert len(opened) <= 1, "a server has two tokens"
@@ -367,13 +368,13 @@ class Office:
             await self.hub.CloseServer(hub_pb.CloseServerRequest(person=person, server="hub"), AsRoot())
             assert not self._opened(person)
             for lease in held:
-                found = self.world.broker.lease(lease.id)
+                found = self.world.manager.lease(lease.id)
                 assert found is not None
                 assert found.state in ("ending", "ended")
-            assert not any(one.holder.person == person for one in self.world.broker.waiting())
+            assert not any(one.holder.person == person for one in self.world.manager.waiting())
         if kind == "opens":
             request = hub_pb.OpenServerRequest(person=person, server="hub", course="ml")
-            if person == "ben" or self.world.store.rules().courses:
+            if person == "ben" or self.world.store.policy.current().courses:
                 assert (await self.hub.OpenServer(request, AsRoot())).token
                 assert len(self._opened(person)) == 1
 
@@ -452,7 +453,7 @@ def run_story(
             os.kill(os.getpid(), signal.SIGKILL)
 
     DefaultDialect.do_commit = counted  # type: ignore[method-assign]
-    broker.RESIZE_SECONDS = 300.0  # a machine that is busy is no reason for a refusal
+    resizes.RESIZE_SECONDS = 300.0  # a machine that is busy is no reason for a refusal
 
     async def within() -> None:
         async with asyncio.timeout(300):  # where the machine is busy a story takes long
@@ -461,8 +462,8 @@ def run_story(
             async def look_often() -> None:  # in place of the clock and of the other pool's calls
                 while world.store.shared:
                     await asyncio.sleep(0.05)
-                    world.broker.look()
-                    world.broker.pump()
+                    world.manager.look()
+                    world.manager.schedule()
 
             looking = asyncio.create_task(look_often())
             story = Story(world, diary, name)
@@ -481,15 +482,15 @@ def look(url: str, diary: Diary, server: str, server_b: str = "") -> None:
         worlds = [world] + ([new_world(url, diary, server_b)] if server_b else [])
         for _ in range(2):
             for one in worlds:
-                one.broker.tick()
+                one.manager.tick()
         caps = {
             (lease_id, f"{one.agent.name}/{index}"): one.agent.caps[lease_id, index]
             for one in worlds
             for lease_id, index in one.agent.alive
         }
-        check_books(world.store, caps, world.store.rules())
+        check_books(world.store, caps, world.store.policy.current())
         await Office(world, diary).check()
-        now = {lease.id: lease for lease in world.broker.leases(False)}
+        now = {lease.id: lease for lease in world.manager.leases(False)}
         lines = diary.lines()
         asked = {rest[0] for kind, *rest in lines if kind == "asks"}
         ending = {rest[0] for kind, *rest in lines if kind == "ends"}
@@ -509,15 +510,15 @@ def look(url: str, diary: Diary, server: str, server_b: str = "") -> None:
             if size is not None and lease_id not in ending:
                 assert [piece.memory_bytes for piece in now[lease_id].slices] == size
         for _ in range(5):  # what becomes free may be granted to who waited a moment ago
-            for lease in world.broker.leases(False):
-                world.broker.end(lease.id, "the end")
+            for lease in world.manager.leases(False):
+                world.manager.end(lease.id, "the end")
             for one in worlds:
-                one.broker.tick()
+                one.manager.tick()
         for one in worlds:
             one.store.close()
         with open_database(url).connect() as db:
             assert not db.execute(sa.select(sa.func.sum(schema.devices.c.promised_bytes))).scalar()
-            assert not db.execute(sa.select(sa.func.sum(schema.accounts.c.share_held))).scalar()
+            assert not db.execute(sa.select(sa.func.sum(schema.quota_usage.c.share_held))).scalar()
 
     asyncio.run(within())
 

@@ -22,17 +22,17 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gpukernel.pool import broker
-from gpukernel.pool import store as store_module
-from gpukernel.pool.broker import Broker
-from gpukernel.pool.course import Course
-from gpukernel.pool.database import open_database
-from gpukernel.pool.errors import Refused
-from gpukernel.pool.model import Holder, Lease, SliceRequest, Usage
-from gpukernel.pool.quota import Bounds
-from gpukernel.pool.reservations import Reservation
-from gpukernel.pool.store import Store
-from tests.pool.books import check_books, check_pins, naive_order, rows
+from gpukernel.common.bounds import Bounds
+from gpukernel.common.course import Course
+from gpukernel.common.errors import Refused
+from gpukernel.common.model import Holder, Lease, SliceRequest, Usage
+from gpukernel.common.reservations import Reservation
+from gpukernel.pool.leases import resizes
+from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.store import database as database_module
+from gpukernel.pool.store.database import open_database
+from gpukernel.pool.store.store import Store
+from tests.pool.books import check_books, check_placements, naive_order, rows
 from tests.pool.world import START, Agent, World
 
 STEPS_OF_ONE = 50
@@ -103,12 +103,12 @@ class Database:
         """The store that a process which starts now has; the tables are as new as they can be."""
         self.engine.dispose()
         self.path = path
-        opened = store_module.open_database
-        store_module.open_database = lambda _: self.engine
+        opened = database_module.open_database
+        database_module.open_database = lambda _: self.engine
         try:
             return Store("")
         finally:
-            store_module.open_database = opened
+            database_module.open_database = opened
 
 
 _database = functools.cache(Database)
@@ -119,7 +119,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        broker.RESIZE_SECONDS = 1e9  # of the machine's clock, which no step may depend on
+        resizes.RESIZE_SECONDS = 1e9  # of the machine's clock, which no step may depend on
         logging.disable()  # a thousand runs would be kept for a report that nobody reads
         self._known: list[Lease] | None = None
         place = str(MEMORY) if MEMORY.is_dir() else None
@@ -140,8 +140,8 @@ class PoolMachine(RuleBasedStateMachine):
         world = World.__new__(World)
         world.now = now
         world.store = _database().store(f"{self.folder.name}/pool.db")
-        world.broker = Broker(world.store, lambda: world.now)
-        world.agent = Agent(world.broker, devices=2, prompt=False)
+        world.manager = LeaseManager(world.store, lambda: world.now)
+        world.agent = Agent(world.manager, devices=2, prompt=False)
         world.agent.alive, world.agent.caps = set(alive), dict(caps)
         world.agent.attach()
         return world
@@ -161,7 +161,7 @@ class PoolMachine(RuleBasedStateMachine):
     def living(self) -> list[Lease]:
         """As the pool says; asked once a step, after which `settle` is called."""
         if self._known is None:
-            self._known = self.world.broker.leases(False)
+            self._known = self.world.manager.leases(False)
         return self._known
 
     def forget(self, lease_id: str) -> None:
@@ -176,7 +176,7 @@ class PoolMachine(RuleBasedStateMachine):
 
         async def get() -> Lease:
             wanted = SliceRequest(share=share, devices=devices)
-            async for event in self.world.broker.acquire(key, wanted, holder, -1, 0):
+            async for event in self.world.manager.acquire(key, wanted, holder, -1, 0):
                 if isinstance(event, Lease):
                     return event
             raise AssertionError
@@ -211,14 +211,14 @@ class PoolMachine(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(self.living()))
         self.forget(lease.id)
-        self.world.broker.end(lease.id, "released")
+        self.world.manager.end(lease.id, "released")
         self.settle()
 
     @precondition(lambda self: self.living())
     @rule(data=st.data(), share=SHARES)
     def resize(self, data: st.DataObject, share: float) -> None:
         lease = data.draw(st.sampled_from(self.living()))
-        work = self.world.broker.resize(lease.id, SliceRequest(share=share))
+        work = self.world.manager.resize(lease.id, SliceRequest(share=share))
         self.resizes.append(self.loop.create_task(work))
         self.settle()
 
@@ -233,7 +233,7 @@ class PoolMachine(RuleBasedStateMachine):
     def heartbeat(self, data: st.DataObject, idle: float, connections: int) -> None:
         worker = data.draw(st.sampled_from(self.world.agent.workers()))
         usage = Usage(connections=connections, idle_seconds=idle)
-        self.world.broker.heartbeat("s", {worker: usage})
+        self.world.sessions.heartbeat("s", {worker: usage})
         self.settle()
 
     @precondition(lambda self: self.world.agent.alive and self.attached)
@@ -242,7 +242,7 @@ class PoolMachine(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(self.world.agent.workers()))
         self.world.agent.alive.discard(worker)
         self.forget(worker[0])
-        self.world.broker.worker_ended("s", *worker, "it died")
+        self.world.sessions.worker_ended("s", *worker, "it died")
         self.settle()
 
     @precondition(lambda self: self.tasks)
@@ -254,7 +254,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.granted)
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
-        self.world.broker.renew(data.draw(st.sampled_from(list(self.granted))))
+        self.world.manager.renew(data.draw(st.sampled_from(list(self.granted))))
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 25.0, 300.0]))
     def pass_time(self, seconds: float) -> None:
@@ -266,7 +266,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def server_away_and_back(self) -> None:
         if self.attached:
-            self.world.broker.detach("s", self.world.agent)
+            self.world.sessions.detach("s", self.world.agent)
             self.world.agent.to_start.clear()
             self.world.agent.to_stop.clear()
             self.world.agent.to_limit.clear()
@@ -280,9 +280,9 @@ class PoolMachine(RuleBasedStateMachine):
         """The process dies; the next one's clock may show another time."""
         world = self.world
         # A dead process runs no clean-up code: what the cancelled calls would do must not reach the store.
-        world.broker._agents.clear()
+        world.manager.orders._agents.clear()
         store = world.store
-        world.broker._store = world.broker._line._store = _nowhere()
+        world.manager.store = world.manager._queue._store = world.manager._queue._requests._store = _nowhere()
         for task in [*self.tasks.values(), *self.resizes]:
             task.cancel()
         self.tasks.clear()
@@ -301,8 +301,8 @@ class PoolMachine(RuleBasedStateMachine):
     def the_books_are_right(self) -> None:
         agent = self.world.agent
         caps = {(lease_id, f"s/{index}"): agent.caps[lease_id, index] for lease_id, index in agent.alive}
-        check_books(self.world.store, caps, self.world.store.rules())
-        check_pins(self.world.store, self.world.now)
+        check_books(self.world.store, caps, self.world.store.policy.current())
+        check_placements(self.world.store, self.world.now)
         for lease_id, index in agent.alive:
             assert agent.used.get((lease_id, index), 0) <= agent.caps[lease_id, index]
 
@@ -315,13 +315,13 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_queue_is_in_its_order_and_everybody_who_waits_is_in_it(self) -> None:
-        self.world.broker.pump()
+        self.world.manager.schedule()
         self.settle()
-        requests, accounts = rows(self.world.store, "requests", "accounts")
-        held = {row.course: row.share_held for row in accounts if row.kind == "course"}
+        requests, usage = rows(self.world.store, "requests", "quota_usage")
+        held = {row.course: row.share_held for row in usage if row.kind == "course"}
         tickets = {row.ticket: row.key for row in requests}
         expected = naive_order([(row.ticket, row.course, row.size) for row in requests], held, {"ml": 2.0})
-        assert [one.key for one in self.world.broker.waiting()] == [tickets[ticket] for ticket in expected]
+        assert [one.key for one in self.world.manager.waiting()] == [tickets[ticket] for ticket in expected]
         leases = {lease.key for lease in self.living()}
         assert set(self.tasks) <= set(tickets.values()) | leases
 

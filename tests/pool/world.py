@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
-from gpukernel.pool.broker import Broker
-from gpukernel.pool.course import Course
-from gpukernel.pool.model import Device, Holder, Lease, Queued, SliceRequest
-from gpukernel.pool.quota import Bounds, Subject
-from gpukernel.pool.reservations import Reservation
-from gpukernel.pool.rules import Rules, write_rules
-from gpukernel.pool.store import Store
+from gpukernel.common.bounds import Bounds, Subject
+from gpukernel.common.course import Course
+from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest
+from gpukernel.common.policy import Policy
+from gpukernel.common.reservations import Reservation
+from gpukernel.pool.leases.agent_sessions import AgentSessions
+from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.store.policy import write_policy
+from gpukernel.pool.store.store import Store
 
 GIB = 2**30
 ANNA = Holder("anna")
@@ -24,14 +26,14 @@ class Agent:
 
     def __init__(
         self,
-        broker: Broker,
+        manager: LeaseManager,
         name: str = "s",
         devices: int = 1,
         prompt: bool = True,
         *,
         direct_machine: str = "",
     ) -> None:
-        self.broker, self.name, self.prompt = broker, name, prompt
+        self.manager, self.name, self.prompt = manager, name, prompt
         self.direct_machine = direct_machine
         self.devices = [Device(f"{name}/{i}", name, i, "Tesla V100", 32 * GIB) for i in range(devices)]
         self.alive: set[tuple[str, int]] = set()
@@ -42,9 +44,13 @@ class Agent:
         self.caps: dict[tuple[str, int], int] = {}  # of living workers
         self.used: dict[tuple[str, int], int] = {}  # what their programs have allocated
 
+    @property
+    def sessions(self) -> AgentSessions:
+        return AgentSessions(self.manager)
+
     def attach(self) -> None:
         self.to_start, self.to_stop, self.to_limit = [], [], []
-        self.broker.attach(self.name, self, self.devices, self._living(self.workers()), self.direct_machine)
+        self.sessions.attach(self.name, self, self.devices, self._living(self.workers()), self.direct_machine)
 
     def workers(self) -> list[tuple[str, int]]:
         """Those that live, as they were started: ids are random, and tests are to repeat themselves."""
@@ -82,13 +88,13 @@ class Agent:
             used = self.used.get((lease_id, index), 0)
             if done := used <= size:
                 self.caps[lease_id, index] = size
-            self.broker.worker_limited(self.name, lease_id, index, size, done, used)
+            self.sessions.worker_limited(self.name, lease_id, index, size, done, used)
 
     def start(self) -> None:
         while self.to_start:
             key = self.to_start.pop(0)
             self.alive.add(key)
-            self.broker.worker_ready(self.name, *key, self._living([key])[key])
+            self.sessions.worker_ready(self.name, *key, self._living([key])[key])
 
     def stop(self) -> None:
         while self.to_stop:
@@ -96,7 +102,7 @@ class Agent:
             if key in self.to_start:  # orders are obeyed in their order
                 self.to_start.remove(key)
             self.alive.discard(key)
-            self.broker.worker_ended(self.name, *key, "stopped")
+            self.sessions.worker_ended(self.name, *key, "stopped")
 
 
 class World:
@@ -115,10 +121,14 @@ class World:
         self.now = now
         url = place if isinstance(place, str) else f"sqlite:///{place}/pool.db"
         self.store = Store(url)
-        self.broker = Broker(self.store, lambda: self.now)
-        self.agent = Agent(self.broker, server, devices=devices, prompt=prompt)
+        self.manager = LeaseManager(self.store, lambda: self.now)
+        self.agent = Agent(self.manager, server, devices=devices, prompt=prompt)
         self.agent.alive = set() if alive is None else alive
         self.agent.attach()
+
+    @property
+    def sessions(self) -> AgentSessions:
+        return AgentSessions(self.manager)
 
     def rule(
         self,
@@ -128,7 +138,7 @@ class World:
         reservations: tuple[Reservation, ...] = (),
     ) -> list[str]:
         """Make these the courses, quotas and, in UTC, the reservations."""
-        after = Rules(
+        after = Policy(
             {course.name: course for course in courses},
             {Subject.parse(text): bounds for text, bounds in (quotas or {}).items()},
             term_begins,
@@ -136,14 +146,16 @@ class World:
             timezone="UTC" if reservations else "",
         )
         with self.store.deciding() as (db, row):
-            changes = write_rules(db, self.store.rules(db, row.rules_version), after, "admin", self.now)
-        self.broker.pump()
+            changes = write_policy(
+                db, self.store.policy.current(db, row.policy_version), after, "admin", self.now
+            )
+        self.manager.schedule()
         return changes
 
     def ask(
         self, key: str, share: float = 0.5, wait: float = -1, holder: Holder = ANNA, longest: float = 0
     ) -> AsyncIterator[Queued | Lease]:
-        return self.broker.acquire(key, SliceRequest(share=share), holder, wait, 0, longest)
+        return self.manager.acquire(key, SliceRequest(share=share), holder, wait, 0, longest)
 
     async def get(
         self, key: str, share: float = 0.5, wait: float = -1, holder: Holder = ANNA, longest: float = 0
@@ -155,10 +167,10 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.broker.tick()
+        self.manager.tick()
 
     def promised(self) -> float:
-        return sum(d.promised_bytes for d in self.broker.devices()) / (32 * GIB)
+        return sum(d.promised_bytes for d in self.manager.devices()) / (32 * GIB)
 
 
 def story(tmp_path: Path, tell: object, **options: object) -> None:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import importlib
 import os
-import re
 import secrets
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from typing import Any
 import pytest
 
 from gpukernel import native
-from gpukernel.remoting.environment import shim_environment, write_lease_file
+from gpukernel.remoting.environment import shim_environment
+from gpukernel.remoting.lease_file import write_lease_file
 from gpukernel.remoting.worker import WorkerHandle, start_worker
 
 MIB = 2**20
@@ -46,10 +48,10 @@ class Worker:
         self,
         secret: str | None = None,
         kind: str = "unix",
-        beside: Worker | None = None,
+        second: Worker | None = None,
         shared_memory: bool = True,
     ) -> dict[str, str]:
-        handles = [self.handle, beside.handle] if beside else [self.handle]
+        handles = [self.handle, second.handle] if second else [self.handle]
         endpoints = [[e for e in handle.endpoints if e.startswith(kind)] for handle in handles]
         lease = SimpleNamespace(
             id=self.handle.lease_id,
@@ -151,17 +153,14 @@ async def worker(
             await handle.wait()
 
 
-def special_number(name: str) -> int:
-    """The number of a call that is no driver function, as the native sources have it."""
-    protocol = (Path(__file__).parents[2] / "gpukernel/native/wire/protocol.h").read_text()
-    names = re.findall(
-        r"^    (\w+)[ ,]", protocol.split("enum class Special : uint16_t {")[1].split("};")[0], re.M
-    )
-    return 16 + names.index(name)
-
-
 def call_number(name: str) -> int:
-    """The number of a driver function on the wire."""
-    table = Path(__file__).parents[2] / "gpukernel/native/codegen/calls.txt"
-    names = [line.split()[1] for line in table.read_text().splitlines() if line.strip() and line[0] != "#"]
-    return 64 + names.index(name)
+    """Return the number of a custom or driver call on the wire, by the table of the native sources."""
+    return _call_table().number_of(name)
+
+
+@functools.cache
+def _call_table() -> Any:
+    codegen = Path(__file__).parents[2] / "gpukernel/native/codegen"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(codegen)
+        return importlib.import_module("calls").read_table()

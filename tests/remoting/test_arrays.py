@@ -194,35 +194,35 @@ A = d.CUdevice_attribute; print(ok(d.cuDeviceGetAttribute(A.CU_DEVICE_ATTRIBUTE_
 
 # --- copies: every kind of memory to every other ---
 
-BOXES = """
+PITCHED_COPIES = """
 M = d.CUmemorytype
 class Host:
     def __init__(self, values): self.values = values.copy(); self.pitch, self.rows = values.strides[1], values.shape[1]
-    def fill(self, box, side):
-        setattr(box, side + "MemoryType", M.CU_MEMORYTYPE_HOST); setattr(box, side + "Host", self.values.ctypes.data)
-        setattr(box, side + "Pitch", self.pitch); setattr(box, side + "Height", self.rows)
+    def fill(self, params, side):
+        setattr(params, side + "MemoryType", M.CU_MEMORYTYPE_HOST); setattr(params, side + "Host", self.values.ctypes.data)
+        setattr(params, side + "Pitch", self.pitch); setattr(params, side + "Height", self.rows)
     def get(self): return self.values
 class Memory(Host):
     def __init__(self, values):
         super().__init__(values); self.address = ok(d.cuMemAlloc(values.nbytes)); ok(d.cuMemcpyHtoD(self.address, self.values.ctypes.data, values.nbytes))
-    def fill(self, box, side): super().fill(box, side); setattr(box, side + "MemoryType", M.CU_MEMORYTYPE_DEVICE); setattr(box, side + "Device", self.address)
+    def fill(self, params, side): super().fill(params, side); setattr(params, side + "MemoryType", M.CU_MEMORYTYPE_DEVICE); setattr(params, side + "Device", self.address)
     def get(self): ok(d.cuMemcpyDtoH(self.values.ctypes.data, self.address, self.values.nbytes)); return self.values
 class Unified(Memory):
-    def fill(self, box, side): super().fill(box, side); setattr(box, side + "MemoryType", M.CU_MEMORYTYPE_UNIFIED)
+    def fill(self, params, side): super().fill(params, side); setattr(params, side + "MemoryType", M.CU_MEMORYTYPE_UNIFIED)
 class Array(Host):
     def __init__(self, values):
         super().__init__(values); z, y, x = values.shape; self.array = ok(d.cuArray3DCreate(shape(x, y, z, F.CU_AD_FORMAT_UNSIGNED_INT16)))
         self.whole(Host(values), self)
-    def fill(self, box, side): setattr(box, side + "MemoryType", M.CU_MEMORYTYPE_ARRAY); setattr(box, side + "Array", self.array)
+    def fill(self, params, side): setattr(params, side + "MemoryType", M.CU_MEMORYTYPE_ARRAY); setattr(params, side + "Array", self.array)
     def whole(self, source, destination):
         z, y, x = self.values.shape; copy(source, destination, (0, 0, 0), (0, 0, 0), (z, y, x))
     def get(self): back = Host(self.values); self.whole(self, back); return back.values
 def copy(source, destination, a, b, size, stream=None):
-    box = d.CUDA_MEMCPY3D(); source.fill(box, "src"); destination.fill(box, "dst")
-    box.srcZ, box.srcY, box.srcXInBytes = a[0], a[1], a[2] * 2
-    box.dstZ, box.dstY, box.dstXInBytes = b[0], b[1], b[2] * 2
-    box.Depth, box.Height, box.WidthInBytes = size[0], size[1], size[2] * 2
-    ok(d.cuMemcpy3D(box) if stream is None else d.cuMemcpy3DAsync(box, stream))
+    params = d.CUDA_MEMCPY3D(); source.fill(params, "src"); destination.fill(params, "dst")
+    params.srcZ, params.srcY, params.srcXInBytes = a[0], a[1], a[2] * 2
+    params.dstZ, params.dstY, params.dstXInBytes = b[0], b[1], b[2] * 2
+    params.Depth, params.Height, params.WidthInBytes = size[0], size[1], size[2] * 2
+    ok(d.cuMemcpy3D(params) if stream is None else d.cuMemcpy3DAsync(params, stream))
 def part(values, at, size): return values[tuple(slice(a, a + n) for a, n in zip(at, size))]
 def check(kinds, one, two, a, b, size, stream=None):
     for source in kinds:
@@ -237,7 +237,7 @@ def check(kinds, one, two, a, b, size, stream=None):
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_boxes_between_every_kind_of_memory(shared_memory: bool) -> None:
+def test_pitched_copies_between_every_kind_of_memory(shared_memory: bool) -> None:
     code = """begin(); r = np.random.default_rng(1)
 one, two = r.integers(0, 2**16, (7, 11, 19), np.uint16), r.integers(0, 2**16, (6, 13, 23), np.uint16)
 check([Host, Memory, Unified, Array], one, two, (1, 2, 3), (2, 1, 5), (4, 8, 14))
@@ -245,10 +245,10 @@ check([Host, Memory, Unified, Array], one, two, (0, 0, 0), (0, 0, 0), (1, 1, 1))
 check([Host, Memory, Array], one, one[::-1], (2, 0, 0), (3, 0, 0), (4, 11, 19), ok(d.cuStreamCreate(1)))
 empty = d.CUDA_MEMCPY3D(); Host(one).fill(empty, "src"); Memory(two).fill(empty, "dst"); ok(d.cuMemcpy3D(empty))
 print("done")"""
-    assert run(BOXES + code, shared_memory=shared_memory) == "done"
+    assert run(PITCHED_COPIES + code, shared_memory=shared_memory) == "done"
 
 
-def test_boxes_larger_than_a_piece() -> None:
+def test_pitched_copies_larger_than_a_piece() -> None:
     code = """begin(); r = np.random.default_rng(2)
 one, two = r.integers(0, 2**16, (3, 700, 1201), np.uint16), np.zeros((3, 701, 1300), np.uint16)
 check([Host, Memory, Array], one, two, (0, 1, 1), (1, 2, 3), (2, 690, 1100))
@@ -259,10 +259,10 @@ class Flat(Array):
 check([Host, Memory, Flat], wide, zeros, (0, 0, 0), (0, 0, 1), (1, 3, 16384 * 7))
 rows = r.integers(0, 2**16, (1, 2, 700000), np.uint16); check([Host, Memory], rows, rows * 0, (0, 0, 5), (0, 0, 0), (1, 2, 699990))
 print("done")"""
-    assert run(BOXES + code, memory_mib=512) == "done"
+    assert run(PITCHED_COPIES + code, memory_mib=512) == "done"
 
 
-def test_boxes_that_do_not_fit_are_refused() -> None:
+def test_pitched_copies_that_do_not_fit_are_refused() -> None:
     code = """begin(); values = np.zeros((4, 4, 4), np.uint16); host, memory, array = Host(np.zeros((9, 9, 9), np.uint16)), Memory(values), Array(values)
 def name(source, destination, a, b, size):
     try: copy(source, destination, a, b, size); print(d.cuCtxSynchronize()[0].name)
@@ -270,11 +270,11 @@ def name(source, destination, a, b, size):
 for there in (memory, array):
     name(host, there, (0, 0, 0), (1, 0, 0), (4, 4, 4)); name(there, host, (0, 0, 1), (0, 0, 0), (4, 4, 4)); name(host, there, (0, 0, 0), (0, 1, 0), (4, 4, 4))
 name(memory, array, (0, 0, 0), (0, 0, 0), (4, 4, 5)); name(array, memory, (0, 0, 0), (5, 0, 0), (1, 1, 1))
-box = d.CUDA_MEMCPY3D(); host.fill(box, "src"); memory.fill(box, "dst"); box.WidthInBytes, box.Height, box.Depth = 2**40, 2**40, 2**40; print(d.cuMemcpy3D(box)[0].name)
+params = d.CUDA_MEMCPY3D(); host.fill(params, "src"); memory.fill(params, "dst"); params.WidthInBytes, params.Height, params.Depth = 2**40, 2**40, 2**40; print(d.cuMemcpy3D(params)[0].name)
 memory.pitch = 2; name(memory, array, (0, 0, 0), (0, 0, 0), (1, 4, 4))
 print(d.cuCtxSynchronize()[0].name)"""
-    names = run(BOXES + code).split()
-    # A box of memory may cross from one row into the next, as long as it stays inside: only what ends outside is refused.
+    names = run(PITCHED_COPIES + code).split()
+    # A pitched copy of memory may cross from one row into the next, as long as it stays inside: only what ends outside is refused.
     assert names[:3] == ["CUDA_ERROR_INVALID_VALUE"] * 3
     assert names[3:] == ["CUDA_ERROR_INVALID_VALUE"] * 7 + ["CUDA_SUCCESS"]
 
@@ -285,12 +285,12 @@ a, b = ok(d.cuArray3DCreate(shape(40))), ok(d.cuArray3DCreate(shape(40))); p = o
 ok(d.cuMemcpyHtoA(a, 0, values.ctypes.data, 160)); ok(d.cuMemcpyAtoA(b, 40, a, 80, 80)); ok(d.cuMemcpyAtoD(p, b, 40, 80)); ok(d.cuMemcpyDtoH(out.ctypes.data, p, 80)); print((out[:20] == values[20:]).all())
 ok(d.cuMemcpyHtoD(p, values.ctypes.data, 160)); ok(d.cuMemcpyDtoA(a, 16, int(p) + 40, 100)); ok(d.cuMemcpyAtoH(out.ctypes.data, a, 0, 160)); print((out[4:29] == values[10:35]).all(), out[3], out[29])
 ok(d.cuMemcpyHtoAAsync(b, 0, values.ctypes.data, 160, s)); ok(d.cuMemcpyAtoHAsync(out.ctypes.data, b, 0, 160, s)); ok(d.cuStreamSynchronize(s)); print((out == values).all())
-c = ok(d.cuArray3DCreate(shape(10, 4))); box = d.CUDA_MEMCPY2D(); M = d.CUmemorytype
-box.srcMemoryType, box.srcHost, box.srcPitch, box.dstMemoryType, box.dstArray, box.WidthInBytes, box.Height = M.CU_MEMORYTYPE_HOST, values.ctypes.data, 40, M.CU_MEMORYTYPE_ARRAY, c, 40, 4
-ok(d.cuMemcpy2D(box)); ok(d.cuMemcpy2DUnaligned(box)); ok(d.cuMemcpy2DAsync(box, s))
-box = d.CUDA_MEMCPY2D(); box.srcMemoryType, box.srcArray, box.srcXInBytes, box.srcY = M.CU_MEMORYTYPE_ARRAY, c, 8, 1
-box.dstMemoryType, box.dstHost, box.dstPitch, box.WidthInBytes, box.Height = M.CU_MEMORYTYPE_HOST, out.ctypes.data, 16, 12, 2; out[:] = -1
-ok(d.cuMemcpy2D(box)); print(out[:8].tolist())
+c = ok(d.cuArray3DCreate(shape(10, 4))); params = d.CUDA_MEMCPY2D(); M = d.CUmemorytype
+params.srcMemoryType, params.srcHost, params.srcPitch, params.dstMemoryType, params.dstArray, params.WidthInBytes, params.Height = M.CU_MEMORYTYPE_HOST, values.ctypes.data, 40, M.CU_MEMORYTYPE_ARRAY, c, 40, 4
+ok(d.cuMemcpy2D(params)); ok(d.cuMemcpy2DUnaligned(params)); ok(d.cuMemcpy2DAsync(params, s))
+params = d.CUDA_MEMCPY2D(); params.srcMemoryType, params.srcArray, params.srcXInBytes, params.srcY = M.CU_MEMORYTYPE_ARRAY, c, 8, 1
+params.dstMemoryType, params.dstHost, params.dstPitch, params.WidthInBytes, params.Height = M.CU_MEMORYTYPE_HOST, out.ctypes.data, 16, 12, 2; out[:] = -1
+ok(d.cuMemcpy2D(params)); print(out[:8].tolist())
 print(d.cuMemcpyHtoA(a, 100, values.ctypes.data, 160)[0].name, d.cuCtxSynchronize()[0].name)"""
     assert run(code).splitlines() == [
         "True",
@@ -308,12 +308,12 @@ g = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(s)), 0)); print(out.sum()); 
     assert run(code).split() == ["0.0", "True"]
 
 
-def test_boxes_between_devices_pass_through_the_program() -> None:
+def test_pitched_copies_between_devices_pass_through_the_program() -> None:
     code = """ok(d.cuInit(0)); contexts = [ok(d.cuDevicePrimaryCtxRetain(n)) for n in (0, 1)]; M = d.CUmemorytype
 values = np.arange(3 * 500 * 700, dtype=np.uint16).reshape(3, 500, 700)
 ok(d.cuCtxSetCurrent(contexts[0])); a = ok(d.cuArray3DCreate(shape(700, 500, 3, F.CU_AD_FORMAT_UNSIGNED_INT16)))
-box = d.CUDA_MEMCPY3D(); box.srcMemoryType, box.srcHost, box.srcPitch, box.srcHeight = M.CU_MEMORYTYPE_HOST, values.ctypes.data, 1400, 500
-box.dstMemoryType, box.dstArray, box.WidthInBytes, box.Height, box.Depth = M.CU_MEMORYTYPE_ARRAY, a, 1400, 500, 3; ok(d.cuMemcpy3D(box))
+params = d.CUDA_MEMCPY3D(); params.srcMemoryType, params.srcHost, params.srcPitch, params.srcHeight = M.CU_MEMORYTYPE_HOST, values.ctypes.data, 1400, 500
+params.dstMemoryType, params.dstArray, params.WidthInBytes, params.Height, params.Depth = M.CU_MEMORYTYPE_ARRAY, a, 1400, 500, 3; ok(d.cuMemcpy3D(params))
 ok(d.cuCtxSetCurrent(contexts[1])); p = ok(d.cuMemAlloc(1500 * 490 * 2)); ok(d.cuMemsetD8(p, 0, 1500 * 490 * 2))
 peer = d.CUDA_MEMCPY3D_PEER(); peer.srcMemoryType, peer.srcArray, peer.srcContext, peer.srcY, peer.srcZ = M.CU_MEMORYTYPE_ARRAY, a, contexts[0], 10, 1
 peer.dstMemoryType, peer.dstDevice, peer.dstContext, peer.dstPitch, peer.dstHeight = M.CU_MEMORYTYPE_DEVICE, p, contexts[1], 1500, 490
@@ -323,7 +323,7 @@ peer.dstContext, peer.dstDevice = contexts[0], p; print(d.cuMemcpy3DPeer(peer)[0
 
     async def story() -> str:
         async with worker() as one, worker(secret=one.secret) as two:
-            done = await one.run(ARRAYS + code, beside=two)
+            done = await one.run(ARRAYS + code, second=two)
             assert done.returncode == 0, done.stderr
             return done.stdout
 
@@ -363,7 +363,7 @@ def test_texture_and_surface_references_of_a_module() -> None:
 m = ok(d.cuModuleLoadData(PTX + b"\\0")); f = ok(d.cuModuleGetFunction(m, b"read")); image, line, target = ok(d.cuModuleGetTexRef(m, b"image")), ok(d.cuModuleGetTexRef(m, b"line")), ok(d.cuModuleGetSurfRef(m, b"target"))
 print(d.cuModuleGetTexRef(m, b"lines")[0].name, d.cuModuleGetTexRef(m, b"target")[0].name, d.cuModuleGetGlobal(m, b"image")[0].name)
 values = np.arange(32, dtype=np.float32).reshape(4, 8); a = ok(d.cuArray3DCreate(shape(8, 4))); t = ok(d.cuArray3DCreate(shape(8, flags=2))); M = d.CUmemorytype
-box = d.CUDA_MEMCPY2D(); box.srcMemoryType, box.srcHost, box.srcPitch, box.dstMemoryType, box.dstArray, box.WidthInBytes, box.Height = M.CU_MEMORYTYPE_HOST, values.ctypes.data, 32, M.CU_MEMORYTYPE_ARRAY, a, 32, 4; ok(d.cuMemcpy2D(box))
+params = d.CUDA_MEMCPY2D(); params.srcMemoryType, params.srcHost, params.srcPitch, params.dstMemoryType, params.dstArray, params.WidthInBytes, params.Height = M.CU_MEMORYTYPE_HOST, values.ctypes.data, 32, M.CU_MEMORYTYPE_ARRAY, a, 32, 4; ok(d.cuMemcpy2D(params))
 p = int(ok(d.cuMemAlloc(512))); ok(d.cuMemcpyHtoD(p, values.ctypes.data, 128)); ok(d.cuMemcpyHtoD(p + 384, values.ctypes.data, 128)); out = np.zeros((8, 2), np.float32); o = ok(d.cuMemAlloc(64))
 def launch(first):
     x, y = c.c_uint64(int(o)), c.c_uint32(first); both = (c.c_void_p * 2)(c.addressof(x), c.addressof(y)); ok(d.cuLaunchKernel(f, 1, 1, 1, 8, 1, 1, 0, 0, c.addressof(both), 0)); ok(d.cuMemcpyDtoH(out.ctypes.data, o, 64))

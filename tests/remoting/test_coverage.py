@@ -71,7 +71,7 @@ print(ok(d.cuDeviceCanAccessPeer(0, 1)), d.cuCtxEnablePeerAccess(one, 0)[0].name
 
     async def story() -> None:
         async with worker() as one, worker(secret=one.secret) as two:
-            done = await one.run(code, beside=two)
+            done = await one.run(code, second=two)
             assert (
                 done.stdout == "True\nCUDA_ERROR_INVALID_CONTEXT\n0 CUDA_ERROR_PEER_ACCESS_UNSUPPORTED 0\n"
             ), done.stderr

@@ -584,7 +584,7 @@ trim(); print([int(ok(d.cuDeviceGetGraphMemAttribute(i, A.CU_GRAPH_MEM_ATTR_USED
 
     async def story() -> None:
         async with worker() as one, worker(secret=one.secret) as two:
-            done = await one.run(GRAPHS + MEMORY + code, beside=two)
+            done = await one.run(GRAPHS + MEMORY + code, second=two)
             assert done.stdout.splitlines() == ["1", "0", "[0, 1]", "NOT_SUPPORTED", "[0, 1]", "0"], (
                 done.stderr
             )

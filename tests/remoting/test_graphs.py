@@ -192,16 +192,16 @@ executable = make(ok(end())); print(seen); go(executable); go(executable); print
     assert said == ["[]", f"[{once}, {once}]"]
 
 
-def test_a_copy_node_copies_a_box_and_a_clone_and_a_child_are_copies_of_their_own() -> None:
+def test_a_copy_node_makes_a_pitched_copy_and_a_clone_and_a_child_are_copies_of_their_own() -> None:
     said = program("""
 host = (ctypes.c_uint32 * 4)(1, 2, 3, 4)
 copy = d.CUDA_MEMCPY3D(); copy.srcMemoryType = d.CUmemorytype.CU_MEMORYTYPE_HOST; copy.srcHost = ctypes.addressof(host); copy.srcPitch = 8
 copy.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE; copy.dstDevice = int(a); copy.dstPitch = 16; copy.WidthInBytes = 8; copy.Height = 2; copy.Depth = 1
-inner = ok(d.cuGraphCreate(0)); box = ok(d.cuGraphAddMemcpyNode(inner, None, 0, copy, context()))
-clone = ok(d.cuGraphClone(inner)); twin = ok(d.cuGraphNodeFindInClone(box, clone)); print(int(twin) != int(box), ok(d.cuGraphNodeGetType(twin)).name)
+inner = ok(d.cuGraphCreate(0)); node = ok(d.cuGraphAddMemcpyNode(inner, None, 0, copy, context()))
+clone = ok(d.cuGraphClone(inner)); twin = ok(d.cuGraphNodeFindInClone(node, clone)); print(int(twin) != int(node), ok(d.cuGraphNodeGetType(twin)).name)
 outer = ok(d.cuGraphCreate(0)); empty = ok(d.cuGraphAddEmptyNode(outer, None, 0))
 child = ok(d.cuGraphAddChildGraphNode(outer, [empty], 1, inner)); ok(d.cuGraphAddKernelNode(outer, [child], 1, kernel(1, 9)))
-ok(d.cuGraphDestroyNode(box)); ok(d.cuGraphDestroy(inner)); said(d.cuGraphDestroy(ok(d.cuGraphChildGraphNodeGetGraph(child))))
+ok(d.cuGraphDestroyNode(node)); ok(d.cuGraphDestroy(inner)); said(d.cuGraphDestroy(ok(d.cuGraphChildGraphNodeGetGraph(child))))
 go(make(outer)); print(words(8)); ok(d.cuMemsetD8Async(a, 0, 64, s)); go(make(clone)); print(words(8))
 begin_capture(t); ok(d.cuGraphLaunch(make(clone), t)); both = ok(end(t)); ok(d.cuMemsetD8Async(a, 0, 64, s))
 print(ok(d.cuGraphNodeGetType(ok(d.cuGraphGetNodes(both, 1))[0][0])).name); go(make(both)); print(words(8))

@@ -6,8 +6,8 @@ import asyncio
 import socket
 import struct
 
-from tests.remoting.conftest import Worker, call_number, special_number, worker
-from tests.remoting.test_door import INVALID_VALUE, WELCOME, enter, read, still_serves
+from tests.remoting.conftest import Worker, call_number, worker
+from tests.remoting.test_listeners import INVALID_VALUE, WELCOME, enter, read, still_serves
 from tests.remoting.test_worker import until, unused
 
 INVALID_HANDLE = 400
@@ -121,7 +121,7 @@ ok(d.cuMemsetD32Async(p, 5, 1000, a)); call(a, lambda: said.extend([int(x[999]),
 
 def test_a_client_that_lies_about_its_functions_gets_an_error_and_keeps_nobody_waiting() -> None:
     introduce, function, following, done = map(
-        special_number, ("introduce", "host_function", "next_host_function", "host_function_done")
+        call_number, ("introduce", "host_function", "next_host_function", "host_function_done")
     )
     synchronize = call_number("cuStreamSynchronize")
 
@@ -136,24 +136,24 @@ def test_a_client_that_lies_about_its_functions_gets_an_error_and_keeps_nobody_w
 
     def lie(one: Worker) -> None:
         status, mine = enter(one, one.secret)
-        also, beside = enter(one, one.secret)
+        also, second = enter(one, one.secret)
         assert (status, also) == (WELCOME, WELCOME)
         tell(mine, introduce, struct.pack("<IIQ", 1, 0, 77))
         wait = struct.pack("<Q", 0)
         assert ask(mine, synchronize, wait) == 0
-        assert ask(beside, following, struct.pack("<Q", 78)) == INVALID_HANDLE  # nobody's key
-        assert ask(beside, following, b"") == INVALID_HANDLE
-        tell(beside, done, struct.pack("<QQ", 77, 5))  # which nobody waits for
+        assert ask(second, following, struct.pack("<Q", 78)) == INVALID_HANDLE  # nobody's key
+        assert ask(second, following, b"") == INVALID_HANDLE
+        tell(second, done, struct.pack("<QQ", 77, 5))  # which nobody waits for
         tell(mine, function, struct.pack("<QQ", 123, 1))  # on no stream
         assert ask(mine, synchronize, wait) == INVALID_HANDLE
-        assert ask(beside, following, struct.pack("<Q", 77)) == 0
+        assert ask(second, following, struct.pack("<Q", 77)) == 0
         tell(mine, function, struct.pack("<QQ", 0, 1))  # the number is taken until it is done
         assert ask(mine, synchronize, wait) == INVALID_VALUE
-        tell(beside, done, struct.pack("<QQ", 77, 1))
+        tell(second, done, struct.pack("<QQ", 77, 1))
         tell(mine, function, struct.pack("<QQ", 0, 2))
-        assert ask(beside, following, struct.pack("<Q", 77)) == 0
+        assert ask(second, following, struct.pack("<Q", 77)) == 0
         # Its stream waits for a function that nobody will run, until who would have run it is gone.
-        beside.close()
+        second.close()
         assert ask(mine, synchronize, wait) == 0
         tell(mine, function, struct.pack("<QQ", 0, 3))
         assert ask(mine, synchronize, wait) == INVALID_VALUE

@@ -129,14 +129,14 @@ def back(m): i, k = part(); ok(d.cuMemcpyDtoH(m + 4 * i, w + 4 * i, 4 * k)); mod
 def into(m): i, k = part(); v = np.full(k, r.randrange(1000), np.uint32); ok(d.cuMemcpyHtoD(m + 4 * i, v.ctypes.data, 4 * k)); model[m][i:i + k] = v
 def unified(m):
     i, k = part(); o = p + q - m; ok(r.choice([d.cuMemcpy, d.cuMemcpyDtoD, d.cuMemcpyHtoD, d.cuMemcpyDtoH])(o + 4 * i, m + 4 * i, 4 * k)); model[o][i:i + k] = model[m][i:i + k]
-def box(m):
+def pitched(m):
     k = min(n // 100, 40); c = d.CUDA_MEMCPY2D(); c.srcMemoryType = r.choice([U.CU_MEMORYTYPE_HOST, U.CU_MEMORYTYPE_DEVICE, U.CU_MEMORYTYPE_UNIFIED]); c.dstMemoryType = U.CU_MEMORYTYPE_DEVICE
     c.srcHost = m; c.srcDevice = m; c.dstDevice = w; c.srcPitch = c.dstPitch = 400; c.WidthInBytes = 200; c.Height = k; ok(d.cuMemcpy2D(c))
     for j in range(k): device[100 * j:100 * j + 50] = model[m][100 * j:100 * j + 50]
 def prefetch(m): i, k = part(); ok(d.cuMemPrefetchAsync(m + 4 * i, 4 * k, r.choice([0, -1]), 0)); r.random() < 0.5 and wait()
 s = streams[1]; ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)); add(p, n, s); graph = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(s)), 0))
 def replay(m): ok(d.cuGraphLaunch(graph, s)); ok(d.cuStreamSynchronize(s)); model[p][:] += 1
-for i in range(250): r.choice([write, write, stride, see, see, launch, launch, unseen, fill, fill_2d, out, as_host, back, into, unified, box, prefetch, replay])(r.choice([p, q]))
+for i in range(250): r.choice([write, write, stride, see, see, launch, launch, unseen, fill, fill_2d, out, as_host, back, into, unified, pitched, prefetch, replay])(r.choice([p, q]))
 assert (a == model[p]).all() and (b == model[q]).all(); o = np.zeros(n, np.uint32); ok(d.cuMemcpyDtoH(o.ctypes.data, w, 4 * n)); print((o == device).all())
 """
     says(code, ["True"])
@@ -296,7 +296,7 @@ ok(d.cuMemcpyDtoH(p, w, 4 * n)); print(set(a)); ok(d.cuCtxSetCurrent(one)); add(
 
     async def story() -> None:
         async with worker() as one, worker(secret=one.secret) as two:
-            done = await one.run(MANAGED + code, beside=two)
+            done = await one.run(MANAGED + code, second=two)
             values = [f"{{np.uint32({i})}}" for i in (1, 2, 3, 3)]
             assert done.stdout.splitlines() == values, done.stderr
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.remoting.conftest import Worker, worker
-from tests.remoting.test_door import WELCOME, shake_hands, still_serves
+from tests.remoting.test_listeners import WELCOME, shake_hands, still_serves
 
 SHARE_MEMORY = 28
 HEAD_BYTES, RING_BYTES = 4096, 1 << 20

@@ -14,8 +14,8 @@ import pytest
 
 from tests.conftest import eventually
 from tests.native.simgpu_driver.test_streams import SPIN
-from tests.remoting.conftest import call_number, special_number, worker
-from tests.remoting.test_door import WELCOME, enter, read
+from tests.remoting.conftest import call_number, worker
+from tests.remoting.test_listeners import WELCOME, enter, read
 
 # A thread that is in a call, once it waits for the worker's answer.
 THREADS = (
@@ -276,7 +276,7 @@ def test_a_client_cannot_make_a_worker_start_threads_without_end() -> None:
             assert await asyncio.to_thread(busy.stdout.readline) == "on\n"
             before = threads_of(one.handle.pid)
             number = call_number("cuCtxSynchronize")
-            introduce, attend = special_number("introduce"), special_number("attend")
+            introduce, attend = call_number("introduce"), call_number("attend")
 
             def ask(sock: socket.socket, key: int, waits: int) -> None:
                 introduction = struct.pack("<II", 1, 1) + b"x" + struct.pack("<Q", key)

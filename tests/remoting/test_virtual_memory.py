@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
-from tests.remoting.conftest import MIB, Worker, special_number, worker
-from tests.remoting.test_door import INVALID_VALUE, OUT_OF_MEMORY, WELCOME, enter, read
+from tests.remoting.conftest import MIB, Worker, call_number, worker
+from tests.remoting.test_listeners import INVALID_VALUE, OUT_OF_MEMORY, WELCOME, enter, read
 from tests.remoting.virtual_memory import FAULT, FAULTS, MEMORY, PROGRAMS
 
-VIRTUAL_MEMORY = special_number("virtual_memory")
+VIRTUAL_MEMORY = call_number("virtual_memory")
 GRANULARITY, RESERVE, FREE, CREATE, RELEASE, MAP, UNMAP, SET_ACCESS, GET_ACCESS, RETAIN, SIZE = range(11)
 UNIT = 2 * MIB
 
@@ -111,7 +111,7 @@ ok(d.cuMemUnmap(a, 2 * U)); ok(d.cuMemAddressFree(a, 2 * U)); ok(d.cuMemRelease(
 
     async def story() -> None:
         async with worker() as one, worker(secret=one.secret) as two:
-            done = await one.run(MEMORY + code, beside=two)
+            done = await one.run(MEMORY + code, second=two)
             assert done.stdout.splitlines() == [
                 "INVALID_VALUE",
                 "INVALID_VALUE",

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpukernel import native
-from gpukernel.remoting.questions import usage_of
 from gpukernel.remoting.worker import WorkerStartFailed, adopt_worker, list_devices, start_worker
+from gpukernel.remoting.worker_query import usage_of
 from tests.remoting.conftest import MIB, Worker, worker
 from tests.remoting.virtual_memory import MEMORY
 
@@ -168,7 +168,7 @@ for context, ptx in zip(contexts, (STORE_U32, STORE_PAIR)):  # both workers numb
 
     async def story() -> None:
         async with worker() as one, worker(secret=one.secret) as two:
-            done = await one.run(code, beside=two)
+            done = await one.run(code, second=two)
             first, second = [0] * 24, [0] * 24
             first[0], second[0], second[8] = 7, 11, 13
             assert done.stdout == f"{first}\n{second}\n", done.stderr

@@ -1,9 +1,9 @@
-"""Reads the public headers ``cuda.h`` and ``cudaTypedefs.h`` into data.
+"""The public headers ``cuda.h`` and ``cudaTypedefs.h`` as data.
 
-The compiler's preprocessor does the reading: with and without per-thread default streams and the internal view of
+The compiler's preprocessor reads them: with and without per-thread default streams and the internal view of
 old versions, so that every name that a real ``libcuda.so.1`` exports from ``cuda.h`` is found (``cuMemAlloc``,
 ``cuMemAlloc_v2``, ``cuMemcpyHtoD_v2_ptds`` …).  ``cudaTypedefs.h`` says in which CUDA version each version of a
-function appeared: ``PFN_cuMemAlloc_v3020``.
+function appeared: ``PFN_cuMemAlloc_v3020`` is the form of CUDA 3.2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNDATED = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter; `type` as C writes it, arrays decayed to pointers."""
+    """One parameter; `type` is in C, with arrays decayed to pointers."""
 
     type: str
     name: str
@@ -46,33 +46,33 @@ class Prototype:
 
     @property
     def base(self) -> str:
-        """The name without version and stream suffix: ``cuMemAlloc``."""
+        """Return the name without version and stream suffix: ``cuMemAlloc``."""
         return str(_parts(self.name)["base"])
 
     @property
     def revision(self) -> int:
-        """1 for ``cuMemAlloc``, 2 for ``cuMemAlloc_v2``."""
+        """Return the version: 1 for ``cuMemAlloc``, 2 for ``cuMemAlloc_v2``."""
         return int(_parts(self.name)["revision"] or 1)
 
     @property
     def per_thread(self) -> bool:
-        """Whether stream 0 means the calling thread's own stream."""
+        """Return whether stream 0 means the calling thread's own stream."""
         return bool(_parts(self.name)["stream"])
 
     @property
     def declaration(self) -> str:
-        """The parameter list as C wants it."""
+        """Return the parameter list in C."""
         return ", ".join(f"{p.type} {p.name}" for p in self.parameters) or "void"
 
     @property
     def arguments(self) -> str:
-        """The names alone, to pass them on."""
+        """Return the parameters' names, as the arguments of a call."""
         return ", ".join(p.name for p in self.parameters)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What `cuGetProcAddress` answers for `base` from CUDA `version` (12010 is 12.1) on."""
+    """One answer of `cuGetProcAddress`: `symbol`, for `base` from CUDA `version` (12010 is 12.1) on."""
 
     base: str
     version: int
@@ -119,7 +119,7 @@ class Headers:
 
     @cached_property
     def prototypes(self) -> dict[str, Prototype]:
-        """Every exported function by its symbol."""
+        """The exported functions by symbol."""
         found: dict[str, Prototype] = {}
         per_thread, internal = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "-D__CUDA_API_VERSION_INTERNAL"
         for definitions in ((), (per_thread,), (internal,), (internal, per_thread)):
@@ -131,7 +131,7 @@ class Headers:
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        """The table behind `cuGetProcAddress`, newest version of a name first."""
+        """The table of `cuGetProcAddress`, newest version of a name first."""
         versions: dict[tuple[str, bool], set[int]] = {}
         typedefs = (self.include / "cudaTypedefs.h").read_text()
         for base, version, stream in _TYPEDEF.findall(typedefs):

@@ -1,4 +1,4 @@
-"""Completes a ``libcuda.so.1``: everything that ``cuda.h`` declares and the library's own sources do not define.
+"""Generator of the rest of a ``libcuda.so.1``: everything that ``cuda.h`` declares and the library's own sources do not define.
 
 ``exports.py INCLUDE OUTPUT SOURCE…`` reads which functions the sources define and writes one C++ file with
 
@@ -28,7 +28,7 @@ _RENAME = re.compile(r"^\s*#define\s+(cu\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(cu\w
 
 
 def defined_symbols(sources: list[Path], include: Path) -> set[str]:
-    """The symbols that `sources` define, after the renaming that including ``cuda.h`` does to them."""
+    """Return the symbols that `sources` define, after the renaming that including ``cuda.h`` does to them."""
     renamed = dict(_RENAME.findall((include / "cuda.h").read_text()))
     names = {name for source in sources for name in _DEFINED.findall(source.read_text())}
     exact = {name for source in sources for name in _EXACT.findall(source.read_text())}
@@ -36,7 +36,7 @@ def defined_symbols(sources: list[Path], include: Path) -> set[str]:
 
 
 def forward_target(missing: Prototype, defined: dict[str, Prototype]) -> Prototype | None:
-    """The defined function that may serve for `missing`: same name but for its suffixes, same parameters."""
+    """Return the defined function that can replace `missing`: the same name but for its suffixes, and the same parameters."""
     for candidate in defined.values():
         if candidate.base == missing.base and [p.type for p in candidate.parameters] == [
             p.type for p in missing.parameters
@@ -45,16 +45,19 @@ def forward_target(missing: Prototype, defined: dict[str, Prototype]) -> Prototy
     return None
 
 
-def sentences(include: Path) -> Callable[[str, int], str]:
-    """What people read for an error: the sentence that CUDA's own runtime library beside `include` has, so that
-    programs which show it, or look for it, find what they expect; made from the name where there is no library."""
+def error_strings(include: Path) -> Callable[[str, int], str]:
+    """Return a function that gives an error's description by name and code.
+
+    It is that of CUDA's own runtime library next to `include`, which programs show or compare with; without the library
+    it is made from the name.
+    """
     library = next(iter(sorted((include.parent / "lib").glob("libcudart.so.*"))), None)
     try:
         describe = ctypes.CDLL(str(library)).cudaGetErrorString if library else None
     except OSError:
         describe = None
 
-    def sentence(name: str, code: int) -> str:
+    def error_string(name: str, code: int) -> str:
         own = name.removeprefix("CUDA_").removeprefix("ERROR_").lower().replace("_", " ")
         if code == 0:
             return "no error"
@@ -64,11 +67,11 @@ def sentences(include: Path) -> Callable[[str, int], str]:
         text = describe(code).decode()
         return own if text == "unrecognized error code" else text
 
-    return sentence
+    return error_string
 
 
 def forwarded(missing: Prototype, target: Prototype) -> str:
-    """The call of `target` that `missing` is; one that ends in ``_ptsz`` takes the thread's own default stream."""
+    """Return the call of `target` that implements `missing`; a name in ``_ptsz`` uses the thread's own default stream."""
     if not missing.name.endswith("_ptsz"):
         return f"{target.name}({target.arguments})"
     per_thread = ("CUstream", "const CUlaunchConfig*")
@@ -76,7 +79,7 @@ def forwarded(missing: Prototype, target: Prototype) -> str:
 
 
 def complete(include: Path, sources: list[Path]) -> str:
-    """The C++ text described above."""
+    """Return the C++ text described above."""
     headers = Headers(include)
     names = defined_symbols(sources, include)
     if unknown := sorted(names - headers.prototypes.keys()):
@@ -85,7 +88,7 @@ def complete(include: Path, sources: list[Path]) -> str:
     out = [
         "// Generated from cuda.h and cudaTypedefs.h by codegen/exports.py.",
         "#define __CUDA_API_VERSION_INTERNAL",
-        '#include "entry_points.h"',
+        '#include "libcuda/entry_points.h"',
         "",
         'extern "C" {',
     ]
@@ -111,14 +114,15 @@ def complete(include: Path, sources: list[Path]) -> str:
             f"reinterpret_cast<void*>(&{entry.symbol}), {str(bool(implemented)).lower()}}},"
         )
     out += ["    {nullptr, 0, false, nullptr, false},", "};", "", "const ErrorText error_texts[] = {"]
-    sentence = sentences(include)
+    error_string = error_strings(include)
     for name, code in dict.fromkeys(_ERROR.findall((include / "cuda.h").read_text())):
-        out.append(f'    {{{name}, "{name}", "{sentence(name, int(code))}"}},')
+        out.append(f'    {{{name}, "{name}", "{error_string(name, int(code))}"}},')
     out += ["    {CUDA_SUCCESS, nullptr, nullptr},", "};", "}  // namespace gpukernel", ""]
     return "\n".join(out)
 
 
 def main() -> None:
+    """Write the file if its text has changed."""
     include, output, *sources = map(Path, sys.argv[1:])
     text = complete(include, sources)
     if not output.exists() or output.read_text() != text:

@@ -1,4 +1,4 @@
-"""Writes the functions that a ``libnvidia-ml.so.1`` must have beside those written by hand.
+"""Generator of the functions that a ``libnvidia-ml.so.1`` must have besides those written by hand.
 
 ``nvml_exports.py NVML_H OUTPUT SOURCE…`` finds what the sources define and generates, for every other name of
 ``nvml.h``, a function that returns ``NVML_ERROR_NOT_SUPPORTED``.  Tools conclude from the names that exist how
@@ -16,7 +16,7 @@ _DEFINED = re.compile(r"^nvmlReturn_t (nvml\w+)\(", re.MULTILINE)
 
 
 def complete(header: str, sources: list[str]) -> str:
-    """The generated source."""
+    """Return the generated C++ text."""
     defined = {name for source in sources for name in _DEFINED.findall(source)}
     missing = [name for name in dict.fromkeys(_DECLARED.findall(header)) if name not in defined]
     # Without nvml.h and its prototypes: arguments that nobody reads need no names, and no types.
@@ -26,6 +26,7 @@ def complete(header: str, sources: list[str]) -> str:
 
 
 def main() -> None:
+    """Write the file if its text has changed."""
     header, output, *sources = map(Path, sys.argv[1:])
     text = complete(header.read_text(), [source.read_text() for source in sources])
     if not output.exists() or output.read_text() != text:

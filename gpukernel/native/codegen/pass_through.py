@@ -1,4 +1,4 @@
-"""Completes the ``libcuda.so.1`` of direct mode: every name that its sources do not define goes to the real driver.
+"""Generator of the rest of direct mode's ``libcuda.so.1``: every name that its sources do not define goes to the real driver.
 
 ``pass_through.py INCLUDE OUTPUT_DIRECTORY MORE_NAMES SOURCE…`` writes
 
@@ -21,7 +21,7 @@ _DEFINED = re.compile(r'^extern "C" CUresult (cu\w+)\(', re.MULTILINE)
 
 
 def stubs(names: list[str]) -> str:
-    """The C++ text of one jump for each of `names`, and of the table."""
+    """Return the C++ text of one jump for each of `names`, and of the table."""
     out = [
         "// Generated from cuda.h by codegen/pass_through.py.",
         '#include "real.h"',
@@ -54,6 +54,7 @@ def stubs(names: list[str]) -> str:
 
 
 def main() -> None:
+    """Write the files whose text has changed."""
     include, output, more, *sources = map(Path, sys.argv[1:])
     headers = Headers(include)
     defined = {name for source in sources for name in _DEFINED.findall(source.read_text())}

@@ -1,20 +1,22 @@
-"""Joins the prototypes of ``cuda.h`` with ``calls.txt`` into both ends of the regular calls.
+"""Generator of both ends of the remoted calls from ``calls.txt`` and the prototypes of ``cuda.h``.
 
 ``remoting.py INCLUDE OUTPUT_DIRECTORY`` writes
 
-* ``call_numbers.h``: the number of each call, the same for both ends;
-* ``shim_calls.cpp``: the exported functions that write a request and read its answer;
-* ``worker_calls.inc``: the functions that read a request, call the driver and write the answer;
-* ``driver_functions.inc``: what the worker looks up in the CUDA library that it loads.
+* ``calls.h``: for both ends, the number of each call and the layout of each custom call (``messages.py``);
+* ``shim_calls.cpp``: the exported driver functions that write a request and read its answer;
+* ``worker_driver_calls.inc``: the functions that read a request, call the driver and write the answer, and their table;
+* ``worker_custom_calls.inc``: the declarations of the functions that serve custom calls, and their table;
+* ``driver_functions.inc``: the functions that the worker looks up in the CUDA library that it loads.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
-from cuda_h import Headers, Parameter, Prototype
+from calls import CallTable, DriverCall, read_table
+from cuda_h import Headers, Parameter
+from messages import calls_header
 
 HANDLES = {
     "CUmodule": "module",
@@ -30,162 +32,57 @@ HANDLES = {
     "CUsurfref": "surface_reference",
 }
 
-# Looked up by the worker beside the calls of the table, for what it serves by hand.
-ALSO_LOOKED_UP = [
-    "cuInit",
-    "cuDriverGetVersion",
-    "cuDeviceGet",
-    "cuDeviceGetCount",
-    "cuDeviceGetName",
-    "cuDeviceGetUuid_v2",
-    "cuDeviceTotalMem_v2",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetPCIBusId",
-    "cuDevicePrimaryCtxRetain",
-    "cuCtxSetCurrent",
-    "cuGetErrorName",
-    "cuMemHostAlloc",
-    "cuMemFreeHost",
-    "cuMemcpyHtoD_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuStreamAddCallback",
-    "cuStreamBatchMemOp_v2",
-    "cuModuleEnumerateFunctions",
-    "cuLibraryEnumerateKernels",
-    "cuFuncGetName",
-    "cuMemcpyDtoH_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpy3D_v2",
-    "cuMemcpy3DAsync_v2",
-    "cuModuleLoadDataEx",
-    "cuLibraryLoadData",
-    "cuLaunchKernel",
-    "cuLaunchKernelEx",
-    "cuLinkCreate_v2",
-    "cuLinkAddData_v2",
-    "cuLinkComplete",
-    "cuPointerGetAttribute",
-    "cuMemAddressReserve",
-    "cuMemAddressFree",
-    "cuMemCreate",
-    "cuMemRelease",
-    "cuMemMap",
-    "cuMemUnmap",
-    "cuMemSetAccess",
-    "cuMemGetAllocationGranularity",
-    "cuOccupancyMaxActiveClusters",
-    "cuOccupancyMaxPotentialBlockSizeWithFlags",
-    "cuOccupancyMaxPotentialClusterSize",
-]
-
-
-@dataclass(frozen=True)
-class Call:
-    """One line of the table beside its prototype."""
-
-    prototype: Prototype
-    asynchronous: bool
-    needs_context: bool
-    by_hand: bool
-    captured: bool
-    uses_memory: bool
-    may_be_of_graph: bool
-    may_be_managed: bool
-    waits: bool
-    annotations: dict[str, str]
-
-    def inputs(self) -> list[Parameter]:
-        return [p for p in self.prototype.parameters if self.annotations.get(p.name) != "out"]
-
-    def outputs(self) -> list[Parameter]:
-        return [p for p in self.prototype.parameters if self.annotations.get(p.name) == "out"]
-
-
-def read_table(headers: Headers) -> list[Call]:
-    """The calls of ``calls.txt``; a line that does not fit ``cuda.h`` ends the build with its number."""
-    calls = []
-    for number, line in enumerate(Path(__file__).with_name("calls.txt").read_text().splitlines(), 1):
-        words = line.split("#")[0].split()
-        if not words:
-            continue
-        kind, name, *notes = words
-        prototype = headers.prototypes.get(name)
-        annotations = dict(note.split(":") for note in notes)
-        if kind.rstrip("!?~@&=") not in ("sync", "async", "global") or prototype is None:
-            raise SystemExit(f"calls.txt:{number}: no such class or function: {line}")
-        if unknown := annotations.keys() - {p.name for p in prototype.parameters}:
-            raise SystemExit(f"calls.txt:{number}: {name} has no parameter {', '.join(unknown)}")
-        for parameter in prototype.parameters:
-            if "*" in parameter.type and parameter.name not in annotations:
-                raise SystemExit(f"calls.txt:{number}: {name}: {parameter.name} points at what?")
-        kind_name = kind.rstrip("!?~@&=")
-        calls.append(
-            Call(
-                prototype,
-                asynchronous=kind_name == "async",
-                needs_context=kind_name != "global",
-                by_hand="!" in kind,
-                captured="?" in kind,
-                uses_memory="~" in kind,
-                may_be_of_graph="@" in kind,
-                may_be_managed="&" in kind,
-                waits="=" in kind,
-                annotations=annotations,
-            )
-        )
-    return calls
-
 
 def _target(parameter: Parameter) -> str:
     return str(parameter.type).removesuffix("*").removeprefix("const ").strip()
 
 
-def shim_function(call: Call) -> str:
-    """The exported function of the shim."""
-    name = call.prototype.name
+def shim_function(call: DriverCall) -> str:
+    """Return the exported function of the shim."""
+    name = call.name
     lines = [f"CUresult CUDAAPI {name}({call.prototype.declaration}) {{"]
-    if not call.needs_context:
+    if "no-context" in call.flags:
         lines.append("    GPUKERNEL_DEFAULT_DEVICE(connection);")
     else:
         lines.append("    GPUKERNEL_CURRENT(connection);")
     for p in call.prototype.parameters:
-        if call.annotations.get(p.name) in ("text", "new", "in"):
+        if call.roles.get(p.name) in ("text", "new-handle", "in"):
             lines.append(f"    if (!{p.name}) return CUDA_ERROR_INVALID_VALUE;")
     arguments = ", ".join(["*connection", *(p.name for p in call.prototype.parameters)])
     for p in call.prototype.parameters:
-        if call.annotations.get(p.name) == "text":  # not to be read in the middle of a request
+        if call.roles.get(p.name) == "text":  # not to be read in the middle of a request
             lines.append(f"    const std::string own_{p.name}({p.name});")
-    if call.captured:
+    if "captured" in call.flags:
         lines.append(
             f"    if (capturing()) if (Captured captured = captured_{name}({arguments})) return *captured;"
         )
-    if call.may_be_of_graph:
+    if "graph-memory" in call.flags:
         lines.append(
             f"    if (has_graph_memory()) if (auto done = graph_memory_{name}({arguments})) return *done;"
         )
-    if call.uses_memory:
+    if "uses-memory" in call.flags:
         lines.append(f"    const DeviceWork work = managed_{name}({arguments});")
-    if call.waits:
+    if "waits" in call.flags:
         lines.append(f"    const DeviceWait wait = managed_{name}({arguments});")
-    if call.may_be_managed:
+    if "managed" in call.flags:
         lines.append(f"    if (has_managed()) if (auto done = managed_{name}({arguments})) return *done;")
-    for p in call.inputs():
+    for p in call.inputs:
         if p.type == "CUstream":
             lines.append(f"    const uint64_t of_{p.name} = stream_name(*connection, {p.name});")
-    lines.append(f"    Request request(*connection, Call::{name});")
-    for p in call.inputs():
-        note = call.annotations.get(p.name)
+    lines.append(f"    Request request(*connection, DriverCall::{name});")
+    for p in call.inputs:
+        note = call.roles.get(p.name)
         if note == "text":
             lines.append(f"    request.text(own_{p.name});")
         elif note == "in":
             lines.append(f"    request.put(*{p.name});")
-        elif note == "maybe":
+        elif note == "optional-in":
             lines.append(f"    request.put<uint8_t>({p.name} != nullptr);")
             lines.append(f"    if ({p.name}) request.put(*{p.name});")
-        elif note == "new":
+        elif note == "new-handle":
             lines.append(f"    *{p.name} = reinterpret_cast<{_target(p)}>(request.name_handle());")
             if _target(p) == "CUstream":
-                flags = next(q.name for q in call.inputs() if q.name.lower() == "flags")
+                flags = next(q.name for q in call.inputs if q.name.lower() == "flags")
                 lines.append(f"    made_stream(*connection, *{p.name}, {flags});")
         elif p.type == "CUstream":
             lines.append(f"    request.put(of_{p.name});")
@@ -198,7 +95,7 @@ def shim_function(call: Call) -> str:
     else:
         lines.append("    CUresult result = request.send();")
         lines.append(f'    if (result == CUDA_ERROR_NOT_SUPPORTED) return gpukernel::unsupported("{name}");')
-        for p in call.outputs():
+        for p in call.outputs:
             if _target(p) in HANDLES:
                 read = f"reinterpret_cast<{_target(p)}>(request.get<uint64_t>())"
             else:
@@ -206,16 +103,16 @@ def shim_function(call: Call) -> str:
             lines.append(
                 f"    if (result == CUDA_SUCCESS) {{ auto value = {read}; if ({p.name}) *{p.name} = value; }}"
             )
-        lines.append("    return wait.over(result);" if call.waits else "    return result;")
+        lines.append("    return wait.over(result);" if "waits" in call.flags else "    return result;")
     return "\n".join([*lines, "}"])
 
 
-def worker_function(call: Call) -> str:
-    """The function of the worker that serves one regular request."""
-    name = call.prototype.name
+def worker_function(call: DriverCall) -> str:
+    """Return the function of the worker that serves the driver call `call`."""
+    name = call.name
     lines = [f"CUresult serve_{name}(Session& session, Reader& in, Writer& out) {{"]
     for p in call.prototype.parameters:
-        note = call.annotations.get(p.name)
+        note = call.roles.get(p.name)
         if note == "out":
             lines.append(f"    {_target(p)} {p.name}{{}};")
         elif note == "text":
@@ -232,78 +129,97 @@ def worker_function(call: Call) -> str:
             lines.append(f"    auto {p.name} = in.get<{p.type}>();")
     arguments = []
     for p in call.prototype.parameters:
-        note = call.annotations.get(p.name)
+        note = call.roles.get(p.name)
         arguments.append(
             f"&{p.name}" if note in ("out", "in") else f"{p.name}.c_str()" if note == "text" else p.name
         )
     lines.append("    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;")
     lines.append(f"    CUresult result = session.cuda().{name}({', '.join(arguments)});")
-    for p in call.outputs():
+    for p in call.outputs:
         kind = HANDLES.get(_target(p))
-        parent = next((i.name for i in call.inputs() if i.type in HANDLES), "nullptr")
-        value = f"session.name_of({p.name}, Kind::{kind}, {parent})" if kind else p.name
+        parent = next((i.name for i in call.inputs if i.type in HANDLES), "nullptr")
+        value = f"session.number_of({p.name}, Kind::{kind}, {parent})" if kind else p.name
         lines.append(f"    if (result == CUDA_SUCCESS) out.put({value});")
     lines.append("    (void)out;")
     return "\n".join([*lines, "    return result;", "}"])
 
 
-def main() -> None:
-    include, output = map(Path, sys.argv[1:])
-    headers = Headers(include)
-    calls = read_table(headers)
-    generated = "// Generated from cuda.h and calls.txt by codegen/remoting.py.\n"
-    names = [call.prototype.name for call in calls]
-    files = {
-        "call_numbers.h": generated
-        + '#pragma once\n#include <cstdint>\n#include "wire/protocol.h"\n\nnamespace gpukernel::wire {\nenum class Call : uint16_t {\n'
+def _hooks(calls: list[DriverCall], flag: str, result: str, prefix: str) -> str:
+    """Declare the shim's functions that have a word in the calls with `flag` before they travel."""
+    return "".join(
+        f"{result} {prefix}_{call.name}(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
+        for call in calls
+        if flag in call.flags
+    )
+
+
+def shim_end(table: CallTable) -> str:
+    """Return the C++ text of ``shim_calls.cpp``."""
+    calls = table.driver
+    return (
+        "#define __CUDA_API_VERSION_INTERNAL\n"
         + "".join(
-            f"    {name}{' = FIRST_FUNCTION' if index == 0 else ''},\n" for index, name in enumerate(names)
+            f'#include "shim/{name}.h"\n'
+            for name in ("graphs/capture", "graphs/memory", "managed/managed", "transport/request")
         )
-        + "    end\n};\n}  // namespace gpukernel::wire\n",
-        "shim_calls.cpp": generated
-        + '#define __CUDA_API_VERSION_INTERNAL\n#include "capture.h"\n#include "graph_memory.h"\n#include "managed.h"\n#include "request.h"\n\nusing namespace gpukernel::shim;\nusing gpukernel::wire::Call;\n\n'
-        + "namespace gpukernel::shim {  // in capture.cpp\n"
-        + "".join(
-            f"Captured captured_{call.prototype.name}(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
-            for call in calls
-            if call.captured
-        )
-        + "}\n\nnamespace gpukernel::shim {  // in managed.cpp\n"
-        + "".join(
-            f"{'DeviceWork' if call.uses_memory else 'DeviceWait' if call.waits else 'std::optional<CUresult>'} managed_{call.prototype.name}"
-            f"(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
-            for call in calls
-            if call.uses_memory or call.may_be_managed or call.waits
-        )
-        + "}\n\nnamespace gpukernel::shim {  // in graph_memory.cpp\n"
-        + "".join(
-            f"std::optional<CUresult> graph_memory_{call.prototype.name}"
-            f"(Connection&{''.join(', ' + p.type for p in call.prototype.parameters)});\n"
-            for call in calls
-            if call.may_be_of_graph
-        )
-        + "}\n\n"
-        + 'extern "C" {\n'
+        + "\nusing namespace gpukernel::shim;\nusing gpukernel::wire::DriverCall;\n\nnamespace gpukernel::shim {\n"
+        + _hooks(calls, "captured", "Captured", "captured")
+        + _hooks(calls, "uses-memory", "DeviceWork", "managed")
+        + _hooks(calls, "waits", "DeviceWait", "managed")
+        + _hooks(calls, "managed", "std::optional<CUresult>", "managed")
+        + _hooks(calls, "graph-memory", "std::optional<CUresult>", "graph_memory")
+        + '}  // namespace gpukernel::shim\n\nextern "C" {\n'
         + "\n\n".join(shim_function(call) for call in calls)
-        + "\n}\n",
-        "worker_calls.inc": generated
-        + "\n\n".join(
-            f"CUresult serve_{call.prototype.name}(Session& session, Reader& in, Writer& out);"
-            if call.by_hand
-            else worker_function(call)
-            for call in calls
+        + "\n}\n"
+    )
+
+
+_SERVE = "CUresult serve_{name}(Session& session, Reader& in, Writer& out);"
+
+
+def worker_driver_end(table: CallTable) -> str:
+    """Return the C++ text of ``worker_driver_calls.inc``."""
+    return (
+        "\n\n".join(
+            _SERVE.format(name=call.name) if "handwritten" in call.flags else worker_function(call)
+            for call in table.driver
         )
-        + "\n\nconst Served served_calls[] = {\n"
+        + "\n\nconst ServedCall driver_calls[] = {\n"
         + "".join(
-            f'    {{"{call.prototype.name}", serve_{call.prototype.name}, {str(call.asynchronous).lower()}}},\n'
-            for call in calls
+            f'    {{"{call.name}", serve_{call.name}, {str(call.asynchronous).lower()}}},\n'
+            for call in table.driver
         )
-        + "};\n",
-        "driver_functions.inc": generated
-        + "".join(f"GPUKERNEL_DRIVER_FUNCTION({name})\n" for name in sorted({*names, *ALSO_LOOKED_UP})),
+        + "};\n"
+    )
+
+
+def worker_custom_end(table: CallTable) -> str:
+    """Return the C++ text of ``worker_custom_calls.inc``."""
+    lines = [_SERVE.format(name=call.name) for call in table.custom if "streamed" not in call.flags]
+    lines += ["", "const ServedCall custom_calls[] = {"]
+    for call in table.custom:
+        serve = "nullptr" if "streamed" in call.flags else f"serve_{call.name}"
+        asynchronous, question = str(call.asynchronous).lower(), str("question" in call.flags).lower()
+        lines.append(f'    {{"{call.name}", {serve}, {asynchronous}, {question}}},')
+    return "\n".join([*lines, "};", ""])
+
+
+def main() -> None:
+    """Write the files whose text has changed."""
+    include, output = map(Path, sys.argv[1:])
+    table = read_table(prototypes=Headers(include).prototypes)
+    files = {
+        "calls.h": calls_header(table),
+        "shim_calls.cpp": shim_end(table),
+        "worker_driver_calls.inc": worker_driver_end(table),
+        "worker_custom_calls.inc": worker_custom_end(table),
+        "driver_functions.inc": "".join(
+            f"GPUKERNEL_DRIVER_FUNCTION({name})\n" for name in table.driver_functions
+        ),
     }
     for name, text in files.items():
         path = output / name
+        text = f"// Generated from calls.txt and cuda.h by codegen/remoting.py.\n{text}"
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
 

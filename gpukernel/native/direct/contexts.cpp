@@ -1,16 +1,16 @@
-// Initialisation, contexts and modules: what they take of the device nobody asks for in bytes, so it is
-// measured; and with a context its memory goes.
+// Initialisation, contexts and modules.  No call says how much memory a context or a module takes, so it is
+// measured; the end of a context gives back what was allocated in it.
 #include <algorithm>
 #include <utility>
 
-#include "books.h"
+#include "direct/charges.h"
 
 using namespace gpukernel::direct;
 
 namespace gpukernel::direct {
-Books& modules() {
-    static auto& books = *new Books;
-    return books;
+ChargeLedger& modules() {
+    static auto& ledger = *new ChargeLedger;
+    return ledger;
 }
 }  // namespace gpukernel::direct
 
@@ -40,8 +40,8 @@ CUresult context_made(CUresult result, CUdevice device, Destroy destroy) {
 
 void context_gone(CUcontext context) {
     if (Inside::depth) return;
-    for (Books* books : {&memory(), &arrays()})
-        books->forget(context, [](const Charge& charge) { charge.slice->give_back(charge.bytes); });
+    for (ChargeLedger* ledger : {&memory(), &arrays()})
+        ledger->forget(context, [](const Charge& charge) { charge.slice->give_back(charge.bytes); });
     modules().forget(context,
                      [](const Charge& charge) { charge.slice->add_overhead(-int64_t(charge.bytes)); });
     for (CUdevice device = 0; Slice* const slice = slice_of(device); ++device) slice->measure();

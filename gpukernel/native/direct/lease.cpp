@@ -1,4 +1,4 @@
-// Which slices this process has, and which of the driver's devices each is.
+// The slices of this process's lease, and the driver's device behind each.
 #include <pthread.h>
 
 #include <cstdio>
@@ -7,8 +7,9 @@
 #include <memory>
 #include <utility>
 
-#include "slice.h"
-#include "wire/lease_file.h"
+#include "common/lease_file.h"
+#include "common/uuid.h"
+#include "direct/slice.h"
 
 namespace gpukernel::direct {
 
@@ -22,17 +23,6 @@ std::mutex joining;
 std::atomic<Joined*> joined{nullptr};
 std::atomic<bool> found_devices{false};
 
-std::string uuid_text(const CUuuid& uuid) {
-    std::string text = "GPU-";
-    for (int i = 0; i < 16; ++i) {
-        char digits[3];
-        std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-        text += digits;
-    }
-    return text;
-}
-
 // A child that forks before its parent used CUDA takes a slot of its own; after that the driver refuses.
 void in_forked_child() {
     joined = nullptr;
@@ -45,7 +35,7 @@ void show_devices(const Joined& lease) {
     std::string shown;
     const auto show = [&](const Slice& slice) {
         if (!shown.empty()) shown += ',';
-        shown += uuid_text(slice.table().facts.uuid);
+        shown += uuid_text(slice.table().facts.uuid.bytes);
     };
     const char* wanted = std::getenv("CUDA_VISIBLE_DEVICES");
     if (!wanted) {
@@ -63,7 +53,7 @@ void show_devices(const Joined& lease) {
             if (!one.empty() && !*end && number < lease.slices.size()) found = lease.slices[number].get();
             if (one.size() > 4 && one.starts_with("GPU-"))
                 for (const auto& slice : lease.slices)
-                    if (uuid_text(slice->table().facts.uuid).starts_with(one)) found = slice.get();
+                    if (uuid_text(slice->table().facts.uuid.bytes).starts_with(one)) found = slice.get();
             if (!found) break;
             show(*found);
         }
@@ -134,7 +124,7 @@ CUresult find_devices() {
         for (const auto& slice : lease.slices)
             if (std::memcmp(uuid.bytes, slice->table().facts.uuid.bytes, 16) == 0) found = slice.get();
         if (!found) {
-            complain("the driver shows " + uuid_text(uuid) + ", of which this program holds no slice.");
+            complain("the driver shows " + uuid_text(uuid.bytes) + ", of which this program holds no slice.");
             return CUDA_ERROR_NO_DEVICE;
         }
         by_device.push_back(found);

@@ -2,7 +2,7 @@
 // that cuda.h does not know included.
 #include <cstring>
 
-#include "real.h"
+#include "direct/real.h"
 
 using namespace gpukernel::direct;
 
@@ -35,7 +35,7 @@ const Known* known() {
     return table;
 }
 
-// What `symbol` means at `version`, where the driver answered `theirs`.
+// The function that `symbol` means at `version`, where the driver answered `theirs`.
 void* entry_for(const char* symbol, int version, cuuint64_t flags, void* theirs) {
     for (const Known* one = known(); one->ours; ++one)
         if (one->theirs == theirs) return one->ours;

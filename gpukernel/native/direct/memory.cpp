@@ -1,18 +1,18 @@
-// Linear memory and arrays, against the cap; and how much there is.
+// Linear memory and arrays, charged to the slice, and the answer to cuMemGetInfo.
 #include <algorithm>
 
-#include "books.h"
+#include "direct/charges.h"
 
 using namespace gpukernel::direct;
 
 namespace gpukernel::direct {
-Books& memory() {
-    static auto& books = *new Books;
-    return books;
+ChargeLedger& memory() {
+    static auto& ledger = *new ChargeLedger;
+    return ledger;
 }
-Books& arrays() {
-    static auto& books = *new Books;
-    return books;
+ChargeLedger& arrays() {
+    static auto& ledger = *new ChargeLedger;
+    return ledger;
 }
 }  // namespace gpukernel::direct
 

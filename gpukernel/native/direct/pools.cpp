@@ -1,6 +1,6 @@
-// Stream-ordered allocation.  What takes memory from others is what a pool has reserved from the device, used
-// or not; so pools are charged by the driver's own figure of that.
-#include "books.h"
+// Stream-ordered allocation.  A pool takes from others what it has reserved from the device, used or not, so
+// it is charged by the driver's own figure of that.
+#include "direct/charges.h"
 
 using namespace gpukernel::direct;
 

@@ -1,4 +1,4 @@
-#include "process.h"
+#include "direct/process.h"
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -12,17 +12,18 @@
 #include <string>
 #include <vector>
 
-#include "real.h"
+#include "common/uuid.h"
+#include "direct/real.h"
 
 namespace gpukernel::direct {
 
 namespace {
-struct Status {
+struct ProcessStatus {
     char state = 0;  // 0: there is no such process
     uint64_t start = 0;
 };
 
-Status status_of(int32_t pid) {
+ProcessStatus status_of(int32_t pid) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
     std::string line;
     std::getline(file, line);
@@ -63,13 +64,8 @@ class Nvml {
 
     std::optional<uint64_t> bytes(const CUuuid& uuid) const {
         if (!usable_) return std::nullopt;
-        char text[48] = "GPU-";
-        for (int i = 0, at = 4; i < 16; ++i) {
-            if (i == 4 || i == 6 || i == 8 || i == 10) text[at++] = '-';
-            at += std::snprintf(text + at, 3, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-        }
         void* device = nullptr;
-        if (by_uuid_(text, &device) != 0) return std::nullopt;
+        if (by_uuid_(uuid_text(uuid.bytes).c_str(), &device) != 0) return std::nullopt;
         std::vector<ProcessInfo> processes(256);
         unsigned count = processes.size();
         if (running_(device, &count, processes.data()) != 0) return std::nullopt;
@@ -86,12 +82,12 @@ class Nvml {
 };
 }  // namespace
 
-Process this_process() { return {::getpid(), status_of(::getpid()).start, own_namespace()}; }
+ProcessIdentity this_process() { return {::getpid(), status_of(::getpid()).start, own_namespace()}; }
 
-bool lives(const Process& process) {
+bool lives(const ProcessIdentity& process) {
     if (process.pid_namespace != own_namespace()) return true;
     if (::kill(process.pid, 0) != 0 && errno == ESRCH) return false;
-    const Status status = status_of(process.pid);
+    const ProcessStatus status = status_of(process.pid);
     if (!status.state) return true;  // hidden from other users
     // A zombie's memory went back when it died, whether its parent asked or not.
     return status.state != 'Z' && status.state != 'X' && status.start == process.start;

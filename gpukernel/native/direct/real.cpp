@@ -1,4 +1,4 @@
-#include "real.h"
+#include "direct/real.h"
 
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "wire/lease_file.h"
+#include "common/lease_file.h"
 
 extern "C" void* gpukernel_direct_table[];
 
@@ -75,7 +75,7 @@ __attribute__((constructor(101))) void load() {
         real.name = reinterpret_cast<decltype(real.name)>(symbol); \
     else                                                           \
         real.name = stand_in(static_cast<decltype(real.name)>(nullptr));
-#include "called.inc"
+#include "direct/called.inc"
 #include "intercepted.inc"
 #undef GPUKERNEL_INTERCEPTED
     if (!library) return;

@@ -1,17 +1,18 @@
-// The real CUDA driver behind the shim, whichever it is: NVIDIA's, or the simulated GPU's.
+// The real CUDA driver that direct mode loads: NVIDIA's, or the simulated GPU's.
 #pragma once
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <string>
 
-#include "cuda_driver.h"
+#include "codegen/cuda_driver.h"
 
 namespace gpukernel::direct {
 
-// What the shim calls of it.  A function that an older driver lacks answers CUDA_ERROR_NOT_SUPPORTED.
+// The driver's functions that this library calls.  One that an older driver lacks answers
+// CUDA_ERROR_NOT_SUPPORTED.
 struct Real {
 #define GPUKERNEL_INTERCEPTED(name) decltype(&::name) name;
-#include "called.inc"
+#include "direct/called.inc"
 #include "intercepted.inc"
 #undef GPUKERNEL_INTERCEPTED
 };

@@ -1,4 +1,4 @@
-#include "slice.h"
+#include "direct/slice.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 #include <fstream>
 #include <utility>
 
-#include "process.h"
+#include "direct/process.h"
 
 namespace gpukernel::direct {
 
@@ -25,14 +25,14 @@ int64_t now_ns() {
     return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
 }
 
-// Ends with this process, or with the scope.
-class FileLock {
+// A lock over the slice's table, which ends with the scope or with this process.
+class TableLock {
   public:
-    explicit FileLock(int file) : file_(file) {
+    explicit TableLock(int file) : file_(file) {
         while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
         }
     }
-    ~FileLock() { ::flock(file_, LOCK_UN); }
+    ~TableLock() { ::flock(file_, LOCK_UN); }
 
   private:
     int file_;
@@ -49,10 +49,10 @@ bool Slice::open(const std::string& directory, std::string& error) {
     }
     struct stat status;
     void* memory = MAP_FAILED;
-    if (::fstat(file_, &status) == 0 && status.st_size >= off_t(sizeof(Table)))
-        memory = ::mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
-    if (memory != MAP_FAILED) table_ = static_cast<Table*>(memory);
-    if (!table_ || table_->magic != Table::MAGIC || table_->version != Table::VERSION) {
+    if (::fstat(file_, &status) == 0 && status.st_size >= off_t(sizeof(wire::SliceTable)))
+        memory = ::mmap(nullptr, sizeof(wire::SliceTable), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (memory != MAP_FAILED) table_ = static_cast<wire::SliceTable*>(memory);
+    if (!table_ || table_->magic != wire::SliceTable::MAGIC || table_->version != wire::SliceTable::VERSION) {
         error = path_ + " is not a slice of this version of gpukernel";
         return false;
     }
@@ -64,10 +64,10 @@ bool Slice::join(std::string& error) {
         error = "the lease of this slice is over";
         return false;
     }
-    const Process self = this_process();
+    const ProcessIdentity self = this_process();
     for (bool tidied : {false, true}) {
-        for (unsigned i = 0; i < Table::SLOTS; ++i) {
-            Slot& slot = table_->slots[i];
+        for (unsigned i = 0; i < wire::SliceTable::SLOTS; ++i) {
+            wire::ProgramSlot& slot = table_->slots[i];
             int32_t none = 0;
             if (!slot.pid.compare_exchange_strong(none, self.pid)) continue;
             slot.start = self.start, slot.pid_namespace = self.pid_namespace;
@@ -81,7 +81,7 @@ bool Slice::join(std::string& error) {
             return true;
         }
         if (tidied) break;
-        FileLock lock(file_);
+        TableLock lock(file_);
         free_slots_of_the_dead();
     }
     error = "more programs use this slice than there is room for in its table";
@@ -92,8 +92,9 @@ bool Slice::join(std::string& error) {
 
 uint64_t Slice::used() const {
     uint64_t sum = 0;
-    for (uint32_t i = 0, end = std::min<uint32_t>(table_->used_slots, Table::SLOTS); i < end; ++i) {
-        const Slot& slot = table_->slots[i];
+    for (uint32_t i = 0, end = std::min<uint32_t>(table_->used_slots, wire::SliceTable::SLOTS); i < end;
+         ++i) {
+        const wire::ProgramSlot& slot = table_->slots[i];
         if (slot.pid) sum += slot.counted + slot.overhead;
     }
     return sum;
@@ -118,7 +119,7 @@ bool Slice::reserve(uint64_t bytes) {
     if (try_reserve(bytes)) return true;
     tidy();
     std::lock_guard lock(mutex_);
-    FileLock file(file_);  // so that of two that failed for each other's sake one succeeds
+    TableLock file(file_);  // so that of two that failed for each other's sake one succeeds
     return try_reserve(bytes);
 }
 
@@ -148,13 +149,14 @@ bool Slice::measure() {
 void Slice::tidy() {
     settle_pools();
     std::lock_guard lock(mutex_);
-    FileLock file(file_);
+    TableLock file(file_);
     free_slots_of_the_dead();
 }
 
 void Slice::free_slots_of_the_dead() {
-    for (uint32_t i = 0, end = std::min<uint32_t>(table_->used_slots, Table::SLOTS); i < end; ++i) {
-        Slot& slot = table_->slots[i];
+    for (uint32_t i = 0, end = std::min<uint32_t>(table_->used_slots, wire::SliceTable::SLOTS); i < end;
+         ++i) {
+        wire::ProgramSlot& slot = table_->slots[i];
         if (&slot == mine_ || !slot.pid) continue;
         if (lives({slot.pid, slot.start, slot.pid_namespace})) continue;
         table_->past_launches += slot.launches;
@@ -177,7 +179,7 @@ void Slice::settle_pools() {
     }
 }
 
-// --- turns ---
+// --- time slicing ---
 
 bool Slice::capturing(CUstream stream, bool per_thread) {
     auto status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -189,41 +191,41 @@ bool Slice::capturing(CUstream stream, bool per_thread) {
                                   : result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
-void Slice::open_turns() {
+void Slice::open_time_slicing() {
     std::lock_guard lock(mutex_);
-    if (turns_opened_) return;
-    if (table_->turns[0] && real.cuCtxGetCurrent(&context_) == CUDA_SUCCESS && context_) {
-        turns_.weigh(table_->weight);
-        has_turns_ = turns_.open(
-            table_->turns, [this] { return wait_for_launched(); }, [this] { real.cuCtxSetCurrent(context_); },
-            stray_error_);
+    if (time_slicing_opened_) return;
+    if (table_->time_slicing_file[0] && real.cuCtxGetCurrent(&context_) == CUDA_SUCCESS && context_) {
+        time_slicing_.set_weight(table_->weight);
+        has_time_slicing_ = time_slicing_.open(
+            table_->time_slicing_file, [this] { return wait_for_launched(); },
+            [this] { real.cuCtxSetCurrent(context_); }, stray_error_);
         // Registered after the driver's own, so it runs before them.  A forked child has no turn to give.
-        static std::vector<Slice*> with_turns;
+        static std::vector<Slice*> time_sliced;
         static const pid_t self = ::getpid();
-        if (with_turns.empty())
+        if (time_sliced.empty())
             std::atexit([] {
                 if (::getpid() == self)
-                    for (Slice* slice : with_turns) slice->turns_.end();
+                    for (Slice* slice : time_sliced) slice->time_slicing_.end();
             });
-        if (has_turns_) with_turns.push_back(this);
+        if (has_time_slicing_) time_sliced.push_back(this);
     }
-    turns_opened_ = true;
+    time_slicing_opened_ = true;
 }
 
 void Slice::before_launch(CUstream stream, bool per_thread) {
     mine_->launches.fetch_add(1, std::memory_order_relaxed);
     mine_->last_launch.store(now_ns(), std::memory_order_relaxed);
-    if (!turns_opened_.load(std::memory_order_acquire)) open_turns();
-    if (!has_turns_ || !turns_.contended() || capturing(stream, per_thread)) return;
+    if (!time_slicing_opened_.load(std::memory_order_acquire)) open_time_slicing();
+    if (!has_time_slicing_ || !time_slicing_.contended() || capturing(stream, per_thread)) return;
     Inside inside;
-    turns_.weigh(table_->weight);  // the slice may have been resized
-    turns_.before_launch();
+    time_slicing_.set_weight(table_->weight);  // the slice may have been resized
+    time_slicing_.before_launch();
 }
 
 // While others want the device too, an event after each launch, so that a turn can end: a wait for the whole
 // context would end the capture of a stream.
 void Slice::after_launch(CUstream stream, bool per_thread) {
-    if (!has_turns_ || !turns_.holding() || capturing(stream, per_thread)) return;
+    if (!has_time_slicing_ || !time_slicing_.has_turn() || capturing(stream, per_thread)) return;
     std::lock_guard lock(launched_mutex_);
     auto known = std::find_if(launched_.begin(), launched_.end(), [&](const Launched& l) {
         return l.stream == stream && l.per_thread == per_thread;

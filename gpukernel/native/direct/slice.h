@@ -1,4 +1,4 @@
-// The slices of this process's lease: their tables, their cap, and which of them a call is about.
+// The slices of this process's lease: their tables and caps, and the slice that a call concerns.
 #pragma once
 
 #include <chrono>
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "real.h"
-#include "table.h"
-#include "worker/turns.h"
+#include "common/time_slicing.h"
+#include "direct/real.h"
+#include "wire/slice_table.h"
 
 namespace gpukernel::direct {
 
@@ -21,7 +21,7 @@ class Slice {
     bool open(const std::string& directory, std::string& error);
     bool join(std::string& error);  // takes a slot for this process
 
-    const Table& table() const { return *table_; }
+    const wire::SliceTable& table() const { return *table_; }
     uint64_t limit() const { return table_->limit.load(std::memory_order_relaxed); }
     uint64_t used() const;
     bool ended() const { return table_->ended.load(std::memory_order_relaxed); }
@@ -30,7 +30,7 @@ class Slice {
     bool reserve(uint64_t bytes);
     void give_back(uint64_t bytes);
     void count(uint64_t bytes);  // bytes that are taken already, whatever the limit
-    // What modules and contexts take, which nobody asks for in bytes.
+    // Memory of modules and contexts, which no call asks for in bytes.
     void add_overhead(int64_t bytes);
     // By NVML's account of this process, where there is one: then whatever is not counted is overhead.
     bool measure();
@@ -41,7 +41,7 @@ class Slice {
     void before_launch(CUstream stream, bool per_thread);
     void after_launch(CUstream stream, bool per_thread);
 
-    // What memory pools of this device have reserved, which is what they take from the others.
+    // Bytes that memory pools of this device have reserved, and so take from other programs.
     std::mutex pools_mutex;
     std::map<CUmemoryPool, uint64_t> pools;
     std::atomic<bool> pools_changed{false};
@@ -53,17 +53,17 @@ class Slice {
     CUresult wait_for_launched();
     bool capturing(CUstream stream, bool per_thread);
 
-    Table* table_ = nullptr;
-    Slot* mine_ = nullptr;
+    wire::SliceTable* table_ = nullptr;
+    wire::ProgramSlot* mine_ = nullptr;
     int file_ = -1;
     std::mutex mutex_;
     std::string path_;
 
-    // Turns, opened with the first launch.
-    void open_turns();
-    std::atomic<bool> turns_opened_{false};
-    bool has_turns_ = false;
-    worker::Turns turns_;
+    // Time slicing, opened with the first launch.
+    void open_time_slicing();
+    std::atomic<bool> time_slicing_opened_{false};
+    bool has_time_slicing_ = false;
+    worker::TimeSlicing time_slicing_;
     CUcontext context_ = nullptr;
     std::atomic<CUresult> stray_error_{CUDA_SUCCESS};  // the program hears of it by its own waiting
     std::mutex launched_mutex_;

@@ -1,30 +1,30 @@
-// Virtual memory management: physical memory counts from cuMemCreate until nobody has its handle and nothing
-// is mapped to it any more.
+// Virtual memory management.  Physical memory is charged from cuMemCreate until its last handle is released
+// and its last mapping has ended.
 #include <memory>
 
-#include "books.h"
+#include "direct/charges.h"
 
 using namespace gpukernel::direct;
 
 namespace {
-struct Physical {
+struct PhysicalMemory {
     Slice* slice;
     uint64_t bytes;
-    ~Physical() { slice->give_back(bytes); }
+    ~PhysicalMemory() { slice->give_back(bytes); }
 };
 struct Handle {
-    std::shared_ptr<Physical> physical;
+    std::shared_ptr<PhysicalMemory> physical;
     int count = 1;
 };
 
 std::mutex mutex;
 // An allocation lives here as long as it lives on the device: through its handle, or through its mappings.
 auto& by_handle = *new std::map<CUmemGenericAllocationHandle, Handle>;
-struct Mapping {
+struct MappedRange {
     uint64_t bytes;
-    std::shared_ptr<Physical> physical;
+    std::shared_ptr<PhysicalMemory> physical;
 };
-auto& mapped = *new std::map<CUdeviceptr, Mapping>;
+auto& mapped = *new std::map<CUdeviceptr, MappedRange>;
 }  // namespace
 
 extern "C" CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
@@ -40,7 +40,7 @@ extern "C" CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t siz
         return result;
     }
     std::lock_guard lock(mutex);
-    by_handle[*handle] = {std::make_shared<Physical>(slice, size)};
+    by_handle[*handle] = {std::shared_ptr<PhysicalMemory>(new PhysicalMemory{slice, size})};
     return result;
 }
 

@@ -1,11 +1,10 @@
-// How the functions of the library answer: under the lock, of a device that exists, into memory that is
-// there.
+// The frame of every function of the library: take the lock, check the device and the pointers, answer.
 #pragma once
 
 #include <cstdio>
 #include <string>
 
-#include "slice.h"
+#include "nvml/slice.h"
 
 namespace gpukernel::nvml {
 
@@ -51,7 +50,5 @@ inline nvmlReturn_t put_text(const std::string& text, char* to, unsigned length)
     std::snprintf(to, length, "%s", text.c_str());
     return NVML_SUCCESS;
 }
-
-std::string uuid_of(const wire::DeviceFacts& facts);  // "GPU-8a7b…"
 
 }  // namespace gpukernel::nvml

@@ -1,6 +1,6 @@
-// Clocks: the device's highest are known; what they are now, temperature, power and fans belong to the device
+// Clocks.  The device's highest are known.  Current clocks, temperature, power and fans belong to the device
 // as a whole and are not told.
-#include "answers.h"
+#include "nvml/answers.h"
 
 using namespace gpukernel::nvml;
 

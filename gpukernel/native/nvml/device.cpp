@@ -1,24 +1,12 @@
-// What a device is, and how much of it is in use.
+// Properties of a device, and how much of it is in use.
 #include <cmath>
 #include <cstring>
 
-#include "answers.h"
+#include "common/uuid.h"
+#include "nvml/answers.h"
 
 using namespace gpukernel::nvml;
 using Facts = gpukernel::wire::DeviceFacts;
-
-namespace gpukernel::nvml {
-std::string uuid_of(const wire::DeviceFacts& facts) {
-    std::string text = "GPU-";
-    for (int i = 0; i < 16; ++i) {
-        char digits[3];
-        std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(facts.uuid.bytes[i]));
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-        text += digits;
-    }
-    return text;
-}
-}  // namespace gpukernel::nvml
 
 // --- identity ---
 
@@ -27,7 +15,9 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* name, unsigned int len
 }
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned int length) {
-    return with_facts(device, [&](const Facts& facts) { return put_text(uuid_of(facts), uuid, length); });
+    return with_facts(device, [&](const Facts& facts) {
+        return put_text(gpukernel::uuid_text(facts.uuid.bytes), uuid, length);
+    });
 }
 
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int* index) {

@@ -1,14 +1,14 @@
-// The programs that use the slice.
+// The processes that use the slice.
 #include <chrono>
 #include <cmath>
 
-#include "answers.h"
+#include "nvml/answers.h"
 
 using namespace gpukernel::nvml;
 
 namespace {
-void put(nvmlProcessInfo_v1_t& info, const Program& program) { info = {program.pid, program.bytes}; }
-void put(nvmlProcessInfo_v2_t& info, const Program& program) {
+void put(nvmlProcessInfo_v1_t& info, const SliceProcess& program) { info = {program.pid, program.bytes}; }
+void put(nvmlProcessInfo_v2_t& info, const SliceProcess& program) {
     info = {program.pid, program.bytes, 0xffffffff, 0xffffffff};  // in no MIG instance
 }
 
@@ -16,8 +16,8 @@ template <class Info>
 nvmlReturn_t list(nvmlDevice_t device, unsigned* count, Info* infos) {
     return with_usage(device, [&](const Usage& usage) {
         if (!count) return NVML_ERROR_INVALID_ARGUMENT;
-        std::vector<Program> programs;
-        for (const Program& program : usage.programs)
+        std::vector<SliceProcess> programs;
+        for (const SliceProcess& program : usage.programs)
             if (program.pid) programs.push_back(program);
         const unsigned room = *count;
         *count = static_cast<unsigned>(programs.size());

@@ -1,4 +1,4 @@
-#include "slice.h"
+#include "nvml/slice.h"
 
 #include <pthread.h>
 
@@ -7,15 +7,15 @@
 #include <cstring>
 #include <memory>
 
+#include "common/lease_file.h"
 #include "wire/body.h"
 #include "wire/handshake.h"
-#include "wire/lease_file.h"
 
 namespace {
 using Clock = std::chrono::steady_clock;
+using gpukernel::wire::CustomCall;
 using gpukernel::wire::FrameHeader;
 using gpukernel::wire::Reader;
-using gpukernel::wire::Special;
 
 constexpr int ANSWER_SECONDS = 2;
 constexpr auto LOST_TIME =
@@ -54,21 +54,21 @@ bool nvmlDevice_st::connect() {
     return static_cast<bool>(socket_);
 }
 
-bool nvmlDevice_st::ask_once(Special question, std::vector<char>& answer) {
+bool nvmlDevice_st::ask_once(CustomCall question, std::vector<char>& answer) {
     const FrameHeader request{0, static_cast<uint16_t>(question), 0};
     struct {
         FrameHeader header;
-        uint32_t result, printed;
+        gpukernel::wire::AnswerHead answer;
     } head;
     if (!socket_.write(&request, sizeof request) || !socket_.read(&head, sizeof head)) return false;
-    if (head.header.call != request.call || head.header.length < 8 || head.header.length > MOST_ANSWER ||
-        head.result || head.printed)
+    if (head.header.call != request.call || head.header.length < sizeof head.answer ||
+        head.header.length > MOST_ANSWER || head.answer.result || head.answer.printed)
         return false;
-    answer.resize(head.header.length - 8);
+    answer.resize(head.header.length - sizeof head.answer);
     return socket_.read(answer.data(), answer.size());
 }
 
-nvmlReturn_t nvmlDevice_st::ask(Special question, std::vector<char>& answer) {
+nvmlReturn_t nvmlDevice_st::ask(CustomCall question, std::vector<char>& answer) {
     for (bool fresh : {!socket_, true}) {
         if (!connect()) break;
         if (ask_once(question, answer)) return NVML_SUCCESS;
@@ -86,7 +86,7 @@ nvmlReturn_t nvmlDevice_st::facts(const gpukernel::wire::DeviceFacts*& facts) {
         facts_.memory_bytes = (*table_).limit;
     } else if (!knows_facts_) {
         std::vector<char> answer;
-        if (nvmlReturn_t error = ask(Special::device, answer)) return error;
+        if (nvmlReturn_t error = ask(CustomCall::device, answer)) return error;
         if (answer.size() != sizeof facts_) return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
         std::memcpy(&facts_, answer.data(), sizeof facts_);
         knows_facts_ = true;
@@ -102,18 +102,16 @@ nvmlReturn_t nvmlDevice_st::usage(gpukernel::nvml::Usage& usage) {
         return NVML_SUCCESS;
     }
     std::vector<char> answer;
-    if (nvmlReturn_t error = ask(Special::usage, answer)) return error;
+    if (nvmlReturn_t error = ask(CustomCall::usage, answer)) return error;
     Reader in(answer.data(), answer.size());
-    usage.memory_limit = in.get<uint64_t>();
-    usage.memory_used = in.get<uint64_t>();
-    usage.gpu_seconds = in.get<double>();
-    usage.gpu_share = in.get<double>();
+    const auto told = gpukernel::wire::UsageAnswer::read(in);
+    usage.memory_limit = told.memory_limit;
+    usage.memory_used = told.memory_used;
+    usage.gpu_seconds = told.gpu_seconds;
+    usage.gpu_share = told.gpu_share;
     usage.programs.clear();
-    for (uint32_t left = in.get<uint32_t>(); left && !in.failed(); --left) {
-        const auto pid = in.get<uint32_t>();
-        const auto bytes = in.get<uint64_t>();
-        usage.programs.push_back({pid, bytes, std::string(in.text())});
-    }
+    for (const auto& program : told.programs)
+        usage.programs.push_back({program.pid, program.memory, std::string(program.command)});
     return in.failed() ? NVML_ERROR_LIB_RM_VERSION_MISMATCH : NVML_SUCCESS;
 }
 

@@ -4,7 +4,7 @@
 // In direct mode there is no worker, and the slice's table has both.
 //
 // A connection is made when something is first asked of its device, and made again when it broke.  It asks
-// only questions (wire::Special::device and ::usage), which a worker does not take for a CUDA program.
+// only questions (wire::CustomCall::device and ::usage), which a worker does not take for a CUDA program.
 #pragma once
 
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
@@ -15,14 +15,14 @@
 #include <string>
 #include <vector>
 
-#include "table.h"
+#include "calls.h"
+#include "nvml/table.h"
 #include "wire/device_facts.h"
-#include "wire/protocol.h"
 #include "wire/socket.h"
 
 namespace gpukernel::nvml {
 
-struct Program {
+struct SliceProcess {
     uint32_t pid;
     uint64_t bytes;
     std::string command;  // as /proc/PID/cmdline has it
@@ -32,12 +32,12 @@ struct Usage {
     uint64_t memory_limit, memory_used;  // bytes
     double gpu_seconds;
     double gpu_share;  // of the last second, 0 to 1
-    std::vector<Program> programs;
+    std::vector<SliceProcess> programs;
 };
 
 }  // namespace gpukernel::nvml
 
-// What nvmlDevice_t points to; nvml.h leaves it to the library.  Once made it lives as long as the process.
+// The target of nvmlDevice_t, which nvml.h leaves to the library.  Once made it lives as long as the process.
 struct nvmlDevice_st {
     unsigned index = 0;
 
@@ -51,10 +51,10 @@ struct nvmlDevice_st {
   private:
     bool connect();
     // One question and its answer's outputs; asks a second time on a new connection where the old one broke.
-    nvmlReturn_t ask(gpukernel::wire::Special question, std::vector<char>& answer);
-    bool ask_once(gpukernel::wire::Special question, std::vector<char>& answer);
+    nvmlReturn_t ask(gpukernel::wire::CustomCall question, std::vector<char>& answer);
+    bool ask_once(gpukernel::wire::CustomCall question, std::vector<char>& answer);
 
-    // Where the slice is in direct mode; else empty.
+    // The directory of the slice in direct mode; else empty.
     std::string directory() const;
     gpukernel::nvml::SharedTable table_;
 

@@ -2,7 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "answers.h"
+#include "common/uuid.h"
+#include "nvml/answers.h"
 
 using namespace gpukernel::nvml;
 
@@ -47,7 +48,7 @@ const char* nvmlErrorString(nvmlReturn_t result) {
 }
 
 namespace {
-// What is asked of the system is asked of the first device's worker.
+// Questions about the system go to the first device's worker.
 template <class Answer>
 nvmlReturn_t with_first(Answer answer) {
     std::lock_guard lock(state_mutex);
@@ -106,7 +107,7 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char* name, unsigned int
     for (nvmlDevice_t device : all) {
         Usage usage;
         if (device->usage(usage) != NVML_SUCCESS) continue;
-        for (const Program& program : usage.programs) {
+        for (const SliceProcess& program : usage.programs) {
             if (program.pid != pid) continue;
             std::snprintf(name, length, "%s", program.command.c_str());  // up to its first NUL: the program
             return NVML_SUCCESS;
@@ -145,7 +146,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t* device
 
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
     if (!uuid) return NVML_ERROR_INVALID_ARGUMENT;
-    return find(device, [&](const auto& facts) { return uuid_of(facts) == uuid; });
+    return find(device, [&](const auto& facts) { return gpukernel::uuid_text(facts.uuid.bytes) == uuid; });
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* pciBusId, nvmlDevice_t* device) {

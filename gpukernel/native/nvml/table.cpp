@@ -1,4 +1,4 @@
-#include "table.h"
+#include "nvml/table.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -10,12 +10,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "slice.h"
+#include "nvml/slice.h"
 
 namespace gpukernel::nvml {
-
-using direct::Slot;
-using direct::Table;
 
 bool SharedTable::open(const std::string& directory) {
     if (table_) return !table_->ended;
@@ -23,17 +20,17 @@ bool SharedTable::open(const std::string& directory) {
     if (file < 0) return false;
     struct stat status;
     void* memory = MAP_FAILED;
-    if (::fstat(file, &status) == 0 && status.st_size >= off_t(sizeof(Table)))
-        memory = ::mmap(nullptr, sizeof(Table), PROT_READ, MAP_SHARED, file, 0);
+    if (::fstat(file, &status) == 0 && status.st_size >= off_t(sizeof(wire::SliceTable)))
+        memory = ::mmap(nullptr, sizeof(wire::SliceTable), PROT_READ, MAP_SHARED, file, 0);
     ::close(file);
     if (memory == MAP_FAILED) return false;
-    table_ = static_cast<const Table*>(memory);
-    if (table_->magic != Table::MAGIC || table_->version != Table::VERSION) close();
+    table_ = static_cast<const wire::SliceTable*>(memory);
+    if (table_->magic != wire::SliceTable::MAGIC || table_->version != wire::SliceTable::VERSION) close();
     return table_ && !table_->ended;
 }
 
 void SharedTable::close() {
-    if (table_) ::munmap(const_cast<Table*>(table_), sizeof(Table));
+    if (table_) ::munmap(const_cast<wire::SliceTable*>(table_), sizeof(wire::SliceTable));
     table_ = nullptr;
 }
 
@@ -41,8 +38,9 @@ void SharedTable::usage(Usage& usage) const {
     usage.memory_limit = table_->limit, usage.memory_used = 0;
     usage.gpu_seconds = 0, usage.gpu_share = std::clamp<float>(table_->gpu_share, 0, 1);
     usage.programs.clear();
-    for (uint32_t i = 0, end = std::min<uint32_t>(table_->used_slots, Table::SLOTS); i < end; ++i) {
-        const Slot& slot = table_->slots[i];
+    for (uint32_t i = 0, end = std::min<uint32_t>(table_->used_slots, wire::SliceTable::SLOTS); i < end;
+         ++i) {
+        const wire::ProgramSlot& slot = table_->slots[i];
         const int32_t pid = slot.pid;
         if (pid <= 0 || (::kill(pid, 0) != 0 && errno == ESRCH)) continue;
         const uint64_t bytes = slot.counted + slot.overhead;

@@ -1,9 +1,9 @@
-// A slice in direct mode, which has no worker to ask: its table, as the programs and the agent keep it.
+// The table of a slice in direct mode, which answers what a worker answers otherwise.
 #pragma once
 
 #include <string>
 
-#include "direct/table.h"
+#include "wire/slice_table.h"
 
 namespace gpukernel::nvml {
 
@@ -17,11 +17,11 @@ class SharedTable {
     ~SharedTable() { close(); }
     bool open(const std::string& directory);  // also where it is open; false where there is no such slice
     void close();
-    const direct::Table& operator*() const { return *table_; }
+    const wire::SliceTable& operator*() const { return *table_; }
     void usage(Usage& usage) const;
 
   private:
-    const direct::Table* table_ = nullptr;
+    const wire::SliceTable* table_ = nullptr;
 };
 
 }  // namespace gpukernel::nvml

@@ -1,4 +1,4 @@
-#include "process.h"
+#include "shim/process.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -9,10 +9,10 @@
 #include <fstream>
 #include <unordered_set>
 
-#include "counters.h"
-#include "line.h"
-#include "request.h"
-#include "wire/lease_file.h"
+#include "common/lease_file.h"
+#include "shim/transport/counters.h"
+#include "shim/transport/lease_wait.h"
+#include "shim/transport/request.h"
 
 namespace gpukernel {
 
@@ -42,33 +42,29 @@ CUresult unsupported(const char* name) {
 
 namespace shim {
 
-thread_local std::vector<Context*> context_stack;
-
 namespace {
 std::mutex initialising;
 std::atomic<Process*> instance{nullptr};
 std::atomic<bool> forked{false};
 
-// When cuInit left the queue, or the clock's zero.  A cell that was cancelled goes on to its next calls at
-// once, and those must fail, too; a later cell may wait again.
+// When cuInit left the queue; the clock's zero: it did not.  A cell that was interrupted makes its next calls
+// at once, and those must fail, too; a later cell may wait again.
 using Clock = std::chrono::steady_clock;
 std::atomic<Clock::time_point> left_queue{Clock::time_point{}};
 constexpr auto LEFT_FOR = std::chrono::seconds(1);
 
-// Tells the worker who this is, for those who ask what runs on the slice.
+// Sends the worker this process's id and command line, which usage queries show.
 void introduce(Device& device) {
     std::string command(wire::MAX_COMMAND, 0);
     std::ifstream file("/proc/self/cmdline");
     command.resize(file.read(command.data(), command.size()).gcount());
-    Request request(device.connection, wire::Special::introduce);
-    request.put<uint32_t>(::getpid());
-    request.text(command);
-    request.put(device.connection.key());
+    Request request(device.connection, wire::IntroduceRequest{static_cast<uint32_t>(::getpid()), command,
+                                                              device.connection.key()});
     request.queue();
 }
 
 bool learn(Device& device) {
-    Request request(device.connection, wire::Special::device);
+    Request request(device.connection, wire::DeviceRequest{});
     if (request.send_into(&device.facts, sizeof device.facts) != CUDA_SUCCESS) return false;
     device.facts.name[sizeof device.facts.name - 1] = 0;
     device.facts.bus_id[sizeof device.facts.bus_id - 1] = 0;
@@ -78,9 +74,9 @@ bool learn(Device& device) {
 }
 
 void in_forked_child() {
-    // The socket is the parent's and threads are gone.  CUDA cannot be used after fork; a child that never
-    // used it may start anew.
-    new (&initialising) std::mutex;  // its thread, which may be waiting in the queue, is the parent's
+    // The socket is the parent's, and threads do not survive a fork.  CUDA cannot be used after fork; a child
+    // whose parent never used it may initialise it.
+    new (&initialising) std::mutex;  // the parent's thread may hold it, waiting in the queue
     Process* parents = instance.load();
     if (!parents) return;
     forked = true;
@@ -88,7 +84,7 @@ void in_forked_child() {
 }
 }  // namespace
 
-// The slice's devices, each connected; nullptr, and `error` says why, where one is not.
+// Connects to each of the slice's devices; nullptr, and `error` says why, where one cannot be reached.
 static std::unique_ptr<Process> connect(const wire::LeaseFile& lease, std::string& error) {
     auto fresh = std::make_unique<Process>();
     fresh->lease = lease.lease;
@@ -112,10 +108,11 @@ static std::unique_ptr<Process> connect(const wire::LeaseFile& lease, std::strin
     return fresh;
 }
 
-// The slice of `held` was given back, and the kernel has another now.
-static bool outdated(const Process& held, const wire::LeaseFile& now) {
-    if (held.lease == now.lease) return false;
-    for (const auto& device : held.devices) device->connection.retire();
+// Returns whether the slice of `current` was given back and the kernel has another now; then retires its
+// connections.
+static bool outdated(const Process& current, const wire::LeaseFile& now) {
+    if (current.lease == now.lease) return false;
+    for (const auto& device : current.devices) device->connection.retire();
     return true;
 }
 
@@ -128,22 +125,24 @@ CUresult initialise() {
     wire::LeaseFile lease;
     std::string error = "this process has no slice: start it with 'gpukernel run', or in a slice kernel";
     bool live = path && *path && wire::read_lease_file(path, lease, error);
-    if (const Process* held = instance.load(); held && !(live && outdated(*held, lease))) return CUDA_SUCCESS;
+    if (const Process* current = instance.load(); current && !(live && outdated(*current, lease)))
+        return CUDA_SUCCESS;
     left_queue = Clock::time_point{};
     auto fresh = live ? connect(lease, error) : nullptr;
-    if (!fresh && !lease.desk.empty()) {  // no slice yet, or one whose end has not come to the file
-        const Line line = wait_in_line(lease.desk, lease.key, error);
-        if (line == Line::left) left_queue = Clock::now();
+    if (!fresh && !lease.socket.empty()) {  // no slice yet, or it has ended since the file was written
+        const LeaseWait wait = wait_for_lease(lease.socket, lease.kernel, error);
+        if (wait == LeaseWait::left) left_queue = Clock::now();
         lease = {};
-        if (line == Line::came && wire::read_lease_file(path, lease, error)) fresh = connect(lease, error);
+        if (wait == LeaseWait::granted && wire::read_lease_file(path, lease, error))
+            fresh = connect(lease, error);
     }
     if (fresh) {
-        // For as long as the process lives: threads may be inside at exit, and hold what an earlier one had.
+        // Never destroyed: threads may be inside at exit, and may refer to an earlier slice's devices.
         instance.store(fresh.release());
         context_stack.clear();
         return CUDA_SUCCESS;
     }
-    static std::string told;  // once: some libraries try again and again
+    static std::string told;  // once, since some libraries call cuInit repeatedly
     if (std::exchange(told, error) != error) complain(error + ".");
     return CUDA_ERROR_NO_DEVICE;
 }
@@ -163,15 +162,16 @@ Connection* current(CUresult& error) {
         error = CUDA_ERROR_NOT_INITIALIZED;
         return nullptr;
     }
-    if (calling_host) {  // what it asked for might wait for its stream
+    if (calling_host) {  // a call might wait for the host function's own stream
         error = CUDA_ERROR_NOT_PERMITTED;
         return nullptr;
     }
-    if (context_stack.empty()) {
+    const std::vector<CUcontext>& stack = context_stack;
+    if (stack.empty()) {
         error = CUDA_ERROR_INVALID_CONTEXT;
         return nullptr;
     }
-    return &context_stack.back()->device->connection;
+    return &stack.back()->device->connection;
 }
 
 Connection* default_device(CUresult& error) {
@@ -184,4 +184,12 @@ Connection* default_device(CUresult& error) {
 }
 
 }  // namespace shim
+
+CUresult libcuda::initialised() { return shim::process() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+CUresult libcuda::current_usable() {
+    CUresult error = CUDA_SUCCESS;
+    shim::current(error);
+    return error;
+}
+
 }  // namespace gpukernel

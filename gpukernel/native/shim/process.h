@@ -1,4 +1,4 @@
-// What this process knows: its lease, its devices, each thread's stack of contexts.
+// The state of this process: its lease, its devices, and each thread's stack of contexts.
 #pragma once
 
 #include <atomic>
@@ -6,25 +6,31 @@
 #include <string>
 #include <vector>
 
-#include "connection.h"
+#include "libcuda/library.h"
+#include "shim/transport/connection.h"
 #include "wire/device_facts.h"
 
 namespace gpukernel::shim {
+struct Device;
+}
 
-struct Context;
+// A context of the driver API: a device's primary one, which stands for the one context that the worker has.
+struct CUctx_st {
+    gpukernel::shim::Device* device;
+    unsigned flags = 0;
+};
 
-struct Device {
+namespace gpukernel::shim {
+
+using Context = CUctx_st;
+
+struct Device : libcuda::Device {
     int index;
     Connection connection;
-    wire::DeviceFacts facts;  // told by the worker once, answered from here ever after
+    wire::DeviceFacts facts;  // read from the worker once
     std::unique_ptr<Context> primary;
     int retained = 0;
     std::atomic<unsigned> resets{0};  // by cuDevicePrimaryCtxReset
-};
-
-struct Context {
-    Device* device;
-    unsigned flags = 0;
 };
 
 struct Process {
@@ -32,18 +38,21 @@ struct Process {
     std::vector<std::unique_ptr<Device>> devices;
 };
 
-// After cuInit succeeded, and not in a forked child; else nullptr.  Where cuInit left the queue because its
-// cell was interrupted, this waits again: some libraries call cuInit once in their life.
+// Returns the process's state once cuInit has succeeded; nullptr before, and in a forked child.  Where cuInit
+// left the queue because its cell was interrupted, it waits again, since some libraries call cuInit only
+// once.
 Process* process();
+// Implements cuInit: reads the lease file, waits for a lease if need be, and connects.
 CUresult initialise();
 
-extern thread_local std::vector<Context*> context_stack;
-extern thread_local bool calling_host;  // this thread runs a function of the program for a stream
+using libcuda::context_stack;
+extern thread_local bool calling_host;  // this thread runs a host function
 
 Device* device_at(CUdevice index);      // nullptr for a number that is none
 Context* context_of(CUcontext handle);  // nullptr for a stray handle
 
-// The connection of the current context, or of the first device; nullptr with the error to return.
+// Return the connection of the current context, or without one of the first device; nullptr, and the error to
+// return.
 Connection* current(CUresult& error);
 Connection* default_device(CUresult& error);
 

@@ -1,9 +1,9 @@
-// What programs set and ask about contexts and streams that this process can answer: hints that
-// change nothing on a slice are kept, and told again.
+// Attributes of contexts and streams that this process answers itself: hints without an effect on a slice are
+// stored and returned.
 #include <map>
 
-#include "capture.h"
-#include "request.h"
+#include "shim/graphs/capture.h"
+#include "shim/transport/request.h"
 
 using namespace gpukernel::shim;
 
@@ -33,7 +33,7 @@ bool bank_width(CUsharedconfig config) {
 }
 }  // namespace
 
-// Banks of shared memory have had one width since compute capability 5.0; to ask for another is no error.
+// Shared memory's banks have had one width since compute capability 5.0; setting another is no error.
 CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) {
     GPUKERNEL_CURRENT(connection);
     if (!pConfig) return CUDA_ERROR_INVALID_VALUE;
@@ -52,7 +52,7 @@ CUresult CUDAAPI cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig confi
 
 CUresult CUDAAPI cuCtxResetPersistingL2Cache(void) {
     GPUKERNEL_CURRENT(connection);
-    return CUDA_SUCCESS;  // nothing was made to persist: the access policies below are hints
+    return CUDA_SUCCESS;  // nothing persists, since the access policies below are hints
 }
 
 // --- streams ---

@@ -1,5 +1,5 @@
-// The seam between the simulated GPU's two rooms: `driver/` (the CUDA driver API) stands on top of this
-// header, `ptx/` and `exec/` (decode PTX, execute it) stand below it.  Neither knows more of the other.
+// The engine's interface.  `driver/` (the CUDA driver API) stands on top of it; `ptx/` and `exec/` (decode
+// PTX, execute it) stand below it.  Neither side knows more of the other.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "texture.h"
+#include "simgpu/texture.h"
 
 namespace gpukernel::simgpu {
 
@@ -46,7 +46,7 @@ class VirtualMemory {
     virtual bool set_access(uint64_t address, size_t bytes, Access access) = 0;  // the same
     virtual std::optional<Mapping> mapping(uint64_t address) const = 0;
     virtual uint64_t retain(uint64_t address) = 0;  // the handle mapped there, with one reference more
-    // What a person is told of an access that must not be; empty where no address of these is meant.
+    // The description of a forbidden access, for people; empty where none of these addresses is meant.
     virtual std::string trouble(uint64_t address, size_t bytes, bool writing) const = 0;
 };
 

@@ -1,5 +1,5 @@
-// What a kernel reads through a texture unit, and what it reads and writes as a surface: memory with a shape,
-// and how coordinates find their way into it (CUDA C++ Programming Guide, "Texture Fetching"; PTX ISA 5.3).
+// Textures, read through a texture unit, and surfaces, read and written: memory with a shape, and the way
+// from coordinates into it (CUDA C++ Programming Guide, "Texture Fetching"; PTX ISA 5.3).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace gpukernel::simgpu {
 
-enum class Channel : uint8_t { u8, u16, u32, s8, s16, s32, f16, f32 };
+enum class ChannelFormat : uint8_t { u8, u16, u32, s8, s16, s32, f16, f32 };
 enum class Addressing : uint8_t { wrap, clamp, mirror, border };
 
 struct TextureLevel {  // of a mipmapped array; every other resource has one
@@ -20,7 +20,7 @@ struct TextureLevel {  // of a mipmapped array; every other resource has one
 
 struct Texture {
     std::vector<TextureLevel> levels;
-    Channel channel = Channel::f32;
+    ChannelFormat channel = ChannelFormat::f32;
     uint32_t channels = 1, texel_bytes = 4;
     bool layered = false, cube = false;
     bool linear_memory = false;  // tex1Dfetch: outside reads as zero, no filter, no addressing modes
@@ -33,7 +33,9 @@ struct Texture {
     float border[4] = {};
     float level_bias = 0, least_level = 0, most_level = 0;
 
-    bool floating() const { return normalized_values || channel == Channel::f16 || channel == Channel::f32; }
+    bool floating() const {
+        return normalized_values || channel == ChannelFormat::f16 || channel == ChannelFormat::f32;
+    }
 };
 
 // By what kernels hold in their hands: an object's number, or the address of a texture or surface reference.

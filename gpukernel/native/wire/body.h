@@ -1,5 +1,7 @@
-// Writing and reading the body of a frame.  A Reader never reads outside its bytes: past the end it yields
-// zeroes and remembers that it failed.
+// Serialisation of a frame's body.
+//
+// Guarantee: a Reader never reads outside its bytes.  Past the end it yields zeros and remembers that it
+// failed.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +11,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "wire/protocol.h"
+
 namespace gpukernel::wire {
 
+// Appends to a body.
 class Writer {
   public:
     explicit Writer(std::vector<char>& out) : out_(out) {}
@@ -23,7 +28,7 @@ class Writer {
         const char* from = static_cast<const char*>(data);
         out_.insert(out_.end(), from, from + size);
     }
-    char* extend(size_t size) {  // room at the end, for whoever fills it
+    char* extend(size_t size) {  // `size` bytes at the end, which the caller fills
         out_.resize(out_.size() + size);
         return out_.data() + out_.size() - size;
     }
@@ -36,6 +41,7 @@ class Writer {
     std::vector<char>& out_;
 };
 
+// Reads a body from its beginning to its end; texts refer to the body's own bytes.
 class Reader {
   public:
     Reader(const char* data, size_t size) : at_(data), end_(data + size) {}
@@ -68,5 +74,20 @@ class Reader {
     const char* end_;
     bool failed_ = false;
 };
+
+// The whole frame of a custom call that is not answered or has no number, for a socket that is written to
+// directly.
+template <class Message>
+std::vector<char> frame_of(const Message& message) {
+    std::vector<char> frame;
+    frame.reserve(64);
+    frame.resize(sizeof(FrameHeader));
+    Writer out(frame);
+    message.write(out);
+    const FrameHeader header{static_cast<uint32_t>(frame.size() - sizeof(FrameHeader)),
+                             static_cast<uint16_t>(Message::call), 0};
+    std::memcpy(frame.data(), &header, sizeof header);
+    return frame;
+}
 
 }  // namespace gpukernel::wire

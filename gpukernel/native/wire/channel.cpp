@@ -1,4 +1,4 @@
-#include "channel.h"
+#include "wire/channel.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

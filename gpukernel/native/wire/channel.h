@@ -1,13 +1,14 @@
-// What carries frames: a socket, or on one host a ring of shared memory beside it.
+// The carrier of frames: a socket or, on one host, a ring of shared memory beside the socket.
 #pragma once
 
 #include <memory>
 
-#include "ring.h"
-#include "socket.h"
+#include "wire/ring.h"
+#include "wire/socket.h"
 
 namespace gpukernel::wire {
 
+// One end of a connection.  One thread may read while another writes.
 class Channel {
   public:
     Channel() = default;
@@ -15,27 +16,29 @@ class Channel {
     Socket& socket() { return socket_; }
     bool shares_memory() const { return ring_ != nullptr; }
 
-    bool read(void* data, size_t size);  // all of it; false at the end or an error
+    // Read and write all of it; false at the end of the stream or an error.
+    bool read(void* data, size_t size);
     bool write(const void* head, size_t head_size, const void* tail = nullptr, size_t tail_size = 0);
-    bool write_now(const void* data, size_t size);  // all of it without waiting, or false and maybe a part
+    // Writes all of it without waiting; false where that is not possible: a part may have been written.
+    bool write_now(const void* data, size_t size);
 
-    // Shared memory only: what has come, where it lies.
+    // Shared memory only: returns how many bytes can be read at `at`, in place, and then consumes them.
     size_t peek(const char*& at) { return ring_->peek(socket_, at); }
     void consumed(size_t size) { ring_->consumed(socket_, size); }
 
-    // Whether something has come; where not, the socket can be polled for it.
+    // Returns whether something can be read; if not, the socket becomes readable when something can.
     bool expect();
 
-    void shut() { socket_.shut(), rouse(); }  // wakes whoever reads or writes
-    // Whoever sleeps on shared memory, to see that the other side has gone.
+    void shut() { socket_.shut(), rouse(); }  // wakes the threads that read or write
+    // Wakes the threads that sleep on shared memory, so that they notice that the other end is gone.
     void rouse() {
         if (ring_) ring_->rouse();
     }
 
-    // Passes the ring's descriptor along with `data`, and from then on uses the ring; the socket must be
-    // unix.
+    // Sends `data` with the descriptor of a new ring, and uses the ring from then on; unix sockets only.
     bool offer_ring(const void* data, size_t size);
-    // Reads `size` bytes and the descriptor that may come with them; false at the end or an error.
+    // Reads `size` bytes and, if a ring's descriptor comes with them, uses the ring from then on.  False at
+    // the end of the stream or an error.
     bool accept_ring(void* data, size_t size);
 
   private:
@@ -44,7 +47,7 @@ class Channel {
 
     Socket socket_;
     std::unique_ptr<Ring> ring_;
-    // What the socket gave beyond what was asked for: many small frames for one system call.
+    // Bytes read ahead: one system call reads many small frames.
     std::unique_ptr<char[]> ahead_;
     size_t ahead_at_ = 0, ahead_end_ = 0;
 };

@@ -1,9 +1,9 @@
-// Copying at the memory's speed, wherever the bytes lie.
+// A memory copy whose speed does not depend on alignment.
 //
-// glibc's memcpy takes the processor's string instruction for some KiB and more.  On several AMD processors
-// that is four times slower where the destination lies a little behind the source within a page, which is
-// just how Python's buffers (16 bytes into a page) lie to memory that begins with one, such as a ring's or a
-// device's.  Elsewhere it is the fastest that there is, by a quarter and more.
+// glibc's memcpy uses the processor's string instruction from some KiB on.  On several AMD processors that is
+// four times slower where the destination's offset within a page is a little larger than the source's.
+// Python's buffers (16 bytes into a page) and memory that begins with a page, such as a ring's or a device's,
+// lie exactly so.  On other processors memcpy is faster than any alternative, by a quarter and more.
 #pragma once
 
 #include <emmintrin.h>

@@ -1,11 +1,11 @@
-#include "handshake.h"
+#include "wire/handshake.h"
 
 #include <sys/random.h>
 
 #include <cstring>
 
-#include "hmac.h"
-#include "protocol.h"
+#include "common/hmac.h"
+#include "wire/protocol.h"
 
 namespace gpukernel::wire {
 

@@ -8,8 +8,9 @@
 
 namespace gpukernel::wire {
 
-// The first endpoint that answers and proves itself; reads and writes still have the limit of `seconds`.  An
-// empty socket, and `error` says why, where none does.
+// Connects to the first endpoint whose worker completes the handshake.  The limit of `seconds` for
+// connecting, reads and writes remains set.  Returns an empty socket, and `error` says why, where no worker
+// does.
 Socket connect_to_worker(const std::vector<std::string>& endpoints, const std::string& secret, int seconds,
                          std::string& error);
 

@@ -1,4 +1,4 @@
-#include "ring.h"
+#include "wire/ring.h"
 
 #include <fcntl.h>
 #include <immintrin.h>
@@ -15,7 +15,7 @@
 #include <chrono>
 #include <utility>
 
-#include "copy.h"
+#include "wire/copy.h"
 
 namespace gpukernel::wire {
 
@@ -23,31 +23,32 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr size_t HEAD_BYTES = 4096;
 constexpr size_t BYTES = HEAD_BYTES + 2 * RING_BYTES;
-// Told at once: the reader begins while the writer goes on, and the other's next piece comes while one spins.
+// Published at once: the reader copies while the writer goes on, and the next piece comes while it spins.
 constexpr size_t PIECE = 16 << 10;
-// A turn takes some 40 ns.  Longer spinning gains nothing where both sides run, and where more wants to run
-// than the machine has cores it keeps the other side from its answer.
+// One spin takes some 40 ns.  Longer spinning gains nothing where both sides run, and where more threads want
+// to run than the machine has cores it keeps the other side from answering.
 constexpr int MOST_SPINS = 600, LEAST_SPINS = 100;
 constexpr auto WORTH_SPINNING = std::chrono::microseconds(60);
-// Such a wait says nothing of how soon the other side answers once there is something to answer.
+// A wait longer than this says nothing about how soon the other side answers a request.
 constexpr auto IDLE = std::chrono::milliseconds(1);
-// Where both sides sleep, waking takes so long that neither learns how soon the other would have answered:
-// now and then one waits long enough to find them both awake, ever more rarely where that was in vain.
+// Where both sides sleep, waking takes so long that neither learns how soon the other would have answered. So
+// now and then a side spins long enough to find both awake, with exponential back-off where that was in vain.
 constexpr int TRY_SPINS = 7500, MOST_RARELY = 64;
-// After so many answers in a row it is rather the clock's tick or a neighbour that holds the next one up.
+// After so many answers in a row, a late one is more likely due to a timer tick or another process.
 constexpr int STREAK = 256;
 constexpr int MOST_YIELDS = 8;
-// The worker leaves a processor that it shares with its program; the program's threads are not ours to move.
-// That takes some 100 µs, so it must be for a burst of calls, and where the machine has no processor to spare
-// it is tried ever more rarely.
+// The worker migrates from a processor that it shares with its program; the program's threads are not ours to
+// move.  A migration takes some 100 µs, so it must pay over a burst of calls, and where the machine has no
+// processor to spare it is tried with exponential back-off.
 constexpr int CROWDED_WAITS = 16, WORTH_MOVING = 256;
 constexpr auto FIRST_REST = std::chrono::milliseconds(1), LONGEST_REST = std::chrono::milliseconds(64);
 constexpr uint32_t MOVING = UINT32_MAX;
-// Who has just moved is slow at first, and asleep, either side would be drawn to the other again.
+// A thread that has just migrated is slow at first; and if either side slept, the kernel would wake it on the
+// other's processor again.
 constexpr int SETTLING_WAITS = 256, SETTLING_SPINS = 8 * TRY_SPINS, LATE = 16;
 enum Sleep : uint32_t { AWAKE, ASLEEP, POLLING };
-// The end of the other process wakes nobody on a futex.  The worker is roused by the thread that watches its
-// connections.
+// The end of the other process wakes no futex, so sleepers look at the socket now and then.  The worker's are
+// also woken by the thread that watches its connections.
 constexpr timespec LOOK_UP{0, 100'000'000}, WORKER_LOOKS_UP{5, 0};
 
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* limit = nullptr) {
@@ -104,24 +105,25 @@ size_t Ring::room(size_t wanted) {
 }
 size_t Ring::room() { return room(RING_BYTES); }
 
-// Until `ready`; false where the other side is gone.  Spinning pays where the other side answers within the
-// time that waking a sleeper takes, so the last waits say how long the next one spins.
+// Waits until `ready`; false where the other side is gone.  Spinning pays where the other side answers within
+// the time that waking a sleeper takes, so the duration of the last waits decides how long the next one
+// spins.
 bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Waiter& one, Ready ready) {
     if ((this->*ready)()) return true;
     const auto start = Clock::now();
     const bool tries = one.long_waits >= one.tries_after, patient = tries || one.met >= STREAK;
-    const bool beside = look_aside(one);
+    const bool shared = compare_cpus(one);
     const int spins = one.settling ? SETTLING_SPINS : patient ? TRY_SPINS : one.spins;
-    const bool met = (beside && yield(one, ready)) || (!is_beside(one) && spin(spins, ready));
+    const bool met = (shared && yield(one, ready)) || (!shares_cpu(one) && spin(spins, ready));
     one.met = met ? std::min(one.met + 1, STREAK) : 0;
-    if (met && !beside) one.apart = std::min(one.apart + 1, WORTH_MOVING);
-    if (met && !beside && !tries && !one.settling) return true;
+    if (met && !shared) one.apart = std::min(one.apart + 1, WORTH_MOVING);
+    if (met && !shared && !tries && !one.settling) return true;
     if (tries) one.long_waits = 0;
     const bool there = met || sleep(socket, sleeps, ready);
     if (!met) sleeps.store(AWAKE, std::memory_order_relaxed);
     const auto took = Clock::now() - start;
     const bool soon = took < WORTH_SPINNING;
-    one.crowded = beside && soon ? std::min(one.crowded + 1, CROWDED_WAITS) : 0;
+    one.crowded = shared && soon ? std::min(one.crowded + 1, CROWDED_WAITS) : 0;
     one.settling = std::max(0, one.settling - (soon ? 1 : LATE));
     if (took > IDLE || (met && !tries)) return there;
     if (tries) one.tries_after = met ? 1 : std::min(MOST_RARELY, one.tries_after * 2);
@@ -130,26 +132,26 @@ bool Ring::wait(const Socket& socket, std::atomic<uint32_t>& sleeps, Waiter& one
     return there;
 }
 
-// Only news: the other side looks at this line all the time while it spins.
-uint32_t Ring::tell_cpu() {
+// Stores only changes: the other side reads this cache line all the time while it spins.
+uint32_t Ring::publish_cpu() {
     const auto here = static_cast<uint32_t>(::sched_getcpu());
     if (out_->cpu.load(std::memory_order_relaxed) != here) out_->cpu.store(here, std::memory_order_relaxed);
     return here;
 }
 
-// Whether the other side is on this processor, so that it cannot answer while this one spins.
-bool Ring::is_beside(const Waiter& one) { return in_->cpu.load(std::memory_order_relaxed) == one.here; }
+// Returns whether the other side is on this processor, so that it cannot answer while this side spins.
+bool Ring::shares_cpu(const Waiter& one) { return in_->cpu.load(std::memory_order_relaxed) == one.here; }
 
-bool Ring::look_aside(Waiter& one) {
-    one.here = tell_cpu();
-    if (worker_ && is_beside(one) && one.crowded >= CROWDED_WAITS) step_aside(one);
+bool Ring::compare_cpus(Waiter& one) {
+    one.here = publish_cpu();
+    if (worker_ && shares_cpu(one) && one.crowded >= CROWDED_WAITS) migrate(one);
     const uint32_t there = in_->cpu.load(std::memory_order_relaxed);
     if (std::exchange(one.there, there) != there) one.settling = SETTLING_WAITS;
     return there == one.here;
 }
 
 bool Ring::yield(const Waiter& one, Ready ready) {
-    for (int yields = 0; yields < MOST_YIELDS && is_beside(one); ++yields) {
+    for (int yields = 0; yields < MOST_YIELDS && shares_cpu(one); ++yields) {
         ::sched_yield();
         if ((this->*ready)()) return true;
     }
@@ -164,15 +166,15 @@ bool Ring::spin(int spins, Ready ready) {
     return false;
 }
 
-// Who wakes a sleeper draws it to its own processor, on a virtual machine even where others are idle: there
-// the kernel takes a halted one for one that the host has taken away.  Two that answer each other would stay
-// together.
-void Ring::step_aside(Waiter& one) {
+// Moves this thread to another processor.  The kernel wakes a sleeper on the waker's processor, on a virtual
+// machine even where others are idle, because there it takes a halted processor for one that the host has
+// taken away.  Two threads that answer each other would stay together.
+void Ring::migrate(Waiter& one) {
     const auto now = Clock::now();
-    if (now < one.next_step) return;
-    const bool anew = one.apart >= WORTH_MOVING || now > one.next_step + LONGEST_REST;
+    if (now < one.next_migration) return;
+    const bool anew = one.apart >= WORTH_MOVING || now > one.next_migration + LONGEST_REST;
     one.rest = anew ? FIRST_REST : std::min(one.rest * 2, LONGEST_REST);
-    one.next_step = now + one.rest, one.crowded = one.apart = 0;
+    one.next_migration = now + one.rest, one.crowded = one.apart = 0;
     cpu_set_t all, others, found;
     if (::sched_getaffinity(0, sizeof all, &all) != 0) return;
     others = all;
@@ -180,32 +182,32 @@ void Ring::step_aside(Waiter& one) {
     if (!CPU_COUNT(&others)) return;
     out_->cpu.store(MOVING, std::memory_order_relaxed);
     if (::sched_setaffinity(0, sizeof others, &others) == 0) {
-        // Who has placed this thread elsewhere meanwhile means it.
+        // An affinity set by another process meanwhile stays.
         if (::sched_getaffinity(0, sizeof found, &found) == 0 && CPU_EQUAL(&found, &others))
             ::sched_setaffinity(0, sizeof all, &all);
         one.settling = SETTLING_WAITS;
     }
-    one.here = tell_cpu();
+    one.here = publish_cpu();
 }
 
 bool Ring::sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, Ready ready) {
     for (;;) {
         sleeps.store(ASLEEP, std::memory_order_seq_cst);
         if ((this->*ready)()) return true;
-        if (hung_up(socket)) return (this->*ready)();  // what it said before it went is still there
+        if (hung_up(socket)) return (this->*ready)();  // what it wrote before is still there
         futex(sleeps, FUTEX_WAIT, ASLEEP, worker_ ? &WORKER_LOOKS_UP : &LOOK_UP);
     }
 }
 
 void Ring::rouse() {
     for (auto* sleeps : {&in_->reader_sleeps, &out_->writer_sleeps}) {
-        sleeps->store(AWAKE);  // who is about to sleep does not
+        sleeps->store(AWAKE);  // a thread that is about to sleep does not
         futex(*sleeps, FUTEX_WAKE, 1);
     }
 }
 
 bool Ring::expect(const Socket& socket) {
-    char bells[64];  // what is left over from a wait that needed none of them
+    char bells[64];  // bytes of earlier waits, which came too late
     while (::recv(socket.fd(), bells, sizeof bells, MSG_DONTWAIT) > 0) {
     }
     in_->reader_sleeps.store(POLLING, std::memory_order_seq_cst);
@@ -214,7 +216,7 @@ bool Ring::expect(const Socket& socket) {
 
 namespace {
 void wake(const Socket& socket, std::atomic<uint32_t>& sleeps) {
-    // The store that was just made must be seen by a sleeper, or its sleeping by us.
+    // Either the sleeper sees the store that was just made, or this thread sees that it sleeps.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (sleeps.load(std::memory_order_relaxed) == AWAKE) return;
     const uint32_t slept = sleeps.exchange(AWAKE);
@@ -225,7 +227,7 @@ void wake(const Socket& socket, std::atomic<uint32_t>& sleeps) {
 
 void Ring::publish(const Socket& socket, size_t size) {
     out_at_ += size;
-    tell_cpu();
+    publish_cpu();
     out_->written.store(out_at_, std::memory_order_release);
     wake(socket, out_->reader_sleeps);
 }

@@ -1,4 +1,4 @@
-#include "socket.h"
+#include "wire/socket.h"
 
 #include <immintrin.h>
 #include <linux/sockios.h>
@@ -23,7 +23,7 @@ Socket::~Socket() {
 
 namespace {
 constexpr size_t MUCH = 64 << 10;
-constexpr int LOOKS = 200, PAUSES = 8;  // some 50 µs together
+constexpr int LOOKS = 200, PAUSES = 8;  // together some 50 µs
 constexpr int MOST_RARELY = 64;
 }  // namespace
 
@@ -39,8 +39,9 @@ bool Socket::read(void* data, size_t size) {
     return true;
 }
 
-// Who sleeps in a read is woken for every packet, and on one host it is the sender whom that costs an
-// interrupt each: so for a while one only looks, ever more rarely where that was in vain.
+// Polls for some 50 µs until much data has come.  A thread that sleeps in a read is woken for every packet,
+// and on one host each wake-up costs the sender an interrupt.  Where polling was in vain it is left out for a
+// number of reads that doubles each time.
 bool Socket::much_comes() {
     if (leave_out_ > 0) return --leave_out_, false;
     for (int look = 0; look < LOOKS; ++look) {

@@ -1,4 +1,4 @@
-// Blocking stream sockets: unix and TCP, whole reads and writes, deadlines for the handshake.
+// Blocking stream sockets, unix and TCP: complete reads and writes, time limits for the handshake.
 #pragma once
 
 #include <sys/uio.h>
@@ -9,6 +9,7 @@
 
 namespace gpukernel::wire {
 
+// An owned descriptor.
 class Socket {
   public:
     Socket() = default;
@@ -22,28 +23,32 @@ class Socket {
     int fd() const { return fd_; }
     explicit operator bool() const { return fd_ >= 0; }
 
-    bool read(void* data, size_t size);         // all of it; false at the end of the stream or an error
-    size_t read_some(void* data, size_t most);  // what there is, at least one byte; 0 at the end or an error
+    // Reads all of it; false at the end of the stream or an error.
+    bool read(void* data, size_t size);
+    // Reads what there is, at least one byte; 0 at the end of the stream or an error.
+    size_t read_some(void* data, size_t most);
+    // Writes all of it, in one system call where it fits.
     bool write(const void* data, size_t size);
-    bool write(const void* head, size_t head_size, const void* tail,
-               size_t tail_size);  // in one system call where it fits
-    void timeout(int seconds);     // of every read and write; 0 for none
-    void shut();                   // wakes whoever reads
-    // Whether something that was written may still be lost with this side's end: TCP's reset overtakes what
-    // has not arrived yet.
+    bool write(const void* head, size_t head_size, const void* tail, size_t tail_size);
+    void timeout(int seconds);  // of every read and write; 0 for none
+    void shut();                // both directions; wakes a thread that reads
+    // Returns whether written data is unacknowledged: when this end closes, TCP's reset may overtake it.
     bool on_its_way() const;
 
   private:
     bool much_comes();
     int fd_ = -1;
-    int vain_ = 0, leave_out_ = 0;  // the last looks for much, and those to come
+    int vain_ = 0, leave_out_ = 0;  // back-off of `much_comes`
 };
 
-// "unix:/path" or "tcp:host:port"; an empty socket, and `error` says why, where nobody answers within
-// `seconds`.
+// Connects to "unix:/path" or "tcp:host:port".  Returns an empty socket, and `error` says why, where nothing
+// answers within `seconds`.
 Socket connect_to(const std::string& endpoint, int seconds, std::string& error);
+// Listen; empty, and `error` says why, where that fails.  Port 0 is replaced by the one that the system
+// chose.
 Socket listen_unix(const std::string& path, int mode, std::string& error);
 Socket listen_tcp(const std::string& host, int& port, std::string& error);
-void tune(const Socket& socket);  // no delay for small frames, room for large ones
+// Sets TCP's options: no delay of small frames, keepalive, large buffers.
+void tune(const Socket& socket);
 
 }  // namespace gpukernel::wire

@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import requests
 
-from gpukernel.pool.admin_client import AdminClient
-from gpukernel.pool.model import Holder, Lease, SliceRequest
+from gpukernel.client.admin import AdminClient
+from gpukernel.common.model import Holder, Lease, SliceRequest
 from tests.conftest import Pool
 from tests.hub.hub import Browser, Hub, environment_of
 

@@ -1,4 +1,4 @@
-"""Pages as axe-core sees them, in a real browser: on a phone and on a desk, light and dark, in both languages."""
+"""Pages as axe-core sees them, in a real browser: on a phone and on a wide screen, light and dark, in both languages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("axe_playwright_python")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from gpukernel.pool.reservations import Reservation
+from gpukernel.common.reservations import Reservation
 from tests.conftest import Pool
 from tests.hub.console.people import COURSES, Holders, running_console
 from tests.hub.console.signed import Signed

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from gpukernel.pool.errors import LeaseEnded, Refused
-from gpukernel.pool.model import SliceRequest
+from gpukernel.common.errors import LeaseEnded, Refused
+from gpukernel.common.model import SliceRequest
 from tests.conftest import Pool, eventually
 from tests.hub.console.people import COURSES, Holders, Visitor, active_tags, words
 from tests.hub.hub import ADMIN, Hub, environment_of

@@ -11,7 +11,7 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import expect
 
-from gpukernel.pool.errors import Refused
+from gpukernel.common.errors import Refused
 from tests.hub.console.people import Holders
 from tests.hub.console.signed import Signed
 from tests.hub.hub import ADMIN

@@ -9,10 +9,12 @@ import pytest
 from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import read_po
 
+import gpukernel.client
+import gpukernel.common
 import gpukernel.pool
 import hub_spawner
-from gpukernel.pool.sentences import say
-from hub_spawner.console.texts import Texts
+from gpukernel.common.i18n import say
+from hub_spawner.i18n import Texts
 from tests.conftest import Pool
 from tests.hub.console.people import Holders, Visitor, words
 from tests.hub.hub import Hub
@@ -97,8 +99,9 @@ def test_a_sentence_that_is_not_in_the_catalogue_stays_english() -> None:
 def test_every_text_of_the_pages_is_translated() -> None:
     keywords = {"_": None, "gettext": None, "ngettext": (1, 2), "later": None, "say": None}
     kinds = [("**.py", "python"), ("**/templates/**.html", "jinja2")]
-    rooms = [Path(package.__file__ or "").parent for package in (hub_spawner, gpukernel.pool)]
-    with (rooms[0] / "console" / "locale" / "zh.po").open("rb") as file:
+    packages = (hub_spawner, gpukernel.pool, gpukernel.common, gpukernel.client)
+    rooms = [Path(package.__file__ or "").parent for package in packages]
+    with (rooms[0] / "locale" / "zh.po").open("rb") as file:
         catalog = read_po(file)
     used = {
         text if isinstance(text, str) else text[0]

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "bytes.h"
+#include "common/hmac.h"
 #include "shim/process.h"
-#include "shim/request.h"
+#include "shim/transport/request.h"
 #include "wire/device_facts.h"
-#include "wire/hmac.h"
 #include "wire/socket.h"
 
 using namespace gpukernel;
@@ -43,16 +43,16 @@ std::string_view view(const uint8_t* data, size_t size) {
 
 void answer(wire::Socket& socket, uint16_t call, uint32_t result, uint32_t printed, const void* body,
             size_t size) {
-    struct {
+    const struct {
         wire::FrameHeader header;
-        uint32_t result, printed;
-    } head{{static_cast<uint32_t>(size + 8), call, 0}, result, printed};
+        wire::AnswerHead answer;
+    } head{{static_cast<uint32_t>(size + sizeof(wire::AnswerHead)), call, 0}, {result, printed}};
     socket.write(&head, sizeof head, body, size);
 }
 
 // An honest worker, for as long as it takes to be believed.
-void welcome(const wire::Socket& door) {
-    wire::Socket socket(::accept(door.fd(), nullptr, nullptr));
+void welcome(const wire::Socket& listener) {
+    wire::Socket socket(::accept(listener.fd(), nullptr, nullptr));
     wire::Challenge challenge{wire::MAGIC, wire::VERSION, {}};
     wire::Proof proof;
     wire::Welcome welcome{wire::MAGIC, wire::Admission::welcome, {}};
@@ -63,7 +63,7 @@ void welcome(const wire::Socket& door) {
     wire::FrameHeader header{};
     if (!socket.write(&welcome, sizeof welcome)) std::abort();
     while (header.call !=
-           static_cast<uint16_t>(wire::Special::device)) {  // the program introduces itself first
+           static_cast<uint16_t>(wire::CustomCall::device)) {  // the program introduces itself first
         if (!socket.read(&header, sizeof header)) std::abort();
         std::vector<char> body(header.length);
         if (!socket.read(body.data(), body.size())) std::abort();
@@ -122,8 +122,8 @@ struct Program {
     }
     // Nothing more comes: a call whose answer is cut short must not wait for ever.
     void ready() { ::shutdown(worker.fd(), SHUT_WR); }
-    void prepare(wire::Special call) { prepare(static_cast<uint16_t>(call)); }
-    void prepare(wire::Call call) { prepare(static_cast<uint16_t>(call)); }
+    void prepare(wire::CustomCall call) { prepare(static_cast<uint16_t>(call)); }
+    void prepare(wire::DriverCall call) { prepare(static_cast<uint16_t>(call)); }
 
     void step() {
         connect();
@@ -134,29 +134,29 @@ struct Program {
         const char* name = nullptr;
         switch (in.u8() % 16) {
             case 0:
-                prepare(wire::Call::cuMemAlloc_v2);
+                prepare(wire::DriverCall::cuMemAlloc_v2);
                 ready();
                 cuMemAlloc_v2(&address, 4096);
                 break;
             case 1:
-                prepare(wire::Special::copy_to_host);
+                prepare(wire::CustomCall::copy_to_host);
                 ready();
                 cuMemcpyDtoH_v2(buffer.data(), 0x1000, in.u16());
                 break;
             case 2: {  // in pieces
                 std::vector<char> large(2 * wire::COPY_PIECE + 100);
-                for (int n = 0; n < 3; ++n) prepare(wire::Special::copy_to_host);
+                for (int n = 0; n < 3; ++n) prepare(wire::CustomCall::copy_to_host);
                 ready();
                 cuMemcpyDtoH_v2(large.data(), 0x1000, large.size());
                 break;
             }
             case 3:
-                prepare(wire::Special::load_image);
+                prepare(wire::CustomCall::load_image);
                 ready();
                 cuModuleLoadData(reinterpret_cast<CUmodule*>(&handle), ".version 7.0");
                 break;
             case 4: {
-                prepare(wire::Special::load_library);
+                prepare(wire::CustomCall::load_library);
                 ready();
                 char log[64];
                 CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
@@ -166,7 +166,7 @@ struct Program {
                 break;
             }
             case 5:
-                prepare(wire::Special::kernel_layout);
+                prepare(wire::CustomCall::kernel_layout);
                 ready();
                 if (cuFuncGetName(&name, reinterpret_cast<CUfunction>(++functions)) == CUDA_SUCCESS &&
                     std::strlen(name) > wire::MAX_BODY)
@@ -174,7 +174,7 @@ struct Program {
                 break;
             case 6:
             case 7: {
-                prepare(wire::Special::kernel_layout);
+                prepare(wire::CustomCall::kernel_layout);
                 ready();
                 std::vector<void*> parameters(MOST_PARAMETERS + 1, buffer.data());
                 cuLaunchKernel(reinterpret_cast<CUfunction>(++functions), 1, 1, 1, 1, 1, 1, 0, nullptr,
@@ -182,8 +182,8 @@ struct Program {
                 break;
             }
             case 8: {
-                for (auto call :
-                     {wire::Special::link_create, wire::Special::link_add, wire::Special::link_complete})
+                for (auto call : {wire::CustomCall::link_create, wire::CustomCall::link_add,
+                                  wire::CustomCall::link_complete})
                     prepare(call);
                 ready();
                 if (cuLinkCreate_v2(0, nullptr, nullptr, reinterpret_cast<CUlinkState*>(&handle)) !=
@@ -197,12 +197,12 @@ struct Program {
                 break;
             }
             case 9:
-                prepare(wire::Special::pointer_attribute);
+                prepare(wire::CustomCall::pointer_attribute);
                 ready();
                 cuPointerGetAttribute(&address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, 0x1000);
                 break;
             case 10:
-                prepare(wire::Call::cuMemGetInfo_v2);
+                prepare(wire::DriverCall::cuMemGetInfo_v2);
                 ready();
                 cuMemGetInfo_v2(&bytes, &total);
                 break;
@@ -210,19 +210,19 @@ struct Program {
                 cuMemcpyHtoD_v2(0x1000, buffer.data(), in.u16() % 20000);
                 break;
             case 12:
-                prepare(wire::Call::cuStreamSynchronize);
+                prepare(wire::DriverCall::cuStreamSynchronize);
                 ready();
                 cuStreamSynchronize(nullptr);
                 break;
             case 13: {
-                prepare(wire::Special::best_block_size);
+                prepare(wire::CustomCall::best_block_size);
                 ready();
                 int grid, block;
                 cuOccupancyMaxPotentialBlockSize(&grid, &block, nullptr, nullptr, 0, 0);
                 break;
             }
             case 14:
-                prepare(wire::Call::cuModuleGetFunction);
+                prepare(wire::DriverCall::cuModuleGetFunction);
                 ready();
                 cuModuleGetFunction(reinterpret_cast<CUfunction*>(&handle), nullptr, "k");
                 break;
@@ -246,19 +246,19 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
     if (!::mkdtemp(folder)) std::abort();
     const std::string path = std::string(folder) + "/data.sock", file = std::string(folder) + "/lease";
     std::string error;
-    const wire::Socket door = wire::listen_unix(path, 0600, error);
+    const wire::Socket listener = wire::listen_unix(path, 0600, error);
     std::FILE* lease = std::fopen(file.c_str(), "w");
-    if (!door || !lease) std::abort();
-    std::fprintf(lease, "state live\nsecret %s\ndevice 0 unix:%s\n", SECRET, path.c_str());
+    if (!listener || !lease) std::abort();
+    std::fprintf(lease, "version 2\nstate live\nsecret %s\ndevice 0 unix:%s\n", SECRET, path.c_str());
     std::fclose(lease);
     ::setenv("GPUKERNEL_LEASE_FILE", file.c_str(), 1);
     ::setenv("GPUKERNEL_SHARED_MEMORY", "0", 1);
-    std::thread worker(welcome, std::cref(door));
+    std::thread worker(welcome, std::cref(listener));
     CUcontext context;
     if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
         cuCtxSetCurrent(context) != CUDA_SUCCESS)
         std::abort();
-    ::shutdown(door.fd(), SHUT_RDWR);
+    ::shutdown(listener.fd(), SHUT_RDWR);
     shim::Impostor::connect(shim::process()->devices[0]->connection, -1);
     worker.join();
     ::unlink(path.c_str()), ::unlink(file.c_str()), ::rmdir(folder);

@@ -13,15 +13,16 @@
 
 #include "bytes.h"
 #include "simgpu/driver/state.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 using namespace gpukernel;
 
 namespace {
 constexpr size_t LEASE_BYTES = 8 << 20, MOST_REQUESTS = 48;
-constexpr uint16_t SPECIAL_CALLS =
-    static_cast<uint16_t>(wire::Special::cluster_occupancy) - wire::FIRST_SPECIAL + 1;
-constexpr uint16_t REGULAR_CALLS = static_cast<uint16_t>(wire::Call::end) - wire::FIRST_FUNCTION;
+// Recorded inputs choose a call by its position, so the count stays.
+constexpr uint16_t CUSTOM_CALLS =
+    static_cast<uint16_t>(wire::CustomCall::cluster_occupancy) - wire::FIRST_CUSTOM_CALL + 1;
+constexpr uint16_t DRIVER_CALLS = static_cast<uint16_t>(wire::DriverCall::end) - wire::FIRST_DRIVER_CALL;
 
 constexpr const char* IMAGES[] = {
     ".version 7.0\n.target sm_70\n.address_size 64\n.global .align 8 .b8 g[64];\n.visible .entry k(.param "
@@ -67,10 +68,10 @@ worker::Lease& lease() {
 // After these nobody would answer: requests would go through the ring, which the tests of tests/remoting
 // feed, or wait for a function of the program's that nobody runs.
 bool is_left_out(uint16_t call) {
-    switch (static_cast<wire::Special>(call)) {
-        case wire::Special::share_memory:
-        case wire::Special::host_function:
-        case wire::Special::next_host_function:
+    switch (static_cast<wire::CustomCall>(call)) {
+        case wire::CustomCall::share_memory:
+        case wire::CustomCall::host_function:
+        case wire::CustomCall::next_host_function:
             return true;
         default:
             return false;
@@ -118,19 +119,19 @@ class Program {
                 return send(call);
             }
             case 1:
-            case 2: {  // a regular call with arguments that may mean something
-                const uint16_t call = wire::FIRST_FUNCTION + in_.u8() % REGULAR_CALLS;
+            case 2: {  // a driver call with arguments that may mean something
+                const uint16_t call = wire::FIRST_DRIVER_CALL + in_.u8() % DRIVER_CALLS;
                 arguments(out, in_.u8() % 8);
                 return send(call);
             }
             case 3:
                 out.put<uint64_t>(uint64_t{in_.u16()} * 67);
-                return send(static_cast<uint16_t>(wire::Call::cuMemAlloc_v2));
+                return send(static_cast<uint16_t>(wire::DriverCall::cuMemAlloc_v2));
             case 4: {
-                constexpr wire::Special calls[] = {wire::Special::load_image, wire::Special::load_library,
-                                                   wire::Special::link_add};
-                const wire::Special call = calls[in_.u8() % std::size(calls)];
-                if (call == wire::Special::link_add) {
+                constexpr wire::CustomCall calls[] = {
+                    wire::CustomCall::load_image, wire::CustomCall::load_library, wire::CustomCall::link_add};
+                const wire::CustomCall call = calls[in_.u8() % std::size(calls)];
+                if (call == wire::CustomCall::link_add) {
                     out.put(pick(handles_));
                     out.put<int32_t>(in_.u8() % 8);
                     out.text("a");
@@ -158,7 +159,7 @@ class Program {
                 out.put<uint32_t>(in_.u8() & 1);
                 out.put(pick(addresses_));
                 arguments(out, in_.u8() % 3);
-                return send(static_cast<uint16_t>(wire::Special::launch));
+                return send(static_cast<uint16_t>(wire::CustomCall::launch));
             }
             case 6: {
                 const uint8_t sort = in_.u8();
@@ -169,25 +170,25 @@ class Program {
                     out.extend(size);
                 else
                     out.put<uint64_t>(sort & 4 ? in_.get<uint64_t>() : size);
-                return send(static_cast<uint16_t>(sort & 1 ? wire::Special::copy_to_device
-                                                           : wire::Special::copy_to_host));
+                return send(static_cast<uint16_t>(sort & 1 ? wire::CustomCall::copy_to_device
+                                                           : wire::CustomCall::copy_to_host));
             }
-            default: {  // a special one
+            default: {  // a custom call
                 arguments(out, in_.u8() % 4);
-                const uint16_t call = wire::FIRST_SPECIAL + in_.u8() % SPECIAL_CALLS;
-                if (call == static_cast<uint16_t>(wire::Special::virtual_memory)) virtual_memory(out);
+                const uint16_t call = wire::FIRST_CUSTOM_CALL + in_.u8() % CUSTOM_CALLS;
+                if (call == static_cast<uint16_t>(wire::CustomCall::virtual_memory)) virtual_memory(out);
                 return send(call);
             }
         }
     }
 
-    // Arrays, what is seen through them, and boxes of them: sizes are small, or whatever comes.
+    // Arrays, what is seen through them, and pitched copies of them: sizes are small, or whatever comes.
     uint64_t size() {
         const uint8_t n = in_.u8();
         return n < 250 ? n % 20 : in_.get<uint64_t>();
     }
     bool shapes(wire::Writer& out) {
-        const auto call = [&](wire::Call which) { return send(static_cast<uint16_t>(which)); };
+        const auto call = [&](wire::DriverCall which) { return send(static_cast<uint16_t>(which)); };
         constexpr int formats[] = {1, 2, 3, 8, 9, 10, 16, 32, 0xc2, 0xb0};
         switch (in_.u8() % 6) {
             case 0:
@@ -197,9 +198,9 @@ class Program {
                 shape.Format = static_cast<CUarray_format>(formats[in_.u8() % std::size(formats)]);
                 shape.NumChannels = 1u << in_.u8() % 3, shape.Flags = in_.u8() % 16;
                 out.put(shape);
-                if (in_.u8() % 2) return call(wire::Call::cuArray3DCreate_v2);
+                if (in_.u8() % 2) return call(wire::DriverCall::cuArray3DCreate_v2);
                 out.put<uint32_t>(in_.u8());
-                return call(wire::Call::cuMipmappedArrayCreate);
+                return call(wire::DriverCall::cuMipmappedArrayCreate);
             }
             case 2: {
                 CUDA_RESOURCE_DESC resource{};
@@ -207,26 +208,27 @@ class Program {
                 const uint64_t at = in_.u8() % 2 ? pick(handles_) : pick(addresses_);
                 resource.res.pitch2D = {at, CU_AD_FORMAT_FLOAT, 1, size(), size(), 32 * size()};
                 out.put(resource);
-                if (in_.u8() % 4 == 0) return call(wire::Call::cuSurfObjectCreate);
+                if (in_.u8() % 4 == 0) return call(wire::DriverCall::cuSurfObjectCreate);
                 CUDA_TEXTURE_DESC sampler{};
                 sampler.filterMode = static_cast<CUfilter_mode>(in_.u8() % 2), sampler.flags = in_.u8() % 4;
                 out.put(sampler);
                 out.put<uint8_t>(0);
-                return call(wire::Call::cuTexObjectCreate);
+                return call(wire::DriverCall::cuTexObjectCreate);
             }
             default: {
-                wire::BoxCopy box{pick(handles_) * (in_.u8() % 2), size(), size(), size()};
-                const wire::Special which[] = {wire::Special::copy_box, wire::Special::box_to_device,
-                                               wire::Special::box_to_host};
+                wire::PitchedCopy copy{pick(handles_) * (in_.u8() % 2), size(), size(), size()};
+                const wire::CustomCall which[] = {wire::CustomCall::copy_pitched,
+                                                  wire::CustomCall::pitched_to_device,
+                                                  wire::CustomCall::pitched_to_host};
                 const uint8_t chosen = in_.u8() % 3;
-                out.put(box);
+                out.put(copy);
                 for (int sides = chosen == 0 ? 2 : 1; sides; --sides) {
                     const bool array = in_.u8() % 2;
-                    out.put(wire::BoxPlace{array ? pick(handles_) : 0, pick(addresses_) + in_.u8(), size(),
-                                           size(), size(), size(), size()});
+                    out.put(wire::PitchedPlace{array ? pick(handles_) : 0, pick(addresses_) + in_.u8(),
+                                               size(), size(), size(), size(), size()});
                 }
                 if (chosen == 1)
-                    out.extend(in_.u8() % 2 ? in_.u8() : box.width * box.height * box.depth % 4096);
+                    out.extend(in_.u8() % 2 ? in_.u8() : copy.width * copy.height * copy.depth % 4096);
                 return send(static_cast<uint16_t>(which[chosen]));
             }
         }
@@ -290,8 +292,8 @@ class Program {
             return false;
         }
         if (!socket_.write(&header, sizeof header, body_.data(), body_.size())) return false;
-        const worker::Served* served = worker::special_call(call);
-        if (!served) served = worker::regular_call(call);
+        const worker::ServedCall* served = worker::custom_call(call);
+        if (!served) served = worker::driver_call(call);
         return served && (served->asynchronous || hear(call));
     }
 

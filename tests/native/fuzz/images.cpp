@@ -1,12 +1,13 @@
 // Any bytes as a module image: what the shim makes of a pointer to them, and what the simulated driver reads
 // of those that the worker lets pass.
+#include "simgpu/driver/modules/images.h"
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
-#include "simgpu/driver/image.h"
-#include "wire/image.h"
+#include "common/image.h"
 #include "wire/protocol.h"
 
 using namespace gpukernel;

@@ -15,7 +15,7 @@ constexpr size_t MOST_KERNELS = 3;
 // What the buffer's address names as a texture or surface handle: a shape of its first bytes.
 std::shared_ptr<const Textures> textures(uint64_t buffer, size_t kind) {
     Texture texture;
-    texture.channel = static_cast<Channel>(kind % 8);
+    texture.channel = static_cast<ChannelFormat>(kind % 8);
     texture.texel_bytes = kind % 8 < 1 || kind % 8 == 3                     ? 1
                           : kind % 8 == 1 || kind % 8 == 4 || kind % 8 == 6 ? 2
                                                                             : 4;

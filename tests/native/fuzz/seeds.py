@@ -81,7 +81,7 @@ def image_seeds() -> Iterator[bytes]:
 
 
 def frame_seeds() -> Iterator[bytes]:
-    """What frames.cpp reads: a byte that says what is sent, what that needs, and a byte that is no lie."""
+    """Yield seeds in the format of frames.cpp: a byte that says what is sent, what that needs, and a byte that is no lie."""
     honest = b"\0"
     alloc = b"\x03" + struct.pack("<H", 100) + honest
     device = b"\x07\0\0" + honest
@@ -109,16 +109,16 @@ def frame_seeds() -> Iterator[bytes]:
         for handle_at in range(4):
             view = b"\xff\2" + bytes([create is mipmap, 1, handle_at, 4, 4, 1, 1, 1, 2]) + honest
             surface = b"\xff\2" + bytes([0, 1, handle_at, 4, 4, 1, 0]) + honest
-            boxes = b"\xff\3" + bytes([0, 0, 8, 3, 1, 1, 1, handle_at, 0, 0, 8, 3, 0, 0, 0, 0]) + honest
-            boxes += b"\xff\3" + bytes([0, 0, 8, 3, 1, 2, 1, handle_at, 0, 0, 8, 3, 0, 0, 0]) + honest
-            yield alloc + create + view + surface + boxes
+            copies = b"\xff\3" + bytes([0, 0, 8, 3, 1, 1, 1, handle_at, 0, 0, 8, 3, 0, 0, 0, 0]) + honest
+            copies += b"\xff\3" + bytes([0, 0, 8, 3, 1, 2, 1, handle_at, 0, 0, 8, 3, 0, 0, 0]) + honest
+            yield alloc + create + view + surface + copies
             for index in range(66, 110):
                 yield alloc + create + view + call(index, b"\0" + bytes([handle_at]), b"\4\0")
     yield b"\x07\0\x07" + honest + b"\x04\x02\x02\0" + honest + b"\x07\x01\0\x02\x09" + honest
 
 
 def answer_seeds() -> Iterator[bytes]:
-    """What answers.cpp reads: the call, then for each answer what it is, its size and its bytes."""
+    """Yield seeds in the format of answers.cpp: the call, then for each answer its kind, its size and its bytes."""
     layout = struct.pack("<IIIIII", 2, 0, 8, 8, 4, 1) + b"k"
     bodies = [
         b"",

@@ -102,6 +102,17 @@ def test_an_unknown_model_is_no_device_and_a_sentence() -> None:
     assert "'v1000'; known are v100" in done.stderr
 
 
+def test_a_device_is_found_by_the_bus_it_names_where_others_are_hidden() -> None:
+    code = """ok(d.cuInit(0)); bus = ok(d.cuDeviceGetPCIBusId(13, 0)).rstrip(b"\\0"); print(ok(d.cuDeviceGetCount()), bus.decode(), int(ok(d.cuDeviceGetByPCIBusId(bus))))"""
+    assert out(code, models="v100:3", CUDA_VISIBLE_DEVICES="2") == "1 0000:03:00.0 0"
+
+
+def test_calls_about_contexts_say_when_the_driver_is_not_initialised() -> None:
+    code = """calls = [d.cuCtxPushCurrent(0), d.cuCtxPopCurrent(), d.cuCtxGetDevice(), d.cuCtxGetId(0), d.cuDeviceGetCount(), d.cuProfilerStart()]
+print({call[0].name for call in calls})"""
+    assert out(code) == "{'CUDA_ERROR_NOT_INITIALIZED'}"
+
+
 def test_a_kernel_changes_memory_and_streams_keep_their_order() -> None:
     code = """begin(); f = load(ADD, b"add"); n = 1000; p = ok(d.cuMemAlloc(4 * n)); s = [ok(d.cuStreamCreate(0)) for _ in range(2)]
 ok(d.cuMemsetD32Async(p, 5, n, s[0])); e = ok(d.cuEventCreate(0))
@@ -270,7 +281,7 @@ def test_the_library_is_small_at_rest() -> None:
     assert out(code) == "True"
 
 
-def test_copies_of_boxes_keep_what_lies_between() -> None:
+def test_pitched_copies_keep_what_lies_between() -> None:
     code = """import numpy as np
 begin(); host = np.arange(64, dtype=np.uint8).reshape(8, 8); p, pitch = ok(d.cuMemAllocPitch(8, 8, 4)); ok(d.cuMemsetD8(p, 99, pitch * 8))
 c = d.CUDA_MEMCPY2D(); c.srcMemoryType = d.CUmemorytype.CU_MEMORYTYPE_HOST; c.srcHost = host.ctypes.data; c.srcPitch = 8; c.srcXInBytes = 2; c.srcY = 1

@@ -1,4 +1,4 @@
-"""What streams promise, and what may overlap: kernels that end only when another stream's work comes to them.
+"""Promises of streams, and what may overlap: kernels that end only when another stream's work comes to them.
 
 Nothing here measures time: where something must overlap, a program that lacks it would never end."""
 

@@ -31,7 +31,7 @@ ok(d.cuMemFree(p)); q = ok(d.cuMemAlloc(4096)); print(ok(d.cuPointerGetAttribute
 
 
 def test_the_host_reaches_what_is_allocated_and_no_mapping() -> None:
-    """Where it reads and writes what the device does: what copies over a network go straight to."""
+    """Check that the host reads and writes what the device does; copies over a network go straight there."""
     code = """P = d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_HOST_POINTER
 p = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemsetD8(p, 7, 4096)); ok(d.cuCtxSynchronize()); at = int(ok(d.cuPointerGetAttribute(P, p + 100)))
 print(at - p, bytes((ctypes.c_char * 8).from_address(at)).hex()); ctypes.memset(at, 8, 8); print(set(read(at, 8)))

@@ -177,12 +177,12 @@ def least(a: Value, b: Value, nan: bool = False, greatest: bool = False) -> Valu
 
 
 def clip(a: Value) -> Value:
-    """What .sat does."""
+    """Saturate as .sat does."""
     if a == "nan" or negative(a):
         return Fraction(0)
     return Fraction(1) if a == "inf" else min(number(a), Fraction(1))
 
 
 def rectify(a: Value) -> Value:
-    """What .relu does."""
+    """Clamp to zero as .relu does."""
     return Fraction(0) if a != "nan" and negative(a) else a

@@ -115,7 +115,7 @@ def pack_c(codes: Any, kind: str) -> Any:
 
 
 def unpack_c(registers: Any, kind: str, m: int) -> Any:
-    """What an accumulator's registers hold, as the integers of ``to_bits``."""
+    """Return the values of an accumulator's registers, as the integers of ``to_bits``."""
     bits = BITS[kind]
     per = (64 if bits == 64 else 32) // bits
     codes = np.zeros((m, 8), np.uint64)

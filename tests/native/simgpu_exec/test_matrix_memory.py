@@ -340,7 +340,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What is printed of each, in one start of Python."""
+    """Return the output of each, all from one start of Python."""
     folder = tmp_path_factory.mktemp("faults")
     for name, (before, instruction, threads, _) in FAULTS.items():
         text = kernel(instruction, [np.zeros((4, 32), np.uint32)], 4, more=before)

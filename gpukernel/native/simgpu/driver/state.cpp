@@ -1,4 +1,4 @@
-#include "state.h"
+#include "simgpu/driver/state.h"
 
 #include <unistd.h>
 
@@ -90,7 +90,7 @@ CUresult Device::synchronize() {
 Here here() {
     if (!driver()) return {nullptr, CUDA_ERROR_NOT_INITIALIZED};
     if (inside_host_function) return {nullptr, CUDA_ERROR_NOT_PERMITTED};
-    Context* context = current_context();
+    Context* const context = current_context();
     if (!context) return {nullptr, CUDA_ERROR_INVALID_CONTEXT};
     return {context->device, context->device->sticky_error()};
 }
@@ -129,3 +129,11 @@ CUresult wait_and(Device* device, Stream* stream, const std::function<void()>& w
 }
 
 }  // namespace gpukernel::simgpu
+
+using namespace gpukernel::simgpu;
+
+CUresult gpukernel::libcuda::initialised() { return driver() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+CUresult gpukernel::libcuda::current_usable() {  // also where an earlier error lost the context
+    const Here found = here();
+    return found.device ? CUDA_SUCCESS : found.error;
+}

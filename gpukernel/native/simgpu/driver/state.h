@@ -1,5 +1,5 @@
-// What the driver API's functions share: devices, contexts, and how a `CUstream`, `CUevent`, `CUfunction` …
-// is told from a stray pointer.
+// The state of the driver: devices, contexts, and the registers of live handles, which tell a `CUstream`,
+// `CUevent`, `CUfunction` … from a stray pointer.
 #pragma once
 
 #include <cuda.h>
@@ -14,14 +14,12 @@
 #include <unordered_set>
 #include <vector>
 
-#include "../engine.h"
-#include "models.h"
-#include "schedule.h"
-#include "texture_table.h"
-
-namespace gpukernel {
-CUresult unsupported(const char* name);  // says so once on stderr
-}
+#include "libcuda/entry_points.h"
+#include "libcuda/library.h"
+#include "simgpu/driver/devices/models.h"
+#include "simgpu/driver/streams/schedule.h"
+#include "simgpu/driver/textures/texture_table.h"
+#include "simgpu/engine.h"
 
 namespace gpukernel::simgpu {
 
@@ -53,14 +51,14 @@ struct Event {
     unsigned flags;
     std::mutex mutex;
     bool recorded = false;
-    Place place;  // passed when it is recorded
+    StreamPosition position;  // passed when it is recorded
     std::shared_ptr<Clock::time_point> when;
 };
 
-struct Device {
+struct Device : libcuda::Device {
     int index;
-    int place = 0;        // among the machine's devices, of which this process may see fewer
-    bool listed = false;  // among the device's processes
+    int machine_index = 0;  // among the machine's devices, of which this process may see fewer
+    bool listed = false;    // among the device's processes
     const Model* model;
     std::unique_ptr<DeviceMemory> memory;
     TextureTable textures;
@@ -73,9 +71,9 @@ struct Device {
     int retained = 0;     // of the primary context
     std::string printed;  // by kernels, until the next synchronisation
     std::mutex print_mutex;
-    std::map<uint64_t, size_t> pinned;    // host allocations by address
-    std::map<uint64_t, unsigned> mapped;  // the flags of those that the device reaches
-    size_t limits[16] = {1024, 1 << 20, 8 << 20};
+    std::map<uint64_t, size_t> pinned;                       // host allocations by address
+    std::map<uint64_t, unsigned> mapped;                     // the flags of those that the device reaches
+    size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20};  // by CUlimit
     void flush_printed();
     void report(const Result& fault);  // where the program's own output goes: the person sees it
     CUresult synchronize();            // waits for all that was submitted to any stream
@@ -86,13 +84,6 @@ struct Device {
 
   private:
     std::atomic<CUresult> sticky_{CUDA_SUCCESS}, pending_{CUDA_SUCCESS};
-};
-
-struct Context {  // primary or created: all contexts of a device share its memory
-    Device* device;
-    bool primary;
-    unsigned flags;
-    std::shared_ptr<Stream> legacy = std::make_shared<Stream>(device, this, nullptr, 0, 0);
 };
 
 // Live objects, so that a wrong handle is CUDA_ERROR_INVALID_HANDLE and not a crash.
@@ -119,15 +110,32 @@ class Handles {
     std::unordered_set<const void*> live_;
 };
 
+}  // namespace gpukernel::simgpu
+
+// A context of the driver API, primary or created: all contexts of a device share its memory.
+struct CUctx_st {
+    gpukernel::simgpu::Device* device;
+    bool primary;
+    unsigned flags;
+    std::shared_ptr<gpukernel::simgpu::Stream> legacy =
+        std::make_shared<gpukernel::simgpu::Stream>(device, this, nullptr, 0, 0);
+};
+
+namespace gpukernel::simgpu {
+
 struct Driver {
     std::vector<std::unique_ptr<Device>> devices;
     std::vector<std::unique_ptr<Context>> primaries;
     Handles contexts, streams, events, modules, functions, links, arrays, mipmaps, references;
 };
-Driver* driver();  // nullptr before cuInit
+Driver* driver();                    // nullptr before cuInit
+Device* device_at(CUdevice number);  // nullptr for a number that is none, and before cuInit
 
-inline thread_local std::vector<Context*> context_stack;
-inline Context* current_context() { return context_stack.empty() ? nullptr : context_stack.back(); }
+using libcuda::context_stack;
+inline Context* current_context() {
+    const std::vector<CUcontext>& stack = context_stack;
+    return stack.empty() ? nullptr : stack.back();
+}
 
 // The device that a call works on, or the error that the call must return.
 struct Here {

@@ -1,5 +1,5 @@
-// The slow half of every memory access: each lane's address by itself, and what a person is told when it is
-// wrong.
+// The slow path of memory accesses: each lane's address is checked by itself, and a fault is described for
+// people.
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "block.h"
+#include "simgpu/exec/block.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -53,7 +53,7 @@ const char* window(Space space) {
     }
 }
 
-// Where an address lies, seen from the allocation that it probably meant.
+// The place of an address, seen from the allocation that it probably meant.
 std::string neighbourhood(const Warp& warp, uint64_t address) {
     auto block = warp.launch->memory->nearest(address);
     if (!block) return "";
@@ -77,7 +77,7 @@ std::string neighbourhood(const Warp& warp, uint64_t address) {
     const std::string trouble =
         misaligned || space != Space::global
             ? why
-            : warp.launch->memory->virtual_memory().trouble(address, size, op.access != Access::read);
+            : warp.launch->memory->virtual_memory().trouble(address, size, op.access != AccessKind::read);
     text += misaligned ? "is misaligned" : trouble.empty() ? "is out of bounds" : trouble;
     if (!misaligned && space == Space::global && trouble.empty()) text += neighbourhood(warp, address);
     if (!misaligned && space == Space::shared && trouble.empty())
@@ -157,7 +157,7 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
                 if (!cached) {
                     auto block = warp.launch->memory->find(at);
                     if (!block || size > block->bytes - (at - block->address) ||
-                        (!block->writable && op.access != Access::read))
+                        (!block->writable && op.access != AccessKind::read))
                         fault(warp, op, lane, Status::illegal_address, Space::global, at, size);
                     if (!block->writable) continue;  // the cache is for reads and writes
                     warp.cache[1] = warp.cache[0];

@@ -1,4 +1,4 @@
-#include "address_space.h"
+#include "simgpu/exec/address_space.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

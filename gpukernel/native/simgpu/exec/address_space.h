@@ -1,12 +1,12 @@
-// Physical memory and the reserved addresses that it is mapped at: what cuMemCreate, cuMemAddressReserve,
-// cuMemMap and cuMemSetAccess speak of.
+// Physical memory and the reserved address ranges that it is mapped at (cuMemCreate, cuMemAddressReserve,
+// cuMemMap, cuMemSetAccess).
 #pragma once
 
 #include <functional>
 #include <map>
 #include <shared_mutex>
 
-#include "../engine.h"
+#include "simgpu/engine.h"
 
 namespace gpukernel::simgpu {
 

@@ -1,5 +1,5 @@
 // Setting up a block's warps, and the special registers.
-#include "block.h"
+#include "simgpu/exec/block.h"
 
 #include <algorithm>
 #include <chrono>

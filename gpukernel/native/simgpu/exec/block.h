@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "machine.h"
+#include "simgpu/exec/machine.h"
 
 namespace gpukernel::simgpu {
 
@@ -58,7 +58,7 @@ struct Barrier {
     uint32_t votes_true = 0, votes = 0;
 };
 
-enum class Turn : uint8_t { ended, ran, stuck };
+enum class SliceResult : uint8_t { ended, ran, stuck };
 
 struct Cluster;
 struct BlockState {
@@ -78,7 +78,7 @@ struct BlockState {
 
     void prepare(LaunchState& launch_state);  // once per launch
     void start(uint32_t x, uint32_t y, uint32_t z);
-    Turn run_slice();  // throws Fault
+    SliceResult run_slice();  // throws Fault
     Frame* make_frame(const Function& function);
     void release_barriers();
     [[noreturn]] void deadlock() const;

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "block.h"
+#include "simgpu/exec/block.h"
 
 namespace gpukernel::simgpu {
 namespace {

@@ -1,6 +1,6 @@
 // Distributes a grid's blocks, cluster by cluster, over the threads of one lazily made pool; the calling
 // thread takes part.
-#include "launch.h"
+#include "simgpu/exec/launch.h"
 
 #include <sys/mman.h>
 #include <xmmintrin.h>
@@ -14,7 +14,7 @@
 #include <numeric>
 #include <thread>
 
-#include "block.h"
+#include "simgpu/exec/block.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -36,7 +36,7 @@ struct Job {
     bool closed = false;
 };
 
-class Pool {
+class ThreadPool {
   public:
     // Runs `work` on the caller and on up to `helpers` threads; returns when all that began have ended.
     void run(size_t helpers, const std::function<void()>& work) {
@@ -82,8 +82,8 @@ class Pool {
     }
 };
 
-Pool& pool() {
-    static Pool* const only = new Pool;  // its threads may outlive main
+ThreadPool& pool() {
+    static ThreadPool* const only = new ThreadPool;  // its threads may outlive main
     return *only;
 }
 

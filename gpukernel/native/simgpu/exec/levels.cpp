@@ -1,11 +1,12 @@
-// Which of the compiled handlers this processor runs.
+// The choice among the compiled handlers: the newest level of x86-64 that this processor has.
 #include <algorithm>
 #include <cstdlib>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "machine.h"
+#include "simgpu/exec/machine.h"
+#include "simgpu/exec/processor.h"
 
 namespace gpukernel::simgpu {
 
@@ -29,18 +30,6 @@ SIMGPU_TABLES(v4)
 
 namespace {
 
-int machine_level() {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-        return 4;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
-        __builtin_cpu_supports("f16c"))
-        return 3;
-    return 2;
-}
-
 struct Level {
     int number;
     std::span<const HandlerTable* const> tables;
@@ -59,7 +48,7 @@ const Level levels[] = {
 
 // The newest level that this processor has and nobody forbade; the oldest that was compiled where none fits.
 const Level& best() {
-    int wanted = machine_level();
+    int wanted = processor_level();
     if (const char* forced = std::getenv("GPUKERNEL_SIMGPU_LEVEL"))
         wanted = std::min(wanted, std::atoi(forced));
     const Level* found = &levels[0];

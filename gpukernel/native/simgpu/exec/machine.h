@@ -1,4 +1,4 @@
-// What decoded code looks like and what it runs on: the data shared by the decoder, the scheduler and the
+// Decoded code and the machine that it runs on: the data shared by the decoder, the scheduler and the
 // instruction handlers.  Handlers are compiled once per x86-64 level; nothing here may generate code worth
 // vectorising, so that the linker may keep any one copy of what is inline.
 #pragma once
@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "../engine.h"
-#include "matrix.h"
-#include "texture.h"
+#include "simgpu/engine.h"
+#include "simgpu/exec/matrix.h"
+#include "simgpu/exec/texture.h"
 
 namespace gpukernel::simgpu {
 
@@ -41,7 +41,7 @@ constexpr uint64_t named_block(uint64_t address, uint64_t name) {  // the same p
 
 enum class Space : uint8_t { generic, global, shared, local, param };
 
-// What the scheduler must do itself; everything else is a plain handler.
+// Operations that the scheduler does itself; all others are plain handlers.
 enum class Control : uint8_t {
     none,
     branch,
@@ -58,7 +58,7 @@ enum class Control : uint8_t {
     yield,
 };
 
-enum class Access : uint8_t { read, write, atomic };
+enum class AccessKind : uint8_t { read, write, atomic };
 
 // One decoded instruction.  Operands are byte offsets into the frame's registers, or, with the lowest bit
 // set, into the function's table of broadcast constants.
@@ -73,9 +73,9 @@ struct Op {
     Control control = Control::none;
     bool guard_not = false;
     uint8_t sub = 0, sub2 = 0;
-    uint16_t straight = 0;         // from here on so many operations are plain handlers without a guard
-    uint16_t width = 1;            // so many operations from here on are done by this one's handler at once
-    Access access = Access::read;  // for the text of a fault
+    uint16_t straight = 0;  // from here on so many operations are plain handlers without a guard
+    uint16_t width = 1;     // so many operations from here on are done by this one's handler at once
+    AccessKind access = AccessKind::read;  // for the text of a fault
     // Shared accesses through one address register in one straight stretch find the pattern of its lanes
     // once.
     uint8_t pattern = 0;        // Warp::patterns, from 1 on; 0: none

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "address_space.h"
+#include "simgpu/exec/address_space.h"
 
 namespace gpukernel::simgpu {
 namespace {

@@ -7,7 +7,7 @@
 #include <bit>
 #include <chrono>
 
-#include "block.h"
+#include "simgpu/exec/block.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -521,7 +521,7 @@ void BlockState::release_barriers() {
     }
 }
 
-Turn BlockState::run_slice() {
+SliceResult BlockState::run_slice() {
     bool progress = false;
     if (++turns % kSlice == 0) launch->go_on();  // warps that only sleep or meet at barriers never ask
     for (size_t w = 0; w < warps.size(); ++w) {
@@ -534,14 +534,14 @@ Turn BlockState::run_slice() {
         }
         if (warps[w].live) progress |= Runner{warps[w]}.run();
     }
-    if (!living) return Turn::ended;
+    if (!living) return SliceResult::ended;
     for (Barrier& b : barriers)
         if (b.arrived && b.arrived >= (b.expected ? b.expected : living)) {
             release_barriers();
             progress = true;
             break;
         }
-    return progress ? Turn::ran : Turn::stuck;
+    return progress ? SliceResult::ran : SliceResult::stuck;
 }
 
 void BlockState::deadlock() const {
@@ -558,9 +558,9 @@ bool Cluster::run_slice() {
     const BlockState* stuck = nullptr;
     for (const std::unique_ptr<BlockState>& block : blocks) {
         if (!block->living) continue;
-        const Turn turn = block->run_slice();
-        progress |= turn != Turn::stuck;
-        if (turn == Turn::stuck) stuck = block.get();
+        const SliceResult turn = block->run_slice();
+        progress |= turn != SliceResult::stuck;
+        if (turn == SliceResult::stuck) stuck = block.get();
     }
     if (stuck && !progress) stuck->deadlock();
     return !living;

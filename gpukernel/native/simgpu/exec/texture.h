@@ -1,7 +1,7 @@
 // A decoded texture or surface instruction, and how its handler finds what it works on.
 #pragma once
 
-#include "../texture.h"
+#include "simgpu/texture.h"
 
 namespace gpukernel::simgpu {
 
@@ -56,7 +56,7 @@ struct TexturePlan {
     bool tells_resident = false;
 };
 
-// What the handle of a lane names, its memory still allocated; else the fault.
+// The texture that a lane's handle names, its memory still allocated; else throws the fault.
 const Texture& texture_of(Warp& warp, const Op& op, int lane, uint64_t handle);
 [[noreturn]] void outside_surface(Warp& warp, const Op& op, int lane, const Texture& surface,
                                   const int64_t (&at)[3], uint32_t size);

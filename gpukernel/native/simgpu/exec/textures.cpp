@@ -1,10 +1,10 @@
-// The slow half of textures and surfaces: what a handle names, and what a person is told when it is wrong.
+// The slow path of textures and surfaces: handles are looked up, and a fault is described for people.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
-#include "block.h"
-#include "texture.h"
+#include "simgpu/exec/block.h"
+#include "simgpu/exec/texture.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -83,21 +83,21 @@ uint32_t answer_query(const Texture& texture, Query query, uint32_t number) {
             return texture.channels == 1 ? 0x10b0 : texture.channels == 2 ? 0x10b2 : 0x10b5;
         case Query::channel_type:
             switch (texture.channel) {
-                case Channel::s8:
+                case ChannelFormat::s8:
                     return normal ? 0x10d0 : 0x10d7;
-                case Channel::s16:
+                case ChannelFormat::s16:
                     return normal ? 0x10d1 : 0x10d8;
-                case Channel::u8:
+                case ChannelFormat::u8:
                     return normal ? 0x10d2 : 0x10da;
-                case Channel::u16:
+                case ChannelFormat::u16:
                     return normal ? 0x10d3 : 0x10db;
-                case Channel::s32:
+                case ChannelFormat::s32:
                     return 0x10d9;
-                case Channel::u32:
+                case ChannelFormat::u32:
                     return 0x10dc;
-                case Channel::f16:
+                case ChannelFormat::f16:
                     return 0x10dd;
-                case Channel::f32:
+                case ChannelFormat::f32:
                     return 0x10de;
             }
             return 0;

@@ -1,11 +1,11 @@
-// From the tree of one function to the program that warps run.
+// The decoder: makes the program that warps run from the syntax tree of one function.
 #pragma once
 
 #include <map>
 #include <string>
 
-#include "../exec/machine.h"
-#include "syntax.h"
+#include "simgpu/exec/machine.h"
+#include "simgpu/ptx/syntax.h"
 
 namespace gpukernel::simgpu::ptx {
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "syntax.h"
+#include "simgpu/ptx/syntax.h"
 
 namespace gpukernel::simgpu::ptx {
 namespace {

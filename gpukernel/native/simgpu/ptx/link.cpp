@@ -4,8 +4,8 @@
 #include <cstring>
 #include <set>
 
-#include "../exec/launch.h"
-#include "decode.h"
+#include "simgpu/exec/launch.h"
+#include "simgpu/ptx/decode.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -14,10 +14,11 @@ using namespace ptx;
 
 uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
 
-class Image final : public Module {
+class LinkedModule final : public Module {
   public:
-    Image(DeviceMemory& memory, int multiprocessors) : memory_(memory), multiprocessors_(multiprocessors) {}
-    ~Image() override {
+    LinkedModule(DeviceMemory& memory, int multiprocessors)
+        : memory_(memory), multiprocessors_(multiprocessors) {}
+    ~LinkedModule() override {
         for (uint64_t address : owned_) memory_.free(address);
     }
 
@@ -58,7 +59,7 @@ class Image final : public Module {
     void stacks();
 };
 
-void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
+void LinkedModule::place_globals(std::vector<Unit>& units, Symbols& symbols) {
     for (Unit& unit : units)
         for (Variable& v : unit.variables) {
             if (v.where != Where::global && v.where != Where::constant) continue;
@@ -77,7 +78,7 @@ void Image::place_globals(std::vector<Unit>& units, Symbols& symbols) {
         }
 }
 
-void Image::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
+void LinkedModule::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
     uint32_t size = size_of(v.type);
     char* to = reinterpret_cast<char*>(address);  // zeroes so far
     for (size_t n = 0; n < v.init.size() && n < v.count; ++n) {
@@ -103,7 +104,7 @@ void Image::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
 
 // Bytes of stack per thread of each kernel: its deepest chain of calls; recursion and indirect calls get a
 // fixed stack.
-void Image::stacks() {
+void LinkedModule::stacks() {
     constexpr uint32_t kDeep = 64 << 10;
     std::map<const Function*, uint32_t>
         known;  // or functions that call each other twice would be walked for ever
@@ -131,7 +132,7 @@ void Image::stacks() {
     }
 }
 
-void Image::link(std::vector<Unit>& units, std::string& log) {
+void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
     Symbols symbols;
     place_globals(units, symbols);
     std::vector<const FunctionTree*> trees;
@@ -243,7 +244,7 @@ Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory&
                                   "the PTX is for sm_" + std::to_string(units.back().target_sm) +
                                       ", this device is sm_" + std::to_string(device_sm)};
         }
-        auto image = std::make_unique<Image>(memory, multiprocessors);
+        auto image = std::make_unique<LinkedModule>(memory, multiprocessors);
         image->link(units, log);
         module = std::move(image);
         return {};

@@ -2,7 +2,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "syntax.h"
+#include "simgpu/ptx/syntax.h"
 
 namespace gpukernel::simgpu::ptx {
 namespace {
@@ -34,7 +34,7 @@ constexpr TypeRow kTypes[] = {
 };
 
 // A run of registers, `%r<100>`, takes its names lazily.
-struct Range {
+struct RegisterRange {
     std::string prefix;
     uint32_t count;
     Type type;
@@ -42,7 +42,7 @@ struct Range {
 };
 struct Scope {
     std::map<std::string, int, std::less<>> names;
-    std::vector<Range> ranges;
+    std::vector<RegisterRange> ranges;
 };
 
 class Parser {
@@ -351,7 +351,7 @@ class Parser {
         for (size_t s = scopes_.size(); s-- > 0;) {
             Scope& scope = scopes_[s];
             if (auto it = scope.names.find(name); it != scope.names.end()) return it->second;
-            for (Range& range : scope.ranges) {
+            for (RegisterRange& range : scope.ranges) {
                 if (!name.starts_with(range.prefix)) continue;
                 std::string_view digits = name.substr(range.prefix.size());
                 uint32_t n = 0;

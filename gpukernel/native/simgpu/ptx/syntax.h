@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../engine.h"
+#include "simgpu/engine.h"
 
 namespace gpukernel::simgpu::ptx {
 

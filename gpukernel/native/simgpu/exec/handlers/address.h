@@ -1,6 +1,6 @@
 // From 32 addresses to 32 host pointers: one range check where all lanes fall in one allocation.
 #pragma once
-#include "lanes.h"
+#include "simgpu/exec/handlers/lanes.h"
 
 namespace gpukernel::simgpu {
 namespace {

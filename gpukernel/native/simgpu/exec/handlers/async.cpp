@@ -1,12 +1,13 @@
 // Asynchronous copies, done at once; mbarrier objects; and the stack that a thread grows itself.
-#include "address.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/address.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {
 
 // The lanes in `lanes` read or write `size` bytes at their own addresses: host pointers, or the fault.
-void pointers(Warp& w, const Op& of, u32 slot, u32 lanes, u32 size, u64* ad, Access access = Access::read) {
+void pointers(Warp& w, const Op& of, u32 slot, u32 lanes, u32 size, u64* ad,
+              AccessKind access = AccessKind::read) {
     const u64* a = in<u64>(w, slot);
     LANES ad[i] = a[i];
     Op op = of;
@@ -33,7 +34,7 @@ void copy(Warp& w, const Op& op) {
             return;
         }
     }
-    pointers(w, op, op.a, w.exec, size, to, Access::write);
+    pointers(w, op, op.a, w.exec, size, to, AccessKind::write);
     u32 whole = 0;
     for (u32 m = w.exec; m; m &= m - 1)
         if (limit[__builtin_ctz(m)] >= size) whole |= m & -m;
@@ -82,7 +83,7 @@ enum class Act { init, invalidate, arrive, drop, expect, complete, arrive_expect
 template <Act A>
 void change(Warp& w, const Op& op) {
     alignas(64) u64 ad[kLanes];
-    pointers(w, op, op.a, w.exec, 8, ad, Access::atomic);
+    pointers(w, op, op.a, w.exec, 8, ad, AccessKind::atomic);
     const u32* value = in<u32>(w, op.b);
     w.touched = true;
     for (u32 m = w.exec; m; m &= m - 1) {
@@ -119,7 +120,7 @@ void change(Warp& w, const Op& op) {
 }
 
 // One lane's stretch of memory: a host pointer, or the fault.
-char* stretch(Warp& w, const Op& of, int lane, u64 address, u32 size, Access access, u32 align = 16) {
+char* stretch(Warp& w, const Op& of, int lane, u64 address, u32 size, AccessKind access, u32 align = 16) {
     alignas(64) u64 ad[kLanes];
     ad[lane] = address;
     Op op = of;
@@ -140,8 +141,8 @@ void copy_bulk(Warp& w, const Op& op) {
     for (u32 m = w.exec; m; m &= m - 1) {
         int i = __builtin_ctz(m);
         if (const u32 size = bulk_size(w, op, i))
-            memmove(stretch(w, op, i, to[i], size, Access::write),
-                    stretch(w, op, i, from[i], size, Access::read), size);
+            memmove(stretch(w, op, i, to[i], size, AccessKind::write),
+                    stretch(w, op, i, from[i], size, AccessKind::read), size);
     }
 }
 // To the same place in several blocks of the cluster, each of which hears of it at a barrier in the same
@@ -155,10 +156,10 @@ void copy_to_many(Warp& w, const Op& op) {
         const u32 size = bulk_size(w, op, i);
         for (u32 r = ranks[i]; r && size; r &= r - 1) {
             const u64 name = static_cast<u64>(__builtin_ctz(r)) + 1;
-            memmove(stretch(w, op, i, named_block(to[i], name), size, Access::write),
-                    stretch(w, op, i, from[i], size, Access::read), size);
+            memmove(stretch(w, op, i, named_block(to[i], name), size, AccessKind::write),
+                    stretch(w, op, i, from[i], size, AccessKind::read), size);
             u64* object = reinterpret_cast<u64*>(
-                stretch(w, op, i, named_block(barrier[i], name), 8, Access::atomic, 8));
+                stretch(w, op, i, named_block(barrier[i], name), 8, AccessKind::atomic, 8));
             *object = without(Phase{*object}, size);
         }
     }
@@ -169,7 +170,7 @@ void reduce_bulk(Warp& w, const Op& op) {
     Op each = op;
     each.fn = reinterpret_cast<Handler>(static_cast<uintptr_t>(op.imm));
     each.a = op.dst, each.b = op.extra, each.imm = 0, each.sub = each.sub2 = 0;
-    each.access = Access::atomic;
+    each.access = AccessKind::atomic;
     const u32 exec = w.exec, bytes = op.sub;
     u64* places = out<u64>(w, op.dst);
     char* values = reinterpret_cast<char*>(out<u64>(w, op.extra));
@@ -177,8 +178,8 @@ void reduce_bulk(Warp& w, const Op& op) {
         int i = __builtin_ctz(m);
         const u32 size = bulk_size(w, op, i);
         if (!size) continue;
-        stretch(w, op, i, to[i], size, Access::atomic);
-        const char* source = stretch(w, op, i, from[i], size, Access::read);
+        stretch(w, op, i, to[i], size, AccessKind::atomic);
+        const char* source = stretch(w, op, i, from[i], size, AccessKind::read);
         for (u32 at = 0; at < size; at += kLanes * bytes) {
             const u32 count = (size - at) / bytes < kLanes ? (size - at) / bytes : kLanes;
             for (u32 n = 0; n < count; ++n) places[n] = to[i] + at + n * bytes;

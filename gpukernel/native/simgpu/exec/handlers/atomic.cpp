@@ -1,8 +1,8 @@
 // atom and red (PTX ISA 9.7.13): lane after lane with the host's atomics, so other blocks' threads see each
 // whole.
-#include "address.h"
-#include "half.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/address.h"
+#include "simgpu/exec/handlers/half.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {

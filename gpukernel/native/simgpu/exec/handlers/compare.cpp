@@ -1,6 +1,6 @@
 // Comparison and selection (PTX ISA 9.7.6): predicates are one bit per lane.
-#include "lanes.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/lanes.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {

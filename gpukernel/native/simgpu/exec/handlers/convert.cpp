@@ -1,6 +1,6 @@
 // cvt (PTX ISA 9.7.9.21) and the widening and narrowing of registers.
-#include "half.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/half.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {

@@ -2,8 +2,8 @@
 // processor's: the decoder puts "mode" operations around what asks for another one.
 #include <immintrin.h>
 
-#include "lanes.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/lanes.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {

@@ -1,6 +1,6 @@
 // Sixteen-bit floating point: what the values are, and how a result is rounded to them once.
 #pragma once
-#include "lanes.h"
+#include "simgpu/exec/handlers/lanes.h"
 
 namespace gpukernel::simgpu {
 namespace {

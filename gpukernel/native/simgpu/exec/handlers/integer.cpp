@@ -1,6 +1,6 @@
 // Integer arithmetic, logic and shifts (PTX ISA 9.7.1, 9.7.2, 9.7.8).
-#include "lanes.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/lanes.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {

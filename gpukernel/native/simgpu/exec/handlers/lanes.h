@@ -1,5 +1,5 @@
-// How a handler reaches 32 lanes.  Included only by files that are compiled once per x86-64 level: everything
-// here has internal linkage, so no level's code can stand in for another's.
+// The 32 lanes of a warp, as a handler reads and writes them.  Included only by files that are compiled once
+// per x86-64 level: everything here has internal linkage, so no level's code can stand in for another's.
 #pragma once
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "../machine.h"
+#include "simgpu/exec/machine.h"
 
 #define LANES _Pragma("GCC ivdep") for (int i = 0; i < kLanes; ++i)
 

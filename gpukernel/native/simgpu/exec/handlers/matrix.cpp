@@ -6,9 +6,9 @@
 // one.
 #include <immintrin.h>
 
-#include "address.h"
-#include "half.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/address.h"
+#include "simgpu/exec/handlers/half.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {

@@ -1,6 +1,6 @@
 // Loads and stores (PTX ISA 9.7.9).  M is the type in memory, R the register's.
-#include "address.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/address.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {

@@ -1,16 +1,16 @@
 // Texture and surface instructions (PTX ISA 9.7.10 and 9.7.11): coordinates to texels, and their filtering by
 // the formulas of the CUDA C++ Programming Guide, "Texture Fetching".
-#include "../texture.h"
+#include "simgpu/exec/texture.h"
 
 #include <cstring>
 
-#include "half.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/half.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {
 
-struct Place {          // one dimension of a sample: the two texels that it lies between, and how far
+struct Interpolation {  // one dimension of a sample: the two texels that it lies between, and how far
     s64 first, second;  // -1: in the border
     f32 weight;         // of the second, a multiple of 1/256
 };
@@ -58,12 +58,12 @@ inline f32 in_texels(const Texture& t, Addressing& mode, f32 x, u32 n) {
     return x < -2.0f ? -2.0f : x > most ? most : x;
 }
 
-Place nearest(const Texture& t, int dimension, f32 x, u32 n) {
+Interpolation nearest(const Texture& t, int dimension, f32 x, u32 n) {
     Addressing mode = t.addressing[dimension];
     const s64 i = addressed(mode, floor_of(in_texels(t, mode, x, n)), n);
     return {i, i, 0};
 }
-Place between(const Texture& t, int dimension, f32 x, u32 n) {
+Interpolation between(const Texture& t, int dimension, f32 x, u32 n) {
     Addressing mode = t.addressing[dimension];
     const f32 b = in_texels(t, mode, x, n) - 0.5f, whole = __builtin_floorf(b);
     const s64 i = floor_of(whole);
@@ -92,20 +92,20 @@ Bits texel(const Texture& t, const TextureLevel& l, s64 i, s64 j, s64 k) {
     for (u32 n = 0; n < t.channels; ++n) {
         u32& c = r.channel[n];
         switch (t.channel) {
-            case Channel::u8:
+            case ChannelFormat::u8:
                 c = memory_at<u8>(at, n);
                 if (t.normalized_values) {
                     const f32 value = static_cast<f32>(c) / 255.0f;
                     c = as_bits(t.srgb && n < 3 ? from_srgb(value) : value);
                 }
                 break;
-            case Channel::u16:
+            case ChannelFormat::u16:
                 c = memory_at<u16>(at, n);
                 if (t.normalized_values) c = as_bits(static_cast<f32>(c) / 65535.0f);
                 break;
-            case Channel::s8:
-            case Channel::s16: {
-                const bool narrow = t.channel == Channel::s8;
+            case ChannelFormat::s8:
+            case ChannelFormat::s16: {
+                const bool narrow = t.channel == ChannelFormat::s8;
                 const s32 value = narrow ? s32(memory_at<s8>(at, n)) : s32(memory_at<s16>(at, n));
                 c = static_cast<u32>(value);
                 if (t.normalized_values) {
@@ -114,7 +114,7 @@ Bits texel(const Texture& t, const TextureLevel& l, s64 i, s64 j, s64 k) {
                 }
                 break;
             }
-            case Channel::f16:
+            case ChannelFormat::f16:
                 c = as_bits(Half::get(memory_at<u16>(at, n)));
                 break;
             default:
@@ -181,7 +181,7 @@ struct Coordinates {
 
 // A sample's neighbourhood: two texels a dimension, of which those without weight are not read.
 template <class Texel>
-Colour blend_texels(int dimensions, const Place* p, Texel one) {
+Colour blend_texels(int dimensions, const Interpolation* p, Texel one) {
     Colour sum{};
     for (int corner = 0; corner < 1 << dimensions; ++corner) {
         f32 weight = 1;
@@ -224,14 +224,14 @@ Bits sample_level(const Texture& t, const TextureLevel& l, const TexturePlan& pl
             const s64 at[2] = {floor_of(f.s * n), floor_of(f.t * n)};
             return cube_texel(t, l, clamped(at[0], l.width), clamped(at[1], l.width), cube, f.number);
         }
-        Place p[2];
+        Interpolation p[2];
         for (int d = 0; d < 2; ++d) {
             const f32 b = (d ? f.t : f.s) * n - 0.5f, whole = __builtin_floorf(b);
             p[d] = {floor_of(whole), floor_of(whole) + 1, fraction(b - whole)};
         }
         return bits_of(blend_texels(2, p, one));
     }
-    Place p[3] = {};
+    Interpolation p[3] = {};
     for (int d = 0; d < plan.dimensions; ++d)
         p[d] = filter ? between(t, d, c.at[d], size[d]) : nearest(t, d, c.at[d], size[d]);
     const s64 layer = plan.layered ? clamped(c.layer, l.depth) : 0;
@@ -273,7 +273,7 @@ Bits gather(const Texture& t, const TexturePlan& plan, const Coordinates& c) {
         texels[2] = cube_texel(t, l, i + 1, j, cube, f.number);
         texels[3] = cube_texel(t, l, i, j, cube, f.number);
     } else {
-        const Place x = between(t, 0, c.at[0], l.width), y = between(t, 1, c.at[1], l.height);
+        const Interpolation x = between(t, 0, c.at[0], l.width), y = between(t, 1, c.at[1], l.height);
         const s64 k = plan.layered ? clamped(c.layer, l.depth) : 0;
         texels[0] = texel(t, l, x.first, y.second, k);
         texels[1] = texel(t, l, x.second, y.second, k);
@@ -358,7 +358,7 @@ void query(Warp& w, const Op& op) {
 
 // --- surfaces: bytes by rows, and what happens outside ---
 
-// Where a lane's access lies; 0: outside, where that is no fault.
+// The host address of a lane's access; 0: outside, where that is no fault.
 u64 surface_address(Warp& w, const Op& op, const TexturePlan& plan, int i) {
     const Texture& t = texture_of(w, op, i, in<u64>(w, op.a)[i]);
     check_shape(w, op, i, t, plan);

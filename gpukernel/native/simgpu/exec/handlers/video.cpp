@@ -1,8 +1,8 @@
 // Video instructions: arithmetic on bytes and halves of registers, scalar (PTX ISA 9.7.16) and two or four
 // side by side (9.7.17).  All of them are one plan and one handler: they are rare, so plainness comes before
 // speed.
-#include "lanes.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/lanes.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {

@@ -2,8 +2,8 @@
 // here.
 #include <x86intrin.h>
 
-#include "lanes.h"
-#include "tables.h"
+#include "simgpu/exec/handlers/lanes.h"
+#include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {

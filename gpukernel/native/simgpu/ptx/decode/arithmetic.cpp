@@ -1,6 +1,6 @@
 // Arithmetic, logic, comparison and selection: most instructions are a handler whose name is the instruction
 // less what the decoder settles (rounding, saturation, flushing).
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 
@@ -103,7 +103,7 @@ void Decoder::arithmetic() {
     finish(op.dst, t);
 }
 
-// What an instruction asks for after its result.
+// Operations that follow the result: saturation, .relu, flushing.
 void Decoder::finish(uint32_t slot, Type type) {
     auto follow = [&](const char* what, const char* of = nullptr) {
         Op op = fresh();

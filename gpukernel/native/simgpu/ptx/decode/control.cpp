@@ -1,5 +1,5 @@
 // Branches, calls and barriers, and the exchange between the lanes of a warp.
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 

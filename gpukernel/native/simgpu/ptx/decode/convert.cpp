@@ -1,5 +1,5 @@
 // cvt, and mov with its packing and unpacking of registers.
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../../exec/matrix.h"
-#include "../decode.h"
+#include "simgpu/exec/matrix.h"
+#include "simgpu/ptx/decode.h"
 
 namespace gpukernel::simgpu::ptx {
 

@@ -1,7 +1,7 @@
 // One function's instructions become operations: a handler by normalised name, and operands as slots.
 #include <cstring>
 
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 
@@ -104,7 +104,7 @@ void Decoder::stretches() {
                 seen[op.a] = {count, size};
             }
         }
-        if (!size || op.access == Access::read) seen.erase(op.dst);
+        if (!size || op.access == AccessKind::read) seen.erase(op.dst);
     }
 }
 

@@ -1,9 +1,9 @@
 // Matrix instructions: their shapes and fragments (PTX ISA 9.7.14), and the loads and stores of fragments.
-#include "../../exec/matrix.h"
+#include "simgpu/exec/matrix.h"
 
 #include <cstdio>
 
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 
@@ -16,18 +16,18 @@ constexpr std::pair<const char*, Element> kElements[] = {
     {"s32", Element::s32},
 };
 
-struct Shape {
+struct MatrixShape {
     uint32_t m = 0, n = 0, k = 0;
-    bool operator==(const Shape&) const = default;
+    bool operator==(const MatrixShape&) const = default;
 };
-bool shape_named(const std::string& text, Shape& shape) {
+bool shape_named(const std::string& text, MatrixShape& shape) {
     int end = 0;
     return std::sscanf(text.c_str(), "m%3un%3uk%3u%n", &shape.m, &shape.n, &shape.k, &end) == 3 &&
            static_cast<size_t>(end) == text.size();
 }
 
 // Which shapes there are of a type of multiplicand: of mma (the rows are 8 or 16, the columns 8), of wmma.
-bool shape_of_mma(Element e, Shape s) {
+bool shape_of_mma(Element e, MatrixShape s) {
     if (s.n != 8) return false;
     const bool small = s.m == 8, large = s.m == 16;
     switch (e) {
@@ -54,22 +54,22 @@ bool shape_of_mma(Element e, Shape s) {
             return false;
     }
 }
-bool shape_of_wmma(Element e, Shape s) {
+bool shape_of_wmma(Element e, MatrixShape s) {
     switch (e) {
         case Element::f16:
         case Element::bf16:
         case Element::s8:
         case Element::u8:
-            return s == Shape{16, 16, 16} || s == Shape{32, 8, 16} || s == Shape{8, 32, 16};
+            return s == MatrixShape{16, 16, 16} || s == MatrixShape{32, 8, 16} || s == MatrixShape{8, 32, 16};
         case Element::tf32:
-            return s == Shape{16, 16, 8};
+            return s == MatrixShape{16, 16, 8};
         case Element::f64:
-            return s == Shape{8, 8, 4};
+            return s == MatrixShape{8, 8, 4};
         case Element::s4:
         case Element::u4:
-            return s == Shape{8, 8, 32};
+            return s == MatrixShape{8, 8, 32};
         case Element::b1:
-            return s == Shape{8, 8, 128};
+            return s == MatrixShape{8, 8, 128};
         default:
             return false;
     }
@@ -131,7 +131,7 @@ void Decoder::matrix() {
         fragment(operand(1), Element::s32, 1, false, plan.a);
         return emit_matrix("movmatrix", fresh(), std::move(plan));
     }
-    Shape shape;
+    MatrixShape shape;
     std::vector<Element> elements;
     for (size_t i = 1; i < here_->parts.size(); ++i) {
         shape_named(here_->parts[i], shape);
@@ -209,7 +209,7 @@ void Decoder::matrix_memory(bool load, Element element, uint32_t m, uint32_t n, 
     const bool by_columns = has("col");
     if (by_columns == has("row")) wrong("a layout, .row or .col, is needed");
     // An accumulator's type does not tell the multiplicands', so every shape that has it is taken.
-    const Shape shape{m, n, k};
+    const MatrixShape shape{m, n, k};
     bool known = !c && shape_of_wmma(element, shape);
     if (c)
         for (Element of : {Element::f16, Element::bf16, Element::tf32, Element::f64, Element::s8, Element::s4,
@@ -240,7 +240,7 @@ void Decoder::matrix_memory(bool load, Element element, uint32_t m, uint32_t n, 
     const uint32_t stride = here_->operands.size() > 2 ? source(operand(2), Type::u32) : constant(4, length);
     Op op = fresh();
     op.a = at, op.b = stride;
-    op.access = load ? Access::read : Access::write;
+    op.access = load ? AccessKind::read : AccessKind::write;
     fragment(list, element, count, load, plan.d);
     emit_matrix(load ? "wmma.load" : "wmma.store", op, std::move(plan));
 }
@@ -256,7 +256,7 @@ void Decoder::matrix_rows(bool load) {
     const uint32_t at = generic_address(address);
     Op op = fresh();
     op.a = at;
-    op.access = load ? Access::read : Access::write;
+    op.access = load ? AccessKind::read : AccessKind::write;
     fragment(operand(load ? 0 : 1), Element::s32, count, load, plan.d);
     emit_matrix(load ? "ldmatrix" : "stmatrix", op, std::move(plan));
 }

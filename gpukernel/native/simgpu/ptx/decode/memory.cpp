@@ -1,5 +1,5 @@
 // Loads, stores, atomics and the conversion of addresses between spaces.
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 
@@ -51,7 +51,7 @@ void Decoder::load_store(bool load) {
     const Operand& value = given.kind == Operand::vector && given.parts.size() == 1 ? given.parts[0] : given;
     Op op = fresh();
     Space space = space_of(op, address);
-    op.access = load ? Access::read : Access::write;
+    op.access = load ? AccessKind::read : AccessKind::write;
     std::string key = std::string(load ? "ld." : "st.") + name_of(space) + ".";
     uint32_t size = size_of(t);
     std::vector<Operand> list = value.kind == Operand::vector ? value.parts : std::vector<Operand>{value};
@@ -85,7 +85,7 @@ void Decoder::load_store(bool load) {
     if (has("async")) transaction(2, size * static_cast<uint32_t>(list.size()));
 }
 
-// What st.async and red.async have done, a barrier of the same block's hears of (9.7.9.9).
+// st.async and red.async count at a barrier of the block that they write to (9.7.9.9).
 void Decoder::transaction(size_t barrier, uint32_t bytes) {
     barrier_object("complete_tx", nullptr, operand(barrier), constant(4, bytes));
 }
@@ -104,7 +104,7 @@ void Decoder::atomic() {
     auto update = [&](uint32_t offset, const Operand& value, const Operand* to) {
         Op op = fresh();
         op.a = at, op.imm = offset;
-        op.access = Access::atomic;
+        op.access = AccessKind::atomic;
         op.b = source(value, t);
         if (what == "cas") op.c = source(operand(first + 1), t);
         if (to && to->kind != Operand::sink) op.dst = destination(*to, size_of(t)), op.sub2 = 1;
@@ -121,7 +121,7 @@ void Decoder::atomic() {
         update(n * size_of(t), value.parts[n], result ? &operand(0).parts.at(n) : nullptr);
 }
 
-// Where an address operand points, offset and all, in generic space: a slot of 64 bits.
+// The generic address of an operand, its offset included: a slot of 64 bits.
 uint32_t Decoder::generic_address(const Operand& address) {
     Op op;
     Space space = space_of(op, address);

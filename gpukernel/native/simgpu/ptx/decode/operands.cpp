@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 
@@ -115,7 +115,7 @@ uint32_t Decoder::width(const Operand& o) const {
     return o.kind == Operand::variable ? std::max(2u, size_of(variable(o).type)) : 0;
 }
 
-// Where a function's own variable lies: an offset in its space.
+// The place of a function's own variable: an offset in its space.
 uint64_t Decoder::place(int var) {
     auto v = static_cast<size_t>(var);
     const Variable& decl = tree_.variables[v];

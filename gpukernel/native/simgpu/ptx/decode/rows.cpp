@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 namespace {
@@ -13,7 +13,7 @@ constexpr size_t kWorthIt = 3;  // operations; fewer stay with their neighbours
 constexpr size_t kLongest = 255;
 constexpr size_t kInSight = 512;  // operations that are put into another order together
 
-// How an operation follows the one before it.
+// The relation of an operation to the one before it.
 bool same_factor_and_summand(const Op& op, const Op& next) {
     return next.b == op.b && next.c == op.c && op.dst != op.b && op.dst != op.c;
 }
@@ -28,13 +28,13 @@ bool polynomials(const Op& op, const Op& next) {  // each result times the same 
 }
 bool same_factor(const Op& op, const Op& next) { return next.b == op.b && op.dst != op.b; }
 
-struct Shape {
+struct RowShape {
     const char* name;
     bool (*follows)(const Op& op, const Op& next);
     bool pairs = false;  // the handler does a pair of warps at once
 };
 // The first that fits a stretch is the best for it.
-constexpr Shape kShapes[] = {
+constexpr RowShape kShapes[] = {
     {" polynomials", polynomials, true},
     {" sums", sums, true},
     {" same b, c", same_factor_and_summand},

@@ -1,7 +1,7 @@
 // Texture and surface instructions: their operands, and the references of module scope.
-#include "../../exec/texture.h"
+#include "simgpu/exec/texture.h"
 
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 
@@ -157,7 +157,7 @@ void Decoder::surface() {
             if (has(name)) plan.use = use;
         if (plan.use == TextureUse::query || plan.bytes < 4 || plan.elements != 1) lacking();
         plan.value[0] = source(list[0], t);
-        op.access = Access::atomic;
+        op.access = AccessKind::atomic;
         return emit_texture("sured." + std::string(is_signed(t) ? "s" : "u") + bits(plan.bytes), op, plan);
     }
     const uint32_t room = std::max<uint32_t>(2, plan.bytes);
@@ -165,7 +165,7 @@ void Decoder::surface() {
     plan.use = loads ? TextureUse::load : TextureUse::store;
     for (size_t n = 0; n < list.size(); ++n)
         plan.value[n] = loads ? destination(list[n], room) : source(list[n], raw, room);
-    op.access = loads ? Access::read : Access::write;
+    op.access = loads ? AccessKind::read : AccessKind::write;
     emit_texture(base + "." + bits(plan.bytes), op, plan);
 }
 

@@ -1,7 +1,7 @@
 // Video instructions: the plan of one, from its name and from the parts of registers that it names.
 #include <cstring>
 
-#include "decoder.h"
+#include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
 

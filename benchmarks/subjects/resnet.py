@@ -1,0 +1,93 @@
+"""ResNet-110 on random images of CIFAR-10's shape, with PyTorch; prints images a second as JSON.
+
+``python -m benchmarks.subjects.resnet [--steps N] [--batch N] [--device cuda|cpu]``.  The network is that of He, Zhang, Ren and Sun (2015), section
+4.2: three stages of 18 blocks with 16, 32 and 64 channels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    """Two convolutions with a shortcut around them."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        stride = after // before
+        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(after) for _ in range(2))
+        self.stride, self.more = stride, after - before
+
+    def forward(self, x: Any) -> Any:
+        y = torch.relu(self.norms[0](self.first(x)))
+        y = self.norms[1](self.second(y))
+        if self.more:  # the shortcut without parameters: every second pixel, and empty channels
+            x = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
+        return torch.relu(x + y)
+
+
+def resnet110() -> nn.Module:
+    """Return the network, for images of 3 × 32 × 32 and ten classes."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    before = 16
+    for channels in (16, 32, 64):
+        for _ in range(18):
+            layers.append(Block(before, channels))
+            before = channels
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("--steps", type=int, default=40)
+    words.add_argument("--batch", type=int, default=128)
+    words.add_argument("--device", default="cuda")
+    options = words.parse_args()
+    torch.manual_seed(0)
+    device = torch.device(options.device)
+    network = resnet110().to(device)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    images = torch.randn(options.batch, 3, 32, 32, device=device)
+    classes = torch.randint(0, 10, (options.batch,), device=device)
+
+    def step() -> None:
+        loss = nn.functional.cross_entropy(network(images), classes)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def done() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    for _ in range(5 if device.type == "cuda" else 1):
+        step()
+    done()
+    start = time.perf_counter()
+    for _ in range(options.steps):
+        step()
+    done()
+    seconds = time.perf_counter() - start
+    parameters = sum(p.numel() for p in network.parameters())
+    peak = torch.cuda.max_memory_reserved() if device.type == "cuda" else 0
+    print(
+        json.dumps(
+            {
+                "images_per_second": options.batch * options.steps / seconds,
+                "parameters": parameters,
+                "peak_bytes": peak,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpukernel.common.logs import Form, Level
+
+__all__ = [
+    "Command",
+    "Course",
+    "Devices",
+    "Direct",
+    "Everybody",
+    "Filter",
+    "Form",
+    "HubApi",
+    "Json",
+    "Level",
+    "LogFormat",
+    "LogLevel",
+    "Model",
+    "Name",
+    "Pool",
+    "Server",
+    "Simulate",
+    "State",
+    "TcpHost",
+    "Watchdog",
+]
+
+Pool = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        metavar="ADDRESS",
+        help="The pool: unix:/path/pool.sock, tls://HOST:PORT, HOST:PORT, or a connection file. Else GPUKERNEL_POOL.",
+    ),
+]
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", metavar="DIR", help="State directory. Else GPUKERNEL_STATE, else the user's XDG directory."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")]
+Simulate = Annotated[
+    str,
+    typer.Option(metavar="MODELS", help="Simulated GPUs in place of real ones, such as v100:2 or a100,t4:4."),
+]
+TcpHost = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST",
+        help="Let programs on other machines reach the workers at this address of this machine.",
+    ),
+]
+Name = Annotated[
+    str, typer.Option(metavar="NAME", help="This server's name in the pool; else the host name.")
+]
+Watchdog = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="End work on a slice that does not end within this time; 0: never.",
+    ),
+]
+Direct = Annotated[
+    bool,
+    typer.Option(
+        "--direct",
+        help="Let programs on this machine use its GPUs themselves (docs/direct-mode.md says whom that trusts).",
+    ),
+]
+Filter = Annotated[
+    str,
+    typer.Option(
+        metavar="WHICH", help="Which devices: model=V100, server=gpu1, or “model=V100 and server=gpu1”."
+    ),
+]
+Everybody = Annotated[
+    bool,
+    typer.Option(
+        "--everybody", help="Every account of this machine may ask over the unix socket, each for itself."
+    ),
+]
+HubApi = Annotated[
+    str,
+    typer.Option(
+        "--hub-api",
+        metavar="URL",
+        envvar="GPUKERNEL_HUB_API",
+        help="Take tokens of this JupyterHub too, each for its person: http://127.0.0.1:8081/hub/api, or https:// elsewhere.",
+    ),
+]
+LogLevel = Annotated[
+    Level,
+    typer.Option(
+        "--log-level",
+        envvar="GPUKERNEL_LOG_LEVEL",
+        help="Leave less important lines out of the log, which goes to standard error.",
+    ),
+]
+LogFormat = Annotated[
+    Form,
+    typer.Option(
+        "--log-format",
+        envvar="GPUKERNEL_LOG_FORMAT",
+        help="Lines for people, or a JSON object a line.",
+    ),
+]
+Command = Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The program and its arguments.")]
+Devices = Annotated[int, typer.Option("-n", metavar="N", help="How many devices, each with a slice.")]
+Model = Annotated[str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")]
+Course = Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")]
+Server = Annotated[str, typer.Argument(metavar="SERVER", help="As “gpukernel list-gpus” shows it.")]

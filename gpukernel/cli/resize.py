@@ -1,0 +1,91 @@
+"""``resize``: a slice made larger or smaller, and the size and place that commands ask for."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from gpukernel.cli.output import Problem
+from gpukernel.cli.tables import ask_pool
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.model import Lease, SliceRequest
+from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFileError, read_lease_file
+
+__all__ = ["conditions", "find_lease", "resize", "wanted_slice"]
+
+MIB = 2**20
+
+
+_CONDITION = re.compile(r"\s*(\w+)\s*=\s*(\S+)\s*")
+
+
+def conditions(text: str) -> dict[str, str]:
+    """Return the conditions of ``--filter``, such as ``model=V100 and server=gpu1``; a `Problem` where it is not understood."""
+    found: dict[str, str] = {}
+    for part in re.split(r"\s+and\s+", text) if text.strip() else ():
+        match = _CONDITION.fullmatch(part)
+        if match is None or match[1] not in ("model", "server") or match[1] in found:
+            raise Problem(
+                f"“{part[:40]}” is no filter; write model=NAME, server=NAME, or both with “and” between.", 2
+            )
+        found[match[1]] = match[2]
+    return found
+
+
+def wanted_slice(
+    share: float | None, memory_mib: int | None, devices: int = 1, model: str = "", filter: str = ""
+) -> SliceRequest:
+    """Return the request of ``-p``, ``-m``, ``-n``, ``--model`` and ``--filter``; a `Problem` says what is wrong with them."""
+    if (share is None) == (memory_mib is None):
+        raise Problem("Say how large the slice is: -p SHARE (0.05 is 5 % of a device) or -m MIB.", 2)
+    if memory_mib is not None and not 0 < memory_mib < 2**40:
+        raise Problem(f"A slice of {memory_mib} MiB is not possible; it has at least 1 MiB.", 2)
+    if devices < 1:
+        raise Problem(f"{devices} devices are not possible; ask for at least 1.", 2)
+    if share == 0:  # which means "not given" in messages
+        raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", 2)
+    asked = conditions(filter)
+    if model and "model" in asked:
+        raise Problem("Say the model once: with --model, or in --filter.", 2)
+    return SliceRequest(
+        share,
+        None if memory_mib is None else memory_mib * MIB,
+        devices,
+        model or asked.get("model", ""),
+        server=asked.get("server", ""),
+    )
+
+
+def _of_this_slice() -> str:
+    path = os.environ.get(LEASE_FILE_VARIABLE)
+    if not path:
+        raise Problem("Say which lease: its beginning as “gpukernel leases” shows it.", 2)
+    try:
+        return read_lease_file(path).lease
+    except LeaseFileError as error:
+        raise Problem(str(error)) from None
+
+
+def find_lease(leases: list[Lease], beginning: str) -> Lease:
+    """Return the one living lease whose id begins with `beginning`."""
+    found = [lease for lease in leases if lease.id.startswith(beginning)]
+    if len(found) != 1:
+        problem = "No lease of yours begins" if not found else f"{len(found)} leases begin"
+        raise Problem(f"{problem} with “{beginning[:40]}”; see “gpukernel leases”.")
+    return found[0]
+
+
+def resize(
+    lease: str, share: float | None, memory_mib: int | None, pool: str | None, state: Path | None
+) -> None:
+    """Resize a lease and print its new size."""
+    wanted, beginning = wanted_slice(share, memory_mib), lease or _of_this_slice()
+
+    async def work(client: PoolClient) -> Lease:
+        leases, _ = await client.leases()
+        return await client.resize(find_lease(leases, beginning).id, wanted)
+
+    done = ask_pool(pool, state, work)
+    sizes = " + ".join(f"{piece.memory_bytes // MIB} MiB of {piece.device_id}" for piece in done.slices)
+    print(f"Lease {done.id[:8]} has {sizes} now.")

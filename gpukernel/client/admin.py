@@ -1,0 +1,170 @@
+"""The calls of administrators and instructors; `gpukernel.client.pool` describes connecting and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import grpc.aio
+
+import gpukernel.common.proto.admin_pb2 as pb
+import gpukernel.common.proto.admin_pb2_grpc as rpc
+from gpukernel.client.hub import HubClient
+from gpukernel.client.reservations import ReservationsClient
+from gpukernel.client.teaching import TeachingClient
+from gpukernel.common.connection import Connection
+from gpukernel.common.model import LeaseUse
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from google.protobuf.message import Message
+
+T = TypeVar("T", bound="DataclassInstance")
+
+__all__ = ["AdminClient", "AuditEntry", "QuotaLine", "TokenLine"]
+
+
+@dataclass(frozen=True)
+class QuotaLine:
+    """One bound of a subject, and what is used of it, as people read them."""
+
+    subject: str
+    bound: str
+    value: str
+    used: str
+
+
+@dataclass(frozen=True)
+class TokenLine:
+    """A token without its secret; times in seconds since the epoch, 0 where there is none."""
+
+    id: str
+    name: str
+    person: str
+    scope: str
+    created: float
+    expires: float
+    revoked: float
+    certificate_expires: float
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """One change: the person `who` made it, and its subject before and after."""
+
+    time: float
+    who: str
+    action: str
+    subject: str
+    before: str
+    after: str
+
+
+def _plain(kind: type[T], message: Message) -> T:
+    """Return a dataclass whose fields are the message's of the same names."""
+    return kind(**{field.name: getattr(message, field.name) for field in fields(kind)})
+
+
+class AdminClient(HubClient, TeachingClient, ReservationsClient):
+    """The calls of `HubClient`, `TeachingClient` and `ReservationsClient`, and those of administrators; others get a `PoolError`."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._administration = rpc.AdministrationStub(self._channel)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+
+    async def quotas(self) -> list[QuotaLine]:
+        """Return every bound that the caller may see."""
+        reply = await self._call(self._administration.ShowQuotas, pb.ShowQuotasRequest())
+        return [_plain(QuotaLine, line) for line in reply.lines]
+
+    async def set_quota(self, subject: str, bounds: Mapping[str, str]) -> list[str]:
+        """Change bounds of one subject and return what changed."""
+        return list(
+            (
+                await self._call(
+                    self._administration.SetQuota, pb.SetQuotaRequest(subject=subject, bounds=bounds)
+                )
+            ).lines
+        )
+
+    async def import_courses(self, text: str, *, check: bool = False, once: bool = False) -> list[str]:
+        """Make the pool's courses and quotas what the file says, and return what changed, or with `check` what would.
+
+        With `once` nothing changes where this very text was imported last: what instructors changed since stays.
+        """
+        request = pb.ImportCoursesRequest(yaml=text, check=check, once=once)
+        return list((await self._call(self._administration.ImportCourses, request)).lines)
+
+    async def export_courses(self) -> str:
+        """Return a course file that describes the pool as it is."""
+        return str((await self._call(self._administration.ExportCourses, pb.ExportCoursesRequest())).yaml)
+
+    async def create_token(
+        self, name: str, person: str = "", scope: str = "person", valid_seconds: float = 0
+    ) -> tuple[TokenLine, str]:
+        """Create a token, and return it with its text, which the pool does not keep."""
+        token, connection = await self._create(name, person, scope, valid_seconds, with_certificate=False)
+        return token, connection.token
+
+    async def create_connection(
+        self, name: str, person: str = "", scope: str = "person", valid_seconds: float = 0
+    ) -> tuple[TokenLine, Connection]:
+        """Create a token, and return it with all that its holder needs; without the address where the pool has no TLS."""
+        return await self._create(name, person, scope, valid_seconds, with_certificate=True)
+
+    async def _create(
+        self, name: str, person: str, scope: str, valid_seconds: float, *, with_certificate: bool
+    ) -> tuple[TokenLine, Connection]:
+        request = pb.CreateTokenRequest(
+            name=name,
+            person=person,
+            scope=scope,
+            valid_seconds=valid_seconds,
+            with_certificate=with_certificate,
+        )
+        reply = await self._call(self._administration.CreateToken, request)
+        connection = Connection(reply.address, reply.secret, reply.authority, reply.certificate)
+        return _plain(TokenLine, reply.token), connection
+
+    async def tokens(self) -> list[TokenLine]:
+        """Return every token that was made."""
+        reply = await self._call(self._administration.ListTokens, pb.ListTokensRequest())
+        return [_plain(TokenLine, token) for token in reply.tokens]
+
+    async def revoke_token(self, identifier: str) -> TokenLine:
+        """Revoke a token: nobody gets in with it from now on."""
+        reply = await self._call(self._administration.RevokeToken, pb.RevokeTokenRequest(id=identifier))
+        return _plain(TokenLine, reply.token)
+
+    async def report(
+        self, begin: float, end: float = 0, course: str = "", person: str = ""
+    ) -> list[LeaseUse]:
+        """Return what leases that the caller may see held between two times, in seconds since the epoch; end 0: now."""
+        request = pb.ReportRequest(begin=begin, end=end, course=course, person=person)
+        try:
+            call = self._administration.Report(request, timeout=60, metadata=self._metadata)
+            return [_plain(LeaseUse, part) async for part in call]
+        except grpc.aio.AioRpcError as error:
+            raise await self.explain(error) from None
+
+    async def drain(self, server: str, deadline_seconds: float = 0) -> int:
+        """Grant no new leases on a GPU server; return how many it still has, which end at the deadline, where there is one."""
+        request = pb.DrainRequest(server=server, deadline_seconds=deadline_seconds)
+        return int((await self._call(self._administration.Drain, request)).leases)
+
+    async def undrain(self, server: str) -> None:
+        """Grant leases on the server again."""
+        await self._call(self._administration.Drain, pb.DrainRequest(server=server, undo=True))
+
+    async def audit(self, most: int = 50) -> list[AuditEntry]:
+        """Return the newest changes, the oldest of them first."""
+        reply = await self._call(self._administration.ShowAudit, pb.ShowAuditRequest(most=most))
+        return [_plain(AuditEntry, entry) for entry in reply.entries]

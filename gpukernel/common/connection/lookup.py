@@ -1,0 +1,70 @@
+"""The connection to use: from arguments, the environment and connection files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gpukernel.common.address import is_network_address, resolve_address
+from gpukernel.common.connection.connection import Connection
+from gpukernel.common.connection.files import (
+    authorities_in,
+    certificate_in,
+    read_connection_file,
+    why_unreadable,
+)
+from gpukernel.common.errors import PoolError
+
+__all__ = ["connection_to"]
+
+
+def connection_to(address: str | None = None, token: str | Connection | None = None) -> Connection:
+    """Return the connection to the pool at `address`, which is as `gpukernel.common.address.resolve_address` gives it.
+
+    Parameters
+    ----------
+    token
+        A token, or what a connection file says, of which authority and certificate count too.  Else ``GPUKERNEL_POOL_TOKEN``, else the
+        token of the connection file that is the address, else from the file that ``GPUKERNEL_POOL_TOKEN_FILE`` names.
+
+    Raises
+    ------
+    PoolError
+        With a sentence, where a file cannot be read or holds something else.
+    """
+    address = address or resolve_address()
+    # Set by a JupyterHub for its servers; it counts on a unix socket too, where else the account says who one is.
+    named = token if isinstance(token, Connection) else Connection("", token or "")
+    if not named.token:
+        named = replace(named, token=os.environ.get("GPUKERNEL_POOL_TOKEN", ""))
+    if address.startswith("unix:"):
+        return Connection(address, named.token)
+    found = Connection(address) if is_network_address(address) else read_connection_file(Path(address))
+    if not found.address:
+        raise PoolError(f"{address} holds a token but no “address: tls://HOST:PORT”, so it leads to no pool.")
+    if not (named.token or found.token) and (path := os.environ.get("GPUKERNEL_POOL_TOKEN_FILE")):
+        named = read_connection_file(Path(path))
+    found = Connection(
+        found.address,
+        named.token or found.token,
+        found.authority or named.authority or _named_pem("GPUKERNEL_POOL_CA", authorities_in),
+        named.certificate or _named_pem("GPUKERNEL_POOL_CERTIFICATE", certificate_in) or found.certificate,
+    )
+    if found.authority and not found.encrypted:
+        # Naming an authority asks for TLS.
+        found = replace(found, address=f"tls://{found.address}")
+    return found
+
+
+def _named_pem(variable: str, check: Callable[[str, str], str]) -> str:
+    """Return the content that the variable names: a file, or the content itself, as containers are given it."""
+    named = os.environ.get(variable, "")
+    if not named or named.lstrip().startswith("-----BEGIN"):
+        return check(named, variable) if named else ""
+    try:
+        return check(Path(named).read_text(), named)
+    except (OSError, UnicodeDecodeError) as error:
+        what = "authority" if variable == "GPUKERNEL_POOL_CA" else "client certificate"
+        raise PoolError(f"The pool's {what} cannot be read from {named}: {why_unreadable(error)}.") from None

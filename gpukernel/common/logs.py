@@ -1,0 +1,113 @@
+"""The log of the servers: lines for people, or one JSON object a line.
+
+The standard library's logging, with two formatters: gRPC, SQLAlchemy and Alembic speak through it already, and a line of ours is a
+sentence and five names, for which a library of its own would be more to install than to write.
+
+A line about a lease carries `FIELDS`; `of_lease` and `fields` make them, for logging's ``extra``.
+
+Guarantees
+----------
+* One event is one line: control characters in what people and programs say are written as escapes.  Only a traceback has more, and
+  in JSON not even that.
+* Tokens and secrets are in no line.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from gpukernel.common.model import Lease, Slice
+
+__all__ = ["FIELDS", "Form", "Level", "configure", "fields", "of_lease"]
+
+FIELDS = ("lease", "person", "course", "server", "device")
+"""Who holds what where: the lease's id, its person and course, the GPU server, and the device as ``SERVER/INDEX``."""
+
+
+class Level(enum.StrEnum):
+    """The least important line that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Form(enum.StrEnum):
+    """The form of a line."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+_LONGEST = 4000
+
+
+def fields(**known: str) -> dict[str, dict[str, str]]:
+    """Return logging's ``extra`` with some of `FIELDS`, or other names."""
+    return {"fields": known}
+
+
+def of_lease(lease: Lease, piece: Slice | None = None) -> dict[str, dict[str, str]]:
+    """Return logging's ``extra`` for a line about `lease`, or about its slice `piece` alone."""
+    pieces = (piece,) if piece is not None else lease.slices
+    return fields(
+        lease=lease.id,
+        person=lease.holder.person,
+        course=lease.holder.course,
+        server=",".join(dict.fromkeys(one.server for one in pieces)),
+        device=",".join(one.device_id for one in pieces),
+    )
+
+
+def _plain(text: str) -> str:
+    """Return `text` in one line, whatever is in it."""
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class _Lines(logging.Formatter):
+    """A line for people: ``2026-09-01 10:00:00.000 INFO pool.leases.manager: granted lease=… person=…``"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        name = record.name.removeprefix("gpukernel.")
+        line = f"{when}.{record.msecs:03.0f} {record.levelname} {name}: {_plain(record.getMessage())}"
+        for field, value in getattr(record, "fields", {}).items():
+            quoted = _plain(str(value))
+            if not quoted or any(c in quoted for c in ' "=\\'):
+                quoted = json.dumps(quoted, ensure_ascii=False)
+            line += f" {field}={quoted}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _Json(logging.Formatter):
+    """The same as an object: ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``message``, the fields, ``exception``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{when}.{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _plain(record.getMessage()),
+        }
+        line |= {field: _plain(str(value)) for field, value in getattr(record, "fields", {}).items()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure(level: Level, form: Form, stream: TextIO | None = None) -> None:
+    """Log to `stream` (standard error where None) from now on; of other libraries warnings only."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_Json() if form is Form.JSON else _Lines())
+    chosen: int = getattr(logging, level.upper())
+    logging.basicConfig(level=max(chosen, logging.WARNING), handlers=[handler], force=True)
+    logging.getLogger("gpukernel").setLevel(chosen)

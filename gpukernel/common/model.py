@@ -1,0 +1,202 @@
+"""The pool's terms as data: what travels in messages, without the messages."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+
+__all__ = [
+    "Chance",
+    "DailyUse",
+    "Device",
+    "Holder",
+    "Lease",
+    "LeaseUse",
+    "Queued",
+    "Slice",
+    "SliceRequest",
+    "Usage",
+    "Waiting",
+]
+
+
+@dataclass(frozen=True)
+class SliceRequest:
+    """A request: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`, on GPU
+    servers whose name contains `server`.
+
+    `mode` is ``remote``, ``direct`` or ``auto``; for the latter two `machine` is the identity of the machine that the
+    program runs on (`gpukernel.common.machine`) and `user` the number of the user who runs it there.
+    """
+
+    share: float | None = None
+    memory_bytes: int | None = None
+    devices: int = 1
+    model: str = ""
+    mode: str = "remote"
+    machine: str = ""
+    user: int = 0
+    server: str = ""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The holder of a lease, and its purpose."""
+
+    person: str
+    server: str = ""
+    course: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """A worker's count; memory in bytes, times in seconds."""
+
+    memory_used_bytes: int = 0
+    memory_peak_bytes: int = 0
+    cuda_calls: int = 0
+    launches: int = 0
+    gpu_seconds: float = 0.0
+    connections: int = 0
+    idle_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of one device; `endpoints` are the worker's addresses, best first."""
+
+    device_id: str
+    server: str
+    device_index: int
+    device_name: str
+    device_memory_bytes: int
+    memory_bytes: int
+    weight: float = 1.0
+    endpoints: tuple[str, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A holder's right to slices until some time; times in seconds since the epoch.
+
+    `secret` is empty except in the answer to the holder's own request.  `state` is ``starting``, ``live``,
+    ``ending`` or ``ended``; `epoch` grows with every grant of the pool.  It ends at `until` at the latest (0: whenever its
+    holder likes); `notice` is a sentence for its holder, for example that it is about to be released.  In `mode` ``direct`` the
+    programs of `user` use the devices themselves, in ``remote`` a worker does it for them.
+    """
+
+    id: str
+    key: str
+    holder: Holder
+    slices: tuple[Slice, ...]
+    state: str
+    created: float
+    expires: float
+    ttl_seconds: float
+    epoch: int
+    secret: str = field(default="", repr=False)
+    end_reason: str = ""
+    ended: float = 0.0
+    until: float = 0.0
+    notice: str = ""
+    role: str = ""
+    mode: str = "remote"
+    user: int = 0
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU of the pool; `promised_bytes` of its memory belong to leases.
+
+    `trouble` says in words why it is not `available`.
+    """
+
+    id: str
+    server: str
+    index: int
+    name: str
+    memory_bytes: int
+    promised_bytes: int = 0
+    leases: int = 0
+    available: bool = True
+    trouble: str = ""
+    compute_capability: str = ""
+    multiprocessors: int = 0
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A place in the queue: position 1 is next; the estimate in seconds, negative where none can be made; `quota` is the sentence of
+    the quota that is full, or says whose reservation keeps the room; empty where only room is missing."""
+
+    position: int
+    estimate_seconds: float
+    reason: str
+    quota: str = ""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One request of the queue as tables show it."""
+
+    key: str
+    holder: Holder
+    slice: SliceRequest
+    position: int
+    since: float
+    estimate_seconds: float = -1.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The prospects of one size.
+
+    Attributes
+    ----------
+    state
+        ``free``: at once; ``wait``: later; ``refused``: never, as quotas and devices are.
+    memory_bytes
+        Of one such slice on the smallest such device.
+    free
+        How many such slices there is room for.
+    waiting
+        How many requests wait for the same devices.
+    wait_seconds
+        At most, where promised ends of leases or a new quota period tell; negative: not known.
+    sentence
+        Why not at once.
+    """
+
+    state: str
+    memory_bytes: int = 0
+    free: int = 0
+    waiting: int = 0
+    wait_seconds: float = -1.0
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class LeaseUse:
+    """The use of one lease while it had one size: `device_hours` is share × hours, `memory_hours` GiB × hours, `hours` its time."""
+
+    lease: str
+    person: str
+    course: str
+    description: str
+    begins: float
+    hours: float
+    device_hours: float
+    memory_hours: float
+
+
+@dataclass(frozen=True)
+class DailyUse:
+    """The use of one person in one day of the pool's calendar, in the units of `LeaseUse`."""
+
+    day: datetime.date
+    person: str
+    device_hours: float
+    memory_hours: float

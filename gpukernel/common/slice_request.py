@@ -1,0 +1,43 @@
+"""The check of a slice request that needs no pool: what no pool could ever fulfil."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from gpukernel.common.errors import Refused
+from gpukernel.common.model import SliceRequest
+
+__all__ = ["MIB", "check_request"]
+
+MIB = 2**20
+MOST_DEVICES = 64
+LONGEST_TEXT = 256
+
+
+def check_request(request: SliceRequest, texts: Iterable[str] = ()) -> None:
+    """Check that some pool could fulfil `request`, and that its texts and `texts` are not too long.
+
+    Raises
+    ------
+    Refused
+        With code ``invalid``; the sentence names what is wrong.
+    """
+
+    def refuse(sentence: str) -> None:
+        raise Refused("invalid", sentence)
+
+    share, memory = request.share, request.memory_bytes
+    if (share is None) == (memory is None):
+        refuse("Ask for a share of a device or for memory: exactly one of the two.")
+    if share is not None and not (math.isfinite(share) and 0 < share <= 1):
+        refuse(f"A share of {share!r} is not possible; it lies above 0 and up to 1.")
+    if memory is not None and memory < MIB:
+        refuse(f"{memory} bytes are too little; a slice has at least 1 MiB.")
+    if not 1 <= request.devices <= MOST_DEVICES:
+        refuse(f"{request.devices} devices are not possible; ask for 1 to {MOST_DEVICES}.")
+    for text in (request.model, *texts):
+        if len(text) > LONGEST_TEXT:
+            refuse(f"“{text[:20]}…” has {len(text)} characters; names have at most {LONGEST_TEXT}.")
+        if "\0" in text:
+            refuse("A name must not contain a zero byte.")

@@ -1,0 +1,406 @@
+"""The lease of one kernel, from the request and the place in the queue to the release.
+
+States
+------
+::
+
+    none ──request──▶ waiting ──granted──▶ live ──over──▶ ended ──request──▶ waiting
+      ▲                  │                  │
+      └── cancel, release ┴──────────────────┘            waiting ──refused──▶ ended
+
+Guarantees
+----------
+* A kernel has at most one lease and at most one place in the queue: another request changes neither.
+* A kernel in direct mode keeps its slice for as long as it lives: what it runs on is decided when it starts.
+* The lease file says at every moment what the shim needs to know: that there is a slice, or whom to ask for one and why not.
+* A pool that goes away keeps nobody from waiting: the place is asked for again, under the same key, when it is back.
+* A lease lives for as long as this process does (`gpukernel.client.keepalive`); where it ends, `KernelLease.sentence` says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpukernel.jupyter.errors import SliceUnavailable
+from gpukernel.jupyter.kernel_status import KernelState, KernelStatus, devices_of
+from gpukernel.jupyter.slice_size import duration_words, request_from, request_words
+
+if TYPE_CHECKING:
+    from gpukernel.client.hub import HubClient
+    from gpukernel.client.keepalive import KeepaliveStream
+    from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
+
+__all__ = ["KernelLease", "LeaseServices"]
+
+RELEASE_SECONDS = 10.0
+CHECK_SECONDS = 2.0
+AGAIN_SECONDS = 1.0
+AWAY = "the pool does not answer; asking again"
+
+
+class LeaseServices(Protocol):
+    """The part of the lease manager that a kernel's lease uses."""
+
+    async def client(self, address: str) -> HubClient:
+        """Return the client of the pool at `address`."""
+
+    def runs(self, key: str) -> bool:
+        """Return whether the kernel of `key` has started, so that it can wait for a pool that is away."""
+
+    def changed(self, lease: KernelLease) -> None:
+        """Take note that `lease` is different."""
+
+
+class KernelLease:
+    """The state machine of one kernel's lease; everything here happens in the lease manager's loop.
+
+    Attributes
+    ----------
+    state
+        ``none`` (nothing asked for), ``waiting``, ``live`` or ``ended`` (refused, or over; `sentence` says why).
+    queued
+        The place in the queue while waiting; None before the pool has told it.
+    driver
+        The real ``libcuda.so.1`` where the kernel started in direct mode.
+    starts
+        How often its kernel was started.
+    askers
+        How many CUDA calls wait for the slice now.
+    """
+
+    def __init__(self, services: LeaseServices, key: str, address: str, socket: str) -> None:
+        self._services = services
+        self.key = key
+        self.address = address
+        self.socket = socket
+        self.request: SliceRequest | None = None
+        self.holder: Holder | None = None
+        self.file: Path | None = None
+        self.state: KernelState = "none"
+        self.sentence = ""
+        self.lease: Lease | None = None
+        self._keepalive: KeepaliveStream | None = None
+        self.driver: Path | None = None
+        self.queued: Queued | None = None
+        self.starts = 0
+        self.askers = 0
+        self._releasing = asyncio.Lock()
+        self._change = asyncio.Event()
+        self._queueing: asyncio.Task[None] | None = None
+        self._interrupting: asyncio.Task[None] | None = None
+
+    # --- what a person may do in the notebook or the side panel ---
+
+    async def command(self, name: str, size: dict[str, Any]) -> None:
+        """Carry out ``acquire``, ``release``, ``resize`` or ``cancel``; `size` names another size, where it is not empty.
+
+        Raises
+        ------
+        SliceUnavailable
+            It cannot be done.
+        """
+        if name == "acquire":
+            if size and self.state in ("none", "ended"):
+                self.request = request_from(size, self.request)
+            await self.check()
+            self.ask()
+        elif name == "release":
+            self._check_release()
+            await self.release("released in its notebook")
+        elif name == "cancel":
+            self.cancel("the request was cancelled; run the cell again to queue again")
+        elif name == "resize":
+            await self._resize(request_from(size, self.request))
+        else:
+            raise ValueError(name)
+
+    async def interrupt(self) -> None:
+        """Stop what the interrupted cell does: a CUDA call that waits leaves the queue, GPU work that does not end by itself ends."""
+        if self.state == "waiting" and self.askers:
+            self.cancel(
+                "the cell was interrupted, so this kernel left the queue; run the cell again to queue again"
+            )
+        elif self.state == "live" and self.lease is not None:
+            # Nobody waits for the answer: a kernel's shutdown begins with an interrupt, and the pool may be slow.
+            self._interrupting = asyncio.create_task(self._end_work(self.lease))
+
+    # --- request, cancel, release, resize ---
+
+    def ask(self) -> None:
+        """Ask the pool for a slice, unless there is one or it is being asked for."""
+        if self.state in ("none", "ended"):
+            self._forget_lease()
+            self.queued = None
+            self._turn("waiting", "")
+            self._queueing = asyncio.create_task(self._queue())
+
+    def ask_for_remote(self) -> None:
+        """Keep the place in the queue, but for a slice that a worker serves: the kernel will start without one."""
+        assert self.request is not None
+        self.request = replace(self.request, mode="remote", machine="")
+        self.queued = None
+        self._queueing = asyncio.create_task(self._queue())  # the pool ends the call of the one before
+
+    def cancel(self, sentence: str) -> None:
+        """Give up the place in the queue, where there is one."""
+        if self.state == "waiting":
+            self._stop_queueing()
+            self._turn("none", sentence)
+
+    async def release(self, reason: str) -> None:
+        """Give up the place or the lease; where the pool cannot be reached, end the keepalive and leave the lease to its expiry."""
+        from gpukernel.common.errors import PoolError
+
+        self._stop_queueing()
+        lease = self.lease
+        self._forget_lease()
+        self._turn("none", reason)
+        if lease is not None:
+            async with self._releasing:
+                with contextlib.suppress(PoolError, TimeoutError):
+                    client = await self._services.client(self.address)
+                    await asyncio.wait_for(client.release(lease.id, reason), RELEASE_SECONDS)
+
+    def _check_release(self) -> None:
+        if self.lease is not None and self.lease.mode == "direct":
+            raise SliceUnavailable(
+                "This kernel uses its GPU itself (direct mode) and would end with its slice; shut the kernel down instead."
+            )
+
+    async def _resize(self, request: SliceRequest) -> None:
+        from gpukernel.common.errors import PoolError, Refused
+
+        if self.lease is None:
+            raise SliceUnavailable("This kernel holds no slice that could be resized; see “%gpu acquire”.")
+        client = await self._services.client(self.address)
+        lease = self.lease
+        try:
+            changed = await client.resize(lease.id, request)
+        except (PoolError, Refused) as error:
+            raise SliceUnavailable(str(error)) from None
+        if self.lease is None or self.lease.id != lease.id:
+            raise SliceUnavailable("The slice was given back meanwhile.")
+        self.request, self.lease = request, self._with_secret(changed)
+        self._turn("live", "")
+
+    # --- waiting for something to happen ---
+
+    async def change(self) -> None:
+        """Wait until something is different."""
+        await self._change.wait()
+
+    async def settled(self, seconds: float) -> bool:
+        """Return whether the slice came, or was refused, within `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.state == "waiting":
+                    await self.change()
+        return self.state != "waiting"
+
+    async def answered(self, seconds: float | None = None) -> None:
+        """Wait until the pool has told a place in the queue, or more, but no longer than `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.state == "waiting" and self.queued is None:
+                    await self.change()
+
+    async def check(self) -> None:
+        """Ask the pool whether the lease lives still: its end may not have come here yet."""
+        from gpukernel.common.errors import LeaseEnded, PoolError
+
+        if (lease := self.lease) is None:
+            return
+        try:
+            client = await self._services.client(self.address)
+            async with asyncio.timeout(CHECK_SECONDS):
+                renewed = await client.renew(lease.id)
+            if self.lease is lease:
+                self.lease = self._with_secret(renewed)
+        except LeaseEnded as error:
+            if self.lease is lease:
+                self._over(str(error))
+        except (PoolError, TimeoutError):
+            pass
+
+    # --- what it looks like ---
+
+    def place_words(self) -> str:
+        """Return the place in the queue as one line."""
+        what = request_words(self.request)
+        if self.queued is None or not self.queued.position:
+            return f"waiting for {what}: {self.queued.reason if self.queued else 'asking the pool'} …"
+        estimate = self.queued.estimate_seconds
+        about = "" if estimate < 0 else f", about {duration_words(estimate)} to go"
+        why = f": {self.queued.quota.rstrip('.')}" if self.queued.quota else ""
+        return f"waiting for {what}: position {self.queued.position} in the queue{about}{why} …"
+
+    def status(self) -> KernelStatus:
+        """Return its status, with the use that the pool told last."""
+        request, lease = self.request, self.lease
+        status = KernelStatus(
+            kernel_id=self.key,
+            state=self.state,
+            what=request_words(request),
+            words=self.place_words() if self.state == "waiting" else "",
+            sentence=self.sentence,
+            position=self.queued.position if self.queued else 0,
+            estimate_seconds=self.queued.estimate_seconds if self.queued else -1.0,
+            share=request.share if request else None,
+            model=request.model if request else "",
+        )
+        if lease is None:
+            return status
+        status = replace(
+            status, lease_id=lease.id, created=lease.created, until=lease.until, notice=lease.notice
+        )
+        return status.with_devices(devices_of(lease))
+
+    # --- the kernel's environment and its lease file ---
+
+    async def environment(self, base: dict[str, str]) -> dict[str, str]:
+        """Return `base`, changed for a kernel that starts now: on a slice in direct mode, or under the shim.
+
+        Raises
+        ------
+        SliceUnavailable
+            The kernel cannot use a slice in direct mode here.
+        """
+        from gpukernel.remoting.direct_environment import DriverNotFound
+        from gpukernel.remoting.environment import lease_environment, shim_environment
+
+        assert self.file is not None
+        if self.lease is None:
+            environment, self.driver = shim_environment(self.file, base), None
+        else:
+            try:  # in a thread, since it may ask the loader for the driver
+                environment, self.driver = await asyncio.to_thread(
+                    lease_environment, self.file, self.lease, base
+                )
+            except DriverNotFound as error:
+                raise SliceUnavailable(str(error)) from None
+            except OSError as error:
+                raise SliceUnavailable(f"The slice cannot be reached from here: {error}.") from None
+        self.write()
+        return environment
+
+    def write(self) -> None:
+        """Bring the lease file up to date."""
+        from gpukernel.remoting.lease_file import write_lease_file, write_no_lease_file
+
+        if self.file is None:
+            return
+        with contextlib.suppress(OSError):  # the directory went away with its server
+            if self.lease is not None:
+                write_lease_file(self.file, self.lease, self.key, self.socket, self.driver)
+            else:
+                write_no_lease_file(self.file, self.sentence, self.key, self.socket)
+
+    def forget(self) -> None:
+        """Remove the lease file of a kernel that is over."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
+            self.file = None  # later changes are written nowhere
+
+    # --- inside ---
+
+    async def _queue(self) -> None:
+        from gpukernel.common.errors import PoolError, PoolUnreachable, Refused
+        from gpukernel.common.model import Lease
+
+        assert self.request is not None
+        assert self.holder is not None
+        async with self._releasing:
+            pass  # a release never overtakes the acquire that follows it
+        while True:
+            try:
+                client = await self._services.client(self.address)
+                async for event in client.acquire(self.key, self.request, self.holder, wait_seconds=-1):
+                    if self._queueing is not asyncio.current_task():
+                        return
+                    if isinstance(event, Lease):
+                        self._queueing = None
+                        self._granted(client, event)
+                        return
+                    self.queued = event
+                    self._tell()
+                sentence = f"The pool at {self.address} ended the call without an answer."
+            except PoolUnreachable as error:
+                if self._queueing is not asyncio.current_task():
+                    return
+                # A kernel that is only starting is told so, unless the pool had answered already.
+                if not self._services.runs(self.key) and self.queued is None:
+                    self._queueing = None
+                    return self._turn("ended", str(error))
+                self._wait_for_pool()
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            except (Refused, PoolError) as error:
+                sentence = str(error)
+            if self._queueing is not asyncio.current_task():
+                return
+            self._queueing = None
+            return self._turn("ended", sentence)
+
+    def _wait_for_pool(self) -> None:
+        from gpukernel.common.model import Queued
+
+        self.queued = Queued(0, -1.0, AWAY)
+        self._tell()
+
+    def _granted(self, client: HubClient, lease: Lease) -> None:
+        if self.request is not None and self.request.mode == "auto":  # a process is in one mode
+            self.request = replace(self.request, mode=lease.mode)
+        self.lease, self.queued = lease, None
+        self._turn("live", "")
+
+        def over(reason: str) -> None:
+            if self.lease is not None and self.lease.id == lease.id:
+                self._over(reason)
+
+        self._keepalive = client.keepalive
+        self._keepalive.keep(lease.id, self._changed_at_pool, over)
+
+    def _with_secret(self, lease: Lease) -> Lease:
+        assert self.lease is not None
+        return replace(lease, secret=self.lease.secret)
+
+    def _changed_at_pool(self, lease: Lease) -> None:
+        """Take over a lease that the pool tells is different: its size, its end, or what its holder should know."""
+        if self.lease is not None and self.lease.id == lease.id:
+            self.lease = self._with_secret(lease)
+            self._tell()
+
+    def _over(self, reason: str) -> None:
+        self._forget_lease()
+        self._turn("ended", reason or "the lease is over")
+
+    def _forget_lease(self) -> None:
+        lease, self.lease = self.lease, None
+        if lease is not None and self._keepalive is not None:
+            self._keepalive.let_go(lease.id)
+
+    def _stop_queueing(self) -> None:
+        self.queued = None
+        queueing, self._queueing = self._queueing, None
+        if queueing is not None:
+            queueing.cancel()
+
+    async def _end_work(self, lease: Lease) -> None:
+        from gpukernel.common.errors import PoolError
+
+        with contextlib.suppress(PoolError):
+            await (await self._services.client(self.address)).interrupt(lease.id)
+
+    def _turn(self, state: KernelState, sentence: str) -> None:
+        self.state, self.sentence = state, sentence
+        self.write()
+        self._tell()
+
+    def _tell(self) -> None:
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+        self._services.changed(self)

@@ -1,0 +1,33 @@
+"""The shutdown of a Jupyter server while kernels of it are starting.
+
+jupyter_client (8.10) counts a kernel whose start is under way, or has failed, among those to shut down; jupyter_server (2.21)
+knows only kernels that have started, answers 404 to its own request, and then neither ends nor listens; where no other kernel
+runs it ends, and leaves the one behind that was starting.  Starts that wait for a slice take long enough to meet that often, and
+one that the pool refuses leaves its mark for as long as the server lives.  So the starts end first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpukernel.jupyter.lease_manager import KernelLeaseManager
+
+__all__ = ["end_starts"]
+
+STARTING_SECONDS = 5.0
+"""How long a start that needs nothing more from the pool may take to come to its end."""
+
+
+async def end_starts(kernels: Any, leases: KernelLeaseManager) -> None:
+    """Give up what waits for a slice, let other starts of `kernels` come to their end, and have failed ones forgotten."""
+    await leases.give_up("This Jupyter server is stopping.")
+    pending: dict[str, asyncio.Future[None]] = getattr(kernels, "_pending_kernels", {})
+    starts = {kernel: task for kernel, task in pending.items() if kernel not in kernels}
+    if starts:
+        await asyncio.wait(starts.values(), timeout=STARTING_SECONDS)
+    for kernel, task in starts.items():
+        if kernel not in kernels:
+            task.cancel()
+            pending.pop(kernel, None)

@@ -1,0 +1,65 @@
+"""The size of a slice, as JSON that a notebook or the side panel sends, and in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpukernel.jupyter.errors import SliceUnavailable
+from gpukernel.jupyter.kernelspecs import figure
+
+if TYPE_CHECKING:
+    from gpukernel.common.model import SliceRequest
+
+__all__ = ["duration_words", "request_from", "request_words"]
+
+MIB = 2**20
+
+
+def request_from(data: Any, before: SliceRequest | None) -> SliceRequest:
+    """Return the request that JSON names: ``share`` or ``memory_mib``, and perhaps ``model`` and ``devices``; the rest is as before.
+
+    Raises
+    ------
+    SliceUnavailable
+        It names no size that could be.
+    """
+    from gpukernel.common.errors import Refused
+    from gpukernel.common.model import SliceRequest
+    from gpukernel.common.slice_request import check_request
+
+    try:
+        memory = int(data["memory_mib"]) * MIB if data.get("memory_mib") else None
+        share = float(data["share"]) if memory is None and data.get("share") is not None else None
+        if memory is None and share is None and before is not None:
+            memory, share = before.memory_bytes, before.share
+        request = SliceRequest(
+            share=share,
+            memory_bytes=memory,
+            devices=int(data.get("devices") or (before.devices if before else 1)),
+            model=str(data.get("model") or (before.model if before else "")),
+            mode=before.mode if before else "remote",
+            machine=before.machine if before else "",
+            user=before.user if before else 0,
+        )
+        check_request(request)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        raise SliceUnavailable("A size is a share like 0.05, or a number of MiB.") from None
+    except Refused as refusal:
+        raise SliceUnavailable(str(refusal)) from None
+    return request
+
+
+def request_words(request: SliceRequest | None) -> str:
+    """Return what is asked for, in words: V100 × 0.02."""
+    if request is None:
+        return "a slice"
+    size = figure(request.share) if request.share is not None else f"{(request.memory_bytes or 0) // MIB} MiB"
+    count = f"{request.devices} × " if request.devices > 1 else ""
+    return f"{count}{request.model or 'GPU'} × {size}"
+
+
+def duration_words(seconds: float) -> str:
+    """Return a duration for people: 40 s, 3 min, 2 h."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

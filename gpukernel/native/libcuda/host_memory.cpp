@@ -1,0 +1,44 @@
+// Pinned host memory (driver API chapter "Memory Management"), which is ordinary memory of the program.
+#include <cstdlib>
+
+#include "libcuda/entry_points.h"
+#include "libcuda/library.h"
+
+using namespace gpukernel::libcuda;
+
+CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
+    if (CUresult error = current_usable(); error != CUDA_SUCCESS) return error;
+    constexpr unsigned known =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    if (!pp || !bytesize || (Flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
+    if (Flags & CU_MEMHOSTALLOC_DEVICEMAP) return allocate_mapped(pp, bytesize, Flags);
+    void* const memory = std::aligned_alloc(4096, (bytesize + 4095) / 4096 * 4096);
+    if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (CUresult error = remember_pinned(memory, bytesize); error != CUDA_SUCCESS) {
+        std::free(memory);
+        return error;
+    }
+    *pp = memory;
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemAllocHost(void** pp, size_t bytesize) { return cuMemHostAlloc(pp, bytesize, 0); }
+
+CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
+    if (CUresult error = initialised(); error != CUDA_SUCCESS) return error;
+    const std::optional<unsigned> mapped = mapped_flags(p);
+    if (!pFlags || (!mapped && !is_pinned(p))) return CUDA_ERROR_INVALID_VALUE;
+    *pFlags = mapped.value_or(0);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
+    if (CUresult error = initialised(); error != CUDA_SUCCESS) return error;
+    if (!pdptr || Flags) return CUDA_ERROR_INVALID_VALUE;
+    if (!mapped_flags(p))
+        return is_pinned(p) ? gpukernel::unsupported(
+                                  "a kernel's access to host memory that was not allocated with "
+                                  "CU_MEMHOSTALLOC_DEVICEMAP")
+                            : CUDA_ERROR_INVALID_VALUE;
+    *pdptr = reinterpret_cast<CUdeviceptr>(p);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,96 @@
+// The interface that each libcuda.so.1 implements for the code that all of them share.
+//
+// The other files of this folder decode and check what a program calls with: descriptors, attributes, the
+// older forms of a call.  What remains differs: the shim sends it to a worker, the simulated GPU executes it.
+// Those parts are declared here; each library defines every one of them, once.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codegen/cuda_driver.h"
+#include "libcuda/jit_logs.h"
+#include "libcuda/launch.h"
+
+// Nothing of this is exported, so that calls within the library are direct.
+#pragma GCC visibility push(hidden)
+
+namespace gpukernel::libcuda {
+
+// --- when a call may be made ---
+
+// CUDA_SUCCESS after cuInit, else CUDA_ERROR_NOT_INITIALIZED: for calls that need no context.
+CUresult initialised();
+// CUDA_SUCCESS where the calling thread has a current context and may use it, else the error that a call
+// returns.
+CUresult current_usable();
+
+// --- devices ---
+
+struct Device {};  // the base of each library's own
+
+int device_count();                  // after cuInit
+Device* device_at(CUdevice number);  // nullptr for a number that is none, and before cuInit
+CUdevice number_of(const Device& device);
+std::string name_of(const Device& device);
+CUuuid uuid_of(const Device& device);
+uint64_t total_memory(const Device& device);  // bytes
+std::string bus_id_of(const Device& device);  // "0000:01:00.0"
+// Nothing for an attribute that there is not.
+std::optional<int> attribute_of(const Device& device, CUdevice_attribute attribute);
+
+// Define `variable` as the device of a number, or return the error from the calling function.  Device and
+// device_at are those that the calling file sees.
+#define GPUKERNEL_DEVICE(variable, number)                                                 \
+    Device* const variable = device_at(number);                                            \
+    if (!variable)                                                                         \
+    return ::gpukernel::libcuda::initialised() == CUDA_SUCCESS ? CUDA_ERROR_INVALID_DEVICE \
+                                                               : CUDA_ERROR_NOT_INITIALIZED
+
+// --- contexts: each library says what a CUctx_st is ---
+
+// The calling thread's contexts; the last is current.
+inline thread_local std::vector<CUcontext> context_stack;
+
+bool is_context(CUcontext handle);
+Device& device_of(CUcontext context);
+unsigned& flags_of(CUcontext context);
+
+struct PrimaryContext {
+    CUcontext context;
+    std::mutex& mutex;  // guards `retained`
+    int& retained;
+};
+PrimaryContext primary_context(Device& device);
+
+// --- modules ---
+
+// Load an image.  `bytes` may be read at `image`; 0 where the caller does not say how many.
+CUresult load_module(const void* image, size_t bytes, const JitLogs& logs, CUmodule& module);
+CUresult load_library(const void* image, size_t bytes, const JitLogs& logs, CUlibrary& library);
+
+// --- launches ---
+
+CUresult launch(const void* function, const LaunchShape& shape, CUstream stream, void** params, void** extra);
+
+// --- memory ---
+
+// Host memory that the device reaches (CU_MEMHOSTALLOC_DEVICEMAP), and its flags; none: not such memory.
+CUresult allocate_mapped(void** pointer, size_t bytes, unsigned flags);
+std::optional<unsigned> mapped_flags(const void* pointer);
+// Host memory that a program allocated or registered.
+CUresult remember_pinned(void* pointer, size_t bytes);
+bool is_pinned(const void* pointer);
+
+// CUDA_SUCCESS where copies of a batch may go into `stream` one after another, else what the batch returns.
+CUresult may_batch(CUstream stream);
+
+// CUDA_SUCCESS for a handle of physical memory that is alive (cuMemCreate), else the error.
+CUresult check_physical(CUmemGenericAllocationHandle handle);
+
+}  // namespace gpukernel::libcuda
+
+#pragma GCC visibility pop

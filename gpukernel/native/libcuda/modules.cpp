@@ -1,0 +1,73 @@
+// Modules and libraries from memory and from files (driver API chapters "Module Management", "Library
+// Management").
+#include <fstream>
+#include <iterator>
+
+#include "libcuda/library.h"
+
+using namespace gpukernel::libcuda;
+
+namespace {
+bool read_file(const char* path, std::string& bytes) {
+    std::ifstream file(path ? path : "", std::ios::binary);
+    bytes.assign((std::istreambuf_iterator<char>(file)), {});
+    return file.good() || file.eof();
+}
+
+CUresult load(CUmodule* module, const void* image, size_t bytes, const JitLogs& logs) {
+    if (CUresult error = current_usable(); error != CUDA_SUCCESS) return error;
+    return module && image ? load_module(image, bytes, logs, *module) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult load(CUlibrary* library, const void* image, size_t bytes, const JitLogs& logs) {
+    if (CUresult error = initialised(); error != CUDA_SUCCESS) return error;
+    return library && image ? load_library(image, bytes, logs, *library) : CUDA_ERROR_INVALID_VALUE;
+}
+
+// PTX from a file is ended by a zero, as from memory.
+template <class Handle>
+CUresult load_file(Handle* handle, const char* path, const JitLogs& logs) {
+    std::string bytes;
+    if (!read_file(path, bytes)) return CUDA_ERROR_FILE_NOT_FOUND;
+    return load(handle, bytes.c_str(), bytes.size() + 1, logs);
+}
+}  // namespace
+
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions,
+                                    CUjit_option* options, void** optionValues) {
+    return load(module, image, 0, JitLogs(numOptions, options, optionValues));
+}
+CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) { return load(module, image, 0, {}); }
+CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
+    return load(module, fatCubin, 0, {});
+}
+CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) { return load_file(module, fname, {}); }
+
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions,
+                                   void** jitOptionsValues, unsigned int numJitOptions,
+                                   CUlibraryOption* libraryOptions, void** libraryOptionValues,
+                                   unsigned int numLibraryOptions) {
+    return load(library, code, 0, JitLogs(numJitOptions, jitOptions, jitOptionsValues));
+}
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions,
+                                       void** jitOptionsValues, unsigned int numJitOptions,
+                                       CUlibraryOption* libraryOptions, void** libraryOptionValues,
+                                       unsigned int numLibraryOptions) {
+    return load_file(library, fileName, JitLogs(numJitOptions, jitOptions, jitOptionsValues));
+}
+
+CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+    if (!mode) return CUDA_ERROR_INVALID_VALUE;
+    *mode = CU_MODULE_EAGER_LOADING;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
+    return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc));
+}
+
+CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
+                               unsigned int numOptions, CUjit_option* options, void** optionValues) {
+    std::string bytes;
+    if (!read_file(path, bytes)) return CUDA_ERROR_FILE_NOT_FOUND;
+    return cuLinkAddData(state, type, bytes.data(), bytes.size(), path, numOptions, options, optionValues);
+}

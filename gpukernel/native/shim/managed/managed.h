@@ -1,0 +1,103 @@
+// Managed memory (cuMemAllocManaged): memory at the same address in the program and on the device, kept
+// coherent by page faults.
+//
+// The range is reserved on both sides.  On the device's side physical memory is mapped there; on this side
+// pages of an anonymous file, which a second mapping shows to the shim alone.  The pages form blocks, each in
+// one of these states:
+//
+//     fresh   never used by the device: readable and writable; what was written is what the file holds
+//     clean   the same as on the device: readable
+//     dirty   written here since: readable and writable
+//     open    small, the same as on the device when fetched: readable and writable, with a copy to compare
+//     with stale   the device may have newer data: an access fetches it
+//
+// Before work that may use managed memory is submitted, dirty data is sent, and blocks that the work may
+// write become stale (DeviceWork).  An access to a stale block waits for all work submitted before, then
+// fetches the block, with read-ahead that grows while accesses are sequential.  So the two sides agree
+// wherever CUDA requires it, and a program that forgets to synchronise still sees complete results.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <initializer_list>
+#include <mutex>
+#include <optional>
+
+#include "shim/process.h"
+
+namespace gpukernel::shim {
+
+extern std::atomic<int> managed_allocations;
+inline bool has_managed() { return managed_allocations.load(std::memory_order_relaxed) != 0; }
+
+// The one mutex of managed memory.  Lock order: before any connection's.  A thread that holds it accesses no
+// managed page.
+class ManagedLock {
+  public:
+    ManagedLock() = default;  // not locked
+    explicit ManagedLock(std::mutex& mutex);
+    ManagedLock(ManagedLock&&) = default;
+    ManagedLock& operator=(ManagedLock&&) = default;
+    ~ManagedLock();
+
+  private:
+    std::unique_lock<std::mutex> lock_;
+};
+
+// Whether this thread holds that mutex: its requests are then managed memory's own.
+bool holds_managed();
+
+// A range of device memory that some work uses.
+struct MemoryUse {
+    CUdeviceptr address;
+    uint64_t bytes;
+    bool writes;
+};
+// Prepares managed memory for work on the device; lives until the work is submitted.
+class DeviceWork {
+  public:
+    // For kernels, which may use everything.
+    DeviceWork(Connection& connection, CUstream stream) {
+        if (has_managed()) everything(connection, stream);
+    }
+    DeviceWork(Connection& connection, CUstream stream, std::initializer_list<MemoryUse> uses) {
+        if (has_managed()) some(connection, stream, uses);
+    }
+
+  private:
+    void everything(Connection& connection, CUstream stream);
+    void some(Connection& connection, CUstream stream, std::initializer_list<MemoryUse> uses);
+    ManagedLock lock_;
+};
+
+// A wait for one stream or for all: afterwards the program's pages may be up to date.
+class DeviceWait {
+  public:
+    DeviceWait(Connection& connection, std::optional<CUstream> stream);
+    CUresult over(CUresult result) const;
+
+  private:
+    Connection* connection_ = nullptr;  // set where the wait is for all work
+    uint64_t submitted_ = 0;
+};
+
+// The connection of the managed memory at `address`; nullptr where it is not managed.
+Connection* managed_at(uint64_t address);
+inline bool is_managed(uint64_t address) { return managed_at(address) != nullptr; }
+// Calls `end`, by which the worker releases everything on the device, and marks its managed memory as lost.
+CUresult end_managed(Connection& connection, const std::function<CUresult()>& end);
+
+// Copies between host and device where either side is managed memory; nothing where none is.
+std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUdeviceptr from, uint64_t bytes,
+                                     bool to_device, CUstream stream);
+std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address);
+
+// Frees mapped host memory (CU_MEMHOSTALLOC_DEVICEMAP), which is managed memory that libcuda::allocate_mapped
+// makes; nothing for other memory.
+std::optional<CUresult> free_mapped(const void* pointer);
+
+// Serves a fault at `address`, in the thread that serves all of them; false where it is not of managed
+// memory.
+bool serve_fault(uint64_t address, std::optional<bool> writing);
+
+}  // namespace gpukernel::shim

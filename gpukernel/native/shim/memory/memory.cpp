@@ -1,0 +1,460 @@
+// Copies between host and device; pinned host memory, which is ordinary memory of this process; pointer
+// attributes.
+#include "shim/memory/memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "libcuda/library.h"
+#include "shim/graphs/capture.h"
+#include "shim/graphs/memory.h"
+#include "shim/managed/managed.h"
+#include "shim/transport/counters.h"
+#include "shim/transport/request.h"
+
+using namespace gpukernel::shim;
+using gpukernel::wire::COPY_PIECE;
+namespace wire = gpukernel::wire;
+
+namespace {
+constexpr size_t SMALL =
+    16 << 10;  // a copy that is queued with the calls around it instead of being sent at once
+
+std::mutex host_mutex;
+std::map<uint64_t, size_t> host_memory;  // what cuMemHostAlloc gave and cuMemHostRegister named
+
+bool is_host(uint64_t address) {
+    std::lock_guard lock(host_mutex);
+    auto it = host_memory.upper_bound(address);
+    return it != host_memory.begin() && address < std::prev(it)->first + std::prev(it)->second;
+}
+
+}  // namespace
+
+namespace gpukernel::shim {
+
+CUresult write_to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
+                         CUstream stream) {
+    if (bytes && !source) return CUDA_ERROR_INVALID_VALUE;
+    const char* from = static_cast<const char*>(source);
+    const uint64_t of = stream_name(connection, stream);
+    counters.bytes_to_device += bytes;
+    for (size_t at = 0; at < bytes || at == 0;) {
+        const size_t piece = std::min(bytes - at, COPY_PIECE);
+        Request request(connection, wire::CopyToDeviceRequest{destination + at, of, {}});
+        CUresult result;
+        if (piece <= SMALL) {
+            request.bytes(from + at, piece);
+            result = request.queue();
+        } else {
+            result = request.queue_with(from + at, piece);
+        }
+        if (result != CUDA_SUCCESS) return result;
+        at += piece;
+        if (!piece) break;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                          CUstream stream) {
+    if (bytes && !destination) return CUDA_ERROR_INVALID_VALUE;
+    char* to = static_cast<char*>(destination);
+    counters.bytes_to_host += bytes;
+    const uint64_t of = stream_name(connection, stream);
+    if (bytes <= COPY_PIECE) {
+        Request request(connection, wire::CopyToHostRequest{source, of, bytes});
+        return request.send_into(to, bytes);
+    }
+    // Pipelines the requests of AHEAD pieces, so that the worker sends the next piece while one is on its
+    // way.  Half as many were a tenth slower over a socket; another thread's call comes after all of them.
+    constexpr size_t AHEAD = 8;
+    PendingAnswer pieces[AHEAD];
+    CUresult first = CUDA_SUCCESS;
+    size_t asked = 0, awaited = 0;  // pieces
+    for (const size_t all = (bytes + COPY_PIECE - 1) / COPY_PIECE;;) {
+        while (asked < all && asked - awaited < AHEAD && first == CUDA_SUCCESS) {
+            const size_t from = asked * COPY_PIECE, piece = std::min(bytes - from, COPY_PIECE);
+            PendingAnswer& answer = pieces[asked % AHEAD];
+            answer = {static_cast<uint16_t>(wire::CustomCall::copy_to_host), to + from, piece};
+            std::unique_lock lock(connection.mutex, std::defer_lock);
+            if (asked == awaited)
+                lock.lock();
+            else if (!lock.try_lock())
+                break;
+            Request request(connection, wire::CopyToHostRequest{source + from, of, piece}, std::move(lock));
+            if ((first = request.ask(answer)) == CUDA_SUCCESS) ++asked;
+        }
+        if (awaited == asked) return first;
+        const CUresult result = connection.await(pieces[awaited++ % AHEAD]);
+        if (first == CUDA_SUCCESS) first = result;
+    }
+}
+
+}  // namespace gpukernel::shim
+
+namespace {
+CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
+                   CUstream stream) {
+    if (auto done =
+            managed_copy(connection, destination, reinterpret_cast<uint64_t>(source), bytes, true, stream))
+        return *done;
+    return write_to_device(connection, destination, source, bytes, stream);
+}
+CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                 CUstream stream) {
+    if (auto done =
+            managed_copy(connection, reinterpret_cast<uint64_t>(destination), source, bytes, false, stream))
+        return *done;
+    return read_from_device(connection, destination, source, bytes, stream);
+}
+
+bool on_device(Connection& connection, CUdeviceptr address) {
+    if (is_host(address)) return false;
+    if (is_managed(address) || is_graph_memory(address)) return true;  // which may not be mapped yet
+    Request request(connection, wire::PointerAttributeRequest{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address});
+    return request.send() == CUDA_SUCCESS &&
+           request.answer<wire::PointerAttributeAnswer>().value == CU_MEMORYTYPE_DEVICE;
+}
+
+CUresult anywhere(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+    GPUKERNEL_CURRENT(connection);
+    const bool to = on_device(*connection, dst), from = on_device(*connection, src);
+    if (!connection->alive()) return GONE;
+    if (to && from) return cuMemcpyDtoDAsync(dst, src, bytes, stream);
+    if (to) return to_device(*connection, dst, reinterpret_cast<void*>(src), bytes, stream);
+    if (from) return to_host(*connection, reinterpret_cast<void*>(dst), src, bytes, stream);
+    if (CUresult error = cuStreamSynchronize(stream); error != CUDA_SUCCESS) return error;
+    std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<void*>(src), bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult copy_now(const CUDA_MEMCPY3D* p) {
+    GPUKERNEL_CURRENT(connection);
+    if (capturing())
+        if (Captured captured = captured_unsafe(*connection, true)) return *captured;
+    return p ? copy_pitched(*connection, *p, nullptr) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult copy_later(CUstream stream, const CUDA_MEMCPY3D* p) {
+    GPUKERNEL_CURRENT(connection);
+    if (p && capturing())
+        if (Captured captured = captured_copy(*connection, *p, stream)) return *captured;
+    return p ? copy_pitched(*connection, *p, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+}  // namespace
+
+namespace gpukernel::shim {
+
+CUDA_MEMCPY3D linear_copy(CUmemorytype to, uint64_t destination, CUmemorytype from, uint64_t source,
+                          size_t bytes) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = from, copy.dstMemoryType = to;
+    if (from == CU_MEMORYTYPE_HOST)
+        copy.srcHost = reinterpret_cast<const void*>(source);
+    else
+        copy.srcDevice = source;
+    if (to == CU_MEMORYTYPE_HOST)
+        copy.dstHost = reinterpret_cast<void*>(destination);
+    else
+        copy.dstDevice = destination;
+    copy.srcPitch = copy.dstPitch = copy.WidthInBytes = bytes;
+    copy.srcHeight = copy.dstHeight = copy.Height = copy.Depth = 1;
+    return copy;
+}
+
+CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& p) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcXInBytes = p.srcXInBytes, copy.srcY = p.srcY, copy.srcMemoryType = p.srcMemoryType;
+    copy.srcHost = p.srcHost, copy.srcDevice = p.srcDevice, copy.srcArray = p.srcArray;
+    copy.dstXInBytes = p.dstXInBytes, copy.dstY = p.dstY, copy.dstMemoryType = p.dstMemoryType;
+    copy.dstHost = p.dstHost, copy.dstDevice = p.dstDevice, copy.dstArray = p.dstArray;
+    copy.srcPitch = p.srcPitch, copy.dstPitch = p.dstPitch;
+    copy.WidthInBytes = p.WidthInBytes, copy.Height = p.Height, copy.Depth = 1;
+    return copy;
+}
+
+CUresult copy_span(Connection& connection, CopyEnd to, CopyEnd from, size_t bytes, CUstream stream) {
+    void *const there = reinterpret_cast<void*>(to.address), *const here =
+                                                                 reinterpret_cast<void*>(from.address);
+    if (to.host && from.host) return std::memmove(there, here, bytes), CUDA_SUCCESS;
+    if (from.host) return to_device(connection, to.address, here, bytes, stream);
+    if (to.host) return to_host(connection, there, from.address, bytes, stream);
+    const DeviceWork work(connection, stream, {{to.address, bytes, true}, {from.address, bytes, false}});
+    const uint64_t of = stream_name(connection, stream);
+    Request request(connection, wire::DriverCall::cuMemcpyDtoDAsync_v2);
+    request.put<uint64_t>(to.address), request.put<uint64_t>(from.address), request.put<uint64_t>(bytes);
+    request.put(of);
+    return request.queue();
+}
+
+CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy) {
+    if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED) {
+        copy.srcMemoryType =
+            on_device(connection, copy.srcDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        if (copy.srcMemoryType == CU_MEMORYTYPE_HOST)
+            copy.srcHost = reinterpret_cast<const void*>(copy.srcDevice);
+    }
+    if (copy.dstMemoryType == CU_MEMORYTYPE_UNIFIED) {
+        copy.dstMemoryType =
+            on_device(connection, copy.dstDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        if (copy.dstMemoryType == CU_MEMORYTYPE_HOST) copy.dstHost = reinterpret_cast<void*>(copy.dstDevice);
+    }
+    return connection.alive() ? CUDA_SUCCESS : GONE;
+}
+
+}  // namespace gpukernel::shim
+
+#define GPUKERNEL_CAPTURED(copy) \
+    if (capturing())             \
+        if (Captured captured = captured_copy(*connection, copy, hStream)) return *captured
+#define GPUKERNEL_CAPTURED_NOW() \
+    if (capturing())             \
+        if (Captured captured = captured_unsafe(*connection, true)) return *captured
+
+CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
+    GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED_NOW();
+    return to_device(*connection, dstDevice, srcHost, ByteCount, nullptr);
+}
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
+                                   CUstream hStream) {
+    GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED(linear_copy(CU_MEMORYTYPE_DEVICE, dstDevice, CU_MEMORYTYPE_HOST,
+                                   reinterpret_cast<uint64_t>(srcHost), ByteCount));
+    return to_device(*connection, dstDevice, srcHost, ByteCount, hStream ? hStream : CU_STREAM_LEGACY);
+}
+CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
+    GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED_NOW();
+    return to_host(*connection, dstHost, srcDevice, ByteCount, nullptr);
+}
+CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
+    GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED(linear_copy(CU_MEMORYTYPE_HOST, reinterpret_cast<uint64_t>(dstHost),
+                                   CU_MEMORYTYPE_DEVICE, srcDevice, ByteCount));
+    return to_host(*connection, dstHost, srcDevice, ByteCount, hStream);
+}
+CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
+    GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED_NOW();
+    CUresult error = anywhere(dst, src, ByteCount, nullptr);
+    return error == CUDA_SUCCESS ? cuStreamSynchronize(nullptr) : error;
+}
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
+    GPUKERNEL_CURRENT(connection);
+    GPUKERNEL_CAPTURED(linear_copy(CU_MEMORYTYPE_UNIFIED, dst, CU_MEMORYTYPE_UNIFIED, src, ByteCount));
+    return anywhere(dst, src, ByteCount, hStream);
+}
+CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D* pCopy) {
+    if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
+    const CUDA_MEMCPY3D copy = flat_copy(*pCopy);
+    return copy_now(&copy);
+}
+CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* pCopy) { return cuMemcpy2D(pCopy); }
+CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
+    if (!pCopy) return CUDA_ERROR_INVALID_VALUE;
+    const CUDA_MEMCPY3D copy = flat_copy(*pCopy);
+    return copy_later(hStream, &copy);
+}
+CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D* pCopy) { return copy_now(pCopy); }
+CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
+    return copy_later(hStream, pCopy);
+}
+
+// Devices of a lease cannot access each other's memory, so copies between them go through this process.
+CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                                   CUcontext srcContext, size_t ByteCount, CUstream hStream) {
+    if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
+    const Context *there = context_of(dstContext), *here = context_of(srcContext);
+    if (!there || !here) return CUDA_ERROR_INVALID_CONTEXT;
+    Connection &to = there->device->connection, &from = here->device->connection;
+    if (capturing()) {
+        const CUDA_MEMCPY3D copy =
+            linear_copy(CU_MEMORYTYPE_DEVICE, dstDevice, CU_MEMORYTYPE_DEVICE, srcDevice, ByteCount);
+        if (Captured captured =
+                &to == &from ? captured_copy(to, copy, hStream) : captured_refusal(from, hStream))
+            return *captured;
+    }
+    if (&to == &from) {
+        const DeviceWork work(to, hStream, {{dstDevice, ByteCount, true}, {srcDevice, ByteCount, false}});
+        const uint64_t of = stream_name(to, hStream);
+        Request request(to, wire::DriverCall::cuMemcpyDtoDAsync_v2);
+        request.put<uint64_t>(dstDevice), request.put<uint64_t>(srcDevice), request.put<uint64_t>(ByteCount);
+        request.put(of);
+        return request.queue();
+    }
+    std::vector<char> piece(std::min(ByteCount, 4 * COPY_PIECE));
+    for (size_t at = 0; at < ByteCount;) {
+        const size_t size = std::min(piece.size(), ByteCount - at);
+        CUresult error = to_host(from, piece.data(), srcDevice + at, size, nullptr);
+        if (error == CUDA_SUCCESS) error = to_device(to, dstDevice + at, piece.data(), size, nullptr);
+        if (error != CUDA_SUCCESS) return error;
+        at += size;
+    }
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                              CUcontext srcContext, size_t ByteCount) {
+    return cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr);
+}
+
+// --- host memory ---
+
+CUresult gpukernel::libcuda::remember_pinned(void* pointer, size_t bytes) {
+    std::lock_guard lock(host_mutex);
+    host_memory[reinterpret_cast<uint64_t>(pointer)] = bytes;
+    return CUDA_SUCCESS;
+}
+bool gpukernel::libcuda::is_pinned(const void* pointer) {
+    return is_host(reinterpret_cast<uint64_t>(pointer));
+}
+
+CUresult CUDAAPI cuMemFreeHost(void* p) {
+    GPUKERNEL_CURRENT(connection);
+    if (!p) return CUDA_SUCCESS;
+    if (auto done = free_mapped(p)) return *done;
+    std::lock_guard lock(host_mutex);
+    if (!host_memory.erase(reinterpret_cast<uint64_t>(p))) return CUDA_ERROR_INVALID_VALUE;
+    std::free(p);  // no copy still reads it, since copies send their bytes before they return
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
+    GPUKERNEL_CURRENT(connection);
+    if (!p || !bytesize) return CUDA_ERROR_INVALID_VALUE;
+    const auto start = reinterpret_cast<uint64_t>(p);
+    std::lock_guard lock(host_mutex);
+    auto next = host_memory.lower_bound(start);
+    if ((next != host_memory.end() && next->first - start < bytesize) ||
+        (next != host_memory.begin() && start - std::prev(next)->first < std::prev(next)->second))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;  // a part of it is enough
+    host_memory.emplace(start, bytesize);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemHostUnregister(void* p) {
+    GPUKERNEL_CURRENT(connection);
+    if (is_host(reinterpret_cast<uint64_t>(p))) {
+        std::lock_guard lock(host_mutex);
+        return host_memory.erase(reinterpret_cast<uint64_t>(p)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+// --- pointer attributes ---
+
+namespace {
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has no effect, since synchronous copies are always done when they return.
+// It is stored by the kind of memory and the buffer id, which no other allocation ever has.
+struct SyncMemops {
+    std::mutex mutex;
+    std::set<std::pair<unsigned, uint64_t>> set;
+};
+SyncMemops& sync_memops() {
+    static SyncMemops* const instance = new SyncMemops;
+    return *instance;
+}
+
+CUresult identify(CUdeviceptr ptr, std::pair<unsigned, uint64_t>& which) {
+    unsigned type = 0, managed = 0;
+    uint64_t number = 0;
+    CUresult error = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr);
+    if (error == CUDA_SUCCESS && type != CU_MEMORYTYPE_DEVICE) error = CUDA_ERROR_INVALID_VALUE;
+    if (error == CUDA_SUCCESS) error = cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr);
+    if (error == CUDA_SUCCESS) error = cuPointerGetAttribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, ptr);
+    which = {managed, number};
+    return error;
+}
+
+CUresult get_sync_memops(CUdeviceptr ptr, unsigned& value) {
+    std::pair<unsigned, uint64_t> which;
+    if (CUresult error = identify(ptr, which); error != CUDA_SUCCESS) return error;
+    std::lock_guard lock(sync_memops().mutex);
+    value = sync_memops().set.contains(which);
+    return CUDA_SUCCESS;
+}
+}  // namespace
+
+CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+    GPUKERNEL_CURRENT(connection);
+    if (!data) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+        return get_sync_memops(ptr, *static_cast<unsigned*>(data));
+    if (auto done = managed_attribute(data, attribute, ptr)) return *done;
+    uint64_t value = 0;
+    if (is_host(ptr)) {
+        switch (attribute) {
+            case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+                value = CU_MEMORYTYPE_HOST;
+                break;
+            case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+                value = ptr;
+                break;
+            case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+                return CUDA_ERROR_INVALID_VALUE;
+            default:
+                break;
+        }
+    } else if (auto known = graph_memory_attribute(attribute, ptr)) {
+        value = *known;
+    } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT &&
+               attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+        const bool never = attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
+                           attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
+                           attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
+        Request request(*connection, wire::PointerAttributeRequest{
+                                         never ? CU_POINTER_ATTRIBUTE_MEMORY_TYPE : attribute, ptr});
+        if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
+        value = never ? 0 : request.answer<wire::PointerAttributeAnswer>().value;
+    }
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            *static_cast<Context**>(data) = context_stack.back();
+            break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+            *static_cast<int*>(data) = context_stack.back()->device->index;
+            break;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        case CU_POINTER_ATTRIBUTE_MAPPED:
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+            *static_cast<unsigned*>(data) = static_cast<unsigned>(value);
+            break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+            *static_cast<uint64_t*>(data) = value;
+            break;
+        default:
+            return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes,
+                                        void** data, CUdeviceptr ptr) {
+    if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < numAttributes; ++i)
+        if (CUresult error = cuPointerGetAttribute(data[i], attributes[i], ptr); error == GONE) return error;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    std::pair<unsigned, uint64_t> which;
+    if (CUresult error = identify(ptr, which); error != CUDA_SUCCESS) return error;
+    std::lock_guard lock(sync_memops().mutex);
+    if (*static_cast<const unsigned*>(value))
+        sync_memops().set.insert(which);
+    else
+        sync_memops().set.erase(which);
+    return CUDA_SUCCESS;
+}

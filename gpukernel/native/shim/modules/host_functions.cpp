@@ -1,0 +1,130 @@
+#include "shim/modules/host_functions.h"
+
+#include <map>
+
+#include "shim/managed/managed.h"
+#include "shim/transport/request.h"
+#include "shim/transport/threads.h"
+#include "wire/handshake.h"
+
+namespace gpukernel::shim {
+
+namespace {
+std::atomic<int> host_calls_left{0};
+
+// Receives from the worker which stream has come to which function, over a connection of its own: on the
+// program's, an answer might have to wait for that very stream.
+class Caller {
+  public:
+    bool start(Connection& connection) {
+        std::string error;
+        socket_ = connection.open_another(error);
+        key_ = connection.key();
+        return socket_ && start_thread([this] { run(); });
+    }
+    uint64_t expect(const HostCall& call) {
+        std::lock_guard lock(mutex_);
+        waiting_[++numbers_] = call;
+        ++host_calls_left;
+        return numbers_;
+    }
+    void forget(uint64_t number) {
+        std::lock_guard lock(mutex_);
+        host_calls_left -= static_cast<int>(waiting_.erase(number));
+    }
+
+  private:
+    void run() {
+        uint64_t number = 0;
+        CUresult status;
+        while (next(number, status)) {
+            HostCall call;
+            {
+                std::lock_guard lock(mutex_);
+                auto it = waiting_.find(number);
+                if (it == waiting_.end()) return;
+                call = it->second;
+                waiting_.erase(it);
+            }
+            calling_host = true;
+            if (call.callback)
+                call.callback(call.stream, status, call.data);
+            else if (status == CUDA_SUCCESS)
+                call.function(call.data);
+            calling_host = false;
+            --host_calls_left;
+            const std::vector<char> done = wire::frame_of(wire::HostFunctionDoneRequest{key_, number});
+            if (!socket_.write(done.data(), done.size())) return;
+        }
+    }
+    bool next(uint64_t& number, CUresult& status) {
+        const std::vector<char> ask = wire::frame_of(wire::NextHostFunctionRequest{key_});
+        struct {
+            wire::FrameHeader header;
+            wire::AnswerHead answer;
+            char outputs[wire::NextHostFunctionAnswer::HEAD_BYTES];
+        } frame;
+        if (!socket_.write(ask.data(), ask.size()) || !socket_.read(&frame, sizeof frame) ||
+            frame.header.length != sizeof frame - sizeof frame.header || frame.answer.result != CUDA_SUCCESS)
+            return false;
+        wire::Reader in(frame.outputs, sizeof frame.outputs);
+        const auto outputs = wire::NextHostFunctionAnswer::read(in);
+        number = outputs.number, status = static_cast<CUresult>(outputs.status);
+        return true;
+    }
+
+    wire::Socket socket_;
+    uint64_t key_ = 0;
+    std::mutex mutex_;
+    std::map<uint64_t, HostCall> waiting_;
+    uint64_t numbers_ = 0;
+};
+
+Caller* caller_of(Connection& connection, bool make) {
+    static std::mutex mutex;
+    static auto* const callers = new std::map<Connection*, std::unique_ptr<Caller>>;  // threads are in them
+    std::lock_guard lock(mutex);
+    std::unique_ptr<Caller>& caller = (*callers)[&connection];
+    if (!caller && make) {
+        auto fresh = std::make_unique<Caller>();
+        if (!fresh->start(connection)) return nullptr;
+        caller = std::move(fresh);
+    }
+    return caller.get();
+}
+
+// Calls the function in the calling thread once earlier work is done.  Used where there is managed memory: a
+// function that accessed a page would wait for the device, and the device for the function.
+CUresult call_now(const HostCall& call) {
+    const CUresult error = cuStreamSynchronize(call.stream);
+    if (call.callback && error != GONE)
+        call.callback(call.stream, error, call.data);
+    else if (!call.callback && error == CUDA_SUCCESS)
+        call.function(call.data);
+    return error;
+}
+}  // namespace
+
+thread_local bool calling_host = false;
+
+bool host_calls_are_left() { return host_calls_left.load() != 0; }
+
+CUresult call_in_order(Connection& connection, const HostCall& call) {
+    if (has_managed()) return call_now(call);
+    if (!connection.alive()) return GONE;
+    Caller* const caller = caller_of(connection, true);
+    if (!caller) return connection.alive() ? CUDA_ERROR_OUT_OF_MEMORY : GONE;
+    const uint64_t of = stream_name(connection, call.stream), number = caller->expect(call);
+    Request request(connection, wire::HostFunctionRequest{of, number});
+    const CUresult result = request.queue();
+    if (result != CUDA_SUCCESS) caller->forget(number);
+    return result;
+}
+
+CUresult finish_host_calls(Connection& connection) {
+    if (!caller_of(connection, false)) return CUDA_SUCCESS;
+    Request request(connection, wire::DriverCall::cuCtxSynchronize);
+    return request.send();
+}
+
+}  // namespace gpukernel::shim

@@ -1,0 +1,20 @@
+// Host functions: functions of the program that its streams call, one after another, in a thread of the shim.
+#pragma once
+
+#include "shim/process.h"
+
+namespace gpukernel::shim {
+
+struct HostCall {
+    CUhostFn function;          // or
+    CUstreamCallback callback;  // which is called after an error, too
+    CUstream stream;
+    void* data;
+};
+// Puts a call into its stream and returns: it is made when all earlier work of the stream is done, and later
+// work waits for it.
+CUresult call_in_order(Connection& connection, const HostCall& call);
+CUresult finish_host_calls(Connection& connection);  // waits for all of a connection
+bool host_calls_are_left();                          // on any device, running or pending
+
+}  // namespace gpukernel::shim

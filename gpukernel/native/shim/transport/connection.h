@@ -1,0 +1,109 @@
+// One connection to one worker: the queue of requests that are not answered, the answers that threads wait
+// for, and the end of the connection when the worker is gone.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "libcuda/entry_points.h"
+#include "wire/channel.h"
+#include "wire/protocol.h"
+
+namespace gpukernel::shim {
+
+// The result of every call once the worker is gone.
+constexpr CUresult GONE = CUDA_ERROR_DEVICE_UNAVAILABLE;
+
+// Prints one line on stderr.
+void complain(const std::string& sentence);
+
+// An answer that a thread waits for, and where its outputs go.
+struct PendingAnswer {
+    uint16_t call;
+    void* data = nullptr;  // exactly `size` bytes, or
+    size_t size = 0;
+    std::vector<char>* outputs = nullptr;
+    uint16_t number = 0;
+    CUresult result = GONE;
+    bool done = false;
+};
+
+// Requests are written under `mutex`; answers are read by one of the threads that wait for any.
+class Connection {
+  public:
+    // Connects to the first endpoint whose worker completes the handshake; false, and `error` says why, where
+    // none does.
+    bool open(const std::vector<std::string>& endpoints, const std::string& secret, std::string& error);
+    bool alive() const { return alive_.load(std::memory_order_acquire); }
+    // Opens another connection to the same worker, for what must not wait behind this one's requests.
+    wire::Socket open_another(std::string& error) const;
+    uint64_t key() const { return key_; }  // by which another connection can refer to this one
+
+    // Whether the worker's server caches images, and the salt of their names.
+    void name_images(std::string_view salt) { image_salt_ = salt; }
+    bool keeps_images() const { return !image_salt_.empty(); }
+    std::string_view image_salt() const { return image_salt_; }
+
+    std::mutex mutex;  // held from the first byte of a request to the last
+
+    // --- under `mutex` ---
+    // Tells the worker when a second thread makes a request.
+    void note_thread() {
+        static thread_local char me;
+        if (only_thread_ != &me && !several_threads_) note_thread(&me);
+    }
+    std::vector<char>& buffer() { return buffer_; }
+    bool flush();
+    bool flush_with(const void* data, size_t size);  // the queue, then user memory, in one system call
+    void queued();                                   // a request is complete and is not answered
+    // The error of a request that no call of the program made, as in a page fault; its next call returns it.
+    CUresult deferred_error = CUDA_SUCCESS;
+    // Gives an answer the number of its request; false where too many are pending.
+    bool expect(PendingAnswer& answer);
+    uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
+    bool has_several_threads() const { return several_threads_; }
+
+    // --- without `mutex` ---
+    // Waits for an answer.  Several threads may wait, and one of them reads for all.
+    CUresult await(PendingAnswer& answer);
+
+    void abandon();  // in a forked child, since the connection is the parent's
+    void retire();   // its slice was given back: closes it without a message
+
+  private:
+    friend class Impostor;  // tests/native/fuzz: a worker that lies
+    bool share_memory();
+    void flush_in_time();
+    void note_thread(const void* thread);
+    void read_answer();
+    bool read(void* data, size_t size);
+    void forget(PendingAnswer& answer);
+    void lost(const char* while_doing);  // closes it and prints the reason, once; by the thread that reads
+    void lost_while_sending();
+    void goodbye(const std::string& reason);
+
+    wire::Channel channel_;
+    std::string image_salt_;
+    std::string endpoint_, secret_;
+    uint64_t key_ = 0;
+    std::vector<char> buffer_;
+    std::atomic<bool> alive_{false}, parked_{true};
+    std::condition_variable wake_;
+    uint64_t names_ = 0;
+    uint64_t flushes_ = 0;
+    const void* only_thread_ = nullptr;         // the first that made a request
+    std::atomic<bool> several_threads_{false};  // the worker knows of several
+
+    std::mutex answers_mutex_;             // guards everything below
+    std::vector<PendingAnswer*> awaited_;  // by number
+    bool reading_ = false;
+    int sleepers_ = 0;
+    std::condition_variable answered_;
+};
+
+}  // namespace gpukernel::shim

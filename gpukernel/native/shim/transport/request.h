@@ -1,0 +1,101 @@
+// One request, written into the connection's queue, and its answer.
+#pragma once
+
+#include <string_view>
+
+#include "calls.h"
+#include "shim/managed/page_faults.h"
+#include "shim/process.h"
+#include "shim/transport/connection.h"
+#include "wire/body.h"
+
+namespace gpukernel::shim {
+
+// From its construction to `queue` or `send` it holds the connection's mutex.
+class Request {
+  public:
+    Request(Connection& connection, wire::DriverCall call)
+        : Request(connection, static_cast<uint16_t>(call)) {}
+    // A custom call, with its message written; bulk data may follow.
+    template <class Message>
+        requires requires { Message::call; }
+    Request(Connection& connection, const Message& message)
+        : Request(connection, static_cast<uint16_t>(Message::call)) {
+        message.write(writer_);
+    }
+    template <class Message>
+        requires requires { Message::call; }
+    Request(Connection& connection, const Message& message, std::unique_lock<std::mutex> lock)
+        : Request(connection, static_cast<uint16_t>(Message::call), std::move(lock)) {
+        message.write(writer_);
+    }
+
+    template <class T>
+    void put(const T& value) {
+        writer_.put(value);
+    }
+    void text(std::string_view text) { writer_.text(text); }
+    void bytes(const void* data, size_t size) { writer_.bytes(data, size); }
+    // Whether this thread is in the middle of a request and so cannot make another.
+    static bool is_open() { return open_; }
+    uint64_t name_handle() {
+        uint64_t name = connection_.next_name();
+        put(name);
+        return name;
+    }
+
+    ~Request() {
+        if (lock_.owns_lock()) open_ = false;
+    }
+    Request(const Request&) = delete;
+
+    // Complete the request; one that is too large for a frame returns CUDA_ERROR_INVALID_VALUE and is not
+    // sent.
+    CUresult queue();                                    // without an answer
+    CUresult queue_with(const void* data, size_t size);  // the same; user memory ends the body
+    CUresult send();                                    // waits for the answer, which `get` or `answer` reads
+    CUresult send_with(const void* data, size_t size);  // the same; user memory ends the body
+    // Waits for the answer, whose outputs of exactly `size` bytes are received into `data`.
+    CUresult send_into(void* data, size_t size);
+
+    template <class T>
+    T get() {
+        return reader_.get<T>();
+    }
+    // The outputs of a custom call; `failed` where there are fewer.
+    template <class Answer>
+    Answer answer() {
+        return Answer::read(reader_);
+    }
+    bool failed() const { return reader_.failed(); }  // more was read than the answer has
+
+    // Sends without waiting: `answer` is received when a thread awaits answers, and must live until then.
+    // Until then this thread must wait for nothing else: the thread that holds the connection may wait for
+    // the worker, and the worker for its answer to be read.
+    CUresult ask(PendingAnswer& answer, const void* data = nullptr, size_t size = 0);
+
+  private:
+    Request(Connection& connection, uint16_t call)
+        : Request(connection, call, std::unique_lock(connection.mutex)) {}
+    Request(Connection& connection, uint16_t call, std::unique_lock<std::mutex> lock);
+    bool close(size_t extra);
+    CUresult exchange(PendingAnswer& mine, const void* data = nullptr, size_t size = 0);
+
+    static inline GPUKERNEL_HANDLER_LOCAL bool open_ = false;
+    Connection& connection_;
+    const uint16_t call_;
+    std::unique_lock<std::mutex> lock_;
+    size_t start_ = 0;
+    wire::Writer writer_;
+    std::vector<char> answer_;
+    wire::Reader reader_{nullptr, 0};
+};
+
+// The number of a stream; for CU_STREAM_PER_THREAD, of a stream that is made for the calling thread.
+uint64_t own_default_stream(Connection& connection);
+inline uint64_t stream_name(Connection& connection, CUstream stream) {
+    return stream == CU_STREAM_PER_THREAD ? own_default_stream(connection)
+                                          : reinterpret_cast<uint64_t>(stream);
+}
+
+}  // namespace gpukernel::shim

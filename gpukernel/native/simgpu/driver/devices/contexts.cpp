@@ -1,0 +1,95 @@
+// Contexts: made, ended, waited for, limited (driver API chapter "Context Management").  The stack of each
+// thread is in libcuda/contexts.cpp.
+#include "simgpu/driver/devices/machine.h"
+#include "simgpu/driver/state.h"
+
+using namespace gpukernel::simgpu;
+
+namespace {
+// From its first context on a process is one of the device's.
+void list_process(Device* device) {
+    std::lock_guard lock(device->mutex);
+    if (device->listed) return;
+    device->listed = true;
+    if (ProcessUsage* use = list_this_process(device->machine_index)) {
+        use->has_context = 1;
+        device->memory->tell(use->bytes);
+        device->busy_nanoseconds = &use->busy_nanoseconds;
+    }
+}
+}  // namespace
+
+namespace gpukernel::libcuda {
+bool is_context(CUcontext handle) { return driver()->contexts.get<Context>(handle) != nullptr; }
+Device& device_of(CUcontext context) { return *context->device; }
+unsigned& flags_of(CUcontext context) { return context->flags; }
+PrimaryContext primary_context(Device& device) {
+    simgpu::Device& its = static_cast<simgpu::Device&>(device);
+    return {driver()->primaries[its.index].get(), its.mutex, its.retained};
+}
+}  // namespace gpukernel::libcuda
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
+    GPUKERNEL_DEVICE(device, dev);
+    if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+    list_process(device);
+    std::lock_guard lock(device->mutex);
+    ++device->retained;
+    *pctx = driver()->primaries[dev].get();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
+    GPUKERNEL_DEVICE(device, dev);
+    return device->synchronize();
+}
+
+CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+    GPUKERNEL_DEVICE(device, dev);
+    if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+    list_process(device);
+    auto* context = driver()->contexts.add(new Context{device, false, flags});
+    context_stack.push_back(context);
+    *pctx = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
+    auto* context = driver() ? driver()->contexts.get<Context>(ctx) : nullptr;
+    if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    schedule().wait_all(*context->device, context->legacy.get());
+    context->device->told();
+    driver()->contexts.remove(context);
+    if (current_context() == context) context_stack.pop_back();
+    delete context;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void) {
+    GPUKERNEL_HERE(device);
+    schedule().wait_all(*device, current_context()->legacy.get());
+    return device->told();
+}
+
+CUresult CUDAAPI cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
+    GPUKERNEL_HERE(device);
+    if (!pvalue) return CUDA_ERROR_INVALID_VALUE;
+    if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    *pvalue = device->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
+    GPUKERNEL_HERE(device);
+    if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    device->limits[limit] = value;
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) device->memory->limit_heap(value);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {
+    GPUKERNEL_HERE(device);
+    if (leastPriority) *leastPriority = 0;
+    if (greatestPriority) *greatestPriority = -5;
+    return CUDA_SUCCESS;
+}

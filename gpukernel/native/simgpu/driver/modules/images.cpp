@@ -1,0 +1,192 @@
+#include "simgpu/driver/modules/images.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace gpukernel::simgpu {
+
+namespace {
+constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f;
+constexpr std::string_view LINKED = "GPUKERNEL LINKED PTX\n";
+constexpr char NEEDS_PTX[] =
+    "this image is machine code (a cubin); the simulated GPU executes PTX. Compile for PTX (compute_70, not "
+    "sm_70); with "
+    "Numba, uninstall nvidia-nvjitlink so that it hands over PTX";
+
+template <class T>
+T read(const char* at) {
+    T value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+}
+
+// LZ4 block format. False where the input breaks its rules.
+bool lz4(std::string_view in, std::string& out, size_t size) {
+    size_t at = 0;
+    auto length = [&](size_t base) -> size_t {
+        if (base != 15) return base;
+        for (uint8_t more = 255; more == 255 && at < in.size();)
+            base += more = static_cast<uint8_t>(in[at++]);
+        return base;
+    };
+    while (at < in.size()) {
+        uint8_t token = in[at++];
+        size_t literals = length(token >> 4);
+        if (literals > in.size() - at || literals > size - out.size()) return false;
+        out.append(in.substr(at, literals));
+        at += literals;
+        if (at == in.size() || out.size() == size) break;
+        if (in.size() - at < 2) return false;
+        size_t offset = read<uint16_t>(in.data() + at);
+        at += 2;
+        size_t match = length(token & 15) + 4;
+        if (offset == 0 || offset > out.size() || match > size - out.size()) return false;
+        for (size_t from = out.size() - offset; match--; ++from) out.push_back(out[from]);
+    }
+    return out.size() == size;
+}
+
+Image fatbin(const char* data, size_t bytes) {
+    Image image;
+    if (bytes && bytes < 16) return {{}, CUDA_ERROR_INVALID_IMAGE, "a fat binary that is cut short"};
+    const size_t header = read<uint16_t>(data + 6), total = read<uint64_t>(data + 8);
+    if (size_t end; header < 16 || __builtin_add_overflow(header, total, &end) || (bytes && end > bytes))
+        return {{}, CUDA_ERROR_INVALID_IMAGE, "a fat binary that is cut short"};
+    bool machine_code = false;
+    uint32_t best = 0;
+    for (size_t at = header; at + 64 <= header + total;) {
+        const char* entry = data + at;
+        const uint16_t kind = read<uint16_t>(entry);
+        const uint32_t entry_header = read<uint32_t>(entry + 4), compressed = read<uint32_t>(entry + 16);
+        const uint64_t payload = read<uint64_t>(entry + 8), flags = read<uint64_t>(entry + 40),
+                       full = read<uint64_t>(entry + 56);
+        const uint32_t sm = read<uint32_t>(entry + 28);
+        const uint64_t left = header + total - at;
+        if (entry_header < 64 || entry_header > left || payload > left - entry_header || compressed > payload)
+            break;
+        at += entry_header + payload;
+        machine_code |= kind == 2;
+        if (kind != 1 || sm < best) continue;
+        std::string_view body(entry + entry_header, compressed && (flags & 0x2000) ? compressed : payload);
+        std::string text;
+        if (flags & 0x8000) {
+            image.message =
+                "the fat binary's PTX is compressed with Zstandard, which the simulated GPU does not read; "
+                "compile with --no-compress";
+            continue;
+        }
+        if (flags & 0x2000) {
+            if (full > (1u << 30) || !lz4(body, text, full)) {
+                image.message = "the fat binary's compressed PTX is damaged";
+                continue;
+            }
+        } else {
+            text = body;
+        }
+        best = sm;
+        image.texts = {text};
+    }
+    if (image.texts.empty()) {
+        image.error = CUDA_ERROR_NO_BINARY_FOR_GPU;
+        if (image.message.empty()) image.message = machine_code ? NEEDS_PTX : "the fat binary holds no PTX";
+    }
+    return image;
+}
+}  // namespace
+
+// libcudadevrt.a holds machine code.  Programs use one thing of it, the barrier of a cooperative launch.  The
+// launch tells its address through two registers: its size, then a counter.  The first thread of every block
+// adds to the counter, that of the first block so much more that the top bit flips when all have arrived.
+constexpr const char* DEVICE_RUNTIME = R"(.version 6.4
+.target sm_70
+.address_size 64
+.visible .func (.param .b64 result) cudaCGGetIntrinsicHandle(.param .b32 scope)
+{
+    .reg .b32 %low, %high;
+    .reg .b64 %place;
+    mov.u32 %high, %envreg1;
+    mov.u32 %low, %envreg2;
+    mov.b64 %place, {%low, %high};
+    st.param.b64 [result], %place;
+    ret;
+}
+.visible .func (.param .b32 result) cudaCGSynchronize(.param .b64 handle, .param .b32 flags)
+{
+    .reg .pred %no;
+    .reg .b32 %t<8>;
+    .reg .b64 %place;
+    ld.param.b64 %place, [handle];
+    barrier.sync 0;
+    mov.u32 %t0, %tid.x;
+    mov.u32 %t1, %tid.y;
+    or.b32 %t0, %t0, %t1;
+    mov.u32 %t1, %tid.z;
+    or.b32 %t0, %t0, %t1;
+    setp.ne.u32 %no, %t0, 0;
+    @%no bra TOGETHER;
+    mov.u32 %t0, %nctaid.x;
+    mov.u32 %t1, %nctaid.y;
+    mul.lo.u32 %t0, %t0, %t1;
+    mov.u32 %t1, %nctaid.z;
+    mul.lo.u32 %t0, %t0, %t1;
+    sub.u32 %t0, 2147483649, %t0;
+    mov.u32 %t1, %ctaid.x;
+    mov.u32 %t2, %ctaid.y;
+    or.b32 %t1, %t1, %t2;
+    mov.u32 %t2, %ctaid.z;
+    or.b32 %t1, %t1, %t2;
+    setp.ne.u32 %no, %t1, 0;
+    selp.b32 %t0, 1, %t0, %no;
+    atom.add.acq_rel.gpu.u32 %t3, [%place+4], %t0;
+WAIT:
+    ld.acquire.gpu.u32 %t4, [%place+4];
+    xor.b32 %t4, %t4, %t3;
+    setp.ge.s32 %no, %t4, 0;
+    @%no bra WAIT;
+TOGETHER:
+    barrier.sync 0;
+    mov.b32 %t5, 0;
+    st.param.b32 [result], %t5;
+    ret;
+}
+)";
+
+Image read_image(const void* data, size_t bytes) {
+    if (!data) return {{}, CUDA_ERROR_INVALID_VALUE, "no image"};
+    const char* text = static_cast<const char*>(data);
+    if (std::string_view archive(text, bytes); archive.starts_with("!<arch>\n")) {
+        if (archive.find("cuda_device_runtime") == std::string_view::npos)
+            return {{}, CUDA_ERROR_NO_BINARY_FOR_GPU, NEEDS_PTX};
+        return {{DEVICE_RUNTIME}, CUDA_SUCCESS, {}};
+    }
+    if (bytes && bytes < 4) return {{}, CUDA_ERROR_INVALID_IMAGE, "an image of fewer than four bytes"};
+    // Text may be shorter than the magic numbers, none of which holds a NUL.
+    const uint32_t magic = bytes || strnlen(text, 4) == 4 ? read<uint32_t>(text) : 0;
+    if (magic == WRAPPER && (!bytes || bytes >= 16)) return fatbin(read<const char*>(text + 8), 0);
+    if (magic == FATBIN) return fatbin(text, bytes);
+    if (magic == ELF) return {{}, CUDA_ERROR_NO_BINARY_FOR_GPU, NEEDS_PTX};
+    const size_t length = bytes ? strnlen(text, bytes) : std::strlen(text);
+    std::string_view all(text, length);
+    if (!all.starts_with(LINKED)) return {{std::string(all)}, CUDA_SUCCESS, {}};
+    Image image;
+    all.remove_prefix(LINKED.size());
+    while (!all.empty()) {
+        size_t end = all.find('\n');
+        if (end == std::string_view::npos)
+            return {{}, CUDA_ERROR_INVALID_IMAGE, "a linked image that is cut short"};
+        size_t count = std::strtoull(std::string(all.substr(0, end)).c_str(), nullptr, 10);
+        all.remove_prefix(end + 1);
+        if (count > all.size()) return {{}, CUDA_ERROR_INVALID_IMAGE, "a linked image that is cut short"};
+        image.texts.emplace_back(all.substr(0, count));
+        all.remove_prefix(count);
+    }
+    return image;
+}
+
+std::string link_image(const std::vector<std::string>& texts) {
+    std::string image(LINKED);
+    for (const std::string& text : texts) image += std::to_string(text.size()) + "\n" + text;
+    return image;
+}
+
+}  // namespace gpukernel::simgpu

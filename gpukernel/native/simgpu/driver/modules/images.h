@@ -1,0 +1,24 @@
+// Images: the PTX in what a program hands to cuModuleLoadData, be it text, a fat binary or a linked image.
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gpukernel::simgpu {
+
+struct Image {
+    std::vector<std::string> texts;
+    CUresult error = CUDA_SUCCESS;
+    std::string message;
+};
+
+// `bytes` is what may be read at `data`, or 0 where the caller did not say (cuModuleLoadData does not).
+Image read_image(const void* data, size_t bytes);
+
+// The image of several linked texts.
+std::string link_image(const std::vector<std::string>& texts);
+
+}  // namespace gpukernel::simgpu

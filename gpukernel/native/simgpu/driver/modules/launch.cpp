@@ -1,0 +1,109 @@
+// Launches (driver API chapter "Execution Control").
+#include "simgpu/driver/modules/launch.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gpukernel::simgpu {
+CUresult cluster_of(const Device& device, const Kernel& kernel, Dim3 named, Dim3& cluster, bool& explicitly) {
+    const Dim3& required = kernel.cluster;
+    const bool names = named.x || named.y || named.z, requires_ = required.x || required.y || required.z;
+    explicitly = names || requires_;
+    if (!explicitly) {
+        cluster = {};
+        return kernel.cluster_must_be_set ? CUDA_ERROR_INVALID_CLUSTER_SIZE : CUDA_SUCCESS;
+    }
+    cluster = names ? named : required;
+    if (names && requires_ && (named.x != required.x || named.y != required.y || named.z != required.z))
+        return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    const uint64_t most = largest_cluster(kernel);
+    if (cluster.x > LARGEST_CLUSTER || cluster.y > LARGEST_CLUSTER || cluster.z > LARGEST_CLUSTER ||
+        !cluster.volume() || cluster.volume() > most ||
+        (kernel.info->max_cluster && cluster.volume() > kernel.info->max_cluster))
+        return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    if (cluster.volume() > 1 && device.model->major < 9)
+        return gpukernel::unsupported(
+            "a launch with clusters of several blocks, before compute capability 9.0,");
+    return CUDA_SUCCESS;
+}
+}  // namespace gpukernel::simgpu
+
+using namespace gpukernel::simgpu;
+
+namespace {
+CUresult pack(const KernelInfo& info, void** params, void** extra, std::vector<char>& block) {
+    block.assign(std::max<size_t>(info.param_bytes, 1), 0);
+    if (extra) {
+        const gpukernel::libcuda::ParameterBuffer buffer = gpukernel::libcuda::buffer_of(extra);
+        if (!buffer.data && info.param_bytes) return CUDA_ERROR_INVALID_VALUE;
+        std::memcpy(block.data(), buffer.data, std::min<size_t>(buffer.bytes, info.param_bytes));
+        return CUDA_SUCCESS;
+    }
+    if (!params && !info.params.empty()) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < info.params.size(); ++i)
+        std::memcpy(block.data() + info.params[i].offset, params[i], info.params[i].size);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape, CUstream hStream,
+                                    void** params, void** extra) {
+    GPUKERNEL_HERE(device);
+    Kernel* function = driver()->functions.get<Kernel>(handle);
+    Stream* stream;
+    if (!function || !stream_of(hStream, stream) || stream->device != device)
+        return CUDA_ERROR_INVALID_HANDLE;
+    const Dim3 g = grid_of(shape), b = block_of(shape);
+    const uint64_t threads = uint64_t{b.x} * b.y * b.z;
+    if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535 || b.x > 1024 ||
+        b.y > 1024 || b.z > 64)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (threads > 1024 || threads > function->info->max_threads) return CUDA_ERROR_INVALID_VALUE;
+    if (shape.shared_bytes > static_cast<unsigned>(function->dynamic_shared_limit) ||
+        uint64_t{shape.shared_bytes} + function->info->static_shared_bytes >
+            static_cast<uint64_t>(device->model->shared_per_block_optin))
+        return CUDA_ERROR_INVALID_VALUE;
+    bool in_clusters;
+    Dim3 c;
+    if (CUresult error = cluster_of(*device, *function, cluster_of(shape), c, in_clusters);
+        error != CUDA_SUCCESS)
+        return error;
+    if (g.x % c.x || g.y % c.y || g.z % c.z) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    if (shape.cooperative) {  // all blocks must be resident at once
+        int each = 0;
+        if (CUresult error =
+                blocks_per_multiprocessor(&each, handle, static_cast<int>(threads), shape.shared_bytes);
+            error != CUDA_SUCCESS)
+            return error;
+        if (uint64_t{g.x} * g.y > uint64_t(std::max(each, 1)) * device->model->multiprocessors / g.z)
+            return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    }
+    auto block = std::make_shared<std::vector<char>>();
+    if (CUresult error = pack(*function->info, params, extra, *block); error != CUDA_SUCCESS) return error;
+    schedule().submit(*stream, Engine::kernels,
+                      [device, function, g, b, c, in_clusters, shared = shape.shared_bytes,
+                       cooperative = shape.cooperative, block, textures = device->textures.now()] {
+                          Launch launch;
+                          launch.grid = g, launch.block = b;
+                          launch.cluster = c, launch.in_clusters = in_clusters;
+                          launch.dynamic_shared_bytes = shared;
+                          launch.cooperative = cooperative;
+                          launch.params = block->data();
+                          launch.textures = textures;
+                          launch.print = [device](std::string_view text) {
+                              // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted
+                              // Output", "Limitations").
+                              const size_t most =
+                                  std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
+                              std::lock_guard lock(device->print_mutex);
+                              device->printed += text;
+                              if (device->printed.size() > 2 * most)
+                                  device->printed.erase(0, device->printed.size() - most);
+                          };
+                          Result result = function->owner->image->run(function->info->name, launch);
+                          if (!result) device->report(result);
+                          return code_of(result.status);
+                      });
+    return CUDA_SUCCESS;
+}

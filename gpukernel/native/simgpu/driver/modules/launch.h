@@ -1,0 +1,28 @@
+// The shape of a launch and its occupancy, for launch.cpp and occupancy.cpp.
+#pragma once
+
+#include "simgpu/driver/state.h"
+
+namespace gpukernel::simgpu {
+
+inline Dim3 grid_of(const libcuda::LaunchShape& shape) {
+    return {shape.sides[0], shape.sides[1], shape.sides[2]};
+}
+inline Dim3 block_of(const libcuda::LaunchShape& shape) {
+    return {shape.sides[3], shape.sides[4], shape.sides[5]};
+}
+// Zeros where the launch does not say.
+inline Dim3 cluster_of(const libcuda::LaunchShape& shape) {
+    return {shape.cluster[0], shape.cluster[1], shape.cluster[2]};
+}
+
+constexpr uint64_t PORTABLE_CLUSTER = 8, LARGEST_CLUSTER = 16;  // blocks, of sm_90
+inline uint64_t largest_cluster(const Kernel& kernel) {
+    return kernel.large_clusters ? LARGEST_CLUSTER : PORTABLE_CLUSTER;
+}
+// The clusters of a launch, from those that it names and those that its kernel requires.
+CUresult cluster_of(const Device& device, const Kernel& kernel, Dim3 named, Dim3& cluster, bool& explicitly);
+
+CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads, size_t shared);
+
+}  // namespace gpukernel::simgpu

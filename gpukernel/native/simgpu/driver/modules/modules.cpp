@@ -1,0 +1,371 @@
+// Modules, libraries, functions, the linker (driver API chapters "Module Management", "Library Management").
+#include <algorithm>
+
+#include "simgpu/driver/memory/managed.h"
+#include "simgpu/driver/modules/images.h"
+
+using namespace gpukernel::simgpu;
+using gpukernel::libcuda::JitLogs;
+
+namespace {
+void write(const JitLogs& logs, const std::string& log) {
+    if (!logs.write(log)) log_line(log);
+}
+
+CUresult load(Device* device, const void* data, size_t bytes, const JitLogs& logs, Loaded*& loaded) {
+    Image image = read_image(data, bytes);
+    if (image.error != CUDA_SUCCESS) {
+        write(logs, image.message);
+        return image.error;
+    }
+    auto fresh = std::make_unique<Loaded>();
+    fresh->device = device;
+    std::string log;
+    std::vector<std::string_view> texts(image.texts.begin(), image.texts.end());
+    Result result = load_module(texts, *device->memory, device->model->major * 10 + device->model->minor,
+                                device->model->multiprocessors, fresh->image, log);
+    if (log.empty()) log = result.message;
+    write(logs, result ? "" : log);
+    if (!result) return code_of(result.status);
+    for (const std::string& name : fresh->image->kernels()) {
+        fresh->functions.push_back(std::make_unique<Kernel>(Kernel{fresh.get(), fresh->image->kernel(name)}));
+        driver()->functions.add(fresh->functions.back().get());
+    }
+    loaded = driver()->modules.add(fresh.release());
+    return CUDA_SUCCESS;
+}
+
+CUresult unload(void* handle) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(handle);
+    if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult error = loaded->device->synchronize();
+    driver()->modules.remove(loaded);
+    drop_references(*loaded);
+    for (auto& function : loaded->functions) driver()->functions.remove(function.get());
+    for (const GlobalInfo& global : loaded->image->globals())
+        if (global.managed) forget_managed(loaded->device, global.address);
+    delete loaded;
+    return error;
+}
+
+CUresult function_named(void* handle, const char* name, void** function) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(handle);
+    if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
+    if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
+    for (auto& candidate : loaded->functions)
+        if (candidate->info->name == name) {
+            *function = candidate.get();
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult global_named(void* handle, const char* name, CUdeviceptr* address, size_t* bytes,
+                      bool managed_only = false) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(handle);
+    if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
+    if (!name) return CUDA_ERROR_INVALID_VALUE;
+    for (const GlobalInfo& global : loaded->image->globals())
+        if (global.name == name && (global.managed || !managed_only)) {
+            if (global.managed) remember_managed(device, global.address, global.bytes);
+            if (address) *address = global.address;
+            if (bytes) *bytes = global.bytes;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+template <class Handle>
+CUresult enumerate(Handle* out, unsigned room, void* handle) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(handle);
+    if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
+    for (unsigned i = 0; i < std::min<size_t>(room, loaded->functions.size()); ++i)
+        out[i] = reinterpret_cast<Handle>(loaded->functions[i].get());
+    return CUDA_SUCCESS;
+}
+
+Kernel* function_of(const void* handle) {
+    return driver() ? driver()->functions.get<Kernel>(handle) : nullptr;
+}
+
+CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* handle) {
+    GPUKERNEL_HERE(device);
+    Kernel* f = function_of(handle);
+    if (!f) return CUDA_ERROR_INVALID_HANDLE;
+    if (!value) return CUDA_ERROR_INVALID_VALUE;
+    const int target = device->model->major * 10 + device->model->minor;
+    switch (attribute) {
+        case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+            *value = f->info->max_threads;
+            break;
+        case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+            *value = f->info->static_shared_bytes;
+            break;
+        case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
+            *value = f->info->constant_bytes;
+            break;
+        case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+            *value = f->info->local_bytes;
+            break;
+        case CU_FUNC_ATTRIBUTE_NUM_REGS:
+            *value = std::clamp<int>(f->info->registers, 16, 255);
+            break;
+        case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+        case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+            *value = target;
+            break;
+        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+            *value = f->dynamic_shared_limit;
+            break;
+        case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+            *value = f->carveout;
+            break;
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+            *value = f->cluster_must_be_set;
+            break;
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+            *value = static_cast<int>(f->cluster.x);
+            break;
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+            *value = static_cast<int>(f->cluster.y);
+            break;
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+            *value = static_cast<int>(f->cluster.z);
+            break;
+        case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+            *value = f->large_clusters;
+            break;
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+            *value = f->cluster_policy;
+            break;
+        default:
+            if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+            *value = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult set_attribute(CUfunction_attribute attribute, int value, const void* handle) {
+    GPUKERNEL_HERE(device);
+    Kernel* f = function_of(handle);
+    if (!f) return CUDA_ERROR_INVALID_HANDLE;
+    auto set = [value](auto& where, int most) {
+        if (value < 0 || value > most) return CUDA_ERROR_INVALID_VALUE;
+        where = static_cast<std::remove_reference_t<decltype(where)>>(value);
+        return CUDA_SUCCESS;
+    };
+    const auto declared = static_cast<int64_t>(f->info->static_shared_bytes);
+    auto require =
+        [&](uint32_t& side) {  // a compiled-in size stays (CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)
+            return f->info->cluster.x ? CUDA_ERROR_NOT_PERMITTED : set(side, INT_MAX);
+        };
+    switch (attribute) {
+        case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+            f->carveout = value;
+            return CUDA_SUCCESS;
+        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+            return set(f->dynamic_shared_limit,
+                       static_cast<int>(device->model->shared_per_block_optin - declared));
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+            return require(f->cluster.x);
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+            return require(f->cluster.y);
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+            return require(f->cluster.z);
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+            return set(f->cluster_must_be_set, 1);
+        case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+            return set(f->large_clusters, 1);
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+            return set(f->cluster_policy, CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING);
+        default:
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult parameter_of(const void* handle, size_t index, size_t* offset, size_t* size) {
+    GPUKERNEL_HERE(device);
+    Kernel* f = function_of(handle);
+    if (!f) return CUDA_ERROR_INVALID_HANDLE;
+    if (index >= f->info->params.size()) return CUDA_ERROR_INVALID_VALUE;
+    if (offset) *offset = f->info->params[index].offset;
+    if (size) *size = f->info->params[index].size;
+    return CUDA_SUCCESS;
+}
+
+struct Link {
+    std::vector<std::string> texts;
+    std::string image;
+    JitLogs logs;
+};
+}  // namespace
+
+CUresult gpukernel::libcuda::load_module(const void* image, size_t bytes, const JitLogs& logs,
+                                         CUmodule& module) {
+    GPUKERNEL_HERE(device);
+    Loaded* loaded;
+    CUresult error = load(device, image, bytes, logs, loaded);
+    if (error == CUDA_SUCCESS) module = reinterpret_cast<CUmodule>(loaded);
+    return error;
+}
+CUresult CUDAAPI cuModuleUnload(CUmodule hmod) { return unload(hmod); }
+CUresult CUDAAPI cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) {
+    return function_named(hmod, name, reinterpret_cast<void**>(hfunc));
+}
+CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) {
+    return global_named(hmod, name, dptr, bytes);
+}
+CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
+    GPUKERNEL_HERE(device);
+    auto* loaded = driver()->modules.get<Loaded>(mod);
+    if (!loaded || !count) return CUDA_ERROR_INVALID_HANDLE;
+    *count = loaded->functions.size();
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) {
+    return enumerate(functions, numFunctions, mod);
+}
+CUresult gpukernel::libcuda::load_library(const void* image, size_t bytes, const JitLogs& logs,
+                                          CUlibrary& library) {
+    simgpu::Device* const device = current_context() ? current_context()->device : driver()->devices[0].get();
+    Loaded* loaded;
+    CUresult error = load(device, image, bytes, logs, loaded);
+    if (error == CUDA_SUCCESS) library = reinterpret_cast<CUlibrary>(loaded);
+    return error;
+}
+CUresult CUDAAPI cuLibraryUnload(CUlibrary library) { return unload(library); }
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) {
+    return function_named(library, name, reinterpret_cast<void**>(pKernel));
+}
+CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) {
+    return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(lib));
+}
+CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib) {
+    return enumerate(kernels, numKernels, lib);
+}
+CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
+    GPUKERNEL_HERE(device);
+    if (!pMod || !driver()->modules.get<Loaded>(library)) return CUDA_ERROR_INVALID_HANDLE;
+    *pMod = reinterpret_cast<CUmodule>(library);
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
+    return global_named(library, name, dptr, bytes);
+}
+
+CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
+    return global_named(library, name, dptr, bytes, true);
+}
+
+CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
+    GPUKERNEL_HERE(device);
+    if (!pFunc || !function_of(kernel)) return CUDA_ERROR_INVALID_HANDLE;
+    *pFunc = reinterpret_cast<CUfunction>(kernel);
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
+    GPUKERNEL_HERE(device);
+    Kernel* f = function_of(kernel);
+    if (!pLib || !f) return CUDA_ERROR_INVALID_HANDLE;
+    *pLib = reinterpret_cast<CUlibrary>(f->owner);
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
+    return cuKernelGetLibrary(reinterpret_cast<CUlibrary*>(hmod), reinterpret_cast<CUkernel>(hfunc));
+}
+CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
+    Kernel* f = function_of(hfunc);
+    if (!name || !f) return CUDA_ERROR_INVALID_HANDLE;
+    *name = f->info->name.c_str();
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset,
+                                    size_t* paramSize) {
+    return parameter_of(func, paramIndex, paramOffset, paramSize);
+}
+CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset,
+                                      size_t* paramSize) {
+    return parameter_of(kernel, paramIndex, paramOffset, paramSize);
+}
+CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
+    return attribute_of(pi, attrib, hfunc);
+}
+CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
+    return set_attribute(attrib, value, hfunc);
+}
+CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
+    return attribute_of(pi, attrib, kernel);
+}
+CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
+    return set_attribute(attrib, val, kernel);
+}
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
+    return function_of(hfunc) ? here().error : CUDA_ERROR_INVALID_HANDLE;
+}
+CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+    return function_of(kernel) ? here().error : CUDA_ERROR_INVALID_HANDLE;
+}
+CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
+    if (!state || !function_of(function)) return CUDA_ERROR_INVALID_HANDLE;
+    *state = CU_FUNCTION_LOADING_STATE_LOADED;
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuFuncLoad(CUfunction function) {
+    return function_of(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+// --- the linker: joins PTX texts ---
+
+CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues,
+                              CUlinkState* stateOut) {
+    GPUKERNEL_HERE(device);
+    if (!stateOut) return CUDA_ERROR_INVALID_VALUE;
+    *stateOut = reinterpret_cast<CUlinkState>(
+        driver()->links.add(new Link{{}, {}, JitLogs(numOptions, options, optionValues)}));
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size,
+                               const char* name, unsigned int numOptions, CUjit_option* options,
+                               void** optionValues) {
+    GPUKERNEL_HERE(device);
+    auto* link = driver()->links.get<Link>(state);
+    if (!link) return CUDA_ERROR_INVALID_HANDLE;
+    Image image = read_image(data, size);
+    if (image.error != CUDA_SUCCESS) {
+        write(link->logs, image.message);
+        return image.error;
+    }
+    for (std::string& text : image.texts) link->texts.push_back(std::move(text));
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
+    GPUKERNEL_HERE(device);
+    auto* link = driver()->links.get<Link>(state);
+    if (!link) return CUDA_ERROR_INVALID_HANDLE;
+    // Loading checks the image here, where people look at the linker's log.
+    std::unique_ptr<Module> module;
+    std::string log;
+    std::vector<std::string_view> texts(link->texts.begin(), link->texts.end());
+    Result result = load_module(texts, *device->memory, device->model->major * 10 + device->model->minor,
+                                device->model->multiprocessors, module, log);
+    write(link->logs, result ? "" : log.empty() ? result.message : log);
+    if (!result) return code_of(result.status);
+    link->image = link_image(link->texts);
+    if (cubinOut) *cubinOut = link->image.data();
+    if (sizeOut) *sizeOut = link->image.size();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLinkDestroy(CUlinkState state) {
+    auto* link = driver() ? driver()->links.get<Link>(state) : nullptr;
+    if (!link) return CUDA_ERROR_INVALID_HANDLE;
+    driver()->links.remove(link);
+    delete link;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,104 @@
+// Occupancy: the blocks and clusters that fit a device (driver API chapter "Occupancy").
+#include <algorithm>
+#include <climits>
+
+#include "simgpu/driver/modules/launch.h"
+
+namespace gpukernel::simgpu {
+CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads, size_t shared) {
+    GPUKERNEL_HERE(device);
+    Kernel* function = driver()->functions.get<Kernel>(handle);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!blocks || threads < 1 || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
+    const Model& m = *device->model;
+    const int warps = (threads + 31) / 32;
+    int fit = std::min(m.blocks_per_multiprocessor, m.threads_per_multiprocessor / (warps * 32));
+    const int registers = std::clamp<int>(function->info->registers, 16, 255) * warps * 32;
+    fit = std::min(fit, 65536 / registers);
+    const size_t each = shared + function->info->static_shared_bytes + (m.major >= 8 ? 1024 : 0);
+    if (each) fit = std::min<int>(fit, m.shared_per_multiprocessor / each);
+    *blocks = std::max(fit, 0);
+    return CUDA_SUCCESS;
+}
+}  // namespace gpukernel::simgpu
+
+using namespace gpukernel::simgpu;
+
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func, int blockSize,
+                                                             size_t dynamicSMemSize) {
+    return blocks_per_multiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
+}
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func,
+                                                                      int blockSize, size_t dynamicSMemSize,
+                                                                      unsigned int flags) {
+    return blocks_per_multiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
+}
+
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func,
+                                                           CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                           size_t dynamicSMemSize, int blockSizeLimit,
+                                                           unsigned int flags) {
+    GPUKERNEL_HERE(device);
+    Kernel* function = driver()->functions.get<Kernel>(func);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
+    const int limit = std::min<int>(function->info->max_threads, blockSizeLimit > 0 ? blockSizeLimit : 1024);
+    const auto blocks_of = [&](int threads, int& blocks) {
+        const size_t shared =
+            blockSizeToDynamicSMemSize ? blockSizeToDynamicSMemSize(threads) : dynamicSMemSize;
+        return blocks_per_multiprocessor(&blocks, func, threads, shared);
+    };
+    return gpukernel::libcuda::best_block_size(limit / 32 * 32, 32, device->model->multiprocessors, blocks_of,
+                                               *minGridSize, *blockSize);
+}
+CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func,
+                                                         int numBlocks, int blockSize) {
+    GPUKERNEL_HERE(device);
+    Kernel* function = driver()->functions.get<Kernel>(func);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!dynamicSmemSize || numBlocks < 1) return CUDA_ERROR_INVALID_VALUE;
+    const size_t each = device->model->shared_per_multiprocessor / numBlocks,
+                 fixed = function->info->static_shared_bytes;
+    *dynamicSmemSize = each > fixed ? std::min<size_t>(each - fixed, 48 << 10) : 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func,
+                                                    const CUlaunchConfig* config) {
+    GPUKERNEL_HERE(device);
+    Kernel* function = driver()->functions.get<Kernel>(func);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!clusterSize || !config) return CUDA_ERROR_INVALID_VALUE;
+    if (function->cluster.volume()) {
+        *clusterSize = static_cast<int>(function->cluster.volume());
+        return CUDA_SUCCESS;
+    }
+    uint64_t most = device->model->major < 9 ? 1 : largest_cluster(*function);
+    if (function->info->max_cluster) most = std::min<uint64_t>(most, function->info->max_cluster);
+    *clusterSize = static_cast<int>(most);
+    return CUDA_SUCCESS;
+}
+
+// The clusters that the blocks of all multiprocessors make up.  A GPU may have fewer, since a cluster stays
+// within a group of multiprocessors.
+CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
+                                              const CUlaunchConfig* config) {
+    GPUKERNEL_HERE(device);
+    Kernel* function = driver()->functions.get<Kernel>(func);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!numClusters || !config) return CUDA_ERROR_INVALID_VALUE;
+    const gpukernel::libcuda::LaunchShape shape = gpukernel::libcuda::shape_of(*config);
+    Dim3 cluster;
+    bool explicitly;
+    if (CUresult error = cluster_of(*device, *function, cluster_of(shape), cluster, explicitly);
+        error != CUDA_SUCCESS)
+        return error;
+    if (!explicitly) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    int each = 0;
+    const int threads = static_cast<int>(std::min<uint64_t>(block_of(shape).volume(), INT_MAX));
+    if (CUresult error = blocks_per_multiprocessor(&each, func, threads, shape.shared_bytes);
+        error != CUDA_SUCCESS)
+        return error;
+    *numClusters = static_cast<int>(uint64_t(each) * device->model->multiprocessors / cluster.volume());
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,10 @@
+// The level of x86-64 that this processor has.
+#pragma once
+
+namespace gpukernel::simgpu {
+
+// 2, 3 or 4: the newest level whose instructions both the processor and the operating system support.  The
+// operating system counts because it must save the wide registers (AVX, AVX-512) when it switches threads.
+int processor_level();
+
+}  // namespace gpukernel::simgpu

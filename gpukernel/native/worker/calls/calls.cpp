@@ -1,0 +1,327 @@
+// The handlers of driver calls: the generated ones, and those flagged `handwritten` in codegen/calls.txt,
+// which keep accounts: memory, and what is destroyed.
+#include <algorithm>
+#include <cstring>
+
+#include "worker/session/session.h"
+
+namespace gpukernel::worker {
+
+#include "worker_driver_calls.inc"
+
+static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream, bool asynchronous) {
+    Lease& lease = session.lease();
+    if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > lease.memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
+    // Memory that this program has freed may still wait for the device, or have been released just now.
+    for (uint64_t seen = lease.releases(); !lease.reserve(charge(bytes)); seen = lease.releases()) {
+        bool more = false;
+        session.wait([&] {
+            more = lease.wait_for_release(seen);
+            return CUDA_SUCCESS;
+        });
+        if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    std::lock_guard allocating(lease.allocation_mutex);
+    CUdeviceptr address = 0;
+    CUresult result = asynchronous ? session.cuda().cuMemAllocAsync(&address, bytes, stream)
+                                   : session.cuda().cuMemAlloc_v2(&address, bytes);
+    if (result != CUDA_SUCCESS) {
+        lease.cancel(charge(bytes));
+        return result;
+    }
+    lease.commit(address, charge(bytes), bytes, &session);
+    out.put(address);
+    return CUDA_SUCCESS;
+}
+
+CUresult serve_cuMemAlloc_v2(Session& session, Reader& in, Writer& out) {
+    return allocate(session, out, in.get<uint64_t>(), nullptr, false);
+}
+
+CUresult serve_cuMemAllocAsync(Session& session, Reader& in, Writer& out) {
+    const auto bytes = in.get<uint64_t>();
+    CUstream stream;
+    if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    return allocate(session, out, bytes, stream, true);
+}
+
+CUresult serve_cuMemAllocPitch_v2(Session& session, Reader& in, Writer& out) {
+    const auto width = in.get<uint64_t>(), height = in.get<uint64_t>();
+    if (!width || !height) return CUDA_ERROR_INVALID_VALUE;
+    if (width > session.lease().memory_limit() || height > session.lease().memory_limit())
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t pitch = charge(width);  // 512 divides every pitch that the driver gives
+    uint64_t bytes;
+    if (__builtin_mul_overflow(pitch, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = allocate(session, out, bytes, nullptr, false);
+    if (result == CUDA_SUCCESS) out.put<uint64_t>(pitch);
+    return result;
+}
+
+CUresult serve_cuMemFree_v2(Session& session, Reader& in, Writer&) {
+    const auto address = in.get<CUdeviceptr>();
+    if (!address) return CUDA_SUCCESS;
+    Lease& lease = session.lease();
+    if (!lease.begin_release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
+    // The driver would wait, too, but without serving other threads meanwhile.
+    CUresult result = session.wait([&] { return session.cuda().cuCtxSynchronize(); });
+    std::lock_guard allocating(lease.allocation_mutex);
+    const CUresult freed = session.cuda().cuMemFree_v2(address);
+    lease.end_release(address);
+    return result == CUDA_SUCCESS ? freed : result;
+}
+
+CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
+    const auto address = in.get<CUdeviceptr>();
+    CUstream stream;
+    if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!address) return CUDA_SUCCESS;
+    std::lock_guard allocating(session.lease().allocation_mutex);
+    if (!session.lease().begin_release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = session.cuda().cuMemFreeAsync(address, stream);
+    session.lease().end_release(address);
+    return result;
+}
+
+CUresult serve_cuMemGetInfo_v2(Session& session, Reader&, Writer& out) {
+    const uint64_t limit = session.lease().memory_limit(), used = session.lease().memory_used();
+    out.put<uint64_t>(limit - std::min(used, limit));
+    out.put<uint64_t>(limit);
+    return CUDA_SUCCESS;
+}
+
+// Returns the bytes that a limit sets aside on the device beyond the driver's default; the lease is charged
+// for them.
+static uint64_t set_aside_by(Session& session, CUlimit limit, uint64_t value) {
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value > (8 << 20) ? value : 0;
+    if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value > (1 << 20) ? value : 0;
+    if (limit != CU_LIMIT_STACK_SIZE || value <= 1024) return 0;
+    int multiprocessors = 1, threads = 2048;  // a stack for each thread that fits on the device at one time
+    session.cuda().cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                        session.device());
+    session.cuda().cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+                                        session.device());
+    uint64_t bytes;
+    return __builtin_mul_overflow(value, uint64_t(multiprocessors) * threads, &bytes) ? UINT64_MAX : bytes;
+}
+
+CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
+    const auto limit = in.get<CUlimit>();
+    const auto value = in.get<uint64_t>();
+    Lease& lease = session.lease();
+    std::lock_guard allocating(lease.allocation_mutex);
+    size_t before = 0;
+    CUresult result = session.cuda().cuCtxGetLimit(&before, limit);
+    if (result != CUDA_SUCCESS) return result;
+    if (!lease.set_aside(limit, set_aside_by(session, limit, value))) return CUDA_ERROR_OUT_OF_MEMORY;
+    lease.usual_limits.try_emplace(limit, before);
+    result = session.cuda().cuCtxSetLimit(limit, value);
+    if (result != CUDA_SUCCESS) lease.set_aside(limit, set_aside_by(session, limit, before));
+    return result;
+}
+
+// --- copies and fills on the device: within the lease's own memory; those of 0 bytes, anywhere ---
+
+static CUresult copy(Session& session, Reader& in, bool with_stream) {
+    const auto destination = in.get<CUdeviceptr>(), source = in.get<CUdeviceptr>();
+    const auto bytes = in.get<uint64_t>();
+    CUstream stream = nullptr;
+    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!in.failed() && !bytes) return CUDA_SUCCESS;
+    if (in.failed() || !session.lease().valid(destination, bytes) || !session.lease().valid(source, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    return with_stream ? session.cuda().cuMemcpyDtoDAsync_v2(destination, source, bytes, stream)
+                       : session.cuda().cuMemcpyDtoD_v2(destination, source, bytes);
+}
+CUresult serve_cuMemcpyDtoD_v2(Session& session, Reader& in, Writer&) { return copy(session, in, false); }
+CUresult serve_cuMemcpyDtoDAsync_v2(Session& session, Reader& in, Writer&) { return copy(session, in, true); }
+
+template <class T, class Function>
+CUresult fill(Session& session, Reader& in, Function function, bool with_stream) {
+    const auto address = in.get<CUdeviceptr>();
+    const auto value = in.get<T>();
+    const auto count = in.get<uint64_t>();
+    CUstream stream = nullptr;
+    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!in.failed() && !count) return CUDA_SUCCESS;
+    uint64_t bytes;
+    if (in.failed() || __builtin_mul_overflow(count, sizeof(T), &bytes) ||
+        !session.lease().valid(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    if constexpr (std::is_invocable_v<Function, CUdeviceptr, T, size_t, CUstream>)
+        return function(address, value, count, stream);
+    else
+        return function(address, value, count);
+}
+#define GPUKERNEL_FILL(name, type, stream)                           \
+    CUresult serve_##name(Session& session, Reader& in, Writer&) {   \
+        return fill<type>(session, in, session.cuda().name, stream); \
+    }
+GPUKERNEL_FILL(cuMemsetD8_v2, unsigned char, false)
+GPUKERNEL_FILL(cuMemsetD16_v2, unsigned short, false)
+GPUKERNEL_FILL(cuMemsetD32_v2, unsigned int, false)
+GPUKERNEL_FILL(cuMemsetD8Async, unsigned char, true)
+GPUKERNEL_FILL(cuMemsetD16Async, unsigned short, true)
+GPUKERNEL_FILL(cuMemsetD32Async, unsigned int, true)
+
+template <class T, class Function>
+CUresult fill_2d(Session& session, Reader& in, Function function, bool with_stream) {
+    const auto address = in.get<CUdeviceptr>();
+    const auto pitch = in.get<uint64_t>();
+    const auto value = in.get<T>();
+    const auto width = in.get<uint64_t>(), height = in.get<uint64_t>();
+    CUstream stream = nullptr;
+    if (with_stream && !session.handle(in.get<uint64_t>(), Kind::stream, stream))
+        return CUDA_ERROR_INVALID_HANDLE;
+    uint64_t row, rows, bytes;
+    if (!in.failed() && (!width || !height)) return CUDA_SUCCESS;
+    if (in.failed() || __builtin_mul_overflow(width, sizeof(T), &row) ||
+        (height > 1 && pitch < row) ||  // or the rows overlap, and their number has no bound
+        __builtin_mul_overflow(pitch, height - 1, &rows) || __builtin_add_overflow(row, rows, &bytes) ||
+        !session.lease().valid(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    if constexpr (std::is_invocable_v<Function, CUdeviceptr, size_t, T, size_t, size_t, CUstream>)
+        return function(address, pitch, value, width, height, stream);
+    else
+        return function(address, pitch, value, width, height);
+}
+#define GPUKERNEL_FILL_2D(name, type, stream)                           \
+    CUresult serve_##name(Session& session, Reader& in, Writer&) {      \
+        return fill_2d<type>(session, in, session.cuda().name, stream); \
+    }
+GPUKERNEL_FILL_2D(cuMemsetD2D8_v2, unsigned char, false)
+GPUKERNEL_FILL_2D(cuMemsetD2D16_v2, unsigned short, false)
+GPUKERNEL_FILL_2D(cuMemsetD2D32_v2, unsigned int, false)
+GPUKERNEL_FILL_2D(cuMemsetD2D8Async, unsigned char, true)
+GPUKERNEL_FILL_2D(cuMemsetD2D16Async, unsigned short, true)
+GPUKERNEL_FILL_2D(cuMemsetD2D32Async, unsigned int, true)
+
+// --- destruction: the handle's number is dropped first ---
+
+template <class Handle, class Function>
+CUresult end(Session& session, Reader& in, Kind kind, Function function) {
+    const auto name = in.get<uint64_t>();
+    Handle handle;
+    if (name <= 2 || !session.handle(name, kind, handle)) return CUDA_ERROR_INVALID_HANDLE;
+    session.drop(name);
+    return function(handle);
+}
+template <class Handle, class Function>
+CUresult unload(Session& session, Reader& in, Kind kind, Function function) {
+    std::lock_guard allocating(session.lease().allocation_mutex);
+    return end<Handle>(session, in, kind, [&](Handle handle) {
+        CUresult result = function(handle);
+        session.lease().refund_module(handle);
+        return result;
+    });
+}
+CUresult serve_cuModuleUnload(Session& s, Reader& in, Writer&) {
+    return unload<CUmodule>(s, in, Kind::module, s.cuda().cuModuleUnload);
+}
+CUresult serve_cuLibraryUnload(Session& s, Reader& in, Writer&) {
+    return unload<CUlibrary>(s, in, Kind::library, s.cuda().cuLibraryUnload);
+}
+CUresult serve_cuStreamDestroy_v2(Session& s, Reader& in, Writer&) {
+    return end<CUstream>(s, in, Kind::stream, [&](CUstream stream) {
+        return s.destroy(stream, [&cuda = s.cuda(), stream] { return cuda.cuStreamDestroy_v2(stream); });
+    });
+}
+CUresult serve_cuEventDestroy_v2(Session& s, Reader& in, Writer&) {
+    return end<CUevent>(s, in, Kind::event, [&](CUevent event) {
+        return s.destroy(event, [&cuda = s.cuda(), event] { return cuda.cuEventDestroy_v2(event); });
+    });
+}
+CUresult serve_cuLinkDestroy(Session& s, Reader& in, Writer&) {
+    return end<CUlinkState>(s, in, Kind::link, s.cuda().cuLinkDestroy);
+}
+
+// --- handles that the shim numbers ---
+
+static CUresult new_stream(Session& session, uint64_t name, unsigned flags, int priority) {
+    CUstream stream;
+    CUresult result = session.cuda().cuStreamCreateWithPriority(&stream, flags, priority);
+    if (result == CUDA_SUCCESS && !session.accept_number(name, stream, Kind::stream)) {
+        session.cuda().cuStreamDestroy_v2(stream);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return result;
+}
+CUresult serve_cuStreamCreate(Session& session, Reader& in, Writer&) {
+    const auto name = in.get<uint64_t>();
+    return new_stream(session, name, in.get<unsigned>(), 0);
+}
+CUresult serve_cuStreamCreateWithPriority(Session& session, Reader& in, Writer&) {
+    const auto name = in.get<uint64_t>();
+    const auto flags = in.get<unsigned>();
+    return new_stream(session, name, flags, in.get<int>());
+}
+CUresult serve_cuEventCreate(Session& session, Reader& in, Writer&) {
+    const auto name = in.get<uint64_t>();
+    CUevent event;
+    CUresult result = session.cuda().cuEventCreate(&event, in.get<unsigned>());
+    if (result == CUDA_SUCCESS && !session.accept_number(name, event, Kind::event)) {
+        session.cuda().cuEventDestroy_v2(event);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return result;
+}
+
+// --- variables of modules ---
+
+template <class Handle, class Function>
+CUresult variable(Session& session, Reader& in, Writer& out, Kind kind, Function function) {
+    Handle handle;
+    if (!session.handle(in.get<uint64_t>(), kind, handle)) return CUDA_ERROR_INVALID_HANDLE;
+    const std::string name(in.text());
+    CUdeviceptr address = 0;
+    size_t bytes = 0;
+    CUresult result = function(&address, &bytes, handle, name.c_str());
+    if (result != CUDA_SUCCESS) return result;
+    unsigned managed = 0;  // the program would access it at this address, where it has no memory
+    if (session.cuda().cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+            CUDA_SUCCESS &&
+        managed)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    session.lease().add_variable(address, bytes, &session, handle);
+    out.put(address);
+    out.put<uint64_t>(bytes);
+    return result;
+}
+CUresult serve_cuModuleGetGlobal_v2(Session& s, Reader& in, Writer& out) {
+    return variable<CUmodule>(s, in, out, Kind::module, s.cuda().cuModuleGetGlobal_v2);
+}
+CUresult serve_cuLibraryGetGlobal(Session& s, Reader& in, Writer& out) {
+    return variable<CUlibrary>(s, in, out, Kind::library, s.cuda().cuLibraryGetGlobal);
+}
+
+// --- waiting ---
+
+CUresult serve_cuStreamSynchronize(Session& session, Reader& in, Writer&) {
+    CUstream stream;
+    if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    return session.wait_for(stream);
+}
+CUresult serve_cuEventSynchronize(Session& session, Reader& in, Writer&) {
+    CUevent event;
+    if (!session.handle(in.get<uint64_t>(), Kind::event, event)) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = session.wait([&] { return session.cuda().cuEventSynchronize(event); }, event);
+    session.lease().finished();
+    return result;
+}
+CUresult serve_cuCtxSynchronize(Session& session, Reader&, Writer&) {
+    CUresult result = session.wait([&] { return session.cuda().cuCtxSynchronize(); });
+    session.lease().finished();
+    return result;
+}
+
+const ServedCall* driver_call(uint16_t number) {
+    if (number < wire::FIRST_DRIVER_CALL || number >= static_cast<uint16_t>(wire::DriverCall::end))
+        return nullptr;
+    return &driver_calls[number - wire::FIRST_DRIVER_CALL];
+}
+
+}  // namespace gpukernel::worker

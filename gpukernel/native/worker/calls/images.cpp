@@ -1,0 +1,121 @@
+#include "worker/calls/images.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "wire/protocol.h"
+#include "wire/socket.h"
+
+namespace gpukernel::worker {
+
+namespace fs = std::filesystem;
+
+namespace {
+bool write_all(int fd, const char* from, size_t left) {
+    for (ssize_t done; left; from += done, left -= done)
+        if ((done = ::write(fd, from, left)) <= 0) return false;
+    return true;
+}
+
+// Creates the file at `path` atomically; where one exists already, that one stays.
+bool publish(const std::string& path, const char* data, size_t size) {
+    const std::string fresh = path + "." + std::to_string(::getpid());
+    const int fd = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) return false;
+    const bool written = write_all(fd, data, size);
+    ::close(fd);
+    const bool there = written && (::link(fresh.c_str(), path.c_str()) == 0 || errno == EEXIST);
+    ::unlink(fresh.c_str());
+    return there;
+}
+}  // namespace
+
+bool Images::open(const std::string& directory) {
+    const std::string path = directory + "/salt";
+    std::array<char, 32> salt;
+    for (bool tried = false;; tried = true) {
+        const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        if (fd >= 0) {
+            const bool read = ::read(fd, salt.data(), salt.size()) == static_cast<ssize_t>(salt.size());
+            ::close(fd);
+            if (!read) return false;
+            directory_ = directory, salt_ = salt;
+            return true;
+        }
+        if (tried || ::getrandom(salt.data(), salt.size(), 0) != static_cast<ssize_t>(salt.size()) ||
+            !publish(path, salt.data(), salt.size()))
+            return false;
+    }
+}
+
+std::string Images::path_of(const wire::Digest& name) const {
+    constexpr char digits[] = "0123456789abcdef";
+    std::string path = directory_ + "/";
+    for (uint8_t byte : name) path += {digits[byte >> 4], digits[byte & 15]};
+    return path;
+}
+
+Images::Mapped::~Mapped() {
+    if (data_) ::munmap(const_cast<char*>(data_), size_);
+}
+
+Images::Mapped Images::find(const wire::Digest& name) const {
+    if (!kept()) return {};
+    const std::string path = path_of(name);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return {};
+    struct stat status{};
+    void* data = MAP_FAILED;
+    if (::fstat(fd, &status) == 0 && status.st_size)
+        data = ::mmap(nullptr, status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    ::futimens(fd, nullptr);  // the time of its last use
+    ::close(fd);
+    if (data != MAP_FAILED) {
+        Mapped image(data, status.st_size);
+        if (static_cast<const char*>(data)[status.st_size - 1] == 0 &&
+            wire::equal(wire::hmac_sha256({salt_.data(), salt_.size()}, {image.view()}), name.data()))
+            return image;
+    }
+    ::unlink(path.c_str());  // damaged: the disk was full, or the machine crashed
+    return {};
+}
+
+void Images::keep(std::string_view image) const {
+    if (!kept() || image.size() < wire::NAMED_IMAGE || image.size() > MOST_BYTES / 4) return;
+    const std::string path = path_of(wire::hmac_sha256({salt_.data(), salt_.size()}, {image}));
+    if (::access(path.c_str(), F_OK) == 0) return;
+    make_room(image.size());
+    publish(path, image.data(), image.size() + 1);
+}
+
+void Images::make_room(uint64_t bytes) const {
+    struct File {
+        fs::file_time_type used;
+        uint64_t bytes;
+        fs::path path;
+    };
+    std::vector<File> files;
+    std::error_code error;  // other workers remove files, too
+    for (const auto& entry : fs::directory_iterator(directory_, error)) {
+        if (entry.path().filename() == "salt") continue;
+        const File file{entry.last_write_time(error), entry.file_size(error), entry.path()};
+        if (error) continue;
+        files.push_back(file);
+        bytes += file.bytes;
+    }
+    std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
+    for (const File& file : files) {
+        if (bytes <= MOST_BYTES) return;
+        fs::remove(file.path, error);
+        bytes -= file.bytes;
+    }
+}
+
+}  // namespace gpukernel::worker

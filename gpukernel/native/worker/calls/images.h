@@ -1,0 +1,55 @@
+// The server's cache of module images: one file each, shared by the workers of all its leases.  A program
+// whose image is in the cache sends only the image's name.
+//
+// The name is HMAC-SHA256(salt, image) under a salt of this server.  Only a program that has an image can
+// compute its name, so no program reads another's image; and a worker computes the name of what it stores
+// itself.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/hmac.h"
+
+namespace gpukernel::worker {
+
+class Images {
+  public:
+    static constexpr uint64_t MOST_BYTES = 1 << 30;  // of all files; the least recently used are removed
+
+    // Uses `directory`, and the salt in it, which is made where there is none; false where that fails: then
+    // nothing is cached and the salt stays zero.
+    bool open(const std::string& directory);
+    bool kept() const { return !directory_.empty(); }
+    const std::array<char, 32>& salt() const { return salt_; }
+
+    // A cached image, mapped read-only; a NUL follows its bytes.
+    class Mapped {
+      public:
+        Mapped() = default;
+        Mapped(const void* data, size_t size) : data_(static_cast<const char*>(data)), size_(size) {}
+        Mapped(Mapped&& other) noexcept : Mapped(other.data_, other.size_) { other.data_ = nullptr; }
+        Mapped& operator=(Mapped&&) = delete;
+        ~Mapped();
+        explicit operator bool() const { return data_; }
+        std::string_view view() const { return {data_, size_ - 1}; }
+
+      private:
+        const char* data_ = nullptr;
+        size_t size_ = 0;  // including the NUL
+    };
+    // The image of that name, verified against it; empty where there is none.
+    Mapped find(const wire::Digest& name) const;
+    // Stores an image of wire::NAMED_IMAGE bytes or more; a NUL must follow its bytes.
+    void keep(std::string_view image) const;
+
+  private:
+    std::string path_of(const wire::Digest& name) const;
+    void make_room(uint64_t bytes) const;
+    std::string directory_;
+    std::array<char, 32> salt_{};
+};
+
+}  // namespace gpukernel::worker

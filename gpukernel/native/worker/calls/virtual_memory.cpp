@@ -1,0 +1,238 @@
+#include "worker/calls/virtual_memory.h"
+
+#include "worker/session/session.h"
+
+namespace gpukernel::worker {
+
+namespace {
+// Limits of one lease: reserved addresses take address space of this process; ranges and mappings take a
+// little memory each and count towards the kernel's limit for a process.
+constexpr uint64_t MOST_ADDRESSES = uint64_t{16} << 40;
+constexpr uint64_t MOST_RANGES = 32768;
+}  // namespace
+
+CUmemAllocationProp VirtualMemory::properties() const {
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, session_.device()};
+    return prop;
+}
+
+CUresult VirtualMemory::granularity(CUmemAllocationGranularity_flags option, size_t& bytes) {
+    const CUmemAllocationProp prop = properties();
+    const CUresult result = session_.cuda().cuMemGetAllocationGranularity(&bytes, &prop, option);
+    return result == CUDA_SUCCESS && !bytes ? CUDA_ERROR_NOT_SUPPORTED : result;
+}
+
+CUresult VirtualMemory::reserve(uint64_t bytes, uint64_t alignment, CUdeviceptr wanted, wire::Writer& out) {
+    if (session_.kept_error() != CUDA_SUCCESS) return session_.kept_error();
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    Lease& lease = session_.lease();
+    if (bytes > MOST_ADDRESSES || alignment > MOST_ADDRESSES || lease.addresses > MOST_ADDRESSES - bytes ||
+        lease.ranges >= MOST_RANGES)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUdeviceptr address = 0;
+    const CUresult result = session_.cuda().cuMemAddressReserve(&address, bytes, alignment, wanted, 0);
+    if (result != CUDA_SUCCESS) return result;
+    lease.addresses += bytes, ++lease.ranges;
+    reserved_[address] = bytes;
+    wire::VirtualMemoryAnswer{address}.write(out);
+    return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::free(CUdeviceptr address, uint64_t bytes) {
+    auto it = reserved_.find(address);
+    if (it == reserved_.end() || it->second != bytes) return CUDA_ERROR_INVALID_VALUE;
+    auto inside = mapped_.lower_bound(address);
+    if (inside != mapped_.end() && inside->first - address < bytes) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = session_.cuda().cuMemAddressFree(address, bytes);
+    if (result != CUDA_SUCCESS) return result;
+    session_.lease().addresses -= bytes, --session_.lease().ranges;
+    reserved_.erase(it);
+    return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out, std::unique_lock<std::mutex>& allocating) {
+    if (session_.kept_error() != CUDA_SUCCESS) return session_.kept_error();
+    size_t unit = 0;
+    if (CUresult error = granularity(CU_MEM_ALLOC_GRANULARITY_MINIMUM, unit); error != CUDA_SUCCESS)
+        return error;
+    if (!bytes || bytes % unit) return CUDA_ERROR_INVALID_VALUE;
+    Lease& lease = session_.lease();
+    for (uint64_t seen = lease.releases(); !lease.charge(&session_, bytes); seen = lease.releases()) {
+        // Memory that this program has freed may still wait for the device, or have been released just now.
+        bool more = false;
+        allocating.unlock();
+        session_.wait([&] {
+            more = lease.wait_for_release(seen);
+            return CUDA_SUCCESS;
+        });
+        allocating.lock();
+        if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const CUmemAllocationProp prop = properties();
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult result = session_.cuda().cuMemCreate(&handle, bytes, &prop, 0);
+    if (result != CUDA_SUCCESS) {
+        session_.lease().refund(&session_, bytes);
+        return result;
+    }
+    const uint64_t name = session_.number_of(reinterpret_cast<void*>(handle), Kind::memory);
+    physical_[name] = {handle, bytes, 1, 0};
+    wire::VirtualMemoryAnswer{name}.write(out);
+    return CUDA_SUCCESS;
+}
+
+void VirtualMemory::settle(uint64_t name) {
+    auto it = physical_.find(name);
+    if (it == physical_.end() || it->second.references || it->second.mappings) return;
+    session_.cuda().cuMemRelease(it->second.handle);
+    session_.lease().refund(&session_, it->second.bytes);
+    session_.drop(name);
+    physical_.erase(it);
+}
+
+CUresult VirtualMemory::release(uint64_t name) {
+    auto it = physical_.find(name);
+    if (it == physical_.end() || !it->second.references) return CUDA_ERROR_INVALID_VALUE;
+    --it->second.references;
+    settle(name);
+    return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::map(CUdeviceptr address, uint64_t bytes, uint64_t offset, uint64_t name) {
+    auto physical = physical_.find(name);
+    auto range = reserved_.upper_bound(address);
+    if (physical == physical_.end() || !physical->second.references || range == reserved_.begin() || !bytes ||
+        offset || bytes > physical->second.bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    --range;
+    const uint64_t inside = address - range->first;
+    if (inside > range->second || bytes > range->second - inside) return CUDA_ERROR_INVALID_VALUE;
+    auto next = mapped_.lower_bound(address);
+    if (next != mapped_.end() && next->first - address < bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (mapping(address) != mapped_.end()) return CUDA_ERROR_INVALID_VALUE;
+    if (session_.lease().ranges >= MOST_RANGES) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = session_.cuda().cuMemMap(address, bytes, offset, physical->second.handle, 0);
+    if (result != CUDA_SUCCESS) return result;
+    ++physical->second.mappings, ++session_.lease().ranges;
+    mapped_[address] = {bytes, name, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    return CUDA_SUCCESS;
+}
+
+VirtualMemory::Mapped::iterator VirtualMemory::mapping(CUdeviceptr address) {
+    auto it = mapped_.upper_bound(address);
+    if (it == mapped_.begin()) return mapped_.end();
+    --it;
+    return address - it->first < it->second.bytes ? it : mapped_.end();
+}
+
+bool VirtualMemory::tiled(CUdeviceptr address, uint64_t bytes) const {
+    uint64_t covered = 0;
+    for (auto it = mapped_.find(address);
+         it != mapped_.end() && covered < bytes && it->first == address + covered; ++it)
+        covered += it->second.bytes;
+    return bytes && covered == bytes;
+}
+
+CUresult VirtualMemory::unmap(CUdeviceptr address, uint64_t bytes) {
+    if (!tiled(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = session_.cuda().cuMemUnmap(address, bytes);
+    if (result != CUDA_SUCCESS) return result;
+    for (auto it = mapped_.find(address); it != mapped_.end() && it->first - address < bytes;) {
+        const uint64_t name = it->second.name;
+        session_.lease().set_accessible(it->first, 0);
+        --session_.lease().ranges;
+        it = mapped_.erase(it);
+        --physical_.at(name).mappings;
+        settle(name);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::set_access(CUdeviceptr address, uint64_t bytes, CUmemAccess_flags access) {
+    if ((access != CU_MEM_ACCESS_FLAGS_PROT_NONE && access != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+         access != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) ||
+        !tiled(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUmemAccessDesc description{{CU_MEM_LOCATION_TYPE_DEVICE, session_.device()}, access};
+    const CUresult result = session_.cuda().cuMemSetAccess(address, bytes, &description, 1);
+    if (result != CUDA_SUCCESS) return result;
+    for (auto it = mapped_.find(address); it != mapped_.end() && it->first - address < bytes; ++it) {
+        it->second.access = access;
+        session_.lease().set_accessible(it->first,
+                                        access == CU_MEM_ACCESS_FLAGS_PROT_NONE ? 0 : it->second.bytes);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::retain(CUdeviceptr address, wire::Writer& out) {
+    if (session_.kept_error() != CUDA_SUCCESS) return session_.kept_error();
+    auto it = mapping(address);
+    if (it == mapped_.end()) return CUDA_ERROR_INVALID_VALUE;
+    ++physical_.at(it->second.name).references;
+    wire::VirtualMemoryAnswer{it->second.name}.write(out);
+    return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::serve(wire::Reader& in, wire::Writer& out) {
+    const auto [operation, first, second, third, fourth] = wire::VirtualMemoryRequest::read(in);
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    std::unique_lock allocating(session_.lease().allocation_mutex);
+    switch (operation) {
+        case wire::VirtualMemory::granularity: {
+            size_t bytes = 0;
+            const CUresult result = granularity(static_cast<CUmemAllocationGranularity_flags>(first), bytes);
+            wire::VirtualMemoryAnswer{bytes}.write(out);
+            return result;
+        }
+        case wire::VirtualMemory::reserve:
+            return reserve(first, second, third, out);
+        case wire::VirtualMemory::free:
+            return free(first, second);
+        case wire::VirtualMemory::create:
+            return create(first, out, allocating);
+        case wire::VirtualMemory::release:
+            return release(first);
+        case wire::VirtualMemory::map:
+            return map(first, second, third, fourth);
+        case wire::VirtualMemory::unmap:
+            return unmap(first, second);
+        case wire::VirtualMemory::set_access:
+            return set_access(first, second, static_cast<CUmemAccess_flags>(third));
+        case wire::VirtualMemory::get_access: {
+            auto it = mapping(first);
+            if (it == mapped_.end()) return CUDA_ERROR_INVALID_VALUE;
+            wire::VirtualMemoryAnswer{it->second.access}.write(out);
+            return CUDA_SUCCESS;
+        }
+        case wire::VirtualMemory::retain:
+            return retain(first, out);
+        case wire::VirtualMemory::size: {
+            auto it = physical_.find(first);
+            if (it == physical_.end() || !it->second.references) return CUDA_ERROR_INVALID_VALUE;
+            wire::VirtualMemoryAnswer{it->second.bytes}.write(out);
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+void VirtualMemory::end() {
+    for (const auto& [address, mapping] : mapped_) {
+        session_.lease().set_accessible(address, 0);
+        session_.cuda().cuMemUnmap(address, mapping.bytes);
+    }
+    session_.lease().ranges -= mapped_.size() + reserved_.size();
+    for (const auto& [name, physical] : physical_) {
+        session_.cuda().cuMemRelease(physical.handle);
+        session_.lease().refund(&session_, physical.bytes);
+    }
+    for (const auto& [address, bytes] : reserved_) {
+        session_.cuda().cuMemAddressFree(address, bytes);
+        session_.lease().addresses -= bytes;
+    }
+    mapped_.clear(), physical_.clear(), reserved_.clear();
+}
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,231 @@
+#include "worker/lease/lease.h"
+
+#include <algorithm>
+
+namespace gpukernel::worker {
+
+bool Lease::take(uint64_t bytes) {
+    if (bytes > limit_ || used_ > limit_ - bytes) return false;
+    used_ += bytes;
+    peak_ = std::max<uint64_t>(peak_, used_);
+    recent_peak_ = std::max<uint64_t>(recent_peak_, used_);
+    return true;
+}
+
+void Lease::give_back(uint64_t bytes) { used_ -= std::min<uint64_t>(bytes, used_); }
+
+uint64_t Lease::recent_peak(bool begin_again) {
+    std::lock_guard lock(mutex_);
+    const uint64_t peak = std::max<uint64_t>(recent_peak_, used_);
+    if (begin_again) recent_peak_ = 0;
+    return peak;
+}
+
+bool Lease::reserve(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    return take(bytes);
+}
+
+void Lease::cancel(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    give_back(bytes);
+}
+
+void Lease::commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner) {
+    std::lock_guard lock(mutex_);
+    blocks_[address] = {asked, bytes, owner, nullptr};
+}
+
+void Lease::add_variable(CUdeviceptr address, uint64_t bytes, const void* owner, const void* module) {
+    std::lock_guard lock(mutex_);
+    blocks_.try_emplace(address, Block{bytes, 0, owner, module});
+}
+
+bool Lease::charge_module(const void* module, uint64_t bytes, const void* owner) {
+    std::lock_guard lock(mutex_);
+    if (!take(bytes)) return false;
+    modules_[module] = {bytes, owner};
+    return true;
+}
+
+void Lease::refund_module(const void* module) {
+    std::lock_guard lock(mutex_);
+    if (auto it = modules_.find(module); it != modules_.end()) {
+        give_back(it->second.bytes);
+        modules_.erase(it);
+    }
+    std::erase_if(blocks_, [&](const auto& block) { return block.second.module == module; });
+}
+
+bool Lease::set_aside(CUlimit limit, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    uint64_t& now = aside_[limit];
+    if (bytes > now && !take(bytes - now)) return false;
+    if (bytes < now) give_back(now - bytes);
+    now = bytes;
+    return true;
+}
+
+bool Lease::begin_release(CUdeviceptr address, const void* owner) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
+    if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner || it->second.ending)
+        return false;
+    it->second.ending = true;
+    ++ending_;
+    return true;
+}
+
+void Lease::end_release(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
+    give_back(it->second.charged);
+    blocks_.erase(it);
+    --ending_;
+    ++releases_;
+    ended_.notify_all();
+}
+
+uint64_t Lease::releases() {
+    std::lock_guard lock(mutex_);
+    return releases_;
+}
+
+bool Lease::wait_for_release(uint64_t after) {
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [&] { return releases_ != after || !ending_; });
+    return releases_ != after;
+}
+
+bool Lease::charge(const void* owner, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (!take(bytes)) return false;
+    physical_[owner] += bytes;
+    return true;
+}
+
+void Lease::refund(const void* owner, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    auto it = physical_.find(owner);
+    if (it == physical_.end() || it->second < bytes) return;
+    give_back(bytes);
+    if (!(it->second -= bytes)) physical_.erase(it);
+}
+
+void Lease::set_accessible(CUdeviceptr address, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes)
+        accessible_[address] = bytes;
+    else
+        accessible_.erase(address);
+}
+
+bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.upper_bound(address);
+    if (it != blocks_.begin()) {
+        --it;
+        const uint64_t offset = address - it->first;
+        if (offset <= it->second.bytes && bytes <= it->second.bytes - offset) return !it->second.ending;
+    }
+    // Adjacent mappings count as one range.
+    auto mapping = accessible_.upper_bound(address);
+    if (mapping == accessible_.begin()) return false;
+    --mapping;
+    uint64_t offset = address - mapping->first;
+    if (offset > mapping->second) return false;
+    while (bytes > mapping->second - offset) {
+        bytes -= mapping->second - offset;
+        const CUdeviceptr end = mapping->first + mapping->second;
+        if (++mapping == accessible_.end() || mapping->first != end) return false;
+        offset = 0;
+    }
+    return true;
+}
+
+void Lease::free_all(const void* owner, const std::function<void(CUdeviceptr)>& free) {
+    std::lock_guard lock(mutex_);
+    for (auto it = blocks_.begin(); it != blocks_.end();) {
+        if (it->second.owner != owner) {
+            ++it;
+            continue;
+        }
+        if (it->second.charged) free(it->first);
+        give_back(it->second.charged);
+        it = blocks_.erase(it);
+    }
+}
+
+bool Lease::limit(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes < used_) return false;
+    limit_ = bytes;
+    return true;
+}
+
+void Lease::call(bool launch) {
+    ++calls;
+    last_call_ = Clock::now().time_since_epoch().count();
+    if (!launch) return;
+    ++launches;
+    std::lock_guard lock(mutex_);
+    if (!is_busy_) is_busy_ = true, busy_since_ = Clock::now();
+}
+
+void Lease::finished() {
+    std::lock_guard lock(mutex_);
+    if (!is_busy_) return;
+    const auto now = Clock::now();
+    busy_ += std::chrono::duration<double>(now - busy_since_).count();
+    activity_.busy(busy_since_, now);
+    is_busy_ = false;
+}
+
+double Lease::gpu_seconds() const {
+    std::lock_guard lock(mutex_);
+    return busy_ + (is_busy_ ? std::chrono::duration<double>(Clock::now() - busy_since_).count() : 0);
+}
+
+double Lease::gpu_share() const {
+    std::lock_guard lock(mutex_);
+    const auto now = Clock::now();
+    Activity until_now = activity_;
+    if (is_busy_) until_now.busy(busy_since_, now);
+    return until_now.share(now);
+}
+
+void Lease::enter(const void* owner) {
+    std::lock_guard lock(mutex_);
+    programs_.try_emplace(owner);
+    connections = static_cast<uint32_t>(programs_.size());
+}
+
+void Lease::introduce(const void* owner, uint32_t pid, std::string_view command) {
+    std::lock_guard lock(mutex_);
+    programs_[owner] = {pid, std::string(command), 0};
+}
+
+void Lease::leave(const void* owner) {
+    std::lock_guard lock(mutex_);
+    programs_.erase(owner);
+    connections = static_cast<uint32_t>(programs_.size());
+}
+
+std::vector<Lease::Program> Lease::programs() const {
+    std::lock_guard lock(mutex_);
+    std::map<const void*, uint64_t> bytes;
+    for (const auto& [address, block] : blocks_) bytes[block.owner] += block.charged;
+    for (const auto& [thing, charge] : modules_) bytes[charge.owner] += charge.bytes;
+    for (const auto& [owner, physical] : physical_) bytes[owner] += physical;
+    std::vector<Program> found;
+    for (const auto& [owner, program] : programs_)
+        found.push_back({program.pid, program.command, bytes[owner]});
+    return found;
+}
+
+double Lease::idle_seconds() const {
+    return std::chrono::duration<double>(Clock::now().time_since_epoch() - Clock::duration(last_call_.load()))
+        .count();
+}
+
+}  // namespace gpukernel::worker

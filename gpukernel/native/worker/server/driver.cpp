@@ -1,0 +1,43 @@
+#include "worker/server/driver.h"
+
+#include <dlfcn.h>
+
+namespace gpukernel::worker {
+
+namespace {
+template <class... Arguments>
+CUresult lacking(Arguments...) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+template <class... Arguments>
+auto stand_in(CUresult (*)(Arguments...)) {
+    return &lacking<Arguments...>;
+}
+}  // namespace
+
+bool Driver::load(const std::string& path, std::string& error) {
+    void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        error = std::string("the CUDA library cannot be loaded: ") + ::dlerror();
+        return false;
+    }
+#define GPUKERNEL_DRIVER_FUNCTION(name)                  \
+    if (void* symbol = ::dlsym(library, #name))          \
+        name = reinterpret_cast<decltype(name)>(symbol); \
+    else                                                 \
+        name = stand_in(static_cast<decltype(name)>(nullptr));
+#include "driver_functions.inc"
+#undef GPUKERNEL_DRIVER_FUNCTION
+    if (CUresult code = cuInit(0); code != CUDA_SUCCESS) {
+        error = path + " found no usable device (" + error_name(code) + ")";
+        return false;
+    }
+    return true;
+}
+
+std::string Driver::error_name(CUresult code) const {
+    const char* name = nullptr;
+    return cuGetErrorName(code, &name) == CUDA_SUCCESS && name ? name : "error " + std::to_string(code);
+}
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,23 @@
+// The CUDA library that the worker loads: NVIDIA's or the simulated GPU's, by the same functions.
+#pragma once
+
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+
+#include <string>
+
+namespace gpukernel::worker {
+
+// The library's functions by name; the list is generated from codegen/calls.txt.
+struct Driver {
+#define GPUKERNEL_DRIVER_FUNCTION(name) decltype(&::name) name = nullptr;
+#include "driver_functions.inc"
+#undef GPUKERNEL_DRIVER_FUNCTION
+
+    // Loads the library at `path`; a function that it lacks returns CUDA_ERROR_NOT_SUPPORTED.  False, and
+    // `error` says why, where it cannot be loaded or finds no usable device.
+    bool load(const std::string& path, std::string& error);
+    std::string error_name(CUresult code) const;
+};
+
+}  // namespace gpukernel::worker

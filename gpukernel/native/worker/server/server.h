@@ -1,0 +1,78 @@
+// The worker's server: listeners for programs, which must prove that they know the lease's secret, and for
+// the agent's control connection.
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "worker/lease/hang_detector.h"
+#include "worker/session/session.h"
+
+namespace gpukernel::worker {
+
+class Server {
+  public:
+    // The sockets that it listens on, and the endpoints of programs in the lease file's form.
+    struct Listeners {
+        wire::Socket unix_socket, tcp, control;
+        std::vector<std::string> endpoints;
+    };
+    // Ends when no agent has been heard of for `orphan_seconds` and no program is connected.  Work that does
+    // not end within `watchdog_seconds` ends the programs of this lease; 0: never.
+    Server(Lease& lease, Listeners listeners, double orphan_seconds, double watchdog_seconds)
+        : lease_(lease),
+          listeners_(std::move(listeners)),
+          orphan_seconds_(orphan_seconds),
+          watchdog_seconds_(watchdog_seconds) {}
+
+    enum class Ending { stopped, orphaned, poisoned };  // poisoned: the context is lost, the lease is not
+    Ending run();
+    Listeners& listeners() { return listeners_; }
+    // Ends all connections with a GOODBYE frame.
+    void say_goodbye(const std::string& sentence);
+
+  private:
+    // A connection of a program, or of one that asks about the slice, from its acceptance on.
+    struct Client {
+        wire::Channel channel;
+        std::mutex writing;
+        bool admitted = false;
+        std::atomic<bool> program{false};  // it sent a call that is no question
+        Clock::time_point accepted = Clock::now();
+        Session* session = nullptr;
+        uint64_t number = 0;
+        std::optional<Clock::time_point> left;  // when its program went, while it is still served
+    };
+    void accept(wire::Socket socket);
+    void serve(std::shared_ptr<Client> client);
+    wire::Admission shake_hands(wire::Socket& socket);
+    void end_slow_handshakes();
+    void attend(uint64_t key);
+    std::shared_ptr<HostFunctions> host_functions_of(uint64_t key);
+    void resume_reading();
+    bool program_has_left();
+    std::string hang_reason();
+    bool answer_control(int fd, std::string& pending);
+    std::string run_command(const std::string& line);
+    std::string status() const;
+
+    Lease& lease_;
+    Listeners listeners_;
+    double orphan_seconds_, watchdog_seconds_;
+    HangDetector hang_detector_{lease_};
+    bool interrupted_ = false;                                     // by the agent
+    const int wakeup_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // a client was admitted, or left
+    const int readers_ = ::epoll_create1(EPOLL_CLOEXEC);           // connections whose reading threads wait
+    uint64_t numbers_ = 0;
+    std::mutex mutex_;
+    std::list<std::shared_ptr<Client>> clients_;
+    bool stopping_ = false;
+    Clock::time_point last_contact_ = Clock::now();
+};
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,71 @@
+#include "worker/session/host_functions.h"
+
+#include <tuple>
+
+namespace gpukernel::worker {
+
+namespace {
+constexpr size_t MOST = 1 << 16;  // host functions of a program that are outstanding
+}  // namespace
+
+struct HostFunctions::Gate {
+    std::shared_ptr<HostFunctions> of;  // the driver may call back after the program has gone
+    uint64_t number;
+};
+
+// The gate is a callback and not a host function of the driver, because callbacks are called after an error,
+// too, and the program must learn of that.
+CUresult HostFunctions::add_gate(Driver& cuda, const CUstream* stream, uint64_t number) {
+    {
+        std::lock_guard lock(mutex_);
+        if (over_) return CUDA_ERROR_INVALID_VALUE;
+        if (shut_.size() >= MOST || reached_.size() >= MOST) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!shut_.insert(number).second) return CUDA_ERROR_INVALID_VALUE;
+    }
+    auto gate = std::make_unique<Gate>(Gate{shared_from_this(), number});
+    const CUresult result =
+        stream ? cuda.cuStreamAddCallback(*stream, on_reached, gate.get(), 0) : CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS) {
+        gate.release();
+    } else {  // the program still waits for a report of it
+        std::lock_guard lock(mutex_);
+        reached_.emplace_back(number, result);
+        changed_.notify_all();
+    }
+    return result;
+}
+
+void CUDA_CB HostFunctions::on_reached(CUstream, CUresult status, void* data) {
+    const std::unique_ptr<Gate> gate(static_cast<Gate*>(data));
+    gate->of->wait_at_gate(gate->number, status);
+}
+
+void HostFunctions::wait_at_gate(uint64_t number, CUresult status) {
+    std::unique_lock lock(mutex_);
+    reached_.emplace_back(number, status);
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return over_ || !shut_.contains(number); });
+}
+
+bool HostFunctions::next(uint64_t& number, CUresult& status) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return over_ || !reached_.empty(); });
+    if (over_) return false;
+    std::tie(number, status) = reached_.front();
+    reached_.pop_front();
+    return true;
+}
+
+void HostFunctions::done(uint64_t number) {
+    std::lock_guard lock(mutex_);
+    shut_.erase(number);
+    changed_.notify_all();
+}
+
+void HostFunctions::end() {
+    std::lock_guard lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+}
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,39 @@
+// Host functions of one program (cuLaunchHostFunc, cuStreamAddCallback).  The program runs them; the worker
+// keeps their order in its streams.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "worker/server/driver.h"
+
+namespace gpukernel::worker {
+
+// A stream that comes to a function's place stops at a gate: a driver callback that reports the function to
+// the program, over another connection than the one whose requests may wait for that stream.  The gate opens
+// when the program has run the function, or is gone.
+class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
+  public:
+    // Puts the gate of function `number` into `stream`; nullptr: the stream does not exist.
+    CUresult add_gate(Driver& cuda, const CUstream* stream, uint64_t number);
+    // Waits for the next gate that a stream comes to; false where the program is gone.
+    bool next(uint64_t& number, CUresult& status);
+    void done(uint64_t number);  // opens the gate
+    void end();                  // the program is gone: opens all gates
+
+  private:
+    struct Gate;
+    static void CUDA_CB on_reached(CUstream, CUresult status, void* gate);
+    void wait_at_gate(uint64_t number, CUresult status);
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::pair<uint64_t, CUresult>> reached_;
+    std::set<uint64_t> shut_;
+    bool over_ = false;
+};
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,432 @@
+#include "worker/session/session.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+namespace gpukernel::worker {
+
+using wire::AnswerHead;
+using wire::CustomCall;
+using wire::FrameHeader;
+
+namespace {
+int output_pipe = -1;
+constexpr int MOST_THREADS = 64;  // of one connection, besides its own
+constexpr int MOST_RESTING = 2;   // threads without a request that are kept
+
+// Starts a detached thread with a small stack; false where the system gives no more.
+bool start_thread(std::function<void()> work) {
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setstacksize(&attributes, 1 << 20);
+    ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    auto* argument = new std::function<void()>(std::move(work));
+    pthread_t thread;
+    const int failed = ::pthread_create(
+        &thread, &attributes,
+        [](void* work) -> void* {
+            std::unique_ptr<std::function<void()>> mine(static_cast<std::function<void()>*>(work));
+            (*mine)();
+            return nullptr;
+        },
+        argument);
+    ::pthread_attr_destroy(&attributes);
+    if (failed) delete argument;
+    return !failed;
+}
+}  // namespace
+
+bool capture_output() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
+    ::fcntl(ends[1], F_SETPIPE_SZ, 1 << 20);
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::close(ends[1]);
+    output_pipe = ends[0];
+    return true;
+}
+
+std::string printed_text() {
+    std::string text;
+    char buffer[4096];
+    for (ssize_t got; output_pipe >= 0 && (got = ::read(output_pipe, buffer, sizeof buffer)) > 0;)
+        text.append(buffer, got);
+    return text;
+}
+
+bool poisons(CUresult code) {
+    return code == CUDA_ERROR_ILLEGAL_ADDRESS || code == CUDA_ERROR_MISALIGNED_ADDRESS ||
+           code == CUDA_ERROR_LAUNCH_FAILED || code == CUDA_ERROR_ASSERT ||
+           code == CUDA_ERROR_ILLEGAL_INSTRUCTION || code == CUDA_ERROR_INVALID_ADDRESS_SPACE ||
+           code == CUDA_ERROR_INVALID_PC || code == CUDA_ERROR_HARDWARE_STACK_ERROR ||
+           code == CUDA_ERROR_LAUNCH_TIMEOUT || code == CUDA_ERROR_CONTEXT_IS_DESTROYED ||
+           code == CUDA_ERROR_ECC_UNCORRECTABLE;
+}
+
+void Session::follow(std::shared_ptr<HostFunctions> functions) {
+    std::lock_guard lock(mutex_);
+    if (left_) functions->end();
+    followed_host_functions_ = std::move(functions);
+}
+
+void Session::left() {
+    std::lock_guard lock(mutex_);
+    left_ = true;
+    channel_.rouse();
+    host_functions_->end();
+    if (followed_host_functions_) followed_host_functions_->end();
+}
+
+void Session::release_everything() {
+    if (own_default_) cuda().cuStreamDestroy_v2(own_default_), own_default_ = nullptr;
+    if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // an error that no call waited for
+    lease_.finished();
+    std::lock_guard allocating(lease_.allocation_mutex);
+    views.destroy(cuda());
+    for (auto& [name, entry] : handles_) {
+        switch (entry.kind) {
+            case Kind::module:
+                lease_.refund_module(entry.handle);
+                cuda().cuModuleUnload(static_cast<CUmodule>(entry.handle));
+                break;
+            case Kind::library:
+                lease_.refund_module(entry.handle);
+                cuda().cuLibraryUnload(static_cast<CUlibrary>(entry.handle));
+                break;
+            case Kind::stream:
+                cuda().cuStreamDestroy_v2(static_cast<CUstream>(entry.handle));
+                break;
+            case Kind::event:
+                cuda().cuEventDestroy_v2(static_cast<CUevent>(entry.handle));
+                break;
+            case Kind::link:
+                cuda().cuLinkDestroy(static_cast<CUlinkState>(entry.handle));
+                break;
+            case Kind::array:
+                if (entry.parent) break;  // a level goes with its mipmapped array
+                lease_.refund_module(entry.handle);
+                cuda().cuArrayDestroy(static_cast<CUarray>(entry.handle));
+                break;
+            case Kind::mipmap:
+                lease_.refund_module(entry.handle);
+                cuda().cuMipmappedArrayDestroy(static_cast<CUmipmappedArray>(entry.handle));
+                break;
+            default:
+                break;  // functions and references go with their modules
+        }
+    }
+    handles_.clear(), names_.clear(), linked_.clear();
+    if (lease_.connections == 1) {  // no other program: the next one finds the context as it was
+        for (auto [limit, value] : lease_.usual_limits)
+            if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
+        lease_.usual_limits.clear();
+        lease_.staging_buffers.clear();
+    }
+    virtual_memory_.end();
+    lease_.free_all(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
+}
+
+Session::~Session() {
+    host_functions_->end();
+    if (followed_host_functions_)
+        followed_host_functions_
+            ->end();  // who would have run them is gone, whether or not the server has seen it
+    if (!is_program_) return;
+    release_everything();
+    lease_.leave(this);
+}
+
+bool Session::find(uint64_t name, Kind kind, void*& handle) {
+    if (kind == Kind::stream && name <= reinterpret_cast<uintptr_t>(CU_STREAM_PER_THREAD)) {
+        handle = reinterpret_cast<void*>(name);  // the default streams
+        if (handle != CU_STREAM_PER_THREAD) return true;
+        // The program's thread, not the one that happens to serve it.
+        if (!own_default_ && cuda().cuStreamCreate(&own_default_, CU_STREAM_DEFAULT) != CUDA_SUCCESS)
+            return false;
+        handle = own_default_;
+        return true;
+    }
+    auto it = handles_.find(name);
+    if (it == handles_.end()) return false;
+    const Kind have = it->second.kind;
+    // Launches and attributes take a kernel where they take a function, as the driver does.
+    if (have != kind && !(kind == Kind::function && have == Kind::kernel)) return false;
+    handle = it->second.handle;
+    return true;
+}
+
+uint64_t Session::number_of(const void* handle, Kind kind, const void* parent) {
+    auto [it, fresh] = names_.try_emplace({kind, handle}, 0);
+    if (fresh) {
+        it->second = next_name_ += 16;
+        handles_[it->second] = {const_cast<void*>(handle), kind, parent};
+    }
+    return it->second;
+}
+
+bool Session::accept_number(uint64_t name, const void* handle, Kind kind) {
+    return (name & wire::NAMED_BY_SHIM) &&
+           handles_.try_emplace(name, OwnedHandle{const_cast<void*>(handle), kind, nullptr}).second;
+}
+
+bool Session::has_parent(uint64_t name) const {
+    auto it = handles_.find(name);
+    return it != handles_.end() && it->second.parent;
+}
+
+void Session::drop(uint64_t name) {
+    auto it = handles_.find(name);
+    if (it == handles_.end()) return;
+    const void* const gone = it->second.handle;
+    names_.erase({it->second.kind, gone});
+    linked_.erase(gone);
+    handles_.erase(it);
+    // What lived in it is gone too, and the driver may give its address to something else.
+    std::vector<uint64_t> children;
+    for (const auto& [child, entry] : handles_)
+        if (entry.parent == gone) children.push_back(child);
+    for (uint64_t child : children) drop(child);
+}
+
+std::vector<char>& Session::link_data(const void* link, size_t size) {
+    return linked_[link].emplace_back(size);
+}
+
+// --- the threads ---
+
+thread_local Session::RequestContext* Session::context_ = nullptr;
+
+void Session::serve() {
+    {
+        std::lock_guard lock(mutex_);
+        called_ = 1;
+    }
+    run_thread(true);
+    std::unique_lock lock(mutex_);
+    gone_.wait(lock, [&] { return more_ == 0; });
+}
+
+// Serves requests whenever this is the reading thread.
+void Session::run_thread(bool stays) {
+    RequestContext context;
+    context_ = &context;
+    try {
+        cuda().cuCtxSetCurrent(lease_.context);
+        while (wait_for_reading(context, stays)) read_requests(context);
+    } catch (const std::exception&) {
+        // Out of host memory for what a program sent: its connection ends, the worker does not.
+        end();
+    }
+    context_ = nullptr;
+}
+
+void Session::read_requests(RequestContext& context) {
+    while (context.reads) {
+        if (!channel_.read(&context.request, sizeof context.request) || !serve_one(context)) {
+            if (context.reads) end();
+            return;
+        }
+        if (context.body.capacity() > 8 * wire::COPY_PIECE)
+            context.body = {};  // images are rare: their memory is not kept
+        if (context.out.capacity() > 8 * wire::COPY_PIECE) context.out = {};
+    }
+}
+
+// Waits until this thread shall take over the reading; false where it shall end.
+bool Session::wait_for_reading(RequestContext& context, bool stays) {
+    std::unique_lock lock(mutex_);
+    if (resting_ >= MOST_RESTING && called_ == 0 && !stays) return false;
+    context.body = {}, context.out = {};
+    ++resting_;
+    call_.wait(lock, [&] { return over_ || called_ > 0; });
+    --resting_;
+    if (over_) return false;
+    --called_;
+    context.reads = true;
+    return true;
+}
+
+void Session::end() {
+    std::lock_guard lock(mutex_);
+    over_ = true;
+    channel_.shut();
+    call_.notify_all();
+}
+
+void Session::serve_while_waiting(int poll, uint64_t number) {
+    std::unique_lock lock(mutex_);
+    if (serves_while_waiting_) return;
+    epoll_event nothing{EPOLLONESHOT, {.u64 = number}};
+    if (::epoll_ctl(poll, EPOLL_CTL_ADD, channel_.socket().fd(), &nothing) != 0) return;
+    serves_while_waiting_ = true;
+    poll_ = poll, number_ = number;
+    if (waiting_) hand_over_reading(lock);  // the thread that asked for it sends a request now
+}
+
+void Session::watch_socket() {  // once, until something can be read
+    epoll_event event{EPOLLIN | EPOLLONESHOT, {.u64 = number_}};
+    watched_ = ::epoll_ctl(poll_, EPOLL_CTL_MOD, channel_.socket().fd(), &event) == 0;
+}
+
+void Session::resume_reading() {
+    std::unique_lock lock(mutex_);
+    if (!waiting_ || !serves_while_waiting_) return;
+    if (channel_.expect())
+        hand_over_reading(lock);
+    else
+        watch_socket();
+}
+
+// Lets another thread read.  Where there are too many already, the one that waits reads on when its wait is
+// over.
+void Session::hand_over_reading(std::unique_lock<std::mutex>&) {
+    if (resting_ > called_) {
+        ++called_;
+        call_.notify_one();
+    } else if (more_ < MOST_THREADS && lease_.one_more_thread()) {
+        auto run = [this] {
+            run_thread(false);
+            lease_.one_thread_less();
+            std::lock_guard lock(mutex_);
+            if (--more_ == 0) gone_.notify_all();
+        };
+        if (!start_thread(run)) {
+            lease_.one_thread_less();
+            return;
+        }
+        ++more_, ++called_;
+    } else {
+        return;
+    }
+    waiting_ = nullptr;
+}
+
+void Session::begin_wait(const void* used) {
+    std::unique_lock lock(mutex_);
+    if (used) ++used_[used].count;
+    if (!context_->reads) return;
+    waiting_ = context_;
+    if (!serves_while_waiting_) return;
+    watch_socket();
+    if (channel_.expect()) hand_over_reading(lock);  // the socket does not report what is in memory already
+}
+
+void Session::end_wait(const void* used) {
+    std::function<CUresult()> destroy;
+    {
+        std::lock_guard lock(mutex_);
+        if (used)
+            if (auto it = used_.find(used); --it->second.count == 0) {
+                destroy = std::move(it->second.destroy);
+                used_.erase(it);
+            }
+        if (context_->reads && waiting_ != context_) context_->reads = false;
+        if (context_->reads) {
+            waiting_ = nullptr;
+            if (std::exchange(watched_, false)) {
+                epoll_event nothing{EPOLLONESHOT, {.u64 = number_}};
+                ::epoll_ctl(poll_, EPOLL_CTL_MOD, channel_.socket().fd(), &nothing);
+            }
+        }
+    }
+    if (destroy) destroy();
+}
+
+// Querying a stream returns an error once, so it is kept for the program.
+bool Session::is_done(CUstream stream) {
+    const CUresult result = cuda().cuStreamQuery(stream);
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    keep(result);
+    return true;
+}
+
+CUresult Session::wait_for(CUstream stream) {
+    auto synchronize = [&] { return cuda().cuStreamSynchronize(stream); };
+    // With several threads, to hand over the reading costs two system calls.
+    const CUresult result =
+        serves_while_waiting_ && is_done(stream) ? synchronize() : wait(synchronize, stream);
+    lease_.finished();
+    return result;
+}
+
+// --- requests ---
+
+bool Session::serve_one(RequestContext& context) {
+    const FrameHeader& header = context.request;
+    const ServedCall* call = custom_call(header.call);
+    if (!call) call = driver_call(header.call);
+    if (!call) return false;
+    const auto custom = static_cast<CustomCall>(header.call);
+    if (custom == CustomCall::copy_to_device) return serve_copy_to_device(context);
+    if (custom == CustomCall::copy_to_host) return serve_copy_to_host(context);
+    if (custom == CustomCall::share_memory) return serve_share_memory(context);
+    if (header.length > wire::max_request(header.call)) return false;
+    // Grow only as bytes really come: a false length costs no memory.
+    context.body.clear();
+    for (size_t got = 0; got < header.length;) {
+        const size_t piece = std::min<size_t>(header.length - got, std::max<size_t>(got, 64 << 10));
+        context.body.resize(got + piece);
+        if (!channel_.read(context.body.data() + got, piece)) return false;
+        got += piece;
+    }
+    context.body.push_back(0);  // ends an image's text
+    context.question = call->question, context.launches = lease_.launches;
+    if (!context.question) called(custom == CustomCall::launch);
+    Reader in(context.body.data(), header.length);
+    context.out.assign(ANSWER_BYTES, 0);
+    Writer out(context.out);
+    CUresult result = call->serve(*this, in, out);
+    if (!call->asynchronous) return answer(context, result);
+    keep(result);
+    return true;
+}
+
+void Session::called(bool launch) {
+    if (!std::exchange(is_program_, true)) {
+        lease_.enter(this);
+        if (program_) *program_ = true;
+    }
+    lease_.call(launch);
+}
+
+void Session::keep(CUresult result) {
+    if (poisons(result)) lease_.poisoned = true;
+    CUresult none = CUDA_SUCCESS;
+    kept_.compare_exchange_strong(none, result);
+}
+
+bool Session::answer(RequestContext& context, CUresult result, const void* bulk, size_t size) {
+    // A kept error is returned once, but not in place of CUDA_ERROR_NOT_READY.
+    if (const CUresult kept = result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : kept_.exchange(CUDA_SUCCESS);
+        result == CUDA_SUCCESS)
+        result = kept;
+    if (!context.question && result == CUDA_SUCCESS &&
+        lease_.stray_error.load(std::memory_order_relaxed) != CUDA_SUCCESS)
+        result = lease_.stray_error.exchange(CUDA_SUCCESS);
+    if (poisons(result)) lease_.poisoned = true;
+    if (result != CUDA_SUCCESS) size = 0;
+    std::lock_guard lock(writing_);
+    // Printed text is for programs, and only new launches can have printed any.
+    const bool silent = context.question || lease_.heard_out == lease_.launches;
+    const std::string text = silent ? std::string() : printed_text();
+    if (context.request.call == static_cast<uint16_t>(wire::DriverCall::cuCtxSynchronize) &&
+        result == CUDA_SUCCESS)
+        lease_.heard_out = context.launches;
+    std::vector<char>& out = context.out;
+    if (!text.empty()) out.insert(out.begin() + ANSWER_BYTES, text.begin(), text.end());
+    const FrameHeader header{static_cast<uint32_t>(out.size() - sizeof(FrameHeader) + size),
+                             context.request.call, context.request.number};
+    const AnswerHead head{static_cast<uint32_t>(result), static_cast<uint32_t>(text.size())};
+    std::memcpy(out.data(), &header, sizeof header);
+    std::memcpy(out.data() + sizeof header, &head, sizeof head);
+    return channel_.write(out.data(), out.size(), bulk, size);
+}
+
+}  // namespace gpukernel::worker

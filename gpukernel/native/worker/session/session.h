@@ -1,0 +1,219 @@
+// One connection: a program's handles, its requests in order, and the release of everything that it made.
+//
+// One thread reads requests and serves them.  Where a request waits for the device, and the program has
+// several threads, another thread of the worker takes over the reading as soon as something comes (the server
+// watches the socket meanwhile), and the first answers when its wait is over.  So requests begin in the order
+// in which they come, one at a time, and only what follows a wait runs concurrently.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "calls.h"
+#include "wire/body.h"
+#include "wire/channel.h"
+#include "worker/calls/textures.h"
+#include "worker/calls/virtual_memory.h"
+#include "worker/lease/lease.h"
+#include "worker/session/host_functions.h"
+
+namespace gpukernel::worker {
+
+using wire::Reader;
+using wire::Writer;
+
+// Bytes of an answer before its printed text and outputs.
+constexpr size_t ANSWER_BYTES = sizeof(wire::FrameHeader) + sizeof(wire::AnswerHead);
+
+// The kinds of handles that a program may have.
+enum class Kind : uint8_t {
+    module,
+    library,
+    function,
+    kernel,
+    stream,
+    event,
+    link,
+    array,
+    mipmap,
+    texture_reference,
+    surface_reference,
+    memory,
+};
+
+class Session {
+  public:
+    // `writing` is held while an answer is written, so that no GOODBYE is written inside one.  `program`
+    // becomes true with the first call that is no question: until then the connection is no program.
+    Session(Lease& lease, wire::Channel& channel, std::mutex& writing, std::atomic<bool>* program = nullptr)
+        : lease_(lease), channel_(channel), writing_(writing), program_(program) {}
+    ~Session();
+    void serve();  // until the program closes the connection or violates the protocol
+
+    void introduce(uint32_t pid, std::string_view command, uint64_t key) {
+        lease_.introduce(this, pid, command);
+        key_ = key;
+    }
+
+    // --- for the server ---
+    uint64_t key() const { return key_; }
+    // From now on serves requests while one of them waits.  `poll` is an epoll descriptor that reports
+    // `number` when something can be read while the reading thread waits.
+    void serve_while_waiting(int poll, uint64_t number);
+    void resume_reading();  // something can be read: another thread takes over
+    void left();  // the program is gone, though a request is still served: no host function will run
+
+    // --- for the handlers of calls ---
+    Lease& lease() { return lease_; }
+    VirtualMemory& virtual_memory() { return virtual_memory_; }
+    const std::shared_ptr<HostFunctions>& host_functions() const { return host_functions_; }
+    // This connection reports the host functions of another session: both belong to one program.
+    void follow(std::shared_ptr<HostFunctions> functions);
+    Driver& cuda() { return lease_.cuda; }
+    CUdevice device() const { return lease_.device; }
+
+    // Calls `function`, which waits for the device, while other threads serve later requests.  The stream or
+    // event `used` is not destroyed before the wait is over.
+    template <class Function>
+    CUresult wait(Function&& function, const void* used = nullptr) {
+        begin_wait(used);
+        const CUresult result = function();
+        end_wait(used);
+        return result;
+    }
+    CUresult wait_for(CUstream stream);
+    // Destroys a stream or event, at once or when the last wait for it is over.
+    template <class Function>
+    CUresult destroy(const void* handle, Function&& function) {
+        {
+            std::lock_guard lock(mutex_);
+            if (auto it = used_.find(handle); it != used_.end()) {
+                it->second.destroy = function;
+                return CUDA_SUCCESS;
+            }
+        }
+        return function();
+    }
+
+    // Translates the program's number of a handle into the driver's; false unless this session has such a
+    // handle, of that kind.
+    template <class Handle>
+    bool handle(uint64_t name, Kind kind, Handle& handle) {
+        void* found = nullptr;
+        if (!find(name, kind, found)) return false;
+        handle = static_cast<Handle>(found);
+        return true;
+    }
+    // The program's number of a handle: the same each time, until the handle or its parent is dropped.
+    uint64_t number_of(const void* handle, Kind kind, const void* parent = nullptr);
+    // Gives a handle the number that the shim chose; false where it is in use or not the shim's to choose.
+    bool accept_number(uint64_t name, const void* handle, Kind kind);
+    void drop(uint64_t name);
+    void release_everything();  // that this program made on the device, memory included
+    bool has_parent(uint64_t name) const;
+    // The error of an earlier asynchronous call, which the next answer returns instead of success.  A call
+    // that creates something checks it first, since the program would not receive the result.
+    CUresult kept_error() const { return kept_; }
+    std::vector<char>& link_data(const void* link, size_t size);
+    Views views;  // texture and surface objects
+
+  private:
+    struct OwnedHandle {
+        void* handle;
+        Kind kind;
+        const void* parent;  // the handle that it is released with, as a function with its module
+    };
+    // The waits for a stream or event, and its destruction where that must come after them.
+    struct PendingWaits {
+        int count = 0;
+        std::function<CUresult()> destroy;
+    };
+    // The request that one thread serves.
+    struct RequestContext {
+        std::vector<char> body, out;
+        wire::FrameHeader request{};
+        bool question = false;  // by its call's flag
+        bool reads = false;     // this thread reads the next request, too
+        uint64_t launches = 0;  // of the lease, when the request came
+    };
+    static thread_local RequestContext* context_;
+
+    bool find(uint64_t name, Kind kind, void*& handle);
+    void run_thread(bool stays);
+    void read_requests(RequestContext& context);
+    bool wait_for_reading(RequestContext& context, bool stays);
+    void end();
+    void watch_socket();
+    void hand_over_reading(std::unique_lock<std::mutex>& lock);
+    void begin_wait(const void* used);
+    void end_wait(const void* used);
+    bool serve_one(RequestContext& context);
+    bool serve_copy_to_device(RequestContext& context);
+    bool serve_copy_to_host(RequestContext& context);
+    bool serve_share_memory(RequestContext& context);
+    // Writes the frame whose outputs are in context.out, and after them `size` bytes of `bulk`.
+    bool answer(RequestContext& context, CUresult result, const void* bulk = nullptr, size_t size = 0);
+    void keep(CUresult result);
+    bool is_done(CUstream stream);
+    bool can_copy_now(CUstream stream);
+    char* host_pointer(CUdeviceptr address);
+    void called(bool launch);
+
+    Lease& lease_;
+    wire::Channel& channel_;
+    std::mutex& writing_;
+    std::atomic<bool>* const program_;
+    // Used by the reading thread only:
+    std::unordered_map<uint64_t, OwnedHandle> handles_;
+    std::map<std::pair<Kind, const void*>, uint64_t> names_;
+    std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
+    VirtualMemory virtual_memory_{*this};
+    const std::shared_ptr<HostFunctions> host_functions_ = std::make_shared<HostFunctions>();
+    uint64_t next_name_ = 0x1000;
+    bool is_program_ = false;  // it sent a call that is no question
+    // Stands for CU_STREAM_PER_THREAD, since the worker's threads are not the program's.
+    CUstream own_default_ = nullptr;
+    std::atomic<uint64_t> key_{0};
+    std::atomic<CUresult> kept_{CUDA_SUCCESS};  // the first error of a call that was not answered
+
+    std::mutex mutex_;  // guards everything below
+    std::shared_ptr<HostFunctions> followed_host_functions_;
+    bool left_ = false;
+    std::unordered_map<const void*, PendingWaits> used_;
+    RequestContext* waiting_ = nullptr;  // of the reading thread, while it waits
+    std::atomic<bool> serves_while_waiting_ = false;
+    bool watched_ = false, over_ = false;
+    int poll_ = -1;
+    uint64_t number_ = 0;
+    // Threads besides the connection's own; threads without a request; threads that shall take over the
+    // reading.
+    int more_ = 0, resting_ = 0, called_ = 0;
+    std::condition_variable call_, gone_;
+};
+
+// Replaces the worker's standard output, to which device code prints, by a pipe.
+bool capture_output();
+// The text that device code has printed since the last call.
+std::string printed_text();
+
+// One row of the tables that are generated from codegen/calls.txt, whose flags it has.
+struct ServedCall {
+    const char* name;
+    CUresult (*serve)(Session&, Reader&, Writer&);  // nullptr where the call is `streamed`
+    bool asynchronous;
+    bool question = false;
+};
+// The row of a wire::CustomCall or wire::DriverCall; nullptr for a number that is none.
+const ServedCall* custom_call(uint16_t number);
+const ServedCall* driver_call(uint16_t number);
+
+// Whether an error is sticky: the context is lost until the worker restarts itself.
+bool poisons(CUresult code);
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,395 @@
+"""Identity: the callers that the pool knows, and their permissions.
+
+A token identifies the caller.  A call over the unix socket without a token is identified by the account at the other end, which
+the kernel tells (``SO_PEERCRED``).  The pool believes no caller's own statement of who they are, except from callers who may
+speak for others: the pool's own account, root, and tokens with the scope ``service`` or ``admin``.  They may also ask on behalf
+of a person, and then have that person's permissions.
+
+Where client certificates are required, a token counts over TCP only on a connection that has shown the certificate made for it.
+A pool that knows a JupyterHub takes the Hub's own tokens too: each for its person, and nothing more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pwd
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpukernel.common.errors import Refused
+from gpukernel.common.model import Holder, Lease, SliceRequest
+from gpukernel.common.policy import Policy
+from gpukernel.pool.auth.hub_tokens import HubTokens
+from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.policy import note
+from gpukernel.pool.store.schema import tokens
+from gpukernel.pool.store.store import Store
+
+__all__ = [
+    "NOBODY",
+    "SCOPES",
+    "Caller",
+    "Certify",
+    "Identity",
+    "Token",
+    "account_name",
+    "create_token",
+    "list_tokens",
+    "revoke_token",
+    "token_hash",
+]
+
+NOBODY = -1
+"""The account of those who came by a socket that asks for none; they need a token."""
+
+_TOKEN = CompiledSql(sa.select(tokens).where(tokens.c.id == sa.bindparam("id")))  # with every call over TCP
+
+SCOPES = ("person", "service", "agent", "admin")
+
+Certify = Callable[[str, str, float, float], tuple[str, float]]
+"""Makes the certificate of a token, from its id, what it is for, when it ends (0: never) and the time; gives PEM and the certificate's end."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """An authenticated caller.
+
+    Attributes
+    ----------
+    name
+        The person, or what a token is for.
+    scope
+        ``person``: their own leases, and those of courses they instruct.  ``service``: leases of anybody (a JupyterHub).
+        ``agent``: a GPU server.  ``admin``: everything.
+    uid
+        The account of this machine at the other end; None where the call came over TCP.
+    course, server
+        What the token is bound to: the leases that are asked for with it are for this course and this server of the person.
+    teaches, through
+        Courses that the person instructs because somebody says so who may speak for others, for this one call; and who that is.
+    """
+
+    name: str
+    scope: str
+    uid: int | None = None
+    course: str = ""
+    server: str = ""
+    teaches: frozenset[str] = frozenset()
+    through: str = ""
+
+    @property
+    def administers(self) -> bool:
+        """Return whether the caller administers the pool."""
+        return self.scope == "admin"
+
+    @property
+    def offers_devices(self) -> bool:
+        """Return whether the caller may attach as the agent of a GPU server."""
+        return self.scope in ("agent", "admin")
+
+    @property
+    def asks(self) -> bool:
+        """Return whether the caller may ask for slices."""
+        return self.scope != "agent"
+
+    @property
+    def speaks_for_others(self) -> bool:
+        """Return whether the caller may ask on behalf of others."""
+        return self.scope in ("service", "admin")
+
+    def holder(self, claimed: Holder) -> Holder:
+        """Return the holder of what this caller asks for."""
+        if self.speaks_for_others:
+            return claimed
+        return replace(
+            claimed,
+            person=self.name,
+            course=self.course or claimed.course,
+            server=self.server or claimed.server,
+        )
+
+    def on_behalf(self, person: str, teaches: frozenset[str] = frozenset()) -> Caller | None:
+        """Return this person as a caller, as far as the caller may speak for them; else None."""
+        if not self.speaks_for_others:
+            return None
+        return Caller(person, "person", teaches=teaches, through=self.name)
+
+    def role_in(self, course: str, policy: Policy) -> str:
+        """Return the role in a course, as `Policy.role_in` does, with what others vouch for."""
+        if course in self.teaches and course in policy.courses:
+            return "instructor"
+        return policy.role_in(course, self.name)
+
+    def instructs(self, course: str, policy: Policy) -> bool:
+        """Return whether the caller instructs a course."""
+        return self.role_in(course, policy) == "instructor"
+
+    def signature(self, course: str, policy: Policy) -> str:
+        """Return the caller's name for the audit table, with who vouched for them where nothing else makes them an instructor."""
+        vouched = course in self.teaches and not policy.instructs(self.name, course)
+        return f"{self.name} (instructor by {self.through})" if vouched else self.name
+
+    def request(self, claimed: SliceRequest) -> SliceRequest:
+        """Return what this caller asks for: programs in direct mode run as the account that asks, where that is known."""
+        return claimed if self.uid is None else replace(claimed, user=self.uid)
+
+    def may_use(self, lease: Lease) -> bool:
+        """Renew it, interrupt its work, get its secret."""
+        return self.speaks_for_others or lease.holder.person == self.name
+
+    def may_end(self, lease: Lease, policy: Policy) -> bool:
+        """Return whether the caller may end or resize a lease."""
+        return self.may_use(lease) or self.instructs(lease.holder.course, policy)
+
+    def may_see(self, holder: Holder, policy: Policy) -> bool:
+        """Return whether the caller may see what a holder has."""
+        return self.speaks_for_others or holder.person == self.name or self.instructs(holder.course, policy)
+
+
+def account_name(uid: int) -> str:
+    """Return the name of an account of this machine."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+
+
+class Identity:
+    """The authentication of callers by what their calls bring.
+
+    Parameters
+    ----------
+    files
+        The pool's own tokens, which lie in files of its state directory, by scope.
+    require_certificates
+        Who comes over TCP shows the certificate of the token that they use.
+    hub
+        The JupyterHub whose tokens count too.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        files: Mapping[str, str] | None = None,
+        *,
+        require_certificates: bool = False,
+        hub: HubTokens | None = None,
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._files = dict(files or {})
+        self._require_certificates = require_certificates
+        self._accounts: dict[str, int] = {}  # what gRPC calls the peer → account
+        self._names: dict[str, str] = {}  # asked once a connection: a directory service may answer slowly
+
+    def connected(self, peer: str, uid: int) -> None:
+        """Record the account at the other end of a connection."""
+        self._accounts[peer] = uid
+
+    def disconnected(self, peer: str) -> None:
+        """Forget a connection."""
+        self._accounts.pop(peer, None)
+        self._names.pop(peer, None)
+
+    def caller(self, peer: str, authorization: str, now: float, certificate: str = "") -> Caller | None:
+        """Return who is at the other end; None for a stranger.
+
+        Parameters
+        ----------
+        peer
+            What gRPC calls the other end.
+        authorization
+            The header of that name, empty where there was none.
+        certificate
+            The common name in the certificate that the connection showed, which was checked; empty where it showed none.
+
+        Raises
+        ------
+        Refused
+            With a sentence, where the token is good, but this connection may not use it.
+        """
+        uid = self._accounts.get(peer)
+        if peer.startswith("unix") and uid is None:
+            return None
+        here = uid is not None  # on the pool's machine, where no certificate can be shown
+        uid = None if uid == NOBODY else uid
+        if not authorization:
+            if uid is None:
+                return None
+            name = self._names.get(peer) or self._names.setdefault(peer, account_name(uid))
+            return Caller(name, "admin" if uid in (0, os.geteuid()) else "person", uid)
+        kind, _, token = authorization.partition(" ")
+        if kind != "Bearer" or not token:
+            return None
+        for scope, known in self._files.items():
+            if hmac.compare_digest(token.encode(), known.encode()):
+                self._check_certificate(here, certificate)
+                return Caller(f"{scope} token", scope)
+        row = self._known_token(token, now)
+        if row is None:
+            return None
+        # A server there cannot show what it has; others could, and do so over TCP.
+        spared = here and (bool(row.server) or row.certificate_expires is None)
+        self._check_certificate(spared, certificate, row.id)
+        return Caller(row.person or row.name, row.scope, uid, row.course, row.server)
+
+    async def hub_caller(
+        self, peer: str, authorization: str, now: float, certificate: str = ""
+    ) -> Caller | None:
+        """Return the caller as `caller` does, where the token may be JupyterHub's.
+
+        Raises
+        ------
+        HubAway
+            With a sentence, where the Hub does not say whose it is.
+        """
+        kind, _, token = authorization.partition(" ")
+        uid = self._accounts.get(peer)
+        if self._hub is None or kind != "Bearer" or (peer.startswith("unix") and uid is None):
+            return None
+        person = await self._hub.person(token)
+        if not person:
+            return None
+        if self._require_certificates and uid is None:
+            row = self._living(certificate, now)
+            if row is None or row.person != person:
+                raise Refused(
+                    "certificate",
+                    f"The certificate that this connection shows is not one of {person}'s, whose JupyterHub token this is.",
+                )
+        return Caller(person, "person", None if uid == NOBODY else uid)
+
+    def _check_certificate(self, spared: bool, shown: str, needed: str = "") -> None:
+        if self._require_certificates and not spared and (not needed or shown != needed):
+            raise Refused(
+                "certificate",
+                "The certificate that this connection shows was not made for this token; use the connection file that holds both."
+                if needed
+                else "This token has no certificate, and the pool asks for one; make a connection file with “gpukernel token create --file”.",
+            )
+
+    def _known_token(self, token: str, now: float) -> Any:
+        identifier, _, _ = token.partition(".")
+        if not identifier or len(token) > 200 or "\0" in token:
+            return None
+        row = self._living(identifier, now)
+        return row if row is not None and hmac.compare_digest(row.hash, token_hash(token)) else None
+
+    def _living(self, identifier: str, now: float) -> Any:
+        with self._store.transaction() as db:
+            row = _TOKEN.first(db, id=identifier)
+        if row is None or row.revoked is not None or (row.expires is not None and row.expires <= now):
+            return None
+        return row
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token without its secret; times in seconds since the epoch, 0 where there is none."""
+
+    id: str
+    name: str
+    person: str
+    scope: str
+    created: float
+    expires: float = 0.0
+    revoked: float = 0.0
+    certificate_expires: float = 0.0
+
+
+def token_hash(token: str) -> str:
+    """Return the hash that the pool keeps of a token."""
+    # 256 random bits need no slow hash.
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _token(row: sa.Row) -> Token:  # type: ignore[type-arg]
+    return Token(
+        row.id,
+        row.name,
+        row.person,
+        row.scope,
+        row.created,
+        row.expires or 0,
+        row.revoked or 0,
+        row.certificate_expires or 0,
+    )
+
+
+def create_token(
+    store: Store,
+    name: str,
+    person: str,
+    scope: str,
+    valid_seconds: float,
+    who: str,
+    now: float,
+    certify: Certify | None = None,
+) -> tuple[Token, str, str]:
+    """Create a token; return it, its text, and its certificate with the key, empty without `certify`.  Neither text nor key is kept.
+
+    Raises
+    ------
+    Refused
+        With a sentence, where that makes no sense.
+    """
+    if scope not in SCOPES:
+        raise Refused("invalid", f"There is no scope “{scope[:40]}”; it is one of {', '.join(SCOPES)}.")
+    if (scope == "person") != bool(person):
+        raise Refused("invalid", "A token of the scope person names one; others name none.")
+    if not name or max(len(name), len(person)) > 256 or not (name + person).isprintable():
+        raise Refused(
+            "invalid", "A token has a name of 1 to 256 printable characters, that says what it is for."
+        )
+    if not 0 <= valid_seconds < 1e10:
+        raise Refused("invalid", f"A token cannot be valid for {valid_seconds!r} s.")
+    identifier = "gpk" + secrets.token_hex(5)
+    text = f"{identifier}.{secrets.token_urlsafe(32)}"
+    expires = now + valid_seconds if valid_seconds else None
+    certificate, until = certify(identifier, name, expires or 0, now) if certify else ("", None)
+    with store.deciding() as (db, _):
+        values = {
+            "id": identifier,
+            "hash": token_hash(text),
+            "name": name,
+            "person": person,
+            "scope": scope,
+            "created": now,
+            "expires": expires,
+            "certificate_expires": until,
+        }
+        db.execute(tokens.insert().values(**values))
+        note(db, now, who, "token", identifier, "", f"{scope} {person or name}")
+    return Token(identifier, name, person, scope, now, expires or 0, 0, until or 0), text, certificate
+
+
+def list_tokens(store: Store) -> list[Token]:
+    """Return all tokens that were ever made, the oldest first."""
+    with store.reader.connect() as db:
+        return [_token(row) for row in db.execute(sa.select(tokens).order_by(tokens.c.created))]
+
+
+def revoke_token(store: Store, identifier: str, who: str, now: float) -> Token:
+    """Revoke a token: from now on nobody gets in with it.
+
+    Raises
+    ------
+    Refused
+        ``no_such_token``.
+    """
+    with store.deciding() as (db, _):
+        changed = db.execute(
+            tokens.update().where(tokens.c.id == identifier, tokens.c.revoked.is_(None)).values(revoked=now)
+        )
+        row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
+        if row is None:
+            raise Refused("no_such_token", f"There is no token {identifier[:40]}.")
+        if changed.rowcount:
+            note(db, now, who, "token", identifier, f"{row.scope} {row.person or row.name}", "revoked")
+    return _token(row)

@@ -1,0 +1,165 @@
+"""Fair order and backfill: pure functions, precise enough to be checked by a model.
+
+**The order.**  The next slice goes to the course that holds the least for its weight: of the courses that wait, the one with
+the smallest (devices' worth held) / weight, and where two are equal, the one whose first request has waited longer.  Within a
+course the first come is the first served.  The order of a whole queue is what one gets by serving it that way, one request after the
+other, each adding its size to what its course holds.
+
+So no history has to be kept or forgiven: a course that comes late gets the next slices until it holds its part, a course that
+holds its part gets back what it gives back, and a weight of 2 means twice as much while both wait.
+
+**Backfill.**  Requests are looked at in that order.  One that fits, in quotas and on devices, is granted.  A request may start
+before earlier ones only if it cannot delay them, even when every lease runs its full time:
+
+* Where a quota holds it back, nobody behind it takes from that quota.  It holds back nothing else: until its quota has room it
+  could not use a device anyway.
+* Where only devices are missing, it is given a *promise*: the devices and the time at which it can start even if every lease lasts as
+  long as it may.  What it will take is set aside, in its quotas at once and on those devices from that time on; later requests
+  that fit into the rest may start.  Where no end of leases is known, there is no promise, nor where as many have been given as a
+  scheduling cycle gives; then nobody behind it gets anything on the models that it waits for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+__all__ = ["AvailabilityProfile", "FairShareItem", "fair_order", "promise"]
+
+
+class FairShareItem(Protocol):
+    """A waiting request as the order sees it: `size` is the devices' worth asked for, in millionths."""
+
+    @property
+    def ticket(self) -> int:
+        """The number that it got when it began to wait."""
+        ...
+
+    @property
+    def course(self) -> str:
+        """The course that it is for."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The devices' worth asked for, in millionths."""
+        ...
+
+
+W = TypeVar("W", bound=FairShareItem)
+
+
+def fair_order(waiting: Iterable[W], held: Mapping[str, int], weights: Mapping[str, float]) -> list[W]:
+    """Return `waiting` in the order in which it is served (see the module); O(n log n).
+
+    Parameters
+    ----------
+    held
+        Millionths of a device by course; a course that is missing holds nothing.
+    weights
+        By course; 1 for one that is missing.
+    """
+    lines: dict[str, list[W]] = {}
+    for one in sorted(waiting, key=lambda one: one.ticket):
+        lines.setdefault(one.course, []).append(one)
+    now = {course: held.get(course, 0) for course in lines}
+    heap = [(now[c] / weights.get(c, 1.0), line[0].ticket, c, 0) for c, line in lines.items()]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        _, _, course, index = heapq.heappop(heap)
+        line = lines[course]
+        order.append(line[index])
+        now[course] += line[index].size
+        if index + 1 < len(line):
+            entry = (now[course] / weights.get(course, 1.0), line[index + 1].ticket, course, index + 1)
+            heapq.heappush(heap, entry)
+    return order
+
+
+@dataclass
+class AvailabilityProfile:
+    """The room of one device over time, as leases end and promises begin.
+
+    Attributes
+    ----------
+    free
+        Bytes that are free now.
+    ends
+        When leases end at the latest, and the bytes that this frees; leases without an end are not in it.
+    taken
+        What is set aside: from when, until when, bytes.  All times in `ends` lie in the future.
+    """
+
+    device: str
+    free: int
+    ends: list[tuple[float, int]] = field(default_factory=list)
+    taken: list[tuple[float, float, int]] = field(default_factory=list)
+
+    def earliest(self, size: int, length: float, now: float) -> float:
+        """Return the first time from which `size` bytes are free for `length` seconds; infinity where none is known."""
+        free, steps = self.free, [*self.ends, (math.inf, 0)]
+        for start, end, taken in self.taken:
+            if start <= now < end:
+                free -= taken
+            elif start > now:
+                steps.append((start, -taken))
+            if end > now:
+                steps.append((end, taken))
+        since = now if free >= size else None
+        for (when, change), (after, _) in itertools.pairwise(sorted(steps)):
+            if math.isinf(when) or (since is not None and when >= since + length):
+                break
+            free += change
+            if when == after:
+                continue  # what happens at one moment counts together
+            if free < size:
+                since = None
+            elif since is None:
+                since = when
+        return math.inf if since is None else since
+
+    def room(self, begin: float, end: float, now: float) -> int:
+        """Return the most bytes that are free all the time from `begin` to `end`."""
+        times = {max(begin, now)} | {start for start, _, _ in self.taken if begin < start < end}
+        return min(
+            self.free
+            + sum(size for when, size in self.ends if when <= at)
+            - sum(size for start, stop, size in self.taken if start <= at < stop)
+            for at in times
+        )
+
+    def free_from(self, when: float, size: int, length: float) -> bool:
+        """Return whether `size` bytes are free for `length` seconds from `when` on."""
+        later = AvailabilityProfile(self.device, self.free + sum(s for end, s in self.ends if end <= when))
+        later.ends = [entry for entry in self.ends if entry[0] > when]
+        later.taken = self.taken
+        return later.earliest(size, length, when) <= when
+
+
+def promise(
+    profiles: Sequence[AvailabilityProfile], sizes: Mapping[str, int], count: int, length: float, now: float
+) -> tuple[float, list[AvailabilityProfile]]:
+    """Return when `count` of the devices have room for `length` seconds at once, and which; infinity and none where that is not known.
+
+    Parameters
+    ----------
+    sizes
+        Bytes that are needed on each device, by its id.
+    """
+    starts = [(p.earliest(sizes[p.device], length, now), p.device, p) for p in profiles]
+    starts.sort(key=lambda entry: entry[:2])
+    if len(starts) < count or math.isinf(starts[count - 1][0]):
+        return math.inf, []
+    when = starts[count - 1][0]
+    chosen = [
+        p
+        for start, _, p in starts
+        if start == when or (start < when and p.free_from(when, sizes[p.device], length))
+    ]
+    chosen = chosen[:count]
+    return (when, chosen) if len(chosen) == count else (math.inf, [])

@@ -1,0 +1,106 @@
+"""Orders to the agents that are attached to this pool process: start, stop, interrupt and cap workers, each given once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from gpukernel.common.model import Lease, Slice
+from gpukernel.pool.scheduling import resize
+from gpukernel.pool.store.store import Store
+
+__all__ = ["AgentOrders", "AgentStream"]
+
+
+class AgentStream(Protocol):
+    """The pool's end of one attached agent."""
+
+    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+        """Order a worker for a slice of `memory_bytes` with a compute weight."""
+        ...
+
+    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+        """Order the same for a slice in direct mode."""
+        ...
+
+    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
+        """Order a worker to be stopped."""
+        ...
+
+    def interrupt_worker(self, lease_id: str, device_index: int) -> None:
+        """Order a worker to end GPU work that does not end by itself."""
+        ...
+
+    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
+        """Order a new memory cap and weight for a worker."""
+        ...
+
+
+class AgentOrders:
+    """The attached agents by the names of their servers, and what they have been told."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._agents: dict[str, AgentStream] = {}
+        self._started: set[tuple[str, str]] = set()  # workers that an agent was told to start
+        self._capped: set[tuple[str, str, int]] = set()  # caps that an agent was told to set
+
+    def servers(self) -> list[str]:
+        """Return the names of the servers whose agents are attached here."""
+        return list(self._agents)
+
+    def attach(self, server: str, agent: AgentStream, workers: Iterable[tuple[str, str]]) -> None:
+        """Send orders for `server` to `agent` from now on, as if those for `workers` (lease, device) had never been given."""
+        self._agents[server] = agent
+        self._started.difference_update(workers)
+        self._capped = {order for order in self._capped if not order[1].startswith(f"{server}/")}
+
+    def detach(self, server: str, agent: AgentStream) -> bool:
+        """Send no more orders to `agent`; return False where another stream speaks for the server by now."""
+        if self._agents.get(server) is not agent:
+            return False
+        del self._agents[server]
+        return True
+
+    def start(self, lease: Lease, pieces: Iterable[Slice]) -> None:
+        """Have the workers of these slices started, where that was not ordered before."""
+        for piece in pieces:
+            agent = self._agents.get(piece.server)
+            if agent is not None and (lease.id, piece.device_id) not in self._started:
+                self._started.add((lease.id, piece.device_id))
+                start = agent.start_direct if lease.mode == "direct" else agent.start_worker
+                start(lease, piece.device_index, piece.memory_bytes, piece.weight)
+
+    def started(self, lease: Lease, piece: Slice) -> bool:
+        """Return whether the worker of a slice was ordered and not stopped since."""
+        return (lease.id, piece.device_id) in self._started
+
+    def stop(self, lease: Lease, reason: str) -> None:
+        """Have all workers of a lease stopped."""
+        for piece in lease.slices:
+            self._started.discard((lease.id, piece.device_id))
+            self.stop_worker(piece.server, lease.id, piece.device_index, reason)
+
+    def stop_worker(self, server: str, lease_id: str, device_index: int, reason: str) -> None:
+        """Have one worker stopped, where the agent of its server is attached here."""
+        if agent := self._agents.get(server):
+            agent.stop_worker(lease_id, device_index, reason)
+
+    def interrupt(self, lease: Lease) -> None:
+        """Have the workers of a lease end GPU work that does not end by itself."""
+        for piece in lease.slices:
+            if agent := self._agents.get(piece.server):
+                agent.interrupt_worker(lease.id, piece.device_index)
+
+    def send_caps(self) -> None:
+        """Tell the agents which caps are not what they should be."""
+        for cap in resize.wrong_caps(self._store, self._agents):
+            order = (cap.lease_id, cap.device_id, cap.memory_bytes)
+            if order not in self._capped:
+                self._capped.add(order)
+                agent = self._agents[cap.server]
+                agent.limit_worker(cap.lease_id, cap.device_index, cap.memory_bytes, cap.weight)
+
+    def cap_answered(self, lease_id: str, device_id: str, memory_bytes: int) -> None:
+        """Forget the order of a cap, since the worker has answered."""
+        self._capped.discard((lease_id, device_id, memory_bytes))

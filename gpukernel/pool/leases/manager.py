@@ -1,0 +1,426 @@
+"""The lease manager: grants, renews, resizes and ends leases, between the store, the agents and those who wait.
+
+Guarantees
+----------
+* Fair between courses, first come first served within one, and nobody is delayed by who passes them (`gpukernel.pool.domain.fairness`).
+* Nothing is granted above a quota of the pool, the course, the person's role in it, or the person (`gpukernel.pool.domain.quota`).
+* One living lease a key, so asking again is harmless; a request that is made again keeps its place.
+* A lease ends by release, by expiry, after its longest time, by idleness, by the death of a worker, or with its server; its
+  memory is promised again only when its workers are dead.
+* Signs of life are a call of the holder's that stays open (`gpukernel.pool.leases.keepalive`), a `renew`, and, reported by the agent, a program that is
+  connected to the worker.  A kernel ends with its server, its connection with the kernel, and the slice is free after the lease's
+  time to live.
+* Several pools may share a database: each speaks for the agents that are attached to it, and looks every second (at once, where
+  the database can call) for what the others have decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
+
+from gpukernel.common.errors import Refused
+from gpukernel.common.logs import of_lease
+from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
+from gpukernel.common.policy import Policy
+from gpukernel.pool.domain.direct_mode import check_mode
+from gpukernel.pool.domain.placement import MIB, check_request
+from gpukernel.pool.leases.agent_orders import AgentOrders
+from gpukernel.pool.leases.expiry import Expiry, clock_time
+from gpukernel.pool.leases.keepalive import Keepalive
+from gpukernel.pool.leases.positions import Positions
+from gpukernel.pool.leases.resizes import Resizes
+from gpukernel.pool.leases.waiters import Waiters
+from gpukernel.pool.scheduling import resize
+from gpukernel.pool.scheduling.pending_requests import PendingRequest
+from gpukernel.pool.scheduling.request_queue import KEY_IN_USE, RequestQueue
+from gpukernel.pool.scheduling.scheduling_cycle import Granted
+from gpukernel.pool.store.database import steady_clock
+from gpukernel.pool.store.leases import Conflict
+from gpukernel.pool.store.policy import note
+from gpukernel.pool.store.store import Store
+
+__all__ = ["LeaseManager"]
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TTL = 20.0
+LONGEST_TTL = 3600.0
+POOL_GRACE = 15.0
+TURNS_OF_A_CALL = 12
+
+
+class LeaseManager:
+    """The leases of one pool process, in one event loop; the store keeps what must not be lost.
+
+    `gpukernel.pool.leases.agent_sessions.AgentSessions` brings in what agents report.
+
+    Attributes
+    ----------
+    id
+        This process among the pools on one database.
+    on_change
+        Tells the other pools on this database.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float] | None = None) -> None:
+        self.store = store
+        self.id = secrets.token_hex(8)
+        self.orders = AgentOrders(store)
+        self.waiters = Waiters()
+        self.resizes = Resizes(store)
+        self.keepalive = Keepalive(store)
+        self.on_change: Callable[[], None] = lambda: None
+        self._clock = clock or steady_clock(store.engine)
+        self._queue = RequestQueue(store, self.id)
+        self._positions = Positions(store, self._queue)
+        self._expiry = Expiry(store, self._queue, self.end)
+        now = self._clock()
+        # A restart is no reason to lose a lease: everyone gets their time again.
+        if not store.shared:
+            store.leases.renew_all(now)
+        store.servers.mark_unseen_away(now - POOL_GRACE if store.shared else float("inf"), now)
+
+    # --- holders ---
+
+    async def acquire(
+        self,
+        key: str,
+        request: SliceRequest,
+        holder: Holder,
+        wait_seconds: float,
+        ttl: float,
+        longest: float = 0.0,
+        *,
+        own_key: bool = False,
+    ) -> AsyncIterator[Queued | Lease]:
+        """Yield the places in the queue, then the lease, as `gpukernel.client.pool.PoolClient.acquire` does.
+
+        `own_key`: who asks with a key that another person uses is refused.
+        """
+        self._check(key, request, holder, wait_seconds, ttl, longest)
+        if own_key and (ahead := self._queue.get(key)) is not None and ahead.holder.person != holder.person:
+            raise Refused("invalid", KEY_IN_USE)
+        waiter = self.waiters.enter(key)
+        now = self._clock()
+        entry = PendingRequest(key, request, holder, "", ttl or DEFAULT_TTL, longest, now, self.id, now)
+        deadline = None if wait_seconds < 0 else asyncio.get_running_loop().time() + wait_seconds
+        delivered = False
+        told: tuple[Queued, float | None] | None = None
+        try:
+            self.schedule(entry, own_key=own_key)
+            while True:
+                waiter.changed.clear()
+                if waiter.replaced:
+                    raise Refused("replaced", "The same request was made again elsewhere.")
+                if waiter.given_up:
+                    raise Refused("ended", f"The request was given up: {waiter.given_up}.")
+                if waiter.lease_id:
+                    lease, waiter.lease = waiter.lease or self.store.leases.get(waiter.lease_id), None
+                    if lease is None or lease.state in ("ending", "ended"):
+                        delivered = True
+                        raise Refused(
+                            "failed",
+                            f"No slice could be started: {lease.end_reason if lease else 'it vanished'}.",
+                        )
+                    if lease.state == "live":
+                        delivered = True
+                        yield lease
+                        return
+                else:
+                    queued = self._positions.queued(key, request, self._clock())
+                    if wait_seconds == 0:
+                        raise Refused(self._positions.refusal_code(key), queued.reason)
+                    # That an estimate has become shorter by the time that has passed is no news.
+                    news = replace(queued, estimate_seconds=0.0), self._queue.start(key)
+                    if news != told:
+                        told = news
+                        yield queued
+                        continue
+                patience = deadline if not waiter.lease_id else None
+                try:
+                    async with asyncio.timeout_at(patience):
+                        await waiter.changed.wait()
+                except TimeoutError:
+                    if not waiter.lease_id:
+                        raise Refused(
+                            self._positions.refusal_code(key),
+                            f"{self._positions.queued(key, request, self._clock()).reason} It waited {wait_seconds:.0f} s.",
+                        ) from None
+        finally:
+            if self.waiters.leave(waiter) and self._queue.get(key) is not None:
+                self._queue.leave(key)
+                self.places_changed()
+                self.schedule()
+            if waiter.lease_id and not delivered and not waiter.replaced:
+                self.end(waiter.lease_id, "the request was given up")
+                self.schedule()
+
+    def _check(
+        self, key: str, request: SliceRequest, holder: Holder, wait: float, ttl: float, longest: float
+    ) -> None:
+        """Refuse a request that no pool could grant."""
+        asking = (key, holder.person, holder.server, holder.course, holder.description)
+        texts = (*asking, request.machine, request.server)
+        check_request(request, texts)
+        check_mode(request)
+        if not key or not holder.person:
+            raise Refused("invalid", "A request needs a key and a person.")
+        if not 0 <= ttl <= LONGEST_TTL:
+            raise Refused(
+                "invalid", f"A time to live of {ttl!r} s is not possible; it is at most {LONGEST_TTL:.0f} s."
+            )
+        if not (longest == 0 or 1 <= longest < 1e9):
+            raise Refused("invalid", f"A longest time of {longest!r} s is not possible; it is at least 1 s.")
+        if wait != wait:
+            raise Refused("invalid", "The time to wait is not a number.")
+
+    def places_changed(self) -> None:
+        """Tell all who wait their places anew."""
+        self._positions.forget()
+        self.waiters.places_changed()
+
+    def changed(self) -> None:
+        """Tell all who wait, and the other pools."""
+        self.places_changed()
+        self.on_change()
+
+    def schedule(self, newcomer: PendingRequest | None = None, *, own_key: bool = False) -> None:
+        """Grant what can be granted, in the order of the queue."""
+        if newcomer is None and not self._queue.known():
+            return
+        try:
+            granted = self._queue.run_cycle(self._clock(), self.waiters, newcomer, own_key=own_key)
+        except Conflict as conflict:  # a fault of this program: the database knew better
+            log.error("the database refused a grant: %s", conflict)
+            if newcomer is not None:
+                raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
+            return
+        self._hand_out(granted)
+        if granted or newcomer is not None:
+            self.changed()
+
+    def _hand_out(self, granted: Iterable[Granted]) -> None:
+        """Give leases to the calls that wait here, and have their workers started."""
+        for grant in granted:
+            if grant.fresh is not None:
+                log.info("granted for %s", grant.key, extra=of_lease(grant.fresh))
+            self.waiters.serve(grant.key, grant.lease_id)
+        for grant in granted:
+            if grant.fresh is not None:
+                self.orders.start(grant.fresh, grant.fresh.slices)
+
+    def renew(self, lease_id: str) -> Lease | None:
+        """Renew a lease for its holder; return it, or None where it is not known."""
+        with self.store.transaction():
+            self.store.leases.renew([lease_id], self._clock())
+            return self.store.leases.get(lease_id)
+
+    def interrupt(self, lease_id: str) -> Lease | None:
+        """Have the lease's workers end GPU work that does not end by itself."""
+        lease = self.store.leases.get(lease_id)
+        if lease is not None and lease.state == "live":
+            self.orders.interrupt(lease)
+        return lease
+
+    async def resize(self, lease_id: str, request: SliceRequest) -> Lease | None:
+        """Make the slices of a live lease larger or smaller; return when its workers have their new caps.
+
+        Raises
+        ------
+        Refused
+            With the figures; the lease keeps its size then.
+        """
+        check_request(replace(request, devices=1, model=""))
+        self.schedule()
+        now = self._clock()
+        try:
+            granted = self._queue.run_cycle(
+                now,
+                self.waiters,
+                then=lambda db, policy, queue: resize.begin(db, policy, queue, lease_id, request, now),
+            )
+        except Conflict as conflict:
+            log.error("the database refused a grant: %s", conflict)
+            raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
+        self._hand_out(granted)
+        self.places_changed()
+        self.orders.send_caps()
+        self.on_change()
+        if not await self.resizes.wait(lease_id):
+            self.orders.send_caps()
+        if sentence := resize.outcome(self.store, lease_id)[1]:
+            raise Refused("allocated", sentence[:1].upper() + sentence[1:])
+        lease = self.store.leases.get(lease_id)
+        if lease is not None:
+            sizes = ", ".join(f"{piece.memory_bytes // MIB} MiB" for piece in lease.slices)
+            log.info("resized to %s", sizes, extra=of_lease(lease))
+            self.keepalive.changed(lease_id)
+        return lease
+
+    def end(self, lease_id: str, reason: str) -> Lease | None:
+        """End a lease: stop its workers, and free its memory when they are dead."""
+        lease = self.store.leases.get(lease_id)
+        if lease is None:
+            return None
+        if self.store.leases.end(lease_id, reason, self._clock()):
+            self._ends(lease, reason)
+        return self.store.leases.get(lease_id)
+
+    def worker_died(self, lease_id: str, device_id: str, reason: str) -> None:
+        """Free the memory of a dead worker, and end its lease."""
+        living = self.store.leases.worker_gone(lease_id, device_id, reason, self._clock())
+        if living and (lease := self.store.leases.get(lease_id)):
+            self._ends(lease, reason)
+
+    def _ends(self, lease: Lease, reason: str) -> None:
+        log.info("ends: %s", reason, extra=of_lease(lease))
+        self.orders.stop(lease, reason)
+        self.waiters.lease_changed(lease.id)
+        self.resizes.changed(lease.id)
+        self.keepalive.changed(lease.id)
+        self.on_change()
+
+    def end_server(self, person: str, server: str, reason: str) -> int:
+        """End what a single-user server holds and waits for; return the number of leases."""
+        held = self.store.leases.living_of(person, server)
+        for request in self._queue.order():
+            if request.holder.person == person and request.holder.server == server:
+                self._queue.give_up(request.key)
+                if waiter := self.waiters.queued(request.key):
+                    waiter.given_up = reason
+                    waiter.changed.set()
+        for lease_id in held:
+            self.end(lease_id, reason)
+        self.schedule()
+        self.places_changed()
+        return len(held)
+
+    # --- policy and servers ---
+
+    def policy_changed(self) -> None:
+        """Apply a changed policy: those who wait may have room now, and their sentences may name other figures."""
+        self._expiry.make_room_for_reservations(self._clock())
+        self.schedule()
+        self.changed()
+
+    def write_down(self, who: str, action: str, subject: str, before: str, after: str) -> None:
+        """Add an entry to the audit table: somebody does something to what another holds."""
+        with self.store.deciding() as (db, _):
+            note(db, self._clock(), who, action, subject, before, after)
+
+    def drain(self, server: str, who: str, deadline: float = 0.0) -> int:
+        """Exclude `server` from new leases; return how many it has.
+
+        Those end by themselves, or `deadline` seconds from now, which their holders are told.
+
+        Raises
+        ------
+        Refused
+            ``no_such_server``.
+        """
+        now = self._clock()
+        if not 0 <= deadline < 1e9:
+            raise Refused("invalid", f"A deadline of {deadline!r} s is not possible.")
+        if not self.store.servers.drain(server, True, now + deadline if deadline else None, who, now):
+            raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
+        held = {lease.id for lease, _ in self.store.leases.on_server(server)}
+        for lease_id in held if deadline else ():
+            self.store.leases.notify(
+                lease_id, f"This slice ends at {clock_time(now + deadline)}: its GPU server is being drained."
+            )
+        self.changed()
+        return len(held)
+
+    def undrain(self, server: str, who: str) -> None:
+        """Admit `server` to new leases again; raises `Refused` as `drain` does."""
+        if not self.store.servers.drain(server, False, None, who, self._clock()):
+            raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
+        for lease, _ in self.store.leases.on_server(server):
+            self.store.leases.notify(lease.id, "", only_over="This slice ends at")
+        self.schedule()
+        self.changed()
+
+    # --- looking ---
+
+    def now(self) -> float:
+        """Return the pool's time, in seconds since the epoch."""
+        return self._clock()
+
+    def policy(self) -> Policy:
+        """Return the courses and quotas."""
+        return self.store.policy.current()
+
+    def lease(self, lease_id: str) -> Lease | None:
+        """Return the lease with its secret, or None where it is not known."""
+        return self.store.leases.get(lease_id)
+
+    def leases(self, include_ended: bool) -> list[Lease]:
+        """Return the leases as tables show them."""
+        return self.store.leases.all(include_ended=include_ended)
+
+    def devices(self) -> list[Device]:
+        """Return every device; those without an attached agent are not available."""
+        return self.store.devices.all()
+
+    def waiting(self) -> list[Waiting]:
+        """Return the queue in its order."""
+        return self._queue.waiting(self._clock())
+
+    # --- time and the other pools ---
+
+    def tick(self) -> None:
+        """Do what only the clock brings: renewals, expiry, limits, servers that stay away, and the queue."""
+        now = self._clock()
+        self.keepalive.renew(now)
+        if self.orders.servers():
+            self.store.servers.mark_seen(self.id, now)
+        if self.store.shared:
+            self.store.servers.mark_unseen_away(now - POOL_GRACE, now)
+        self._expiry.check(now)
+        if self._queue.known():
+            self._queue.keep_alive(self.waiters, now)
+        self._expiry.make_room_for_reservations(now)
+        self.look()
+        self.schedule()
+        self.keepalive.check()
+
+    def look(self) -> None:
+        """See what other pools on the database decided: grants for calls that wait here, orders for agents attached here."""
+        if not self.store.shared:
+            return
+        for key, (lease_id, state, _) in self.store.leases.living(self.waiters).items():
+            if state in ("starting", "live"):
+                self.waiters.serve(key, lease_id)
+        self.waiters.leases_changed()
+        for server in self.orders.servers():
+            for lease, piece in self.store.leases.on_server(server, unsettled=True):
+                if lease.state == "starting" and not piece.endpoints:
+                    self.orders.start(lease, [piece])
+                elif lease.state == "ending" and self.orders.started(lease, piece):
+                    self.orders.stop(lease, lease.end_reason)
+        self.orders.send_caps()
+        self.resizes.all_changed()
+        self.places_changed()
+
+    async def run(self, every: float = 1.0) -> None:
+        """Tick until cancelled."""
+        while True:
+            await asyncio.sleep(every)
+            try:
+                if self.store.leases.expired(self._clock()):
+                    await self._receive_pending()
+                self.tick()
+            except Exception:  # a database that is away comes back; the clock must go on until then
+                log.exception("the clock's work was not done")
+
+    async def _receive_pending(self) -> None:
+        """Let calls that have arrived come to their end: a renewal that waits in this process counts.
+
+        A call takes some turns of the loop, and where a class starts its kernels on the pool's own machine a turn may take a second.
+        """
+        for _ in range(TURNS_OF_A_CALL):
+            await asyncio.sleep(0.01)

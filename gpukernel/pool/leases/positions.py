@@ -1,0 +1,58 @@
+"""Positions: a call's place in the queue, its estimated start, and the reason why it waits."""
+
+from __future__ import annotations
+
+from gpukernel.common.i18n import say
+from gpukernel.common.model import Queued, SliceRequest
+from gpukernel.pool.domain.direct_mode import Places, matching_in_mode
+from gpukernel.pool.domain.placement import DeviceClass
+from gpukernel.pool.scheduling.request_queue import RequestQueue, reason_for_no_room
+from gpukernel.pool.store.store import Store
+
+__all__ = ["Positions"]
+
+
+class Positions:
+    """The positions in one queue; what all of them need is read once after each change."""
+
+    def __init__(self, store: Store, queue: RequestQueue) -> None:
+        self._store = store
+        self._queue = queue
+        self._kinds: tuple[list[DeviceClass], Places] | None = None
+        # By servers, where only some come into question, and kinds.
+        self._free: dict[tuple[tuple[str, ...] | None, tuple[DeviceClass, ...]], int] = {}
+
+    def forget(self) -> None:
+        """Read anew what is free, since something has changed."""
+        self._free, self._kinds = {}, None
+
+    def refusal_code(self, key: str) -> str:
+        """Return the code with which a call that does not wait any longer is refused."""
+        return "quota" if self._queue.reason(key) else "full"
+
+    def queued(self, key: str, request: SliceRequest, now: float) -> Queued:
+        """Return the position of the request with a key."""
+        position = self._queue.place(key)
+        quota = self._queue.reason(key)
+        if quota:
+            reason: str = say(
+                "%(quota)s Waiting: %(n)s; position %(position)s in the queue.",
+                quota=quota,
+                n=len(self._queue),
+                position=position,
+            )
+        else:
+            if self._kinds is None:
+                self._kinds = self._store.devices.classes(), self._store.devices.places()
+            places = self._kinds[1]
+            kinds = matching_in_mode(request, self._kinds[0], places)
+            place = places.of(request)
+            kept = self._queue.reserved(key)
+            what = place.servers if place else None, tuple(kinds)
+            if what not in self._free:
+                self._free[what] = self._store.devices.most_free(kinds, place)
+            no_room = reason_for_no_room(request, kinds, self._free[what], kept)
+            reason = say(
+                "%(no_room)s; position %(position)s in the queue.", no_room=no_room, position=position
+            )
+        return Queued(position, self._queue.estimate(key, now), reason, quota or self._queue.reserved(key))

@@ -1,0 +1,110 @@
+"""The calls that wait in this pool process: for a place in the queue, or for the workers of a lease to start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpukernel.common.model import Lease
+
+__all__ = ["Waiter", "Waiters"]
+
+A_FEW = 8
+"""The number of waiting calls that are told their places within one turn of the loop."""
+
+
+@dataclass(eq=False)
+class Waiter:
+    """A call that waits here."""
+
+    key: str
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    lease_id: str = ""
+    lease: Lease | None = None  # as it was committed last, where nothing has happened to it since
+    replaced: bool = False
+    given_up: str = ""  # why nobody waits for it any more
+
+    def replace(self) -> None:
+        """Tell the call that the same request was made again elsewhere."""
+        self.replaced = True
+        self.changed.set()
+
+
+class Waiters:
+    """The waiting calls of one event loop: by key while they are in the queue, then by lease."""
+
+    def __init__(self) -> None:
+        self._queued: dict[str, Waiter] = {}
+        self._starting: dict[str, Waiter] = {}
+        self._untold: dict[str, None] = {}  # of a crowd: those whose place may have changed
+        self._notifier: asyncio.Task[None] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the keys of the calls in the queue."""
+        return iter(self._queued)
+
+    def enter(self, key: str) -> Waiter:
+        """Add a call; the same use that asks again keeps its place, and its older call is replaced."""
+        if (other := self._queued.get(key)) is not None:
+            other.replace()
+        waiter = self._queued[key] = Waiter(key)
+        return waiter
+
+    def queued(self, key: str) -> Waiter | None:
+        """Return the call that waits in the queue with a key."""
+        return self._queued.get(key)
+
+    def leave(self, waiter: Waiter) -> bool:
+        """Remove a call; return whether it was in the queue."""
+        if self._starting.get(waiter.lease_id) is waiter:
+            del self._starting[waiter.lease_id]
+        if self._queued.get(waiter.key) is waiter:
+            del self._queued[waiter.key]
+            return True
+        return False
+
+    def serve(self, key: str, lease_id: str) -> None:
+        """Give this lease to the call that waits for `key` here."""
+        if (waiter := self._queued.pop(key, None)) is not None:
+            if (older := self._starting.get(lease_id)) is not None:
+                older.replace()
+            waiter.lease_id = lease_id
+            self._starting[lease_id] = waiter
+            waiter.changed.set()
+
+    def lease_changed(self, lease_id: str, lease: Lease | None = None) -> None:
+        """Tell the call that waits for a lease to start; it reads the lease again unless `lease` is given."""
+        if waiter := self._starting.get(lease_id):
+            waiter.lease = lease
+            waiter.changed.set()
+
+    def leases_changed(self) -> None:
+        """Tell every call that waits for a lease to start."""
+        for lease_id in self._starting:
+            self.lease_changed(lease_id)
+
+    def places_changed(self) -> None:
+        """Tell every call in the queue."""
+        if len(self._queued) <= A_FEW:
+            for waiter in self._queued.values():
+                waiter.changed.set()
+        else:
+            self._untold = dict.fromkeys(self._queued)
+            if self._notifier is None or self._notifier.done():
+                self._notifier = asyncio.get_running_loop().create_task(self._tell_crowd())
+
+    async def _tell_crowd(self) -> None:
+        """Tell a crowd its places, a few at a time, in a quarter of the time at most.
+
+        gRPC takes in one new call for each turn of the loop.  If a turn told hundreds their places, renewals would come in too late.
+        """
+        clock = asyncio.get_running_loop().time
+        while self._untold:
+            begin = clock()
+            for key in list(self._untold)[:A_FEW]:
+                del self._untold[key]
+                if waiter := self._queued.get(key):
+                    waiter.changed.set()
+            await asyncio.sleep(0)  # they are told in this turn
+            await asyncio.sleep(3 * (clock() - begin))

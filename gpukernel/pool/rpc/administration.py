@@ -1,0 +1,267 @@
+"""The service ``Administration``: quotas, courses, tokens, drains and reports, for administrators and, within their courses, instructors."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import grpc
+import sqlalchemy as sa
+
+import gpukernel.common.proto.admin_pb2 as pb
+import gpukernel.common.proto.admin_pb2_grpc as rpc
+from gpukernel.common.bounds import MILLION, Account, Bounds
+from gpukernel.common.connection import Connection
+from gpukernel.common.course_entries import BOUNDS
+from gpukernel.common.course_file import read_courses, write_courses
+from gpukernel.common.i18n import say
+from gpukernel.common.model import Holder, LeaseUse
+from gpukernel.common.policy import Policy
+from gpukernel.pool.auth.identity import (
+    Caller,
+    Certify,
+    Identity,
+    Token,
+    create_token,
+    list_tokens,
+    revoke_token,
+)
+from gpukernel.pool.domain.quota import Standing
+from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.policy.changes import change_policy, quota_change
+from gpukernel.pool.rpc.callers import Context, known_caller, or_refuse, refuse
+from gpukernel.pool.store import quota_usage
+from gpukernel.pool.store.policy import note
+from gpukernel.pool.store.schema import audit
+from gpukernel.pool.store.store import Store
+from gpukernel.pool.store.usage_log import held_between
+
+__all__ = ["AdministrationService", "may_share_out"]
+
+MIB = 2**20
+HOUR = 3600.0
+MOST_ENTRIES = 1000
+
+
+class AdministrationService(rpc.AdministrationServicer):
+    """The service of administrators and instructors; every method authenticates its caller first."""
+
+    def __init__(
+        self,
+        manager: LeaseManager,
+        store: Store,
+        identity: Identity,
+        public: Callable[[], Connection] = lambda: Connection(""),
+        certify: Certify | None = None,
+    ) -> None:
+        self._manager = manager
+        self._store = store
+        self._identity = identity
+        self._public = public  # how others reach a pool with TLS
+        self._certify = certify
+
+    async def _caller(self, context: Context, *, administers: bool = True) -> Caller:
+        caller = await known_caller(self._identity, context)
+        if administers and not caller.administers:
+            await refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                say("Only the pool's administrator may do that, not %(person)s.", person=caller.name),
+            )
+        return caller
+
+    def _change(self, who: str, change: Callable[[Policy], Policy], *, check: bool = False) -> pb.Changes:
+        """Change the policy at once, for those who wait too."""
+        changes, _, _ = change_policy(self._manager, self._store, who, change, check=check)
+        return pb.Changes(lines=changes)
+
+    async def ShowQuotas(self, request: pb.ShowQuotasRequest, context: Context) -> pb.ShowQuotasReply:
+        """Answer with every quota and its use that the caller may see."""
+        caller = await self._caller(context, administers=False)
+        policy = self._store.policy.current()
+        with self._store.reader.connect() as db:
+            standings = quota_usage.all_standings(db, policy, self._manager.now())
+        return pb.ShowQuotasReply(
+            lines=[line for line in _lines(policy, standings) if _sees(caller, policy, line)]
+        )
+
+    async def SetQuota(self, request: pb.SetQuotaRequest, context: Context) -> pb.Changes:
+        """Set bounds of one subject."""
+        caller = await self._caller(context, administers=False)
+
+        def work() -> pb.Changes:
+            subject, change = quota_change(request.subject, request.bounds)
+            return self._change(caller.signature(subject.course, self._store.policy.current()), change)
+
+        if not may_share_out(caller, self._store.policy.current(), request.subject):
+            await self._caller(context)
+        return await or_refuse(context, work)
+
+    async def ImportCourses(self, request: pb.ImportCoursesRequest, context: Context) -> pb.Changes:
+        """Make the courses and quotas those of a file; with ``check``, only say what would change."""
+        caller = await self._caller(context)
+
+        def work() -> pb.Changes:
+            after = read_courses(request.yaml)
+            imported = hashlib.sha256(request.yaml.encode()).hexdigest()
+            if request.once and self._last_import() == imported:
+                return pb.Changes()
+            changes = self._change(caller.name, lambda _: after, check=request.check)
+            if not request.check:
+                with self._store.deciding() as (db, _):
+                    note(db, time.time(), caller.name, "import", imported)
+            return changes
+
+        return await or_refuse(context, work)
+
+    def _last_import(self) -> str:
+        query = (
+            sa.select(audit.c.subject).where(audit.c.action == "import").order_by(audit.c.id.desc()).limit(1)
+        )
+        with self._store.reader.connect() as db:
+            return str(db.execute(query).scalar() or "")
+
+    async def ExportCourses(
+        self, request: pb.ExportCoursesRequest, context: Context
+    ) -> pb.ExportCoursesReply:
+        """Answer with a file that `ImportCourses` would read."""
+        await self._caller(context)
+        return pb.ExportCoursesReply(yaml=write_courses(self._store.policy.current()))
+
+    async def CreateToken(self, request: pb.CreateTokenRequest, context: Context) -> pb.CreateTokenReply:
+        """Create a token, and where clients need one, its certificate."""
+        caller = await self._caller(context)
+
+        def work() -> pb.CreateTokenReply:
+            token, secret, certificate = create_token(
+                self._store,
+                request.name,
+                request.person,
+                request.scope,
+                request.valid_seconds,
+                caller.name,
+                time.time(),
+                self._certify if request.with_certificate else None,
+            )
+            public = self._public()
+            return pb.CreateTokenReply(
+                token=_token_to(token),
+                secret=secret,
+                address=public.address,
+                authority=public.authority,
+                certificate=certificate,
+            )
+
+        return await or_refuse(context, work)
+
+    async def ListTokens(self, request: pb.ListTokensRequest, context: Context) -> pb.ListTokensReply:
+        """Answer with all tokens, without their secrets."""
+        await self._caller(context)
+        return pb.ListTokensReply(tokens=[_token_to(token) for token in list_tokens(self._store)])
+
+    async def RevokeToken(self, request: pb.RevokeTokenRequest, context: Context) -> pb.RevokeTokenReply:
+        """Revoke a token."""
+        caller = await self._caller(context)
+
+        def work() -> pb.RevokeTokenReply:
+            token = revoke_token(self._store, request.id, caller.name, time.time())
+            return pb.RevokeTokenReply(token=_token_to(token))
+
+        return await or_refuse(context, work)
+
+    async def Report(self, request: pb.ReportRequest, context: Context) -> AsyncIterator[pb.LeaseUse]:
+        """Stream what leases held between two times."""
+        caller, policy = await self._caller(context, administers=False), self._store.policy.current()
+        end = request.end or self._manager.now()
+        if not (math.isfinite(request.begin) and math.isfinite(end) and request.begin < end):
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "A report ends after it begins; look at --since and --until.",
+            )
+        with self._store.reader.connect() as db:
+            found = list(held_between(db, request.begin, end))
+        for part in found:
+            if request.course not in ("", part.course) or request.person not in ("", part.person):
+                continue
+            if caller.may_see(Holder(part.person, course=part.course), policy):
+                yield pb.LeaseUse(**{name: getattr(part, name) for name in LeaseUse.__dataclass_fields__})
+
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:
+        """Drain a server, or admit it again."""
+        caller = await self._caller(context)
+
+        def work() -> pb.DrainReply:
+            if request.undo:
+                self._manager.undrain(request.server, caller.name)
+                return pb.DrainReply()
+            return pb.DrainReply(
+                leases=self._manager.drain(request.server, caller.name, request.deadline_seconds)
+            )
+
+        return await or_refuse(context, work)
+
+    async def ShowAudit(self, request: pb.ShowAuditRequest, context: Context) -> pb.ShowAuditReply:
+        """Answer with the newest entries of the audit table."""
+        await self._caller(context)
+        query = sa.select(audit).order_by(audit.c.id.desc()).limit(min(request.most or 50, MOST_ENTRIES))
+        with self._store.reader.connect() as db:
+            rows = list(db.execute(query))
+        names = ("time", "who", "action", "subject", "before", "after")
+        entries = [pb.AuditEntry(**{name: getattr(row, name) for name in names}) for row in reversed(rows)]
+        return pb.ShowAuditReply(entries=entries)
+
+
+def may_share_out(caller: Caller, policy: Policy, subject: str) -> bool:
+    """Return whether the caller may set the quotas of a subject: an instructor shares out within the course; how much the course has is
+    the administrator's to say.
+    """
+    kind, _, course = subject.partition(":")
+    return caller.administers or (kind == "student" and caller.instructs(course, policy))
+
+
+def _token_to(token: Token) -> pb.Token:
+    return pb.Token(**{name: getattr(token, name) for name in Token.__dataclass_fields__})
+
+
+def _lines(policy: Policy, standings: list[Standing]) -> Iterator[pb.QuotaLine]:
+    """Return every bound, with what is used of it."""
+    standing = {s.account: s for s in standings}
+    for subject, bounds in sorted(policy.quotas.items(), key=lambda item: str(item[0])):
+        if subject.kind in ("student", "instructor") or subject.person == "*":
+            yield from _bounds(str(subject), bounds, None)
+        else:
+            account = Account(subject.kind, subject.course, subject.person)
+            yield from _bounds(str(subject), bounds, standing.get(account, Standing(account, bounds)))
+    for account, found in sorted(standing.items()):
+        if account.kind == "member" and found.leases:
+            role = policy.role_in(account.course, account.person)
+            yield from _bounds(f"{role or 'member'}:{account.course} {account.person}", found.bounds, found)
+
+
+def _bounds(subject: str, bounds: Bounds, standing: Standing | None) -> Iterator[pb.QuotaLine]:
+    used: dict[str, str] = {}
+    if standing is not None:
+        used = {
+            "devices": f"{standing.share / MILLION:.2f}",
+            "memory": str(standing.memory // MIB),
+            "leases": str(standing.leases),
+            "gpu_hours_per_day": f"{standing.spent[0] / HOUR:.1f}",
+            "gpu_hours_per_week": f"{standing.spent[1] / HOUR:.1f}",
+            "gpu_hours_per_term": f"{standing.spent[2] / HOUR:.1f}",
+        }
+    for name, ours in BOUNDS.items():
+        if (value := getattr(bounds, ours)) is not None:
+            yield pb.QuotaLine(subject=subject, bound=name, value=f"{value:g}", used=used.get(name, ""))
+
+
+def _sees(caller: Caller, policy: Policy, line: pb.QuotaLine) -> bool:
+    if caller.speaks_for_others or line.subject in ("pool", "person:*"):
+        return True
+    subject, _, person = line.subject.partition(" ")
+    _, _, name = subject.partition(":")
+    if subject.startswith("person:"):
+        return name == caller.name
+    role = caller.role_in(name, policy)
+    return role == "instructor" or (bool(role) and person in ("", caller.name))

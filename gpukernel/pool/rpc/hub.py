@@ -1,0 +1,206 @@
+"""The service ``Hub``: what a JupyterHub asks about its users' servers and about what they may choose.
+
+A single-user server has one token, bound to its person, its name and its course.  What it acquires carries all three, whatever the
+code in it says, so closing the server ends exactly that.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import grpc
+import sqlalchemy as sa
+
+import gpukernel.common.proto.hub_pb2 as pb
+import gpukernel.common.proto.hub_pb2_grpc as rpc
+from gpukernel.common.course import Course
+from gpukernel.common.errors import Refused
+from gpukernel.common.i18n import words_to
+from gpukernel.common.model import SliceRequest
+from gpukernel.pool.auth.identity import Caller, Certify, Identity, token_hash
+from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.rpc.callers import Context, known_caller, or_refuse
+from gpukernel.pool.scheduling.estimates import chances
+from gpukernel.pool.store.policy import note, write_groups
+from gpukernel.pool.store.schema import tokens
+from gpukernel.pool.store.store import Store
+
+__all__ = ["HubService"]
+
+MOST_SIZES = 100
+MOST_GROUPS = 1000
+_OPEN = sa.and_(tokens.c.server != "", tokens.c.revoked.is_(None))
+
+
+class HubService(rpc.HubServicer):
+    """The service of JupyterHub; every method authenticates its caller first."""
+
+    def __init__(
+        self, manager: LeaseManager, store: Store, identity: Identity, certify: Certify | None = None
+    ) -> None:
+        self._manager = manager
+        self._store = store
+        self._identity = identity
+        self._certify = certify
+
+    async def _caller(self, context: Context, *, for_others: bool = True) -> Caller:
+        caller = await known_caller(self._identity, context)
+        if not caller.asks or (for_others and not caller.speaks_for_others):
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"Only a JupyterHub may do that, not {caller.name}."
+            )
+        return caller
+
+    async def ListCourses(self, request: pb.ListCoursesRequest, context: Context) -> pb.ListCoursesReply:
+        """Answer with the courses of a person."""
+        caller, policy = await self._caller(context, for_others=False), self._manager.policy()
+        reply = pb.ListCoursesReply()
+        for name, course in policy.courses.items():
+            role = caller.role_in(name, policy) if caller.scope == "person" else ""
+            if role or caller.speaks_for_others:
+                reply.courses.append(_course(course, role, whole=role != "student"))
+        return reply
+
+    async def Estimate(self, request: pb.EstimateRequest, context: Context) -> pb.EstimateReply:
+        """Answer with what a person would get now for each of some requests."""
+        caller = await self._caller(context, for_others=False)
+        person = request.person if caller.speaks_for_others and request.person else caller.name
+        course = caller.course or request.course
+
+        def work() -> pb.EstimateReply:
+            if len(request.sizes) > MOST_SIZES:
+                raise Refused("invalid", f"{len(request.sizes)} sizes are too many; ask for {MOST_SIZES}.")
+            asked = [SliceRequest(share=size.share, model=size.model) for size in request.sizes]
+            policy, queue, now = self._manager.policy(), self._manager.waiting(), self._manager.now()
+            found = chances(self._store, policy, person, course, asked, queue, now)
+            return pb.EstimateReply(
+                chances=[
+                    pb.Chance(
+                        state=one.state,
+                        memory_bytes=one.memory_bytes,
+                        free=one.free,
+                        waiting=one.waiting,
+                        wait_seconds=one.wait_seconds,
+                        sentence=one.sentence,
+                        words=words_to(one.sentence),
+                    )
+                    for one in found
+                ]
+            )
+
+        return await or_refuse(context, work)
+
+    async def SetGroups(self, request: pb.SetGroupsRequest, context: Context) -> pb.SetGroupsReply:
+        """Record the Hub's groups of a person."""
+        await self._caller(context)
+
+        def work() -> pb.SetGroupsReply:
+            _check_names(request.person)
+            _check_names(*request.groups)
+            if len(request.groups) > MOST_GROUPS:
+                raise Refused("invalid", f"{request.person} is in more than {MOST_GROUPS} groups.")
+            with self._store.deciding() as (db, row):
+                policy = self._store.policy.current(db, row.policy_version)
+                changed = write_groups(db, policy, request.person, request.groups)
+            if changed:
+                self._manager.policy_changed()
+            return pb.SetGroupsReply()
+
+        return await or_refuse(context, work)
+
+    async def OpenServer(self, request: pb.OpenServerRequest, context: Context) -> pb.OpenServerReply:
+        """Create the token of a single-user server."""
+        caller = await self._caller(context)
+        person, server = request.person, request.server
+
+        def work() -> pb.OpenServerReply:
+            _check_names(person, server)
+            if request.course:
+                self._manager.policy().role(request.course, person)
+            self._close(person, server, "its server was started again", caller.name)
+            identifier = "gpk" + secrets.token_hex(5)
+            text, now = f"{identifier}.{secrets.token_urlsafe(32)}", time.time()
+            name = f"{person}'s server {server}"[:256]
+            certificate, until = self._certify(identifier, name, 0, now) if self._certify else ("", None)
+            with self._store.deciding() as (db, _):
+                values = {
+                    "id": identifier,
+                    "hash": token_hash(text),
+                    "name": name,
+                    "person": person,
+                    "scope": "person",
+                    "created": now,
+                    "course": request.course,
+                    "server": server,
+                    "certificate_expires": until,
+                }
+                db.execute(tokens.insert().values(**values))
+            return pb.OpenServerReply(token=text, certificate=certificate)
+
+        return await or_refuse(context, work)
+
+    async def CloseServer(self, request: pb.CloseServerRequest, context: Context) -> pb.CloseServerReply:
+        """Revoke the token of a single-user server, and end what it holds."""
+        caller = await self._caller(context)
+
+        def work() -> pb.CloseServerReply:
+            _check_names(request.person, request.server)
+            reason = request.reason[:256] or "its server was stopped"
+            return pb.CloseServerReply(
+                leases=self._close(request.person, request.server, reason, caller.name)
+            )
+
+        return await or_refuse(context, work)
+
+    def _close(self, person: str, server: str, reason: str, who: str) -> int:
+        """Take the server's token first, so that nothing is acquired with it afterwards."""
+        now = time.time()
+        whose = sa.and_(tokens.c.person == person, tokens.c.server == server)
+        with self._store.deciding() as (db, _):
+            gone = db.execute(tokens.update().where(_OPEN, whose).values(revoked=now))
+            if gone.rowcount:
+                note(db, now, who, "server", f"{person} {server}", "open", reason)
+        return self._manager.end_server(person, server, reason)
+
+    async def ListServers(self, request: pb.ListServersRequest, context: Context) -> pb.ListServersReply:
+        """Answer with the single-user servers that have a token."""
+        await self._caller(context)
+        query = sa.select(tokens).where(_OPEN).order_by(tokens.c.created)
+        with self._store.reader.connect() as db:
+            return pb.ListServersReply(
+                servers=[
+                    pb.OpenedServer(
+                        person=row.person, server=row.server, course=row.course, since=row.created
+                    )
+                    for row in db.execute(query)
+                ]
+            )
+
+
+def _check_names(*names: str) -> None:
+    for name in names:
+        if not 1 <= len(name) <= 256 or not name.isprintable():
+            raise Refused(
+                "invalid", "A person, a server and a group have names of 1 to 256 printable characters."
+            )
+
+
+def _course(course: Course, role: str, *, whole: bool) -> pb.Course:
+    profile = course.profile
+    message = pb.Course(
+        name=course.name,
+        title=course.title,
+        role=role,
+        weight=course.weight,
+        term=profile.term,
+        offers=[str(offer) for offer in profile.offers],
+        environments=profile.environments,
+        start=profile.start,
+        notebooks=profile.notebooks,
+    )
+    if whole:
+        message.groups.extend(profile.groups)
+        message.instructor_groups.extend(profile.instructor_groups)
+        message.members.update(course.members)
+    return message

@@ -1,0 +1,181 @@
+"""Metrics for Prometheus, read from the database when they are asked for (text format 0.0.4).
+
+They name devices and courses, and no person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpukernel.common.bounds import MILLION
+from gpukernel.common.errors import PoolError
+from gpukernel.pool.domain.quota import PERIODS
+from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.store import quota_usage
+from gpukernel.pool.store.schema import IN_USE, leases, ledger, slices
+from gpukernel.pool.store.store import Store
+
+__all__ = ["exposition", "serve_metrics"]
+
+LONGEST_REQUEST = 8192
+PATIENCE_SECONDS = 5.0
+
+Sample = tuple[dict[str, str], float]
+
+
+def exposition(store: Store, manager: LeaseManager) -> str:
+    """Return all metrics in Prometheus' text format."""
+    return "".join(_family(*family) for family in _families(store, manager))
+
+
+def _family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> str:
+    lines = [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
+        inner = ",".join(f'{key}="{_quoted(text)}"' for key, text in labels.items())
+        lines.append(f"{name}{{{inner}}} {value!r}" if inner else f"{name} {value!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _families(store: Store, manager: LeaseManager) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    now, policy = manager.now(), manager.policy()
+    with store.reader.connect() as db:
+        epoch = db.execute(sa.select(ledger.c.epoch)).scalar_one()
+        count = sa.select(leases.c.state, sa.func.count()).where(leases.c.state != "ended")
+        by_state = {row[0]: row[1] for row in db.execute(count.group_by(leases.c.state))}
+        taken = sa.select(slices.c.device_id, sa.func.sum(slices.c.memory_used_bytes))
+        taken = taken.where(IN_USE).group_by(slices.c.device_id)
+        used = {row[0]: row[1] for row in db.execute(taken)}
+        standings = [s for s in quota_usage.all_standings(db, policy, now) if s.account.kind == "course"]
+    devices, waiting = manager.devices(), manager.waiting()
+    labels = {d.id: {"device": d.id, "server": d.server, "model": d.name} for d in devices}
+
+    def of_devices(figure: Any) -> list[Sample]:
+        return [(labels[d.id], float(figure(d))) for d in devices]
+
+    yield (
+        "gpukernel_device_memory_bytes",
+        "gauge",
+        "Memory of a device.",
+        of_devices(lambda d: d.memory_bytes),
+    )
+    yield (
+        "gpukernel_device_promised_bytes",
+        "gauge",
+        "Memory of a device that belongs to leases.",
+        of_devices(lambda d: d.promised_bytes),
+    )
+    yield (
+        "gpukernel_device_used_bytes",
+        "gauge",
+        "Memory of a device that programs have allocated.",
+        of_devices(lambda d: used.get(d.id, 0)),
+    )
+    yield "gpukernel_device_leases", "gauge", "Leases on a device.", of_devices(lambda d: d.leases)
+    yield (
+        "gpukernel_device_available",
+        "gauge",
+        "1 where a device may be promised; 0 where it is away, drained or broken.",
+        of_devices(lambda d: d.available),
+    )
+    states = ("starting", "live", "ending")
+    yield (
+        "gpukernel_leases",
+        "gauge",
+        "Leases that have not ended, by state.",
+        [({"state": state}, float(by_state.get(state, 0))) for state in states],
+    )
+    yield "gpukernel_grants_total", "counter", "Leases that were ever granted.", [({}, float(epoch))]
+    names = sorted(
+        {s.account.course for s in standings} | {w.holder.course for w in waiting} | set(policy.courses)
+    )
+    held = {s.account.course: s for s in standings}
+    counts = {name: sum(w.holder.course == name for w in waiting) for name in names}
+    yield (
+        "gpukernel_waiting",
+        "gauge",
+        "Requests that wait, by course.",
+        [({"course": name}, float(counts[name])) for name in names],
+    )
+    yield (
+        "gpukernel_longest_wait_seconds",
+        "gauge",
+        "How long the first of those who wait has waited.",
+        [({}, max((now - w.since for w in waiting), default=0.0))],
+    )
+    yield (
+        "gpukernel_course_devices",
+        "gauge",
+        "Devices' worth that a course holds.",
+        [({"course": name}, held[name].share / MILLION if name in held else 0.0) for name in names],
+    )
+    yield (
+        "gpukernel_course_devices_quota",
+        "gauge",
+        "Devices' worth that a course may hold; missing where it is not bounded.",
+        [
+            ({"course": name}, bound)
+            for name in names
+            if name in held and (bound := held[name].bounds.devices) is not None
+        ],
+    )
+    yield (
+        "gpukernel_course_device_hours",
+        "gauge",
+        "Device-hours of a course in this day, week and term.",
+        [
+            ({"course": name, "period": period}, spent / 3600)
+            for name in names
+            if name in held
+            for period, spent in zip(PERIODS, held[name].spent, strict=True)
+        ],
+    )
+
+
+@contextlib.asynccontextmanager
+async def serve_metrics(address: str, store: Store, manager: LeaseManager) -> AsyncIterator[None]:
+    """Answer ``GET /metrics`` over HTTP at ``HOST:PORT`` for as long as the context lasts.
+
+    Raises
+    ------
+    PoolError
+        When the address cannot be listened on.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise PoolError(f"“{address[:60]}” is no address for metrics; write HOST:PORT.")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(
+            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                words = head.split(b"\r\n", 1)[0].split()
+                if len(words) == 3 and words[0] == b"GET" and words[1].split(b"?")[0] == b"/metrics":
+                    status, body = "200 OK", exposition(store, manager)
+                else:
+                    status, body = "404 Not Found", "The figures are at /metrics.\n"
+                data = body.encode()
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                    f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+                )
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(answer, host.strip("[]"), int(port), limit=LONGEST_REQUEST)
+    except OSError as error:
+        raise PoolError(f"Metrics cannot be served at {address}: {error.strerror or error}.") from None
+    async with server:
+        yield

@@ -1,0 +1,65 @@
+"""Peer pools: pools on one PostgreSQL database notify each other with LISTEN and NOTIFY.
+
+A call that is lost costs nothing but time: every pool looks once a second anyhow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import sqlalchemy as sa
+
+from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.store.leases import Conflict
+from gpukernel.pool.store.store import Store
+
+__all__ = ["follow_peers"]
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "gpukernel"
+RETRY_SECONDS = 2.0
+
+
+async def follow_peers(store: Store, manager: LeaseManager) -> None:
+    """Notify peers of what `manager` changes, and have it look when they notify, until cancelled."""
+    if not store.shared:
+        return
+    import psycopg
+
+    changed, called = asyncio.Event(), asyncio.Event()
+    manager.on_change = changed.set
+    address = store.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    async def listen() -> None:
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    async for notice in connection.notifies():
+                        if notice.payload != manager.id:
+                            called.set()
+            except psycopg.Error as error:
+                log.warning("the database does not call: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def tell() -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            with contextlib.suppress(sa.exc.DBAPIError), store.engine.begin() as db:
+                db.execute(sa.select(sa.func.pg_notify(CHANNEL, manager.id)))
+
+    async def look() -> None:
+        while True:
+            await called.wait()
+            called.clear()
+            with contextlib.suppress(Conflict, sa.exc.DBAPIError):
+                manager.look()
+                manager.schedule()
+
+    async with asyncio.TaskGroup() as tasks:
+        for work in (listen, tell, look):
+            tasks.create_task(work())

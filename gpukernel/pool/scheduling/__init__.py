@@ -1,0 +1,1 @@
+"""The request queue, its scheduling cycle, reservations' placement, reordering, resize and estimates.  Imported by `leases`."""

@@ -1,0 +1,155 @@
+"""The state of one scheduling cycle: what backfill must not delay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpukernel.common.bounds import Account
+from gpukernel.common.i18n import say
+from gpukernel.common.model import Device
+from gpukernel.pool.domain.direct_mode import Places
+from gpukernel.pool.domain.fairness import AvailabilityProfile
+from gpukernel.pool.domain.placement import DeviceClass
+from gpukernel.pool.domain.quota import Claim, Standing
+from gpukernel.pool.scheduling.pending_requests import PendingRequest
+from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
+
+__all__ = ["BackfillState"]
+
+
+@dataclass
+class BackfillState:
+    """The claims of requests further ahead: what they take, are promised or wait for, so that backfill never delays them."""
+
+    now: float
+    standings: dict[Account, Standing] = field(default_factory=dict)
+    full: dict[Account, str] = field(default_factory=dict)  # quotas that somebody further ahead waits for
+    closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise
+    profiles: dict[str, AvailabilityProfile] = field(
+        default_factory=dict
+    )  # devices on which something is promised
+    # Read once until something is granted: the emptiest devices, and those on which nothing is promised.
+    emptiest: dict[DeviceClass, list[Device]] = field(default_factory=dict)
+    others: dict[str, AvailabilityProfile] = field(default_factory=dict)
+    promises: int = 0
+    places: Places = field(default_factory=Places)
+    placements: ReservationPlacements | None = None  # where something is reserved
+    shut: dict[str, set[str]] = field(
+        default_factory=dict
+    )  # devices that a request of some course waits for alone
+    # By which courses' requests, and for how long those would hold what they get.
+    closed_by: dict[DeviceClass, set[tuple[str, float]]] = field(default_factory=dict)
+    loans: int = 0  # tries of those behind to borrow what the others could not use
+    reserved: str = ""  # why the first of those without a promise waits, where a reservation is the reason
+
+    def room(self, kind: DeviceClass, device_id: str, size: int, length: float, course: str) -> str:
+        """Return why `size` more bytes of a device cannot be had for `length` seconds; empty where that delays nobody."""
+        if self.own(kind, device_id, size, course):
+            seen = self.seen(device_id, course, own=True)
+        elif kind in self.closed:
+            return say("Others wait for %(model)s", model=kind.name)
+        else:
+            seen = self.seen(device_id, course)
+        if seen is None or seen.earliest(size, length, self.now) <= self.now:
+            return ""
+        reason = self.placements.reason([device_id], course, self.now + length) if self.placements else ""
+        if reason:
+            return say("The rest of %(device)s is %(reserved)s", device=device_id, reserved=reason)
+        return say("Others wait for %(model)s", model=kind.name)
+
+    def own(self, kind: DeviceClass, device_id: str, size: int, course: str) -> bool:
+        """Return whether `size` bytes of a device are reserved for the course now and none of its requests further ahead waits for them."""
+        if not self.placements or course in self.shut.get(device_id, ()):
+            return False
+        if any(whose == course for whose, _ in self.closed_by.get(kind, ())):
+            return False
+        self.load()
+        reserved_here = self.placements.on(device_id)
+        return reserved_here is not None and reserved_here.own(course, self.now) >= size
+
+    def most_own(self, course: str) -> int:
+        """Return the most bytes of one device that are reserved for the course now."""
+        self.load()
+        placements = self.placements
+        found = (
+            (placements.on(device_id) for device_id in placements.open_for(course, self.now))
+            if placements
+            else ()
+        )
+        return max(
+            (reserved_here.own(course, self.now) for reserved_here in found if reserved_here), default=0
+        )
+
+    def lent(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
+        """Return whether `size` bytes can be lent for `length` seconds, being of no use to any of those who closed a kind.
+
+        Those would have to leave for a window that the loan does not reach.  That is so where as much is left to them until
+        its end as they could keep afterwards.
+        """
+        if device_id in self.shut or not self.closed_by.get(kind):
+            return False
+        end = self.now + length
+        for course, theirs in self.closed_by[kind]:
+            seen = self.seen(device_id, course)
+            if seen is None or theirs <= length:
+                return False
+            if seen.room(self.now, end, self.now) - size < seen.room(end, self.now + theirs, self.now):
+                return False
+        return True
+
+    def closes(self, kinds: list[DeviceClass]) -> bool:
+        """Return whether somebody waits for every kind without a promise."""
+        return len(self.closed) >= len(kinds) and self.closed.issuperset(kinds)
+
+    def load(self) -> None:
+        """Take the devices with a reservation in among the profiles."""
+        if self.placements:
+            for device_id, profile in self.placements.profiles().items():
+                self.profiles.setdefault(device_id, profile)
+
+    def seen(
+        self, device_id: str, course: str, *, lasting: bool = False, own: bool = False
+    ) -> AvailabilityProfile | None:
+        """Return a device as a request of the course sees it, with what is promised and reserved there; None where that is nothing.
+
+        Parameters
+        ----------
+        lasting
+            With what reserving courses may still hold after their windows, as promises must count.
+        own
+            For what the course has reserved, nobody but itself can have shut the device.
+        """
+        reserved_here = self.placements.on(device_id) if self.placements else None
+        if reserved_here is not None:
+            self.load()
+        profile = self.profiles.get(device_id)
+        if profile is None:
+            return None
+        more = reserved_here.claims(self.now, course, lasting=lasting) if reserved_here else []
+        if device_id in self.shut and not own:
+            more = [*more, (self.now, math.inf, 2**62)]
+        return (
+            AvailabilityProfile(device_id, profile.free, profile.ends, profile.taken + more)
+            if more
+            else profile
+        )
+
+    def waited_for(self, whose: Iterable[Account]) -> str:
+        """Return the sentence of somebody who waits for one of these quotas; empty where nobody does."""
+        return next((self.full[account] for account in whose if account in self.full), "")
+
+    def add(self, request: PendingRequest, claim: Claim) -> None:
+        """Count what `request` takes or is promised for those behind it."""
+        for account in request.accounts:
+            old = self.standings[account]
+            self.standings[account] = Standing(
+                account,
+                old.bounds,
+                old.share + claim.share,
+                old.memory + claim.memory,
+                old.leases + 1,
+                old.spent,
+                old.role,
+            )

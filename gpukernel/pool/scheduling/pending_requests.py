@@ -1,0 +1,209 @@
+"""Pending requests: rows of the table ``requests``, and their copy in the memory of one pool process.
+
+A request that cannot be granted at once has a row with a ticket, so that a pool that is started again, or another pool on the same
+database, knows it.  The process that holds its call renews it every second.  Without that it keeps its place for `KEEP_PLACE`
+seconds, but is granted nothing, since nobody would take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpukernel.common.bounds import Account
+from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.pool.store import quota_usage
+from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.schema import ledger, requests
+from gpukernel.pool.store.store import Store
+
+__all__ = ["ABSENT", "KEEP_PLACE", "PendingRequest", "PendingRequests"]
+
+KEEP_PLACE = 60.0
+"""Seconds for which a request that nobody waits for keeps its place."""
+
+ABSENT = 5.0
+"""Seconds after which a request that nobody renews is passed over."""
+
+_ALL = CompiledSql(sa.select(requests).order_by(requests.c.ticket))
+_ADD = CompiledSql(requests.insert())
+_REPLACE = CompiledSql(
+    requests.update()
+    .where(requests.c.key == sa.bindparam("this"))
+    .values({c.name: sa.bindparam(f"new_{c.name}") for c in requests.c})
+)
+_REMOVE = CompiledSql(requests.delete().where(requests.c.key == sa.bindparam("this")))
+_HERE = CompiledSql(
+    requests.update()
+    .where(
+        requests.c.pool == sa.bindparam("us"),
+        requests.c.key.not_in(sa.bindparam("left", expanding=True)),
+    )
+    .values(seen=sa.bindparam("now"))
+)
+_LOST = CompiledSql(sa.select(requests.c.key).where(requests.c.seen < sa.bindparam("before")))
+_CHANGED = CompiledSql(ledger.update().values(queue_version=ledger.c.queue_version + 1))
+_TICKET = CompiledSql(ledger.update().values(ticket=sa.bindparam("new")))
+
+
+@dataclass(frozen=True)
+class PendingRequest:
+    """One request that waits; `since` is when it came first, `seen` when its call was last known to be open."""
+
+    key: str
+    wanted: SliceRequest
+    holder: Holder
+    role: str
+    ttl: float
+    longest: float
+    since: float
+    pool: str
+    seen: float
+    size: int = 0  # devices' worth in millionths, on the largest device that it could get
+    ticket: int = 0
+
+    @property
+    def course(self) -> str:
+        """Return the course that it is for; empty for none."""
+        return self.holder.course
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """Return the accounts whose quotas it counts in, from the pool down."""
+        return quota_usage.accounts_of(self.holder.person, self.holder.course)
+
+
+class PendingRequests:
+    """All pending requests, as one pool process keeps them.
+
+    Every method with a connection is called in a `gpukernel.pool.store.database.Database.deciding` transaction.
+
+    Parameters
+    ----------
+    pool
+        The id of this process.
+
+    Attributes
+    ----------
+    by_key
+        The requests by their keys.
+    doubtful
+        Keys that may have a lease that has not ended.
+    """
+
+    def __init__(self, store: Store, pool: str) -> None:
+        self._store = store
+        self._pool = pool
+        self._version = -1
+        self.by_key: dict[str, PendingRequest] = {}
+        self.doubtful: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def forget(self) -> None:
+        """Read everything anew at the next refresh, as a new process does."""
+        self._version = -1
+
+    def known(self) -> bool:
+        """Return whether anybody may wait; with other pools on the database only a scheduling cycle tells."""
+        return self._store.shared or bool(self.by_key) or self._version < 0
+
+    def state(self) -> tuple[int, dict[str, PendingRequest]]:
+        """Return what `restore` takes, should the transaction be rolled back."""
+        return self._version, dict(self.by_key)
+
+    def restore(self, state: tuple[int, dict[str, PendingRequest]]) -> None:
+        """Go back to a `state`, as the database has gone back."""
+        self._version, self.by_key = state
+
+    def refresh(self, db: sa.Connection, version: int) -> None:
+        """Read the table where its version has grown."""
+        if version != self._version or self._store.shared:  # others say for whom they wait
+            self.by_key = {row.key: _request(row) for row in _ALL.rows(db)}
+            self.doubtful |= set(self.by_key)
+            self._version = version
+
+    def put(self, db: sa.Connection, request: PendingRequest) -> None:
+        """Add a request, or replace the one with its key."""
+        values = _values(request)
+        if request.key in self.by_key:
+            _REPLACE.run(db, this=request.key, **{f"new_{name}": value for name, value in values.items()})
+        else:
+            _ADD.run(db, **values)
+            _TICKET.run(db, new=request.ticket)
+        self.by_key[request.key] = request
+        self._changed(db)
+
+    def drop(self, db: sa.Connection, keys: Iterable[str]) -> None:
+        """Remove the requests of these keys."""
+        gone = [key for key in keys if self.by_key.pop(key, None) is not None]
+        if gone:
+            _REMOVE.each(db, [{"this": key} for key in gone])
+            self._changed(db)
+
+    def keep_alive(self, db: sa.Connection, keys: Iterable[str], now: float) -> None:
+        """Renew those of this process that are among `keys`, and remove all that nobody has renewed for `KEEP_PLACE` seconds."""
+        here = set(keys)
+        left = [r.key for r in self.by_key.values() if r.pool == self._pool and r.key not in here]
+        _HERE.run(db, us=self._pool, left=left, now=now)
+        self.drop(db, [lost.key for lost in _LOST.rows(db, before=now - KEEP_PLACE)])
+
+    def _changed(self, db: sa.Connection) -> None:
+        _CHANGED.run(db)
+        self._version += 1
+
+
+def _values(pending: PendingRequest) -> dict[str, Any]:
+    request, holder = pending.wanted, pending.holder
+    return {
+        "key": pending.key,
+        "ticket": pending.ticket,
+        "person": holder.person,
+        "server": holder.server,
+        "course": holder.course,
+        "role": pending.role,
+        "description": holder.description,
+        "share": request.share,
+        "memory_bytes": request.memory_bytes,
+        "devices": request.devices,
+        "model": request.model,
+        "mode": request.mode,
+        "machine": request.machine,
+        "on_server": request.server,
+        "uid": request.user,
+        "ttl_seconds": pending.ttl,
+        "longest_seconds": pending.longest,
+        "size": pending.size,
+        "since": pending.since,
+        "pool": pending.pool,
+        "seen": pending.seen,
+    }
+
+
+def _request(row: Any) -> PendingRequest:
+    return PendingRequest(
+        row.key,
+        SliceRequest(
+            row.share,
+            row.memory_bytes,
+            row.devices,
+            row.model,
+            row.mode,
+            row.machine,
+            row.uid,
+            row.on_server,
+        ),
+        Holder(row.person, row.server, row.course, row.description),
+        row.role,
+        row.ttl_seconds,
+        row.longest_seconds,
+        row.since,
+        row.pool,
+        row.seen,
+        row.size,
+        row.ticket,
+    )

@@ -1,0 +1,283 @@
+"""The request queue of one pool process: who waits, in the database and in memory, and what they are told.
+
+`RequestQueue.run_cycle` runs a scheduling cycle (`gpukernel.pool.scheduling.scheduling_cycle`) over the pending requests
+(`gpukernel.pool.scheduling.pending_requests`) in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import sqlalchemy as sa
+
+from gpukernel.common.errors import Refused
+from gpukernel.common.i18n import say
+from gpukernel.common.model import SliceRequest, Waiting
+from gpukernel.common.policy import Policy
+from gpukernel.pool.domain.direct_mode import Places, matching_in_mode
+from gpukernel.pool.domain.placement import MIB, DeviceClass, slice_bytes
+from gpukernel.pool.domain.quota import Standing, claim_on, never
+from gpukernel.pool.scheduling.backfill_state import BackfillState
+from gpukernel.pool.scheduling.pending_requests import PendingRequest, PendingRequests
+from gpukernel.pool.scheduling.preemption import Eviction, evictions
+from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
+from gpukernel.pool.scheduling.resize import Queue
+from gpukernel.pool.scheduling.scheduling_cycle import CycleResult, Granted, SchedulingCycle
+from gpukernel.pool.store.store import Store
+
+__all__ = ["KEY_IN_USE", "RequestQueue", "reason_for_no_room"]
+
+KEY_IN_USE = "This key is in use by somebody else."
+
+
+class RequestQueue:
+    """The queue as one pool process, `pool`, sees it."""
+
+    def __init__(self, store: Store, pool: str) -> None:
+        self._store = store
+        self._pool = pool
+        self._requests = PendingRequests(store, pool)
+        self._order: list[str] = []
+        self._places: dict[str, int] = {}
+        self._last = CycleResult()
+
+    # --- what those who wait are told ---
+
+    def order(self) -> list[PendingRequest]:
+        """Return those who wait, in the order of the last cycle."""
+        return [self._requests.by_key[key] for key in self._order if key in self._requests.by_key]
+
+    def get(self, key: str) -> PendingRequest | None:
+        """Return the pending request of a key."""
+        return self._requests.by_key.get(key)
+
+    def place(self, key: str) -> int:
+        """Return the place of a request in the queue; 1 is next."""
+        return self._places.get(key, len(self._requests))
+
+    def start(self, key: str) -> float | None:
+        """Return when a request starts at the latest, where promised ends of leases tell it."""
+        return self._last.starts.get(key)
+
+    def estimate(self, key: str, now: float) -> float:
+        """Return the seconds until `start`, or -1."""
+        start = self.start(key)
+        return -1.0 if start is None else max(start - now, 0.0)
+
+    def reason(self, key: str) -> str:
+        """Return the sentence about the quota that holds a request back; empty where it only waits for room."""
+        return self._last.reasons.get(key, "")
+
+    def reserved(self, key: str) -> str:
+        """Return whose reservation a request waits for, as the end of a sentence; empty where it waits for none."""
+        return self._last.reserved.get(key, "")
+
+    def waiting(self, now: float) -> list[Waiting]:
+        """Return the queue in its order."""
+        return [
+            Waiting(
+                r.key,
+                r.holder,
+                r.wanted,
+                place,
+                r.since,
+                self.estimate(r.key, now),
+                self.reason(r.key) or self.reserved(r.key),
+            )
+            for place, r in enumerate(self.order(), 1)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def known(self) -> bool:
+        """Return whether anybody may wait; with other pools on the database only a scheduling cycle tells."""
+        return self._requests.known()
+
+    # --- leaving ---
+
+    def leave(self, key: str) -> None:
+        """Give up a request; change nothing where another process holds its call by now."""
+        with self._store.deciding() as (db, row):
+            self._requests.refresh(db, row.queue_version)
+            if (request := self._requests.by_key.get(key)) and request.pool == self._pool:
+                self._requests.drop(db, [key])
+        self._sort_again()
+
+    def give_up(self, key: str) -> None:
+        """Remove a request, whichever process holds its call."""
+        with self._store.deciding() as (db, row):
+            self._requests.refresh(db, row.queue_version)
+            self._requests.drop(db, [key])
+        self._sort_again()
+
+    def keep_alive(self, keys: Iterable[str], now: float) -> None:
+        """Renew the requests of `keys`, whose calls this process holds, and remove those that nobody has renewed for long."""
+        with self._store.deciding() as (db, row):
+            self._requests.refresh(db, row.queue_version)
+            self._requests.keep_alive(db, keys, now)
+
+    # --- scheduling ---
+
+    def run_cycle(
+        self,
+        now: float,
+        here: Iterable[str],
+        newcomer: PendingRequest | None = None,
+        then: Callable[[sa.Connection, Policy, Queue], None] | None = None,
+        *,
+        own_key: bool = False,
+    ) -> list[Granted]:
+        """Grant everything that can be granted at `now`, in one transaction; `newcomer` waits if it gets nothing.
+
+        Parameters
+        ----------
+        here
+            Keys for which this process holds a call.
+        own_key
+            The newcomer gets no lease of its key's that is somebody else's.
+        then
+            Is called in the same transaction for somebody who does not wait, with what those who wait leave; may raise `Refused`.
+
+        Raises
+        ------
+        Refused
+            Where the newcomer's course or quotas can never allow what it asks for, or its key is somebody else's; it does not
+            wait then.
+        Conflict
+            When the database refused; nothing has changed then.
+        """
+        before = self._requests.state()
+        try:
+            with self._store.deciding() as (db, row):
+                policy = self._store.policy.current(db, row.policy_version)
+                kinds = self._store.devices.classes(db, row.devices_version)
+                places = self._store.devices.places(db, row.devices_version)
+                self._requests.refresh(db, row.queue_version)
+                before = self._requests.state()
+                waiting, here = dict(self._requests.by_key), set(here)
+                if newcomer is not None:
+                    old = waiting.get(newcomer.key)  # perhaps of another pool's on this database
+                    if own_key and old is not None and old.holder.person != newcomer.holder.person:
+                        raise Refused("invalid", KEY_IN_USE)
+                    self._requests.doubtful.add(newcomer.key)
+                    newcomer = self._check_newcomer(policy, kinds, places, newcomer, row.ticket + 1)
+                    waiting[newcomer.key] = newcomer
+                    here.add(newcomer.key)
+                state = BackfillState(now, places=places, placements=self._placements(db, policy, kinds, now))
+                self._last = CycleResult()
+                cycle = SchedulingCycle(db, self._store, policy, kinds, state, self._last)
+                order = cycle.order(waiting)
+                living = self._living(db, waiting, newcomer if own_key else None)
+                granted = cycle.run(order, living, here)
+                over = {g.key for g in granted}
+                self._requests.doubtful = set(living)
+                self._order = [request.key for request in order if request.key not in over]
+                if then is not None:
+                    then(db, policy, state)
+                if newcomer is not None and newcomer.key not in over:
+                    self._requests.put(db, newcomer)
+                self._requests.drop(db, over)
+        except BaseException:
+            self._requests.restore(before)
+            raise
+        self._places = {key: place for place, key in enumerate(self._order, 1)}
+        return granted
+
+    def _living(
+        self, db: sa.Connection, waiting: Iterable[str], owner: PendingRequest | None
+    ) -> dict[str, tuple[str, str, str]]:
+        """Return the leases that keys in the queue still have; refuse the key of `owner` where it is another person's."""
+        doubtful = self._requests.doubtful & set(waiting)
+        living = self._store.leases.living(doubtful, db) if doubtful else {}
+        if owner is not None and owner.key in living and living[owner.key][2] != owner.holder.person:
+            raise Refused("invalid", KEY_IN_USE)
+        return living
+
+    def _placements(
+        self, db: sa.Connection, policy: Policy, kinds: list[DeviceClass], now: float
+    ) -> ReservationPlacements | None:
+        if not policy.reservations:
+            return None
+        placements = ReservationPlacements(db, self._store, policy, now)
+        placements.place(kinds)
+        return placements
+
+    def make_room(self, now: float, within: float) -> tuple[list[Eviction], set[str]]:
+        """Return `gpukernel.pool.scheduling.preemption.evictions`, with placements that are up to date."""
+        with self._store.deciding() as (db, row):
+            policy = self._store.policy.current(db, row.policy_version)
+            kinds = self._store.devices.classes(db, row.devices_version)
+            placements = self._placements(db, policy, kinds, now)
+            return evictions(db, placements, now, within) if placements else ([], set())
+
+    def _check_newcomer(
+        self,
+        policy: Policy,
+        kinds: list[DeviceClass],
+        places: Places,
+        request: PendingRequest,
+        ticket: int,
+    ) -> PendingRequest:
+        """Return `request` with its role, size and ticket; raise `Refused` where it can never be granted."""
+        fitting = matching_in_mode(request.wanted, kinds, places)
+        role = policy.role(request.course, request.holder.person)
+        old = self._requests.by_key.get(request.key)
+        levels = [Standing(a, policy.bounds(a, role), role=role) for a in request.accounts]
+        hopeless = [never(claim_on(request.wanted, kind, request.longest), levels) for kind in fitting]
+        if all(hopeless):
+            assert hopeless[-1] is not None
+            raise Refused("quota", hopeless[-1].sentence)
+        return PendingRequest(
+            request.key,
+            request.wanted,
+            request.holder,
+            role,
+            request.ttl,
+            request.longest,
+            old.since if old else request.since,
+            self._pool,
+            request.seen,
+            _size(request.wanted, fitting),
+            old.ticket if old else ticket,
+        )
+
+    def _sort_again(self) -> None:
+        self._order = [key for key in self._order if key in self._requests.by_key]
+        self._places = {key: place for place, key in enumerate(self._order, 1)}
+
+
+def _size(request: SliceRequest, kinds: list[DeviceClass]) -> int:
+    largest = max(kinds, key=lambda kind: kind.memory_bytes)
+    return claim_on(request, largest).share
+
+
+def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: int, kept: str = "") -> str:
+    """Return the sentence for somebody who only waits for room.
+
+    Parameters
+    ----------
+    free
+        The most bytes that one device has.
+    kept
+        Whose reservation keeps them, as `RequestQueue.reserved` says it.
+    """
+    asked = f"{slice_bytes(request, kinds[0]) // MIB} MiB"
+    figures: dict[str, object] = {
+        "where": say("This machine") if request.mode == "direct" else say("The pool"),
+        "size": say("%(n)s devices with %(size)s", n=request.devices, size=asked)
+        if request.devices > 1
+        else asked,
+        "model": request.model or say("a device"),
+    }
+    if request.server:
+        figures["where"] = say("A server named “%(name)s”", name=request.server)
+    if kept:
+        return say(
+            "%(where)s has room for %(size)s of %(model)s, but it is %(reserved)s", reserved=kept, **figures
+        )
+    return say(
+        "%(where)s has no room for %(size)s of %(model)s now (most free on one device: %(free)s MiB)",
+        free=free // MIB,
+        **figures,
+    )

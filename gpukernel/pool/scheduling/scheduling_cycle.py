@@ -1,0 +1,406 @@
+"""One scheduling cycle: the decision about every request that waits, in one transaction.
+
+`SchedulingCycle.run` is the only place where leases are granted.  Its order and its backfill rule are those of
+`gpukernel.pool.domain.fairness`.  Its cost grows with what waits, but not with what is held: room is found in an index, quotas in
+running totals, and only the `DEVICES_FOR_A_PROMISE` emptiest devices of a kind are looked at when a start has to be promised.
+For direct mode only the devices of one machine are looked at.
+
+Reservations (`gpukernel.common.reservations`) come before that order: in its window, a course takes what is reserved for it whoever
+waits further ahead, since nobody else could have it.  Everything else that it takes, it takes in the order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import sqlalchemy as sa
+
+from gpukernel.common.bounds import millionths
+from gpukernel.common.errors import Refused
+from gpukernel.common.model import Device, Lease
+from gpukernel.common.policy import Policy
+from gpukernel.pool.domain.direct_mode import matching_in_mode
+from gpukernel.pool.domain.fairness import AvailabilityProfile, fair_order, promise
+from gpukernel.pool.domain.placement import DeviceClass, Placement, best_fit, slice_bytes
+from gpukernel.pool.domain.quota import Claim, claim_on, refusal
+from gpukernel.pool.scheduling.backfill_state import BackfillState
+from gpukernel.pool.scheduling.pending_requests import ABSENT, PendingRequest
+from gpukernel.pool.store import quota_usage
+from gpukernel.pool.store.store import Store
+
+__all__ = ["DEVICES_FOR_A_PROMISE", "ENDS_FOR_A_PROMISE", "CycleResult", "Granted", "SchedulingCycle"]
+
+DEPTH = 200  # so many requests are looked at in one cycle; those behind them wait for the next one
+PROMISES = 16
+DEVICES_FOR_A_PROMISE = 8
+ENDS_FOR_A_PROMISE = 512
+READ_AHEAD = 32
+LOANS = 16
+
+
+@dataclass(frozen=True)
+class Granted:
+    """A request and the lease that it has; `fresh` where the lease was made now, so that its workers have to be started."""
+
+    key: str
+    lease_id: str
+    fresh: Lease | None = None
+
+
+@dataclass
+class CycleResult:
+    """The situation of those who wait after a cycle, by the keys of their requests.
+
+    Attributes
+    ----------
+    starts
+        When a request starts at the latest: as promised, or for a quota when the next period begins; seconds since the epoch.
+    reasons
+        The sentence about the quota that holds a request back.
+    reserved
+        For whom the room is reserved that a request could have.
+    """
+
+    starts: dict[str, float] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    reserved: dict[str, str] = field(default_factory=dict)
+
+
+class SchedulingCycle:
+    """One cycle, in the transaction `db`.
+
+    Parameters
+    ----------
+    kinds
+        The kinds of available devices.
+    state
+        Who must not be delayed where; it begins empty.
+    result
+        Is filled in.
+    """
+
+    def __init__(
+        self,
+        db: sa.Connection,
+        store: Store,
+        policy: Policy,
+        kinds: list[DeviceClass],
+        state: BackfillState,
+        result: CycleResult,
+    ) -> None:
+        self._db = db
+        self._store = store
+        self._policy = policy
+        self._kinds = kinds
+        self._state = state
+        self._result = result
+
+    def order(self, waiting: Mapping[str, PendingRequest]) -> list[PendingRequest]:
+        """Return `waiting` in the order in which it is served."""
+        if len(waiting) <= 1:
+            return list(waiting.values())
+        names = {request.course for request in waiting.values()}
+        held = quota_usage.held_by_courses(self._db, list(names)) if len(names) > 1 else {}
+        return fair_order(waiting.values(), held, {name: self._policy.weight(name) for name in names})
+
+    def run(
+        self, order: list[PendingRequest], living: Mapping[str, tuple[str, str, str]], here: set[str]
+    ) -> list[Granted]:
+        """Grant what can be granted, in `order`.
+
+        Parameters
+        ----------
+        living
+            Id, state and person of leases that have not ended, by the keys of requests.
+        here
+            Keys for which this process holds a call.
+        """
+        state, granted, ahead = self._state, [], 1
+        looked_at = order[:DEPTH]
+        if state.placements:
+            # What is reserved waits for nobody further ahead.
+            own = (r for r in order[DEPTH:] if state.placements.open_for(r.course, state.now))
+            looked_at += itertools.islice(own, DEPTH)
+        for number, request in enumerate(looked_at):
+            if request.key in living:
+                lease_id, lease_state, _ = living[request.key]
+                if lease_state in ("starting", "live"):
+                    granted.append(Granted(request.key, lease_id))
+                continue  # its old lease is ending: wait for that
+            if request.key not in here and request.seen < state.now - ABSENT:
+                continue  # nobody would take it
+            if state.closes(self._kinds) and not self._may_yet(request):
+                self._result.reserved[request.key] = state.reserved
+                continue  # only those with a lease or a reservation of their own can get anything now
+            if any(account not in state.standings for account in request.accounts):
+                self._read_standings(looked_at[number : number + ahead])
+                ahead = min(2 * ahead, READ_AHEAD)  # most cycles end with the second one
+            lease = self._admit(request)
+            if lease is not None:
+                granted.append(Granted(request.key, lease.id, lease))
+        return granted
+
+    def _may_yet(self, request: PendingRequest) -> bool:
+        """Return whether something could be left for `request` although others wait for every kind.
+
+        That is room reserved for its course, or room that the others cannot use.
+        """
+        state = self._state
+        if not state.placements:
+            return False
+        if state.placements.open_for(request.course, state.now) and state.most_own(request.course) > 0:
+            return True
+        return (
+            state.loans < LOANS
+            and self._policy.longest(request.accounts, request.role, request.longest) is not None
+        )
+
+    def _read_standings(self, requests: Iterable[PendingRequest]) -> None:
+        state = self._state
+        roles = {a: e.role for e in requests for a in e.accounts if a not in state.standings}
+        state.standings |= quota_usage.standings(self._db, self._policy, list(roles), roles, state.now)
+
+    def _admit(self, request: PendingRequest) -> Lease | None:
+        """Grant a request, or note in the result and the state why it waits and what for."""
+        state = self._state
+        try:
+            fitting = matching_in_mode(request.wanted, self._kinds, state.places)
+        except Refused:
+            return None  # its server is away for now
+        allowed = self._within_quotas(request, fitting)
+        if allowed is None:
+            return None
+        span = self._policy.longest(request.accounts, request.role, request.longest)
+        length = math.inf if span is None else span
+        placed, mode = self._find_room(request, allowed, length)
+        if placed is not None:
+            return self._grant(request, placed, mode, span)
+        if state.placements and state.closes(self._kinds):
+            self._result.reserved[request.key] = state.reserved
+        else:
+            self._set_aside(request, allowed, length)
+        return None
+
+    def _within_quotas(
+        self, request: PendingRequest, fitting: Iterable[DeviceClass]
+    ) -> list[DeviceClass] | None:
+        """Return the kinds on which the request stays within its quotas; None where a quota, or who waits for one, holds it back."""
+        state = self._state
+        allowed, refused = [], None
+        levels = [state.standings[account] for account in request.accounts]
+        for kind in fitting:
+            claim = claim_on(request.wanted, kind, request.longest)
+            why = refusal(claim, levels, state.now, self._policy.term_begins, request.wanted.model)
+            if why is None:
+                allowed.append(kind)
+            else:
+                refused = why
+        waits_behind = next((a for a in request.accounts if a in state.full), None)
+        if refused is not None and not allowed:
+            self._result.reasons[request.key] = refused.sentence
+            if refused.until:
+                self._result.starts[request.key] = refused.until
+            state.full.setdefault(refused.account, refused.sentence)
+            return None
+        if waits_behind is not None:
+            self._result.reasons[request.key] = state.full[waits_behind]
+            return None
+        return allowed
+
+    def _find_room(
+        self, request: PendingRequest, kinds: list[DeviceClass], length: float
+    ) -> tuple[list[Placement] | None, str]:
+        """Find room that is the course's own, then any that nobody waits for, then some that can be lent."""
+        state = self._state
+        placed, mode = self._own_room(request, kinds, length)
+        if placed is None:
+            placed, mode = self._room(request, [k for k in kinds if k not in state.closed], length)
+        may_borrow = state.placements and state.closed and math.isfinite(length) and state.loans < LOANS
+        if placed is None and state.placements and may_borrow:
+            state.loans += 1
+            closed = [kind for kind in kinds if kind in state.closed]
+            placed, mode = self._room(request, closed, length, list(state.placements.devices), "lent")
+        return placed, mode
+
+    def _grant(
+        self, request: PendingRequest, placed: list[Placement], mode: str, span: float | None
+    ) -> Lease:
+        """Write the lease down, and count it for those behind; `span` is its longest time in seconds, if it has one."""
+        state = self._state
+        lease = self._store.leases.grant(
+            self._db,
+            self._policy,
+            request.key,
+            request.holder,
+            request.role,
+            placed,
+            request.ttl,
+            request.longest,
+            state.now,
+            mode,
+            request.wanted.user if mode == "direct" else 0,
+        )
+        share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
+        state.add(request, Claim(share, sum(p.memory_bytes for p in placed), 0))
+        state.emptiest, state.others = {}, {}
+        end = math.inf if span is None else state.now + span
+        for piece in placed:
+            if state.placements:
+                state.placements.granted(request.course, piece.device.id, piece.memory_bytes, end)
+            if profile := state.profiles.get(piece.device.id):
+                profile.free -= piece.memory_bytes
+                if span is not None:
+                    profile.ends.append((end, piece.memory_bytes))
+        return lease
+
+    def _own_room(
+        self, request: PendingRequest, kinds: list[DeviceClass], length: float
+    ) -> tuple[list[Placement] | None, str]:
+        """Find room as `_room` does, on what is reserved for the request's course: if its window is open, whoever waits further ahead."""
+        state = self._state
+        if not state.placements or not (
+            mine := state.placements.open_for(request.course, state.now + length)
+        ):
+            return None, ""
+        least = min((slice_bytes(request.wanted, kind) for kind in kinds), default=0)
+        if state.placements.open_for(request.course, state.now) and state.most_own(request.course) >= least:
+            placed, mode = self._room(request, kinds, length, mine, "own")
+            if placed is not None:
+                return placed, mode
+        # A lease that reaches into the window counts as what is reserved for it: so it lies there.
+        kinds = [kind for kind in kinds if kind not in state.closed]
+        return self._room(request, kinds, length, mine) if kinds else (None, "")
+
+    def _room(
+        self,
+        request: PendingRequest,
+        kinds: list[DeviceClass],
+        length: float,
+        among: list[str] | None = None,
+        only: str = "",
+    ) -> tuple[list[Placement] | None, str]:
+        """Find where, and in which mode, `request` can start now without breaking a promise.
+
+        `among`: on these devices only; `only`: and there only on what is its course's ``own``, or can be ``lent`` to it.
+        """
+        state = self._state
+        asked = request.wanted
+        direct = replace(asked, mode="direct")
+        machine = state.places.of(direct) if asked.mode != "remote" else None
+
+        def fitting(devices: Iterable[Device]) -> Iterable[Device]:
+            found = (d for d in devices if among is None or d.id in among)
+            return (d for d in found if self._undisturbed(request, d, length, only))
+
+        if machine is not None:
+            here = fitting(self._store.devices.on_machine(self._db, machine, kinds))
+            if placed := best_fit(asked, here):
+                return placed, "direct"
+        if asked.mode == "direct":
+            return None, "direct"
+        if asked.server:
+            servers = state.places.named(asked.server)
+            return best_fit(
+                asked, fitting(self._store.devices.on_machine(self._db, servers, kinds))
+            ), "remote"
+        if among is not None:
+            return best_fit(
+                asked, fitting(self._store.devices.available_among(self._db, among, kinds))
+            ), "remote"
+        found: list[Device] = []
+        for kind in kinds:
+            size = slice_bytes(asked, kind)
+            reserved_here = state.placements.devices if state.placements else ()
+            most = asked.devices + len(state.profiles.keys() | reserved_here)
+            # The fullest come first: of one kind the first that fit are the best, whatever else was looked at.
+            found += itertools.islice(
+                fitting(self._store.devices.fullest(self._db, kind, size, most)), asked.devices
+            )
+        return best_fit(asked, found), "remote"
+
+    def _undisturbed(self, request: PendingRequest, device: Device, length: float, only: str = "") -> bool:
+        """Return whether a slice of the device would break nothing that is promised or reserved there."""
+        state = self._state
+        size = slice_bytes(request.wanted, device)
+        kind = DeviceClass(device.name, device.memory_bytes)
+        if only == "own" and not state.own(kind, device.id, size, request.course):
+            return False
+        if only == "lent" and not state.lent(kind, device.id, size, length):
+            return False
+        reserved_here = state.placements.on(device.id) if state.placements else None
+        if reserved_here is not None and device.id not in state.profiles:
+            free = device.memory_bytes - device.promised_bytes
+            if free - size >= reserved_here.total(request.course):
+                return True  # without a look at what lies there
+        seen = state.seen(device.id, request.course, own=only == "own")
+        return seen is None or seen.earliest(size, length, state.now) <= state.now
+
+    def _set_aside(self, request: PendingRequest, kinds: list[DeviceClass], length: float) -> None:
+        """Promise a start where one is known; else close what `request` waits for to those behind it."""
+        state = self._state
+        open_kinds = [kind for kind in kinds if kind not in state.closed]
+        claims = [claim_on(request.wanted, kind) for kind in kinds]
+        # In its quotas it counts for the most that it may turn out to be.
+        state.add(request, max(claims, key=lambda claim: claim.share))
+        if state.promises == PROMISES:
+            self._close(request, open_kinds, length)
+            return
+        machine = state.places.of(request.wanted)
+        if machine is not None:
+            found = self._store.devices.on_machine(self._db, machine, open_kinds)
+        else:
+            for kind in open_kinds:
+                if kind not in state.emptiest:
+                    state.emptiest[kind] = self._store.devices.emptiest(self._db, kind, DEVICES_FOR_A_PROMISE)
+            found = [device for kind in open_kinds for device in state.emptiest[kind]]
+        devices = {device.id: device for device in found}
+        sizes = {device.id: slice_bytes(request.wanted, device) for device in found}
+        unknown = [i for i in devices if i not in state.profiles and i not in state.others]
+        ends = self._store.leases.ends_on(self._db, unknown, ENDS_FOR_A_PROMISE) if unknown else {}
+        for device_id in unknown:
+            state.others[device_id] = AvailabilityProfile(
+                device_id,
+                devices[device_id].memory_bytes - devices[device_id].promised_bytes,
+                # What is over its time already still has to be stopped.
+                [(max(end, state.now + 1), size) for end, size in ends.get(device_id, [])],
+            )
+        profiles = {i: state.profiles.get(i) or state.others[i] for i in devices}
+        as_seen = [state.seen(i, request.course, lasting=True) or profiles[i] for i in devices]
+        self._say_whose(request, devices.values(), sizes, length)
+        when, chosen = promise(as_seen, sizes, request.wanted.devices, length, state.now)
+        if math.isinf(when) and machine is None:
+            self._close(request, open_kinds, length)
+            return
+        state.promises += 1
+        if math.isinf(when):
+            # It waits for this place alone: nobody behind it gets anything there, but elsewhere.
+            for device_id, profile in profiles.items():
+                state.profiles[device_id] = profile
+                state.shut.setdefault(device_id, set()).add(request.course)
+            return
+        self._result.starts[request.key] = when
+        for one in chosen:
+            profile = state.profiles[one.device] = profiles[one.device]
+            profile.taken.append((when, when + length, sizes[one.device]))
+
+    def _close(self, request: PendingRequest, kinds: list[DeviceClass], length: float) -> None:
+        state = self._state
+        state.closed.update(kinds)
+        for kind in kinds:
+            state.closed_by.setdefault(kind, set()).add((request.course, length))
+        state.reserved = state.reserved or self._result.reserved.get(request.key, "")
+
+    def _say_whose(
+        self, request: PendingRequest, devices: Iterable[Device], sizes: Mapping[str, int], length: float
+    ) -> None:
+        """Record whose reservation is in the way, where nothing else is."""
+        state = self._state
+        if not state.placements:
+            return
+        free = [d for d in devices if d.memory_bytes - d.promised_bytes >= sizes[d.id]]
+        reason = state.placements.reason((d.id for d in free), request.course, state.now + length)
+        if reason and len(free) >= request.wanted.devices:
+            self._result.reserved[request.key] = reason

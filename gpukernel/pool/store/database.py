@@ -1,0 +1,196 @@
+"""The pool's database: SQLite or PostgreSQL, migrated to the newest schema when a pool starts.
+
+Guarantees
+----------
+* A crash between two transactions leaves a state that the next start can continue from.
+* Whoever changes what is promised holds the ledger's one row locked (`Database.deciding`): pools that share a database decide one
+  after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import alembic.command
+import alembic.config
+import alembic.util
+import sqlalchemy as sa
+
+from gpukernel.common.errors import PoolError
+from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.schema import ledger
+
+__all__ = ["NEWEST", "Database", "database_url", "open_database", "steady_clock"]
+
+NEWEST = "0012_names"  # the last of the migrations; a test compares
+_FIRST = "0001"  # the shape of databases that were made before there were migrations
+_LEDGER = CompiledSql(sa.select(ledger).with_for_update())
+_VERSIONS = CompiledSql(sa.select(ledger.c.policy_version, ledger.c.devices_version))
+_MIGRATION_LOCK = 0x6770756B  # PostgreSQL's advisory locks are numbers; this one is ours
+
+
+def database_url(state: Path) -> str:
+    """Return ``GPUKERNEL_DATABASE``, else the SQLite file of a state directory, made readable by its owner only."""
+    if chosen := os.environ.get("GPUKERNEL_DATABASE"):
+        return chosen
+    path = state / "pool.db"
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    return f"sqlite:///{path}"
+
+
+def open_database(url: str) -> sa.Engine:
+    """Return an engine on the database at `url`, whose tables have the newest schema.
+
+    Parameters
+    ----------
+    url
+        ``sqlite:////var/lib/gpukernel/pool.db`` or ``postgresql://user@host/name``.
+
+    Raises
+    ------
+    PoolError
+        When the database cannot be reached, its driver is missing, or a newer gpukernel has changed its shape.
+    """
+    for plain in ("postgresql://", "postgres://"):
+        if url.startswith(plain):
+            url = "postgresql+psycopg://" + url.removeprefix(plain)
+    try:
+        # An error's text goes to the log; what was written, secrets among it, must not.
+        engine = sa.create_engine(url, hide_parameters=True)
+    except ModuleNotFoundError:
+        raise PoolError("PostgreSQL needs its driver: pip install 'gpukernel[postgres]'.") from None
+    except sa.exc.ArgumentError:
+        raise PoolError(
+            f"“{url}” is no database; write postgresql://user@host/name or sqlite:////path/pool.db."
+        ) from None
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _sqlite_settings)
+        sa.event.listen(engine, "begin", _sqlite_begin)
+    try:
+        _upgrade(engine)
+    except sa.exc.OperationalError as error:
+        engine.dispose()
+        raise PoolError(f"The database cannot be used: {' '.join(str(error.orig).split())}.") from None
+    except alembic.util.CommandError:
+        engine.dispose()
+        raise PoolError(
+            "The database was changed by a newer gpukernel; install that one again, or restore a copy."
+        ) from None
+    return engine
+
+
+def _upgrade(engine: sa.Engine) -> None:
+    """Migrate in one transaction: a pool that is killed in the middle has changed nothing."""
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        config.attributes["connection"] = connection
+        tables = set(sa.inspect(connection).get_table_names())
+        if "alembic_version" in tables:
+            now = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all()
+            if list(now) == [NEWEST]:
+                return
+        elif "leases" in tables:
+            alembic.command.stamp(config, _FIRST)
+        alembic.command.upgrade(config, "head")
+
+
+def _sqlite_settings(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where SQLAlchemy says so, with `_sqlite_begin`
+    cursor = connection.cursor()
+    # What was committed outlives a killed process; the machine's crash may cost the last moments, but breaks nothing.
+    # `Database.write_back` empties the log; only one that has become very long does a commit write back itself.
+    settings = ("journal_mode=WAL", "synchronous=NORMAL", "wal_autocheckpoint=16000")
+    for pragma in (*settings, "foreign_keys=ON", "busy_timeout=10000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _sqlite_begin(connection: sa.Connection) -> None:
+    # Who begins by reading and then writes would otherwise meet somebody else's writing in between.
+    reads_only = connection.get_execution_options().get("reads_only", False)
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN" if reads_only else "BEGIN IMMEDIATE")
+
+
+def steady_clock(engine: sa.Engine) -> Callable[[], float]:
+    """Return a clock in seconds since the epoch that never jumps: setting the machine's clock while the pool runs ends no lease.
+
+    It starts at the database's time where that is a server, so that pools side by side agree.
+    """
+    start, before = time.time(), time.monotonic()
+    if engine.dialect.name == "postgresql":
+        with engine.connect() as db:
+            start = float(db.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+            before = time.monotonic()
+    return lambda: start + (time.monotonic() - before)
+
+
+class Database:
+    """The open database of one pool process.
+
+    Parameters
+    ----------
+    url
+        As `open_database` takes it, for example ``sqlite:////var/lib/gpukernel/pool.db``.
+
+    Attributes
+    ----------
+    engine
+        SQLAlchemy's engine.
+    reader
+        The same engine for transactions that only read: on SQLite they take no write lock.
+    shared
+        Whether other pool processes may use the same database.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.engine = open_database(url)
+        self.reader = self.engine.execution_options(reads_only=True)
+        # One connection stays open: another one's cache is empty after every change, and fetching it from the engine costs as
+        # much as executing compiled SQL.
+        self._db = self.engine.connect()
+        self._under_way = False  # a transaction on it
+        self.shared = self.engine.dialect.name != "sqlite"
+
+    def write_back(self) -> None:
+        """Checkpoint SQLite's write-ahead log; call it in a thread, since the disk may take longer than many decisions."""
+        if not self.shared:
+            with contextlib.closing(self.engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._db.close()
+        self.engine.dispose()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """Open a transaction, or join the one that is under way."""
+        if self._under_way:
+            yield self._db
+            return
+        with self._db.begin():
+            self._under_way = True
+            try:
+                yield self._db
+            finally:
+                self._under_way = False
+
+    @contextlib.contextmanager
+    def deciding(self) -> Iterator[tuple[sa.Connection, Any]]:
+        """Open a transaction that holds the ledger's lock; yields the connection and the ledger's row."""
+        with self.transaction() as db:
+            yield db, _LEDGER.first(db)
+
+    def versions(self, db: sa.Connection) -> Any:
+        """Return the ledger's ``policy_version`` and ``devices_version``, without locking it."""
+        return _VERSIONS.first(db)

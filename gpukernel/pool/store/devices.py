@@ -1,0 +1,212 @@
+"""Devices as stored: what may be promised on them, and the indexed searches for room.
+
+Guarantees
+----------
+* The sum of promises on a device stays within its memory, whatever this code does: the database checks it.
+* The kinds of devices and the machines of direct mode are read again only when the ledger's ``devices_version`` has grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpukernel.common.model import Device
+from gpukernel.pool.domain.direct_mode import Machine, Places
+from gpukernel.pool.domain.placement import DeviceClass, classes
+from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.database import Database
+from gpukernel.pool.store.schema import IN_USE, devices, ledger, servers, slices
+
+__all__ = ["PROMISE", "Devices", "update_availability"]
+
+PROMISE = CompiledSql(
+    devices.update()
+    .where(devices.c.id == sa.bindparam("device"))
+    .values(promised_bytes=devices.c.promised_bytes + sa.bindparam("size"))
+)
+"""Promise ``size`` more bytes (fewer where negative) of ``device``; the database refuses more than it has."""
+
+# As `_device` reads them: a row that is a tuple has a method “index” already.
+_DEVICES = sa.select(*(c for c in devices.c if c.name != "index"), devices.c.index.label("number"))
+_OF_KIND = _DEVICES.where(
+    devices.c.name == sa.bindparam("name"),
+    devices.c.memory_bytes == sa.bindparam("whole"),
+    devices.c.available,
+).limit(sa.bindparam("count"))
+_FULLEST = CompiledSql(
+    _OF_KIND.where(devices.c.promised_bytes <= sa.bindparam("most")).order_by(
+        devices.c.promised_bytes.desc(), devices.c.id.desc()
+    )
+)
+_EMPTIEST = CompiledSql(_OF_KIND.order_by(devices.c.promised_bytes, devices.c.id))
+_SOME = CompiledSql(_DEVICES.where(devices.c.id.in_(sa.bindparam("ids", expanding=True))))
+_ON_SERVERS = CompiledSql(_DEVICES.where(devices.c.server.in_(sa.bindparam("servers", expanding=True))))
+
+
+class Devices:
+    """The devices of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._classes: tuple[int, list[DeviceClass]] = (-1, [])
+        self._places: tuple[int, Places] = (-1, Places())
+
+    def all(self) -> list[Device]:
+        """Return every device, by server and index; those of servers whose agent is attached are available."""
+        counted = (
+            sa.select(slices.c.device_id, sa.func.count().label("leases"))
+            .where(IN_USE)
+            .group_by(slices.c.device_id)
+            .subquery()
+        )
+        query = (
+            sa.select(
+                *_DEVICES.selected_columns,
+                sa.func.coalesce(counted.c.leases, 0).label("leases"),
+                servers.c.away_since,
+                servers.c.draining,
+            )
+            .select_from(devices)
+            .outerjoin(counted, counted.c.device_id == devices.c.id)
+            .outerjoin(servers, servers.c.name == devices.c.server)
+            .order_by(devices.c.server, devices.c.index)
+        )
+        with self._database.transaction() as db:
+            return [_device(row, row.leases, _trouble(row)) for row in db.execute(query)]
+
+    def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
+        """Return the kinds of available devices, from memory unless devices came or went."""
+        if db is None:
+            with self._database.transaction() as db:
+                return self.classes(db)
+        if version is None:
+            version = self._database.versions(db).devices_version
+        if self._classes[0] != version:
+            query = (
+                sa.select(devices.c.name, devices.c.memory_bytes, sa.func.count().label("count"))
+                .where(devices.c.available)
+                .group_by(devices.c.name, devices.c.memory_bytes)
+                .order_by(devices.c.name, devices.c.memory_bytes)
+            )
+            found = [
+                DeviceClass(row.name, row.memory_bytes, row._mapping["count"]) for row in db.execute(query)
+            ]
+            self._classes = (version, found)
+        return self._classes[1]
+
+    def places(self, db: sa.Connection | None = None, version: int | None = None) -> Places:
+        """Return the machines that allow direct mode and the servers, from memory unless devices or servers came or went."""
+        if db is None:
+            with self._database.transaction() as db:
+                return self.places(db)
+        if version is None:
+            version = self._database.versions(db).devices_version
+        if self._places[0] != version:
+            kind = (devices.c.server, devices.c.name, devices.c.memory_bytes)
+            count = sa.select(*kind, sa.func.count().label("number")).where(devices.c.available)
+            servers_kinds: dict[str, list[DeviceClass]] = {}
+            for row in db.execute(count.group_by(*kind)):
+                servers_kinds.setdefault(row.server, []).append(
+                    DeviceClass(row.name, row.memory_bytes, row.number)
+                )
+            query = (
+                sa.select(
+                    servers.c.direct_machine,
+                    servers.c.name.label("speaks_for"),
+                    *_DEVICES.selected_columns,
+                )
+                .select_from(servers)
+                .outerjoin(devices, sa.and_(devices.c.server == servers.c.name, devices.c.available))
+                .where(servers.c.direct_machine != "")
+                .order_by(servers.c.name)
+            )
+            names: dict[str, dict[str, None]] = {}
+            offered: dict[str, list[Device]] = {}
+            for row in db.execute(query):
+                names.setdefault(row.direct_machine, {})[row.speaks_for] = None
+                if row.id is not None:
+                    offered.setdefault(row.direct_machine, []).append(_device(row))
+            found = {
+                identity: Machine(tuple(here), tuple(classes(offered.get(identity, ()))))
+                for identity, here in names.items()
+            }
+            by_server = {name: tuple(kinds) for name, kinds in servers_kinds.items()}
+            self._places = (version, Places(found, by_server))
+        return self._places[1]
+
+    @staticmethod
+    def on_machine(db: sa.Connection, machine: Machine, kinds: Iterable[DeviceClass]) -> list[Device]:
+        """Return the available devices of these kinds on one machine, the fullest first."""
+        # Only the servers stand in the condition, so that their index is taken and not the one over all devices.
+        rows = _ON_SERVERS.rows(db, servers=list(machine.servers))
+        wanted = set(kinds)
+        found = [_device(row) for row in rows if row.available]
+        return sorted(
+            (d for d in found if DeviceClass(d.name, d.memory_bytes) in wanted),
+            key=lambda d: (d.promised_bytes - d.memory_bytes, d.id),
+            reverse=True,
+        )
+
+    def most_free(self, kinds: Iterable[DeviceClass], machine: Machine | None = None) -> int:
+        """Return the bytes that are free on the emptiest device of these kinds, of one machine or of the pool."""
+        with self._database.transaction() as db:
+            if machine is not None:
+                found = self.on_machine(db, machine, kinds)
+            else:
+                found = [d for kind in kinds for d in self.emptiest(db, kind, 1)]
+        return max((d.memory_bytes - d.promised_bytes for d in found), default=0)
+
+    @staticmethod
+    def fullest(db: sa.Connection, kind: DeviceClass, size: int, count: int) -> list[Device]:
+        """Return the `count` fullest devices of a kind with room for `size` bytes: one step in an index."""
+        whole = kind.memory_bytes
+        found = _FULLEST.rows(db, name=kind.name, whole=whole, most=whole - size, count=count)
+        return [_device(row) for row in found]
+
+    @staticmethod
+    def emptiest(db: sa.Connection, kind: DeviceClass, count: int) -> list[Device]:
+        """Return the `count` devices of a kind with the most room."""
+        found = _EMPTIEST.rows(db, name=kind.name, whole=kind.memory_bytes, count=count)
+        return [_device(row) for row in found]
+
+    @staticmethod
+    def available_among(db: sa.Connection, ids: Sequence[str], kinds: Iterable[DeviceClass]) -> list[Device]:
+        """Return those of these devices that are available and of these kinds."""
+        wanted = set(kinds)
+        found = [_device(row) for row in _SOME.rows(db, ids=list(ids))]
+        return [d for d in found if d.available and DeviceClass(d.name, d.memory_bytes) in wanted]
+
+
+def update_availability(db: sa.Connection, names: Sequence[str]) -> None:
+    """Mark which devices of these servers may be promised: the agent speaks, nobody drains the server, and they work."""
+    ready = sa.select(servers.c.name).where(servers.c.away_since.is_(None), servers.c.draining.is_(False))
+    works = sa.and_(devices.c.fault == "", devices.c.server.in_(ready))
+    db.execute(devices.update().where(devices.c.server.in_(names)).values(available=works))
+    db.execute(ledger.update().values(devices_version=ledger.c.devices_version + 1))
+
+
+def _trouble(row: Any) -> str:
+    if row.available:
+        return ""
+    if row.away_since is not None:
+        return "away"
+    return str(row.fault) or ("drained" if row.draining else "away")
+
+
+def _device(row: Any, count: int = 0, trouble: str = "") -> Device:
+    return Device(
+        id=row.id,
+        server=row.server,
+        index=row.number,
+        name=row.name,
+        memory_bytes=row.memory_bytes,
+        promised_bytes=row.promised_bytes,
+        leases=count,
+        available=bool(row.available),
+        trouble=trouble,
+        compute_capability=row.compute_capability,
+        multiprocessors=row.multiprocessors,
+    )

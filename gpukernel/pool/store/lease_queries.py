@@ -1,0 +1,210 @@
+"""The SQL of leases and their slices, compiled once, and the records that its rows become."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpukernel.common.model import Holder, Lease, Slice, Usage
+from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.schema import (
+    ENDING,
+    IN_USE,
+    LIVE,
+    LIVING,
+    NOT_ENDED,
+    STARTING,
+    devices,
+    leases,
+    ledger,
+    slices,
+)
+
+_USAGE = tuple(Usage.__dataclass_fields__)
+NEW_USAGE = tuple(f"new_{name}" for name in _USAGE)
+usage_figures = operator.attrgetter(*_USAGE)
+_THIS = slices.c.lease_id == sa.bindparam("lease"), slices.c.device_id == sa.bindparam("device")
+NEXT_EPOCH = CompiledSql(ledger.update().values(epoch=ledger.c.epoch + 1).returning(ledger.c.epoch))
+NEW_LEASE, NEW_SLICE = CompiledSql(leases.insert()), CompiledSql(slices.insert())
+WORKER_READY = CompiledSql(
+    slices.update().where(*_THIS, IN_USE).values(worker="ready", endpoints=sa.bindparam("where"))
+)
+ALL_WORKERS_READY = CompiledSql(
+    leases.update()
+    .where(
+        leases.c.id == sa.bindparam("lease"),
+        STARTING,
+        ~sa.exists().where(
+            slices.c.lease_id == sa.bindparam("lease"),
+            slices.c.worker != sa.literal("ready", literal_execute=True),
+        ),
+    )
+    .values(state="live", expires=sa.bindparam("now") + leases.c.ttl_seconds)
+)
+END = CompiledSql(
+    leases.update()
+    .where(leases.c.id == sa.bindparam("lease"), LIVING)
+    .values(state="ending", end_reason=sa.bindparam("reason"), ended=sa.bindparam("now"))
+)
+WORKER_DEAD = CompiledSql(
+    slices.update()
+    .where(*_THIS, IN_USE)
+    .values(worker="gone", connections=0, memory_used_bytes=0)
+    .returning(slices.c.memory_bytes)
+)
+LEASE_OVER = CompiledSql(
+    leases.update()
+    .where(
+        leases.c.id == sa.bindparam("lease"),
+        ENDING,
+        ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), IN_USE),
+    )
+    .values(state="ended")
+    .returning(leases.c.person, leases.c.course, leases.c.role, leases.c.share, leases.c.memory_bytes)
+)
+RENEW = CompiledSql(
+    leases.update()
+    .where(leases.c.id == sa.bindparam("lease"), LIVING)
+    .values(expires=sa.bindparam("now") + leases.c.ttl_seconds)
+)
+RECORD_USAGE = CompiledSql(
+    slices.update().where(*_THIS).values(dict(zip(_USAGE, map(sa.bindparam, NEW_USAGE), strict=True)))
+)
+DEVICES_OF_SERVER = CompiledSql(
+    sa.select(devices.c.id, devices.c.index.label("number")).where(devices.c.server == sa.bindparam("server"))
+)
+ENDS_ON_DEVICES = CompiledSql(
+    sa.select(slices.c.device_id, leases.c.until, slices.c.memory_bytes)
+    .join(leases, leases.c.id == slices.c.lease_id)
+    .where(
+        slices.c.device_id.in_(sa.bindparam("devices", expanding=True)),
+        IN_USE,
+        leases.c.until.is_not(None),
+    )
+    .order_by(leases.c.until)
+    .limit(sa.bindparam("most"))
+)
+LEASE = CompiledSql(sa.select(leases).where(leases.c.id == sa.bindparam("lease")))
+_PARTS = sa.select(
+    slices,
+    devices.c.server,
+    devices.c.index.label("number"),
+    devices.c.name,
+    devices.c.memory_bytes.label("whole"),
+).join(devices, devices.c.id == slices.c.device_id)
+SLICES_OF_LEASE = CompiledSql(
+    _PARTS.where(slices.c.lease_id == sa.bindparam("lease")).order_by(slices.c.ordinal)
+)
+LEASES_OF_KEYS = CompiledSql(
+    sa.select(leases.c.key, leases.c.id, leases.c.state, leases.c.person).where(
+        leases.c.key.in_(sa.bindparam("keys", expanding=True)), NOT_ENDED
+    )
+)
+EXPIRED = CompiledSql(sa.select(leases.c.id).where(LIVING, leases.c.expires < sa.bindparam("now")))
+ENDING_SOON = CompiledSql(
+    sa.select(leases.c.id, leases.c.until, leases.c.created, leases.c.notice).where(
+        LIVING, leases.c.until.is_not(None), leases.c.until < sa.bindparam("by")
+    )
+)
+_SEEN_BY_HOLDERS = (leases.c.state, leases.c.notice, leases.c.message, leases.c.until)
+HOLDER_VIEWS = CompiledSql(
+    sa.select(leases.c.id, *_SEEN_BY_HOLDERS, sa.func.sum(slices.c.memory_bytes).label("size"))
+    .join(slices, slices.c.lease_id == leases.c.id)
+    .where(leases.c.id.in_(sa.bindparam("ids", expanding=True)))
+    .group_by(leases.c.id, *_SEEN_BY_HOLDERS)
+)
+_ITS = slices.c.lease_id == leases.c.id
+IDLE = CompiledSql(
+    sa.select(
+        leases.c.id,
+        sa.select(sa.func.min(slices.c.idle_seconds)).where(_ITS).scalar_subquery().label("idle"),
+        leases.c.idle_limit,
+        leases.c.notice,
+    ).where(
+        LIVE,
+        leases.c.idle_limit > sa.literal_column("0"),
+        sa.or_(
+            leases.c.notice != "", ~sa.exists().where(_ITS, slices.c.idle_seconds < leases.c.idle_limit / 2)
+        ),
+    )
+)
+
+
+class LeaseSelection:
+    """The leases that meet a condition, with their slices, oldest first."""
+
+    def __init__(self, condition: Any) -> None:
+        self._leases = CompiledSql(sa.select(leases).where(condition))
+        which = slices.c.lease_id.in_(sa.select(leases.c.id).where(condition))
+        self._parts = CompiledSql(_PARTS.where(which).order_by(slices.c.lease_id, slices.c.ordinal))
+
+    def read(self, db: sa.Connection, **values: Any) -> list[Lease]:
+        """Return them; `values` are the condition's parameters."""
+        pieces: dict[str, list[Slice]] = {}
+        for part in self._parts.rows(db, **values):
+            pieces.setdefault(part.lease_id, []).append(slice_of(part))
+        # Sorted here: in its order SQLite would read all leases that ever were.
+        rows = sorted(self._leases.rows(db, **values), key=lambda row: row.epoch)
+        return [lease_of(row, pieces.get(row.id, ())) for row in rows]
+
+
+NOT_OVER = LeaseSelection(NOT_ENDED)
+NEWEST_ENDED = LeaseSelection(
+    leases.c.id.in_(
+        sa.select(leases.c.id)
+        .where(leases.c.state == "ended")
+        .order_by(leases.c.epoch.desc())
+        .limit(sa.literal_column("100"))
+    )
+)
+_HERE = (
+    sa.select(slices.c.lease_id, slices.c.device_id)
+    .join(devices, devices.c.id == slices.c.device_id)
+    .where(devices.c.server == sa.bindparam("server"), IN_USE)
+)
+SLICES_ON_SERVER = CompiledSql(_HERE)
+LEASES_ON_SERVER = LeaseSelection(leases.c.id.in_(_HERE.with_only_columns(slices.c.lease_id)))
+UNSETTLED_ON_SERVER = LeaseSelection(
+    sa.and_(sa.or_(STARTING, ENDING), leases.c.id.in_(_HERE.with_only_columns(slices.c.lease_id)))
+)
+
+
+def slice_of(part: Any) -> Slice:
+    """Return the slice of a row of `_PARTS`."""
+    return Slice(
+        device_id=part.device_id,
+        server=part.server,
+        device_index=part.number,
+        device_name=part.name,
+        device_memory_bytes=part.whole,
+        memory_bytes=part.memory_bytes,
+        weight=part.weight,
+        endpoints=tuple(part.endpoints.split()),
+        usage=Usage(**{name: getattr(part, name) for name in _USAGE}),
+    )
+
+
+def lease_of(row: Any, pieces: Sequence[Slice]) -> Lease:
+    """Return the lease of a row of ``leases`` and its slices."""
+    return Lease(
+        id=row.id,
+        key=row.key,
+        holder=Holder(row.person, row.server, row.course, row.description),
+        slices=tuple(pieces),
+        state=row.state,
+        created=row.created,
+        expires=row.expires,
+        ttl_seconds=row.ttl_seconds,
+        epoch=row.epoch,
+        secret=row.secret,
+        end_reason=row.end_reason,
+        ended=row.ended,
+        until=row.until or 0.0,
+        notice=" ".join(filter(None, (row.message, row.notice))),
+        role=row.role,
+        mode=row.mode,
+        user=row.uid,
+    )

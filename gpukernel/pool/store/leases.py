@@ -1,0 +1,327 @@
+"""Leases as stored: grants, ends, renewals and what their workers counted.
+
+Guarantees
+----------
+* A lease's memory is promised before its worker is started and free only after its worker is known to be dead.
+* What is held under a quota stays within it, whatever this code does: the database checks it.
+* A lease that is ``starting`` or ``ending`` names the workers that have to be started or stopped, so that a pool that is started
+  again continues from there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from gpukernel.common.bounds import millionths
+from gpukernel.common.model import Holder, Lease, Slice, Usage
+from gpukernel.common.policy import Policy
+from gpukernel.pool.domain.placement import Placement
+from gpukernel.pool.store import lease_queries as queries
+from gpukernel.pool.store import quota_usage
+from gpukernel.pool.store.database import Database
+from gpukernel.pool.store.devices import PROMISE
+from gpukernel.pool.store.policy import StoredPolicy
+from gpukernel.pool.store.schema import IN_USE, LIVING, devices, leases, slices
+from gpukernel.pool.store.usage_log import close_span, first_span
+
+__all__ = ["Conflict", "HolderView", "Leases"]
+
+MOST_IN_A_LIST = 1000
+
+
+class HolderView(NamedTuple):
+    """The part of a lease whose changes its holder is told of; `size` is the bytes of its slices."""
+
+    state: str
+    notice: str
+    message: str
+    until: float | None
+    size: int
+
+
+class Conflict(Exception):
+    """The database refused a grant: the memory, the quota or the key was taken in between."""
+
+
+class Leases:
+    """The leases of one database."""
+
+    def __init__(self, database: Database, policy: StoredPolicy) -> None:
+        self._database = database
+        self._policy = policy
+
+    def grant(
+        self,
+        db: sa.Connection,
+        policy: Policy,
+        key: str,
+        holder: Holder,
+        role: str,
+        placed: Sequence[Placement],
+        ttl: float,
+        longest: float,
+        now: float,
+        mode: str = "remote",
+        user: int = 0,
+    ) -> Lease:
+        """Promise the memory, charge the quotas and write the lease down, in state ``starting``.
+
+        Call it in a `Database.deciding` transaction.
+
+        Raises
+        ------
+        Conflict
+            Where a device or a quota has no room any more or `key` has a living lease; roll the transaction back then.
+        """
+        lease_id, secret = secrets.token_hex(8), secrets.token_hex(32)
+        whose = quota_usage.accounts_of(holder.person, holder.course)
+        span = policy.longest(whose, role, longest)
+        share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
+        memory = sum(p.memory_bytes for p in placed)
+        try:
+            PROMISE.each(db, [{"device": p.device.id, "size": p.memory_bytes} for p in placed])
+            quota_usage.charge(db, policy, whose, role, share, memory, now)
+            epoch = queries.NEXT_EPOCH.first(db).epoch
+            values = {
+                "id": lease_id,
+                "key": key,
+                "person": holder.person,
+                "server": holder.server,
+                "course": holder.course,
+                "role": role,
+                "description": holder.description,
+                "secret": secret,
+                "state": "starting",
+                "epoch": epoch,
+                "created": now,
+                "expires": now + ttl,
+                "ttl_seconds": ttl,
+                "until": None if span is None else now + span,
+                "idle_limit": policy.idle(whose, role),
+                "share": share,
+                "memory_bytes": memory,
+                "mode": mode,
+                "uid": user,
+            }
+            queries.NEW_LEASE.run(db, **values)
+            rows = [
+                {
+                    "lease_id": lease_id,
+                    "ordinal": ordinal,
+                    "device_id": piece.device.id,
+                    "memory_bytes": piece.memory_bytes,
+                    "limit_bytes": piece.memory_bytes,
+                    "weight": piece.memory_bytes / piece.device.memory_bytes,
+                    "worker": "starting",
+                }
+                for ordinal, piece in enumerate(placed)
+            ]
+            queries.NEW_SLICE.each(db, rows)
+            first_span(db, lease_id, share, memory, now)
+        except IntegrityError as error:
+            raise Conflict(str(error.orig)) from None
+        return Lease(
+            id=lease_id,
+            key=key,
+            holder=holder,
+            slices=tuple(
+                Slice(
+                    p.device.id,
+                    p.device.server,
+                    p.device.index,
+                    p.device.name,
+                    p.device.memory_bytes,
+                    p.memory_bytes,
+                    p.memory_bytes / p.device.memory_bytes,
+                )
+                for p in placed
+            ),
+            state="starting",
+            created=now,
+            expires=now + ttl,
+            ttl_seconds=ttl,
+            epoch=epoch,
+            secret=secret,
+            until=values["until"] or 0.0,
+            role=role,
+            mode=mode,
+            user=user,
+        )
+
+    def worker_ready(
+        self, lease_id: str, device_id: str, endpoints: Iterable[str], now: float
+    ) -> Lease | None:
+        """Record that a worker listens; when all of a lease's do, it is ``live`` and its time begins.
+
+        Returns the lease, or None where there is no such slice.
+        """
+        with self._database.transaction() as db:
+            queries.WORKER_READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
+            queries.ALL_WORKERS_READY.run(db, lease=lease_id, now=now)
+            return self._one(lease_id, db)
+
+    def forget_caps(self, server: str) -> None:
+        """Forget which caps the workers of a server have, since its agent attaches anew."""
+        here = sa.select(devices.c.id).where(devices.c.server == server)
+        with self._database.transaction() as db:
+            db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE).values(limit_bytes=0))
+
+    def end(self, lease_id: str, reason: str, now: float) -> bool:
+        """Begin to end a lease, so that its workers must be stopped now; return False where it was ending already."""
+        with self._database.deciding() as (db, row):
+            return self._end(db, row, lease_id, reason, now)
+
+    def worker_gone(self, lease_id: str, device_id: str, reason: str, now: float) -> bool:
+        """Free the memory of a worker that is known to be dead and end its lease; the last worker completes the end.
+
+        Returns whether the lease's other workers must be stopped now, as `end` does.
+        """
+        with self._database.deciding() as (db, row):
+            if piece := queries.WORKER_DEAD.first(db, lease=lease_id, device=device_id):
+                PROMISE.run(db, device=device_id, size=-piece.memory_bytes)
+            return self._end(db, row, lease_id, reason, now)
+
+    def _end(self, db: sa.Connection, row: Any, lease_id: str, reason: str, now: float) -> bool:
+        """End a lease; one that has no worker left is over at once, and its quotas are refunded."""
+        living = queries.END.run(db, lease=lease_id, reason=reason, now=now) == 1
+        if over := queries.LEASE_OVER.first(db, lease=lease_id):
+            policy, whose = (
+                self._policy.current(db, row.policy_version),
+                quota_usage.accounts_of(over.person, over.course),
+            )
+            quota_usage.refund(db, policy, whose, over.role, over.share, over.memory_bytes, now)
+            close_span(db, lease_id, now)
+        return living
+
+    def renew(self, lease_ids: Iterable[str], now: float) -> None:
+        """Renew these leases; those that are ending stay so."""
+        with self._database.transaction() as db:
+            queries.RENEW.each(db, [{"lease": lease_id, "now": now} for lease_id in lease_ids])
+
+    def renew_all(self, now: float) -> None:
+        """Renew every lease, when a pool starts."""
+        with self._database.transaction() as db:
+            db.execute(leases.update().where(LIVING).values(expires=now + leases.c.ttl_seconds))
+
+    def views(self, lease_ids: Iterable[str]) -> dict[str, HolderView]:
+        """Return what holders of these leases are told of when it changes."""
+        ids = list(lease_ids)
+        with self._database.reader.connect() as db:
+            parts = (ids[first : first + MOST_IN_A_LIST] for first in range(0, len(ids), MOST_IN_A_LIST))
+            return {
+                row.id: HolderView(*row[1:])
+                for part in parts
+                for row in queries.HOLDER_VIEWS.rows(db, ids=part)
+            }
+
+    def notify(self, lease_id: str, notice: str, only_over: str = "") -> None:
+        """Set the notice that the holder reads with the next renewal; `only_over` keeps notices that begin differently."""
+        this = (leases.c.id == lease_id, leases.c.notice != notice, leases.c.notice.startswith(only_over))
+        with self._database.transaction() as db:
+            db.execute(leases.update().where(*this).values(notice=notice))
+
+    def say(self, lease_id: str, message: str) -> None:
+        """Set the message of somebody, an instructor for example, to the holder; it is separate from the notice."""
+        with self._database.transaction() as db:
+            db.execute(leases.update().where(leases.c.id == lease_id, LIVING).values(message=message))
+
+    def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float, str]]:
+        """Return the leases whose longest time is over in `within` seconds: id, end, the whole time, and notice."""
+        with self._database.transaction() as db:
+            found = queries.ENDING_SOON.rows(db, by=now + within)
+            return [(row.id, row.until, row.until - row.created, row.notice) for row in found]
+
+    def idle(self) -> list[tuple[str, float, float, str]]:
+        """Return the leases that have been idle for half their limit or have a notice: id, idle time and limit in seconds, notice."""
+        with self._database.transaction() as db:
+            return [(row.id, row.idle, row.idle_limit, row.notice) for row in queries.IDLE.rows(db)]
+
+    def expired(self, now: float) -> list[str]:
+        """Return the leases that were not renewed within their time to live."""
+        with self._database.transaction() as db:
+            return [row.id for row in queries.EXPIRED.rows(db, now=now)]
+
+    def record_usage(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
+        """Record what the workers of `server` counted, by lease and device index."""
+        if not usage:
+            return
+        with self._database.transaction() as db:
+            ids = {row.number: row.id for row in queries.DEVICES_OF_SERVER.rows(db, server=server)}
+            rows = [
+                {
+                    "lease": lease_id,
+                    "device": ids[index],
+                    **dict(zip(queries.NEW_USAGE, queries.usage_figures(figures), strict=True)),
+                }
+                for (lease_id, index), figures in usage.items()
+                if index in ids
+            ]
+            queries.RECORD_USAGE.each(db, rows)
+
+    def get(self, lease_id: str) -> Lease | None:
+        """Return the lease, with its secret, or None where it is not known."""
+        with self._database.transaction() as db:
+            return self._one(lease_id, db)
+
+    @staticmethod
+    def _one(lease_id: str, db: sa.Connection) -> Lease | None:
+        row = queries.LEASE.first(db, lease=lease_id)
+        if row is None:
+            return None
+        return queries.lease_of(
+            row, [queries.slice_of(part) for part in queries.SLICES_OF_LEASE.rows(db, lease=lease_id)]
+        )
+
+    def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str, str]]:
+        """Return the id, state and person of the leases of `keys` that have not ended."""
+        if db is None:
+            with self._database.transaction() as db:
+                return self.living(keys, db)
+        return {
+            row.key: (row.id, row.state, row.person)
+            for row in queries.LEASES_OF_KEYS.rows(db, keys=list(keys))
+        }
+
+    def living_of(self, person: str, server: str) -> list[str]:
+        """Return the ids of the leases that a single-user server of a person holds."""
+        query = sa.select(leases.c.id).where(LIVING, leases.c.person == person, leases.c.server == server)
+        with self._database.transaction() as db:
+            return list(db.execute(query).scalars())
+
+    def all(self, *, include_ended: bool = False) -> list[Lease]:
+        """Return leases, oldest first; of those that have ended, the newest hundred."""
+        with self._database.transaction() as db:
+            return (queries.NEWEST_ENDED.read(db) if include_ended else []) + queries.NOT_OVER.read(db)
+
+    def on_server(self, server: str, *, unsettled: bool = False) -> list[tuple[Lease, Slice]]:
+        """Return every slice on `server` whose worker is not known to be dead, with its lease.
+
+        `unsettled`: only slices of leases that start or end.
+        """
+        with self._database.transaction() as db:
+            alive = {
+                (row.lease_id, row.device_id) for row in queries.SLICES_ON_SERVER.rows(db, server=server)
+            }
+            return [
+                (lease, piece)
+                for lease in (queries.UNSETTLED_ON_SERVER if unsettled else queries.LEASES_ON_SERVER).read(
+                    db, server=server
+                )
+                for piece in lease.slices
+                if (lease.id, piece.device_id) in alive
+            ]
+
+    @staticmethod
+    def ends_on(
+        db: sa.Connection, device_ids: Sequence[str], most: int
+    ) -> dict[str, list[tuple[float, int]]]:
+        """Return the latest ends of leases on these devices and the bytes that each frees; the `most` earliest ones."""
+        found: dict[str, list[tuple[float, int]]] = {}
+        for row in queries.ENDS_ON_DEVICES.rows(db, devices=list(device_ids), most=most):
+            found.setdefault(row.device_id, []).append((row.until, row.memory_bytes))
+        return found

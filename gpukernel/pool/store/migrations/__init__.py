@@ -1,0 +1,1 @@
+"""The migrations from each version of the schema to the next."""

@@ -1,0 +1,203 @@
+"""Quota usage: the running totals that quotas are compared with, charged with a grant and refunded with its end.
+
+GPU time is metered without looking at leases: what an account holds is constant between two changes of it, so share × time up
+to now follows from the last change.  Every read and every charge costs the same, however many leases there are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpukernel.common.bounds import MILLION, Account
+from gpukernel.common.policy import Policy
+from gpukernel.pool.domain.quota import PERIODS, Standing, period_start
+from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.policy import ceilings
+from gpukernel.pool.store.schema import quota_usage as table
+
+__all__ = ["accounts_of", "all_standings", "charge", "held_by_courses", "refund", "standings"]
+
+
+def _is(number: int | str = "") -> sa.ColumnElement[bool]:
+    k, c, p = [sa.bindparam(f"{letter}{number}", type_=sa.String) for letter in "kcp"]
+    return sa.and_(table.c.kind == k, table.c.course == c, table.c.person == p)
+
+
+@functools.cache
+def _these(count: int) -> CompiledSql:
+    """Select so many rows.  For a list of keys SQLite would read all rows there are."""
+    return CompiledSql(sa.select(table).where(sa.or_(sa.false(), *map(_is, range(count)))))
+
+
+_CHANGE = (
+    table.update()
+    .where(_is())
+    .values(
+        share_held=table.c.share_held + sa.bindparam("share"),
+        memory_held=table.c.memory_held + sa.bindparam("memory"),
+        leases_held=table.c.leases_held + sa.bindparam("count"),
+        settled=sa.bindparam("now"),
+        spent_day=sa.bindparam("day"),
+        spent_week=sa.bindparam("week"),
+        spent_term=sa.bindparam("term"),
+    )
+)
+_CHARGE = CompiledSql(_CHANGE)
+_OF_COURSES = CompiledSql(
+    sa.select(table.c.course, table.c.share_held).where(
+        table.c.kind == "course",
+        table.c.person == "",
+        table.c.course.in_(sa.bindparam("courses", expanding=True)),
+    )
+)
+# What was held above a lowered quota comes down with every refund, and the ceiling with it.
+_CEILINGS = ("share_ceiling", "memory_ceiling", "leases_ceiling")
+_REFUND = CompiledSql(_CHANGE.values({name: sa.bindparam(f"new_{name}") for name in _CEILINGS}))
+_FIRST = CompiledSql(table.insert())
+
+
+@functools.lru_cache(maxsize=4096)
+def accounts_of(person: str, course: str) -> tuple[Account, ...]:
+    """Return the accounts in which a lease of `person` for `course` counts, from the pool down."""
+    member = (Account("member", course, person),) if course else ()
+    return (
+        Account("pool"),
+        Account("course", course),
+        *member,
+        Account("person", person=person),
+    )
+
+
+def _key(account: Account, number: int | str = "") -> dict[str, str]:
+    return {f"k{number}": account.kind, f"c{number}": account.course, f"p{number}": account.person}
+
+
+def _rows(db: sa.Connection, wanted: Sequence[Account]) -> dict[Account, Any]:
+    keys: dict[str, str] = {}
+    for number, account in enumerate(wanted):
+        keys |= _key(account, number)
+    return {Account(row.kind, row.course, row.person): row for row in _these(len(wanted)).rows(db, **keys)}
+
+
+def _begins(now: float, policy: Policy) -> list[float]:
+    return [period_start(period, now, policy.term_begins) for period in PERIODS]
+
+
+def _spent(row: Any, now: float, begins: Iterable[float]) -> tuple[float, float, float]:
+    """Return the device-seconds in the day, week and term of `now`, which begin then."""
+    share, settled, spent = row.share_held / MILLION, row.settled, []
+    for begin, before in zip(begins, (row.spent_day, row.spent_week, row.spent_term), strict=True):
+        kept = before if settled >= begin else 0.0
+        spent.append(kept + share * max(now - max(settled, begin), 0.0))
+    return spent[0], spent[1], spent[2]
+
+
+def standings(
+    db: sa.Connection, policy: Policy, wanted: Sequence[Account], roles: Mapping[Account, str], now: float
+) -> dict[Account, Standing]:
+    """Return how each of `wanted` stands at `now`."""
+    rows, begins = _rows(db, wanted), _begins(now, policy)
+    result = {}
+    for account in wanted:
+        role = roles.get(account, "")
+        bounds = policy.bounds(account, role)
+        row = rows.get(account)
+        if row is None:
+            result[account] = Standing(account, bounds, role=role)
+        else:
+            spent = _spent(row, now, begins)
+            result[account] = Standing(
+                account, bounds, row.share_held, row.memory_held, row.leases_held, spent, role
+            )
+    return result
+
+
+def all_standings(db: sa.Connection, policy: Policy, now: float) -> list[Standing]:
+    """Return how everyone stands who ever held something."""
+    result, begins = [], _begins(now, policy)
+    for row in db.execute(sa.select(table).order_by(table.c.kind, table.c.course, table.c.person)):
+        account = Account(row.kind, row.course, row.person)
+        spent = _spent(row, now, begins)
+        result.append(
+            Standing(
+                account,
+                policy.account_bounds(account),
+                row.share_held,
+                row.memory_held,
+                row.leases_held,
+                spent,
+            )
+        )
+    return result
+
+
+def held_by_courses(db: sa.Connection, courses: Sequence[str]) -> dict[str, int]:
+    """Return the millionths of a device that each course holds."""
+    return {row.course: row.share_held for row in _OF_COURSES.rows(db, courses=list(courses))}
+
+
+def _change(
+    db: sa.Connection,
+    policy: Policy,
+    whose: Sequence[Account],
+    role: str,
+    amounts: tuple[int, int, int],
+    now: float,
+    *,
+    back: bool,
+) -> None:
+    rows, begins = _rows(db, whose), _begins(now, policy)
+    new, changes = [], []
+    for account in whose:
+        row = rows.get(account)
+        bounds = policy.bounds(account, role)
+        if row is None:
+            first = {"kind": account.kind, "course": account.course, "person": account.person}
+            new.append(first | ceilings(bounds, 0, 0, 0))
+        spent = _spent(row, now, begins) if row else (0.0, 0.0, 0.0)
+        change = _key(account) | {
+            "share": amounts[0],
+            "memory": amounts[1],
+            "count": amounts[2],
+            "now": max(now, row.settled) if row else now,
+            **dict(zip(PERIODS, spent, strict=True)),
+        }
+        if back and row:
+            now_held = (row.share_held, row.memory_held, row.leases_held)
+            left = (held + amount for held, amount in zip(now_held, amounts, strict=True))
+            change |= {f"new_{name}": most for name, most in ceilings(bounds, *left).items()}
+        changes.append(change)
+    _FIRST.each(db, new)
+    (_REFUND if back else _CHARGE).each(db, changes)
+
+
+def charge(
+    db: sa.Connection,
+    policy: Policy,
+    whose: Sequence[Account],
+    role: str,
+    share: int,
+    memory: int,
+    now: float,
+    leases: int = 1,
+) -> None:
+    """Add a grant to the totals; the database raises `sqlalchemy.exc.IntegrityError` where that is above a quota."""
+    _change(db, policy, whose, role, (share, memory, leases), now, back=False)
+
+
+def refund(
+    db: sa.Connection,
+    policy: Policy,
+    whose: Sequence[Account],
+    role: str,
+    share: int,
+    memory: int,
+    now: float,
+    leases: int = 1,
+) -> None:
+    """Take what has become free out of the totals."""
+    _change(db, policy, whose, role, (-share, -memory, -leases), now, back=True)

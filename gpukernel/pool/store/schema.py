@@ -1,0 +1,354 @@
+"""The pool's tables.  That nothing is promised twice is a constraint of the database itself.
+
+Every change of a table is a migration in ``migrations/versions``; a test compares what they make with what stands here.
+Shares are kept in millionths of a device, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    and_,
+    literal,
+    or_,
+    text,
+)
+
+__all__ = [
+    "ENDING",
+    "IN_USE",
+    "LIVE",
+    "LIVING",
+    "NOT_ENDED",
+    "STARTING",
+    "audit",
+    "courses",
+    "devices",
+    "groups",
+    "leases",
+    "ledger",
+    "members",
+    "metadata",
+    "quota_usage",
+    "quotas",
+    "requests",
+    "reservation_placements",
+    "reservations",
+    "servers",
+    "slices",
+    "tokens",
+    "usage_log",
+]
+
+metadata = MetaData()
+
+
+def _living(name: str, *columns: str, condition: str, unique: bool = False) -> Index:
+    """Return an index over rows that matter now, so that what is over costs nothing."""
+    where = text(condition)
+    return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
+# One row.  Whoever changes what is promised holds it locked, so that pools decide one after the other.
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),  # grows with every grant
+    Column("ticket", BigInteger, nullable=False),  # grows with every request that has to wait
+    # What grows whenever its tables change, so that a pool may keep in memory what it has read.
+    Column("queue_version", BigInteger, nullable=False),
+    Column("devices_version", BigInteger, nullable=False),
+    Column("policy_version", BigInteger, nullable=False),
+    Column("term_begins", Float, nullable=False, server_default="0"),
+    Column("timezone", String, nullable=False, server_default=""),  # of reservations; empty: the pool's own
+    CheckConstraint("id = 1", name="one_ledger"),
+)
+
+servers = Table(
+    "servers",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("pool", String, nullable=False, server_default=""),  # the process that its agent speaks with
+    Column("seen", Float, nullable=False, server_default="0"),
+    Column("away_since", Float, nullable=True),
+    Column("draining", Boolean, nullable=False, server_default=text("false")),  # it gets no new leases
+    Column("drain_until", Float, nullable=True),  # those that it has end then at the latest
+    # The identity of its machine where its agent allows direct mode, else empty.
+    Column("direct_machine", String, nullable=False, server_default=""),
+)
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("server", String, nullable=False, index=True),
+    Column("index", Integer, nullable=False),
+    Column("name", String, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("promised_bytes", BigInteger, nullable=False, default=0),
+    Column("compute_capability", String, nullable=False, default=""),
+    Column("multiprocessors", Integer, nullable=False, default=0),
+    # May be promised: its agent is attached, nobody drains its server, and it works.
+    Column("available", Boolean, nullable=False, server_default=text("false")),
+    Column("fault", String, nullable=False, server_default=""),  # what its agent says is wrong with it
+    CheckConstraint("promised_bytes >= 0 AND promised_bytes <= memory_bytes", name="never_promised_twice"),
+    # Best fit is one step in this index, however many devices there are.
+    Index("devices_by_room", "name", "memory_bytes", "available", "promised_bytes", "id"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("key", String, nullable=False),
+    Column("person", String, nullable=False),
+    Column("server", String, nullable=False),
+    Column("course", String, nullable=False),
+    Column("role", String, nullable=False, server_default=""),
+    Column("description", String, nullable=False),
+    Column("secret", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("created", Float, nullable=False),
+    Column("expires", Float, nullable=False),
+    Column("ttl_seconds", Float, nullable=False),
+    Column("until", Float, nullable=True),  # it ends then, whoever renews it
+    Column("idle_limit", Float, nullable=False, server_default="0"),
+    Column("notice", String, nullable=False, server_default=""),  # what the pool has to say to its holder
+    Column("message", String, nullable=False, server_default=""),  # what an instructor has
+    Column("share", BigInteger, nullable=False, server_default="0"),  # of all its slices together
+    Column("memory_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("ended", Float, nullable=False, default=0.0),
+    Column("end_reason", String, nullable=False, default=""),
+    Column("resize_refusal", String, nullable=False, server_default=""),  # of the last resize
+    Column("mode", String, nullable=False, server_default="remote"),  # or "direct"
+    Column("uid", BigInteger, nullable=False, server_default="0"),  # in direct mode: whose programs
+    CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
+    # One key, one living lease: asking twice cannot give two.
+    _living("one_living_lease_a_key", "key", condition="state <> 'ended'", unique=True),
+    _living("leases_by_expiry", "expires", condition="state <> 'ended'"),
+    _living("leases_by_end", "until", condition="state <> 'ended' AND until IS NOT NULL"),
+    _living("leases_by_idleness", "idle_limit", condition="state = 'live' AND idle_limit > 0"),
+    Index("leases_by_epoch", "epoch"),
+)
+
+slices = Table(
+    "slices",
+    metadata,
+    Column("lease_id", ForeignKey("leases.id"), primary_key=True),
+    Column("ordinal", Integer, primary_key=True),
+    Column("device_id", ForeignKey("devices.id"), nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),  # promised
+    Column("wanted_bytes", BigInteger, nullable=True),  # it is being resized to this
+    Column("limit_bytes", BigInteger, nullable=False, server_default="0"),  # the cap that its worker has
+    Column("weight", Float, nullable=False),
+    Column("worker", String, nullable=False),  # starting, ready, gone
+    Column("endpoints", String, nullable=False, default=""),  # separated by spaces
+    Column("memory_used_bytes", BigInteger, nullable=False, default=0),
+    Column("memory_peak_bytes", BigInteger, nullable=False, default=0),
+    Column("cuda_calls", BigInteger, nullable=False, default=0),
+    Column("launches", BigInteger, nullable=False, default=0),
+    Column("gpu_seconds", Float, nullable=False, default=0.0),
+    Column("connections", Integer, nullable=False, default=0),
+    Column("idle_seconds", Float, nullable=False, default=0.0),
+    CheckConstraint("worker IN ('starting', 'ready', 'gone')", name="known_worker"),
+    _living("slices_in_use", "device_id", "lease_id", condition="worker <> 'gone'"),
+)
+
+# States for conditions, written out as in the indices over what is not over: for parameters SQLite would have to plan anew each time.
+NOT_ENDED = leases.c.state != literal("ended", literal_execute=True)
+STARTING, LIVE, ENDING = (
+    leases.c.state == literal(state, literal_execute=True) for state in ("starting", "live", "ending")
+)
+LIVING = and_(NOT_ENDED, or_(STARTING, LIVE))
+IN_USE = slices.c.worker != literal("gone", literal_execute=True)
+
+# What a lease held from when until when: a row for every size that it had.
+usage_log = Table(
+    "usage_log",
+    metadata,
+    Column("lease_id", ForeignKey("leases.id"), primary_key=True),
+    Column("begins", Float, primary_key=True),
+    Column("ends", Float, nullable=True),
+    Column("share", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Index("usage_log_by_end", "ends"),
+)
+
+# --- who may hold what ---
+
+courses = Table(
+    "courses",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("title", String, nullable=False, server_default=""),
+    Column("weight", Float, nullable=False, server_default="1"),
+    Column("profile", String, nullable=False, server_default=""),  # JSON: `gpukernel.common.course`
+    CheckConstraint("weight > 0", name="some_weight"),
+)
+
+members = Table(
+    "members",
+    metadata,
+    Column("course", ForeignKey("courses.name", ondelete="CASCADE"), primary_key=True),
+    Column("person", String, primary_key=True),  # "*": everybody
+    Column("role", String, nullable=False),
+    CheckConstraint("role IN ('student', 'instructor')", name="known_role"),
+)
+
+# Capacity that a course owns at certain hours.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("course", ForeignKey("courses.name"), nullable=False),
+    Column("days", String, nullable=False),  # numbers of weekdays without anything between them; Monday is 0
+    Column("on_day", String, nullable=False),  # or one day, as 2026-12-01
+    Column("begins", Integer, nullable=False),  # minutes after midnight
+    Column("ends", Integer, nullable=False),
+    Column("devices", Float, nullable=False),
+    Column("model", String, nullable=False),
+    Column("preempt", Boolean, nullable=False),
+    CheckConstraint("begins >= 0 AND begins < ends AND ends <= 1440", name="ends_after_it_begins"),
+    CheckConstraint("devices > 0", name="some_capacity"),
+)
+
+# On which devices a reservation has its room, until the window closes that they were chosen for.
+reservation_placements = Table(
+    "reservation_placements",
+    metadata,
+    Column("reservation", ForeignKey("reservations.id", ondelete="CASCADE"), primary_key=True),
+    Column("device", String, primary_key=True),  # one that went has no row any more
+    Column("bytes", BigInteger, nullable=False),
+    Column("until", Float, nullable=False),
+)
+
+# What JupyterHub last said of the people who use it.
+groups = Table(
+    "groups",
+    metadata,
+    Column("person", String, primary_key=True),
+    Column("name", String, primary_key=True),
+)
+
+# The bounds of one subject; NULL leaves that figure to the other levels.
+quotas = Table(
+    "quotas",
+    metadata,
+    Column("kind", String, primary_key=True),
+    Column("course", String, primary_key=True),
+    Column("person", String, primary_key=True),  # of kind person; "*": whoever has no row
+    Column("devices", Float, nullable=True),
+    Column("memory_mib", BigInteger, nullable=True),
+    Column("leases", Integer, nullable=True),
+    Column("hours_day", Float, nullable=True),
+    Column("hours_week", Float, nullable=True),
+    Column("hours_term", Float, nullable=True),
+    Column("longest_seconds", Float, nullable=True),
+    Column("largest_slice", Float, nullable=True),
+    Column("idle_seconds", Float, nullable=True),
+    CheckConstraint("kind IN ('pool', 'course', 'student', 'instructor', 'person')", name="known_kind"),
+)
+
+# The running totals of everyone whom a quota can bound.  A ceiling is the quota, or what is held where the quota was
+# lowered below that: so a quota changes at once, and the database still refuses whatever would go above it.
+quota_usage = Table(
+    "quota_usage",
+    metadata,
+    Column("kind", String, primary_key=True),  # pool, course, member (a person in a course), person
+    Column("course", String, primary_key=True),
+    Column("person", String, primary_key=True),
+    Column("share_held", BigInteger, nullable=False, server_default="0"),
+    Column("memory_held", BigInteger, nullable=False, server_default="0"),
+    Column("leases_held", BigInteger, nullable=False, server_default="0"),
+    Column("share_ceiling", BigInteger, nullable=True),
+    Column("memory_ceiling", BigInteger, nullable=True),
+    Column("leases_ceiling", BigInteger, nullable=True),
+    # Share × time in device-seconds: up to `settled`; each in the period that it began in.
+    Column("settled", Float, nullable=False, server_default="0"),
+    Column("spent_day", Float, nullable=False, server_default="0"),
+    Column("spent_week", Float, nullable=False, server_default="0"),
+    Column("spent_term", Float, nullable=False, server_default="0"),
+    CheckConstraint(
+        "share_held >= 0 AND (share_ceiling IS NULL OR share_held <= share_ceiling)",
+        name="share_within_quota",
+    ),
+    CheckConstraint(
+        "memory_held >= 0 AND (memory_ceiling IS NULL OR memory_held <= memory_ceiling)",
+        name="memory_within_quota",
+    ),
+    CheckConstraint(
+        "leases_held >= 0 AND (leases_ceiling IS NULL OR leases_held <= leases_ceiling)",
+        name="leases_within_quota",
+    ),
+)
+
+# --- who waits ---
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("ticket", BigInteger, nullable=False, unique=True),
+    Column("person", String, nullable=False),
+    Column("server", String, nullable=False),
+    Column("course", String, nullable=False),
+    Column("role", String, nullable=False),
+    Column("description", String, nullable=False),
+    Column("share", Float, nullable=True),
+    Column("memory_bytes", BigInteger, nullable=True),
+    Column("devices", Integer, nullable=False),
+    Column("model", String, nullable=False),
+    Column("on_server", String, nullable=False, server_default=""),
+    Column("mode", String, nullable=False, server_default="remote"),  # or "direct", "auto"
+    Column("machine", String, nullable=False, server_default=""),  # that the program runs on
+    Column("uid", BigInteger, nullable=False, server_default="0"),  # the account there that runs it
+    Column("ttl_seconds", Float, nullable=False),
+    Column("longest_seconds", Float, nullable=False, server_default="0"),
+    Column("size", BigInteger, nullable=False),  # millionths of a device
+    Column("since", Float, nullable=False),
+    Column("pool", String, nullable=False),  # the process that holds the call
+    Column("seen", Float, nullable=False),
+)
+
+# --- who may speak, and what was changed ---
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("hash", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("person", String, nullable=False),
+    Column("scope", String, nullable=False),
+    Column("created", Float, nullable=False),
+    Column("expires", Float, nullable=True),
+    Column("revoked", Float, nullable=True),
+    # Where they are not empty, whoever has the token asks for this course, and as this server of the person.
+    Column("course", String, nullable=False, server_default=""),
+    Column("server", String, nullable=False, server_default=""),
+    Column("certificate_expires", Float, nullable=True),  # of the client certificate made for it
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("time", Float, nullable=False, index=True),
+    Column("who", String, nullable=False),
+    Column("action", String, nullable=False),
+    Column("subject", String, nullable=False),
+    Column("before", String, nullable=False),
+    Column("after", String, nullable=False),
+)

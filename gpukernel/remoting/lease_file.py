@@ -1,0 +1,190 @@
+"""The lease file: how a program finds its slice.
+
+It is the only place outside the pool's database and the worker's memory that holds the lease's secret.  It is a text file of
+mode 0600, one ``key value …`` a line, that ``GPUKERNEL_LEASE_FILE`` names and the shim reads at ``cuInit``
+(``native/common/lease_file.h``)::
+
+    version 2
+    lease 8c1f…
+    state live
+    secret 3f9a…
+    device 0 unix:/run/…/data.sock tcp:127.0.0.1:41234
+
+``device`` lines stand in CUDA device order, the endpoints of each best first.  In direct mode the endpoint of a device is
+``direct:DIRECTORY`` and a line ``driver PATH`` names the real ``libcuda.so.1``.  ``state ended`` comes with a ``reason`` line, the
+sentence that the shim prints instead of connecting.
+
+A kernel's file has two lines more: ``socket PATH`` names the kernel socket (`gpukernel.jupyter.kernel_socket`), where its slice is
+asked for, and ``kernel KEY`` the kernel.  Then ``state none`` means that there is no slice now.
+
+Guarantees
+----------
+* A file is replaced in one step: who reads it sees the old one or the new one, never a part.
+* Version 1 (gpukernel 0.1) is read as well; it called ``socket`` and ``kernel`` otherwise.
+* Reading never waits and is bounded: no FIFO, device or huge file can hold up who reads.
+* This module needs nothing but the standard library, since kernels load it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpukernel.common.model import Lease
+
+__all__ = [
+    "LEASE_FILE_VARIABLE",
+    "LeaseFile",
+    "LeaseFileError",
+    "read_lease_file",
+    "write_lease_file",
+    "write_no_lease_file",
+]
+
+LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
+VERSION = "2"
+MOST_BYTES = 2**16
+_STATE = {"starting": "waiting", "live": "live", "ending": "ended", "ended": "ended"}
+_VERSION_1 = {"desk": "socket", "key": "kernel"}
+"""Keys of version 1 that have other names now."""
+
+
+class LeaseFileError(Exception):
+    """The lease file cannot be read; the text is a sentence."""
+
+
+@dataclass(frozen=True)
+class LeaseFile:
+    """The content of a lease file; a field that the file lacks is empty.
+
+    Attributes
+    ----------
+    lease, state, secret
+        The lease's identifier; ``none``, ``waiting``, ``live`` or ``ended``; and the secret that its workers know.
+    reason
+        Why there is no slice.
+    driver
+        In direct mode, the real ``libcuda.so.1``.
+    devices
+        In CUDA device order, the endpoints of each, best first.
+    kernel, socket
+        The kernel's key, and the path of the socket where its slice is asked for; empty for a program.
+    """
+
+    lease: str = ""
+    state: str = ""
+    secret: str = field(default="", repr=False)
+    reason: str = ""
+    driver: str = ""
+    kernel: str = ""
+    socket: str = ""
+    devices: tuple[tuple[str, ...], ...] = ()
+
+
+_WORDS = frozenset(LeaseFile.__dataclass_fields__) - {"devices"}
+
+
+def read_lease_file(path: Path | str) -> LeaseFile:
+    """Return what the lease file at `path` says.
+
+    Raises
+    ------
+    LeaseFileError
+        It cannot be read, or has a version that is not known here.
+    """
+    lines = _content(path).splitlines()
+    word, _, version = (lines or [""])[0].partition(" ")
+    if word != "version" or version not in ("1", VERSION):
+        raise LeaseFileError(
+            f"The lease file {path} has version “{version[:20] if word == 'version' else ''}”, and this gpukernel reads versions "
+            "1 and 2: start the program or the kernel again with one version of gpukernel."
+        )
+    renamed = _VERSION_1 if version == "1" else {}
+    values: dict[str, str] = {}
+    devices: list[tuple[str, ...]] = []
+    for line in lines[1:]:
+        word, _, rest = line.partition(" ")
+        word = renamed.get(word, word)
+        if word == "device":
+            devices.append(tuple(rest.split()[1:]))
+        elif word in _WORDS:
+            values[word] = rest
+    return LeaseFile(**values, devices=tuple(devices))
+
+
+def _content(path: Path | str) -> str:
+    """Read a regular file of at most `MOST_BYTES`; the agent reads what a program's environment names, so never wait for more."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            content = os.read(descriptor, MOST_BYTES + 1) if regular else b""
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise LeaseFileError(f"The lease file {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise LeaseFileError(f"The lease file {path!r} cannot be read: {error}.") from None
+    if not regular:
+        raise LeaseFileError(f"The lease file {path} cannot be read: it is no regular file.")
+    if len(content) > MOST_BYTES:
+        raise LeaseFileError(f"The lease file {path} cannot be read: it is larger than {MOST_BYTES} bytes.")
+    return content.decode(errors="replace")
+
+
+def write_lease_file(
+    path: Path, lease: Lease, kernel: str = "", socket: str = "", driver: Path | None = None
+) -> None:
+    """Write `lease` for the shim, readable by this user only, replacing an older file in one step.
+
+    Parameters
+    ----------
+    path
+        Where the file goes; the directory must exist.
+    lease
+        A lease as `Acquire` returned it to its holder, with its secret.
+    kernel, socket
+        The kernel's key, and the path of the kernel socket; empty for a program.
+    driver
+        In direct mode, the real ``libcuda.so.1``.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written.
+    """
+    lines = [f"lease {lease.id}", f"state {_STATE[lease.state]}", f"secret {lease.secret}"]
+    if lease.end_reason:
+        lines.append("reason " + " ".join(lease.end_reason.split()))
+    if driver is not None:
+        lines.append(f"driver {driver}")
+    for number, piece in enumerate(lease.slices):
+        lines.append(" ".join([f"device {number}", *piece.endpoints]))
+    _write(path, lines, kernel, socket)
+
+
+def write_no_lease_file(path: Path, reason: str, kernel: str, socket: str) -> None:
+    """Write that there is no slice now, why, and where to ask for one; raises as `write_lease_file` does."""
+    lines = ["state none"]
+    if reason:
+        lines.append("reason " + " ".join(reason.split()))
+    _write(path, lines, kernel, socket)
+
+
+def _write(path: Path, lines: list[str], kernel: str, socket: str) -> None:
+    lines = [f"version {VERSION}", *lines]
+    if socket:
+        lines += [f"kernel {kernel}", f"socket {socket}"]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,40 @@
+"""The hooks that build the site from the code: each finds what it describes."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+from docs import cli_reference, schema_diagram, settings_reference
+from gpukernel.pool.store import schema
+
+
+def _page(path: str) -> SimpleNamespace:
+    return SimpleNamespace(file=SimpleNamespace(src_path=path))
+
+
+def test_every_setting_has_its_line() -> None:
+    text = settings_reference.on_page_markdown("# Settings\n", page=_page("settings.md"))
+    for name in ("`quota`", "`courses`", "`c.GPUSliceProvisioner.share`", "`c.GPUKernelSpecManager.shares`"):
+        assert f"| {name} |" in text
+    assert "| `hub_name` |" in text
+
+
+def test_every_command_has_its_section() -> None:
+    text = cli_reference.on_page_markdown("# Command line\n", page=_page("cli.md"))
+    for command in ("run", "pool", "agent", "quota import", "token create"):
+        assert re.search(rf"^#+ `gpukernel {command}`$", text, re.MULTILINE), command
+
+
+def test_the_drawing_of_the_schema_has_every_table_once_and_no_two_overlap() -> None:
+    boxes = list(schema_diagram.layout(schema.metadata).values())
+    assert {box.table.name for box in boxes} == set(schema.metadata.tables)
+    for one in boxes:
+        for other in boxes:
+            apart = one.x != other.x or one.y + one.height <= other.y or other.y + other.height <= one.y
+            assert one is other or apart, (one.table.name, other.table.name)
+    drawn = schema_diagram.drawing(schema.metadata)
+    assert "\n\n" not in drawn
+    texts = {element.text for element in ElementTree.fromstring(drawn).iter() if element.tag.endswith("text")}
+    assert {column.name for table in schema.metadata.sorted_tables for column in table.columns} <= texts

@@ -1,0 +1,234 @@
+"""The state machine of a kernel's lease, with a pool that answers when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpukernel.common.errors import PoolUnreachable, Refused
+from gpukernel.common.model import Holder, Lease, Queued, Slice, SliceRequest
+from gpukernel.jupyter.errors import SliceUnavailable
+from gpukernel.jupyter.kernel_lease import KernelLease
+from gpukernel.remoting.lease_file import read_lease_file
+
+MIB = 2**20
+LEASE = Lease(
+    "l1",
+    "k1",
+    Holder("anna"),
+    (Slice("a/0", "a", 0, "Tesla V100", 1000 * MIB, 20 * MIB, endpoints=("unix:/x",)),),
+    "live",
+    5.0,
+    9.0,
+    60.0,
+    1,
+    secret="deep",
+)
+
+
+class FakeKeepalive:
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[Callable[[Lease], None], Callable[[str], None]]] = {}
+
+    def keep(self, lease: str, changed: Callable[[Lease], None], over: Callable[[str], None]) -> None:
+        self.kept[lease] = (changed, over)
+
+    def let_go(self, lease: str) -> None:
+        self.kept.pop(lease, None)
+
+
+class FakePool:
+    """The client and the manager of one kernel's lease."""
+
+    def __init__(self) -> None:
+        self.keepalive = FakeKeepalive()
+        self.answers: asyncio.Queue[Queued | Lease | Exception] = asyncio.Queue()
+        self.asked: list[SliceRequest] = []
+        self.released: list[tuple[str, str]] = []
+        self.started = True
+        self.seen: list[str] = []
+
+    async def client(self, address: str) -> Any:
+        return self
+
+    def runs(self, key: str) -> bool:
+        return self.started
+
+    def changed(self, lease: KernelLease) -> None:
+        self.seen.append(lease.state)
+
+    async def acquire(
+        self, key: str, request: SliceRequest, holder: Holder, wait_seconds: float
+    ) -> AsyncIterator[Queued | Lease]:
+        self.asked.append(request)
+        while True:
+            answer = await self.answers.get()
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
+
+    async def renew(self, lease: str) -> Lease:
+        return replace(LEASE, secret="")
+
+    async def release(self, lease: str, reason: str) -> None:
+        self.released.append((lease, reason))
+
+    async def resize(self, lease: str, request: SliceRequest) -> Lease:
+        if request.share == 1:
+            raise Refused("full", "There is no room for that.")
+        return replace(LEASE, secret="")
+
+
+def told(story: Callable[[FakePool, KernelLease], Coroutine[Any, Any, None]], tmp_path: Path) -> None:
+    """Run `story` with a kernel that may ask for a slice."""
+
+    async def run() -> None:
+        pool = FakePool()
+        lease = KernelLease(pool, "k1", "unix:/pool", "/socket")
+        lease.request, lease.holder = SliceRequest(share=0.02, model="V100"), Holder("anna")
+        lease.file = tmp_path / "lease"
+        async with asyncio.timeout(10):
+            await story(pool, lease)
+
+    asyncio.run(run())
+
+
+async def granted(pool: FakePool, lease: KernelLease) -> None:
+    lease.ask()
+    pool.answers.put_nowait(LEASE)
+    assert await lease.settled(5)
+
+
+def test_a_request_waits_and_is_granted_and_the_file_follows(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        lease.ask()
+        lease.ask()  # changes nothing
+        pool.answers.put_nowait(Queued(2, 90.0, "others wait", "your quota is full."))
+        await lease.answered()
+        assert lease.place_words() == (
+            "waiting for V100 × 0.02: position 2 in the queue, about 2 min to go: your quota is full …"
+        )
+        assert read_lease_file(tmp_path / "lease").state == "none"
+        pool.answers.put_nowait(LEASE)
+        assert await lease.settled(5)
+        assert (lease.state, lease.status().lease_id, len(pool.asked)) == ("live", "l1", 1)
+        found = read_lease_file(tmp_path / "lease")
+        assert (found.state, found.secret, found.kernel, found.socket) == ("live", "deep", "k1", "/socket")
+        assert list(pool.keepalive.kept) == ["l1"]
+
+    told(story, tmp_path)
+
+
+def test_a_cancelled_request_holds_nothing_and_may_be_repeated(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        lease.ask()
+        await lease.command("cancel", {})
+        assert (lease.state, lease.sentence) == (
+            "none",
+            "the request was cancelled; run the cell again to queue again",
+        )
+        await granted(pool, lease)
+        await lease.command("cancel", {})  # there is nothing to cancel
+        assert lease.state == "live"
+
+    told(story, tmp_path)
+
+
+def test_a_released_slice_goes_back_once(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        await granted(pool, lease)
+        await lease.command("release", {})
+        await lease.command("release", {})
+        assert pool.released == [("l1", "released in its notebook")]
+        assert (lease.state, pool.keepalive.kept) == ("none", {})
+        assert read_lease_file(tmp_path / "lease").reason == "released in its notebook"
+
+    told(story, tmp_path)
+
+
+def test_a_slice_in_direct_mode_cannot_be_released(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        lease.ask()
+        pool.answers.put_nowait(replace(LEASE, mode="direct"))
+        await lease.settled(5)
+        with pytest.raises(SliceUnavailable, match="would end with its slice"):
+            await lease.command("release", {})
+        assert lease.state == "live"
+
+    told(story, tmp_path)
+
+
+def test_a_resize_keeps_the_secret_and_a_refused_one_changes_nothing(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        with pytest.raises(SliceUnavailable, match="holds no slice that could be resized"):
+            await lease.command("resize", {"share": 0.05})
+        await granted(pool, lease)
+        with pytest.raises(SliceUnavailable, match="There is no room for that"):
+            await lease.command("resize", {"share": 1})
+        assert lease.status().what == "V100 × 0.02"
+        await lease.command("resize", {"share": 0.05})
+        assert lease.status().what == "V100 × 0.05"
+        assert lease.lease is not None
+        assert lease.lease.secret == "deep"
+
+    told(story, tmp_path)
+
+
+def test_a_lease_that_the_pool_ends_leaves_its_reason_and_may_be_asked_for_again(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        await granted(pool, lease)
+        pool.keepalive.kept["l1"][1]("it was idle")
+        assert (lease.state, lease.sentence, lease.status().lease_id) == ("ended", "it was idle", "")
+        await lease.command("acquire", {"share": 0.1})
+        pool.answers.put_nowait(LEASE)
+        assert await lease.settled(5)
+        assert [request.share for request in pool.asked] == [0.02, 0.1]
+
+    told(story, tmp_path)
+
+
+def test_a_refused_request_has_the_pools_sentence(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        lease.ask()
+        pool.answers.put_nowait(Refused("too_large", "No device is that large."))
+        assert await lease.settled(5)
+        assert (lease.state, lease.sentence) == ("ended", "No device is that large.")
+
+    told(story, tmp_path)
+
+
+def test_a_kernel_that_starts_does_not_wait_for_a_pool_that_is_away_and_one_that_runs_does(
+    tmp_path: Path,
+) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        pool.started = False
+        lease.ask()
+        pool.answers.put_nowait(PoolUnreachable("No pool answers."))
+        assert await lease.settled(5)
+        assert (lease.state, lease.sentence) == ("ended", "No pool answers.")
+        pool.started = True
+        lease.ask()
+        pool.answers.put_nowait(PoolUnreachable("No pool answers."))
+        await lease.answered()
+        assert lease.state == "waiting"
+        assert "the pool does not answer; asking again" in lease.place_words()
+
+    told(story, tmp_path)
+
+
+def test_an_interrupt_leaves_the_queue_only_where_a_call_waits(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        lease.ask()
+        await lease.interrupt()
+        assert lease.state == "waiting"
+        lease.askers = 1
+        await lease.interrupt()
+        assert lease.state == "none"
+        assert "the cell was interrupted" in lease.sentence
+
+    told(story, tmp_path)

@@ -1,0 +1,108 @@
+"""What Prometheus reads, and that the dashboard asks for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from gpukernel.common.bounds import Bounds
+from gpukernel.common.course import Course
+from gpukernel.common.errors import PoolError
+from gpukernel.common.model import Holder, Queued, Usage
+from gpukernel.pool.rpc.metrics import exposition, serve_metrics
+from tests.pool.world import GIB, World, story
+
+DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana" / "gpukernel.json"
+SAMPLE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)')
+
+
+def read(text: str) -> dict[tuple[str, str], float]:
+    samples = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = SAMPLE.fullmatch(line)
+            assert match is not None, line
+            samples[match[1], match[2] or ""] = float(match[3])
+    return samples
+
+
+def test_figures_are_those_of_the_pool(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        world.rule(Course('m"l', members={"*": "student"}), quotas={'course:m"l': Bounds(devices=0.75)})
+        lease = await world.get("a", 0.5, holder=Holder("anna", course='m"l'))
+        world.sessions.heartbeat("s", {(lease.id, 0): Usage(memory_used_bytes=GIB, connections=1)})
+        waiting = world.ask("b", 0.5, holder=Holder("anna", course='m"l'))
+        assert isinstance(await anext(waiting), Queued)
+        world.now += 3600
+        text = exposition(world.store, world.manager)
+        assert "anna" not in text
+        found = read(text)
+        device = 'device="s/0",server="s",model="Tesla V100"'
+        assert found["gpukernel_device_memory_bytes", device] == 32 * GIB
+        assert found["gpukernel_device_promised_bytes", device] == 16 * GIB
+        assert found["gpukernel_device_used_bytes", device] == GIB
+        assert found["gpukernel_leases", 'state="live"'] == 1
+        assert found["gpukernel_grants_total", ""] == 1
+        assert found["gpukernel_waiting", 'course="m\\"l"'] == 1
+        assert found["gpukernel_longest_wait_seconds", ""] == 3600
+        assert found["gpukernel_course_devices", 'course="m\\"l"'] == 0.5
+        assert found["gpukernel_course_devices_quota", 'course="m\\"l"'] == 0.75
+        assert found["gpukernel_course_device_hours", 'course="m\\"l",period="term"'] == pytest.approx(0.5)
+
+    story(tmp_path, tell)
+
+
+def test_the_dashboard_asks_only_for_figures_that_there_are(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        text = exposition(world.store, world.manager)
+        known = set(re.findall(r"# TYPE (\w+)", text))
+        panels = json.loads(DASHBOARD.read_text())["panels"]
+        asked = {
+            name
+            for panel in panels
+            for target in panel["targets"]
+            for name in re.findall(r"gpukernel_\w+", target["expr"])
+        }
+        assert len(panels) >= 10
+        assert asked <= known
+        assert known - asked == {"gpukernel_device_leases"}
+
+    story(tmp_path, tell)
+
+
+def test_they_are_served_over_http_and_nothing_else_is(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+    def fetch(path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    async def tell(world: World) -> None:
+        async with serve_metrics(address, world.store, world.manager):
+            status, text = await asyncio.to_thread(fetch, "/metrics")
+            assert status == 200
+            assert read(text)["gpukernel_grants_total", ""] == 0
+            assert (await asyncio.to_thread(fetch, "/"))[0] == 404
+            reader, writer = await asyncio.open_connection(*address.split(":"))
+            writer.write(b"x" * 20_000)  # no request at all
+            assert await reader.read() == b""
+            writer.close()
+            with pytest.raises(PoolError, match="cannot be served"):
+                async with serve_metrics(address, world.store, world.manager):
+                    pass
+        with pytest.raises(PoolError, match="no address"):
+            async with serve_metrics("nonsense", world.store, world.manager):
+                pass
+
+    story(tmp_path, tell)
