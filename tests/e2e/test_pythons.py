@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -59,6 +60,9 @@ def install(python: str, folder: Path) -> Path:
     sources = shutil.ignore_patterns("__pycache__", "*.cpp", "*.h", "*.proto")
     for part in gpukernel.__path__:  # an editable installation has two: the checkout, and what was built
         shutil.copytree(part, site / "gpukernel", ignore=sources, dirs_exist_ok=True)
+    # The version is read from the installation's metadata.
+    (described,) = Path(sysconfig.get_path("purelib")).glob("gpukernel-*.dist-info")
+    shutil.copytree(described, site / described.name)
     return folder / "bin" / "python"
 
 
@@ -78,7 +82,8 @@ def test_another_python_runs_a_pool_and_gets_a_slice(version: str, tmp_path: Pat
             [*command, "up", "--simulate", "v100:1"], env=environment, cwd=tmp_path, stdout=log, stderr=log
         )
     try:
-        eventually(lambda: "The pool is ready" in (tmp_path / "log").read_text(), 60)
+        eventually(lambda: "The pool is ready" in (tmp_path / "log").read_text() or up.poll() is not None, 60)
+        assert up.poll() is None, (tmp_path / "log").read_text()
         done = run([*command, "run", "-p", "0.05", "--", python, "-c", PROGRAM])
         assert done.stdout == f"{version} 1638\n", done.stderr + (tmp_path / "log").read_text()
         (lease,) = json.loads(run([*command, "leases", "--all", "--json"]).stdout)
