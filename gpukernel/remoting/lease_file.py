@@ -5,14 +5,16 @@ mode 0600, one ``key value …`` a line, that ``GPUKERNEL_LEASE_FILE`` names and
 (``native/common/lease_file.h``)::
 
     version 2
+    lines 6
     lease 8c1f…
     state live
     secret 3f9a…
     device 0 unix:/run/…/data.sock tcp:127.0.0.1:41234
 
-``device`` lines stand in CUDA device order, the endpoints of each best first.  In direct mode the endpoint of a device is
-``direct:DIRECTORY`` and a line ``driver PATH`` names the real ``libcuda.so.1``.  ``state ended`` comes with a ``reason`` line, the
-sentence that the shim prints instead of connecting.
+``lines`` is the number of lines: a file that is cut off between two of them is told from a whole one.  ``device`` lines stand in
+CUDA device order, the endpoints of each best first.  In direct mode the endpoint of a device is ``direct:DIRECTORY`` and a line
+``driver PATH`` names the real ``libcuda.so.1``.  ``state ended`` comes with a ``reason`` line, the sentence that the shim prints
+instead of connecting.
 
 A kernel's file has two lines more: ``socket PATH`` names the kernel socket (`gpukernel.jupyter.kernel_socket`), where its slice is
 asked for, and ``kernel KEY`` the kernel.  Then ``state none`` means that there is no slice now.
@@ -20,7 +22,9 @@ asked for, and ``kernel KEY`` the kernel.  Then ``state none`` means that there 
 Guarantees
 ----------
 * A file is replaced in one step: who reads it sees the old one or the new one, never a part.
-* Version 1 (gpukernel 0.1) is read as well; it called ``socket`` and ``kernel`` otherwise.
+* A file that is cut off is an error at whichever byte, never another lease and never “no slice”.
+* Version 1 (gpukernel 0.1) is read as well; it called ``socket`` and ``kernel`` otherwise.  Without ``lines``, a file that lacks lines
+  after its first ``device`` reads as the same lease with fewer devices.
 * Reading never waits and is bounded: no FIFO, device or huge file can hold up who reads.
 * This module needs nothing but the standard library, since kernels load it.
 """
@@ -48,6 +52,8 @@ __all__ = [
 LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
 VERSION = "2"
 MOST_BYTES = 2**16
+AGAIN = "; start the program or the kernel again"
+CUT_OFF = f"is cut off or damaged{AGAIN}"
 _STATE = {"starting": "waiting", "live": "live", "ending": "ended", "ended": "ended"}
 _VERSION_1 = {"desk": "socket", "key": "kernel"}
 """Keys of version 1 that have other names now."""
@@ -94,15 +100,21 @@ def read_lease_file(path: Path | str) -> LeaseFile:
     Raises
     ------
     LeaseFileError
-        It cannot be read, or has a version that is not known here.
+        It cannot be read, is cut off, or has a version that is not known here.
     """
-    lines = _content(path).splitlines()
-    word, _, version = (lines or [""])[0].partition(" ")
+    content = _content(path)
+    if not content:
+        raise LeaseFileError(f"The lease file {path} is empty{AGAIN}.")
+    *lines, rest = content.split("\n")
+    if rest:
+        raise LeaseFileError(f"The lease file {path} {CUT_OFF}.")
+    word, _, version = lines[0].partition(" ")
     if word != "version" or version not in ("1", VERSION):
         raise LeaseFileError(
             f"The lease file {path} has version “{version[:20] if word == 'version' else ''}”, and this gpukernel reads versions "
             "1 and 2: start the program or the kernel again with one version of gpukernel."
         )
+    counted = len(lines) > 1 and lines[1].startswith("lines ")
     renamed = _VERSION_1 if version == "1" else {}
     values: dict[str, str] = {}
     devices: list[tuple[str, ...]] = []
@@ -113,7 +125,21 @@ def read_lease_file(path: Path | str) -> LeaseFile:
             devices.append(tuple(rest.split()[1:]))
         elif word in _WORDS:
             values[word] = rest
-    return LeaseFile(**values, devices=tuple(devices))
+    found = LeaseFile(**values, devices=tuple(devices))
+    if not (lines[1] == f"lines {len(lines)}" and found.state if counted else _whole(found)):
+        raise LeaseFileError(f"The lease file {path} {CUT_OFF}.")
+    return found
+
+
+def _whole(file: LeaseFile) -> bool:
+    """Return whether `file`, which does not say how many lines it has, has those that every file of its state has."""
+    if file.state == "none":
+        return bool(file.kernel and file.socket)
+    return (
+        bool(file.state)
+        and bool(file.kernel) == bool(file.socket)
+        and (file.state != "live" or bool(file.devices))
+    )
 
 
 def _content(path: Path | str) -> str:
@@ -176,13 +202,13 @@ def write_no_lease_file(path: Path, reason: str, kernel: str, socket: str) -> No
 
 
 def _write(path: Path, lines: list[str], kernel: str, socket: str) -> None:
-    lines = [f"version {VERSION}", *lines]
     if socket:
-        lines += [f"kernel {kernel}", f"socket {socket}"]
+        lines = [*lines, f"kernel {kernel}", f"socket {socket}"]
+    lines = [f"version {VERSION}", f"lines {len(lines) + 2}", *lines]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write("\n".join(lines) + "\n")
         temporary.replace(path)
     except BaseException:

@@ -13,10 +13,11 @@ struct LeaseFile {
     std::string driver;                             // in direct mode: the full path of the real libcuda.so.1
     std::vector<std::vector<std::string>> devices;  // in CUDA order: the endpoints of each, best first
     std::string socket, kernel;  // where this kernel's slice is asked for, and its key; empty for a program
+    std::string reason;          // why there is no slice
 };
 
-// False, and `error` says why, where the file cannot be read, has a version that is not known here, or its
-// lease is not live; in the last case `lease` has what the file says.
+// False, and `error` says why, where the file cannot be read, is cut off, has a version that is not known
+// here, or its lease is not live; in the last case `lease` has what the file says, else it is as it was.
 bool read_lease_file(const char* path, LeaseFile& lease, std::string& error);
 
 }  // namespace gpukernel::wire
