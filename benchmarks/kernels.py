@@ -1,4 +1,4 @@
-"""The time in which a Jupyter kernel answers, on a slice and plainly, and the memory of a lease."""
+"""The time in which a Jupyter kernel answers, on a slice and without one, and the memory of a lease."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MARK = "<!-- schema -->"
 COLUMNS, WIDTH, GAP, ROW, HEAD = 3, 228, 48, 16, 26
 
 _STYLE = """
-.schema { width: 100%; max-width: 780px; font-family: var(--md-code-font, ui-monospace), monospace; font-size: 11px }
+.schema { width: 100%; min-width: 640px; max-width: 780px; font-family: var(--md-code-font, ui-monospace), monospace; font-size: 11px }
 .schema text { fill: var(--md-default-fg-color, #222) } .schema .type { fill: var(--md-default-fg-color--light, #666) }
 .schema .name { font-weight: 700; font-size: 13px } .schema .check { font-style: italic; fill: var(--md-default-fg-color--light, #666) }
 .schema rect { fill: var(--md-default-bg-color, #fff); stroke: #00796b } .schema .head { fill: #00796b22 }
@@ -141,7 +141,7 @@ def drawing(metadata: sa.MetaData) -> str:
 
 
 def descriptions(schema: Any) -> dict[str, str]:
-    """The comment above each table in the source of the schema, for the tables that have one."""
+    """The comment above each table in the source of the schema."""
     found = re.findall(r'^((?:# .*\n)+)\w+ = Table\(\s*"(\w+)"', inspect.getsource(schema), re.MULTILINE)
     return {
         name: " ".join(comment.replace("# ", " ").split()) for comment, name in found if "---" not in comment
@@ -156,5 +156,5 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
     said = descriptions(schema)
     rows = "\n".join(f"| **{name}** | {said[name]} |" for name in sorted(said))
-    tables = f"| table | from its source |\n| --- | --- |\n{rows}"
-    return markdown.replace(MARK, f"<div>\n{drawing(schema.metadata)}\n</div>\n\n{tables}")
+    tables = f"| table | what it holds |\n| --- | --- |\n{rows}"
+    return markdown.replace(MARK, f'<div class="wide">\n{drawing(schema.metadata)}\n</div>\n\n{tables}')

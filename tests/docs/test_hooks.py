@@ -6,7 +6,7 @@ import re
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-from docs import cli_reference, schema_diagram, settings_reference
+from docs import cli_reference, line_breaks, schema_diagram, settings_reference
 from gpukernel.pool.store import schema
 
 
@@ -38,3 +38,15 @@ def test_the_drawing_of_the_schema_has_every_table_once_and_no_two_overlap() -> 
     assert "\n\n" not in drawn
     texts = {element.text for element in ElementTree.fromstring(drawn).iter() if element.tag.endswith("text")}
     assert {column.name for table in schema.metadata.sorted_tables for column in table.columns} <= texts
+
+
+def test_every_table_has_its_description() -> None:
+    assert set(schema_diagram.descriptions(schema)) == set(schema.metadata.tables)
+
+
+def test_long_names_in_tables_may_break_and_nothing_else_changes() -> None:
+    page = "<p><code>gpukernel/pool/rpc/pool.py</code></p><td>a/b <code>gpukernel/pool/rpc/pool.py</code> <code>at_start</code></td>"
+    broken = line_breaks.on_page_content(page)
+    assert "<p><code>gpukernel/pool/rpc/pool.py</code></p><td>a/b " in broken
+    assert "<code>gpukernel/<wbr>pool/<wbr>rpc/<wbr>pool.<wbr>py</code> <code>at_start</code>" in broken
+    assert broken.replace("<wbr>", "") == page

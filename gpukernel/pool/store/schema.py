@@ -75,6 +75,7 @@ ledger = Table(
     CheckConstraint("id = 1", name="one_ledger"),
 )
 
+# GPU servers: the pool that their agents speak with, when they were last heard of, drains.
 servers = Table(
     "servers",
     metadata,
@@ -88,6 +89,7 @@ servers = Table(
     Column("direct_machine", String, nullable=False, server_default=""),
 )
 
+# The devices of GPU servers, with the memory that is promised on each.
 devices = Table(
     "devices",
     metadata,
@@ -107,6 +109,7 @@ devices = Table(
     Index("devices_by_room", "name", "memory_bytes", "available", "promised_bytes", "id"),
 )
 
+# Who holds slices until when, and why it ended; `secret` opens the lease's workers.
 leases = Table(
     "leases",
     metadata,
@@ -143,6 +146,7 @@ leases = Table(
     Index("leases_by_epoch", "epoch"),
 )
 
+# A lease's part of one device, with its worker and what that counted.
 slices = Table(
     "slices",
     metadata,
@@ -188,6 +192,7 @@ usage_log = Table(
 
 # --- who may hold what ---
 
+# Courses: a weight for the queue, and the profile that their people see.
 courses = Table(
     "courses",
     metadata,
@@ -198,6 +203,7 @@ courses = Table(
     CheckConstraint("weight > 0", name="some_weight"),
 )
 
+# Who is a student or an instructor of a course.
 members = Table(
     "members",
     metadata,
@@ -296,6 +302,7 @@ quota_usage = Table(
 
 # --- who waits ---
 
+# Requests that wait, each with its ticket; what is granted or given up is deleted.
 requests = Table(
     "requests",
     metadata,
@@ -324,6 +331,7 @@ requests = Table(
 
 # --- who may speak, and what was changed ---
 
+# Tokens: a hash, for whom, with which scope, until when.
 tokens = Table(
     "tokens",
     metadata,
@@ -341,6 +349,7 @@ tokens = Table(
     Column("certificate_expires", Float, nullable=True),  # of the client certificate made for it
 )
 
+# What administrators and instructors changed, with the values before and after.
 audit = Table(
     "audit",
     metadata,
