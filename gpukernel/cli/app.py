@@ -214,8 +214,9 @@ def request(
 def client(
     command: Command,
     lease: Annotated[
-        str, typer.Option("--lease", metavar="LEASE", help="Which lease, where you hold several.")
-    ] = "",
+        str | None,
+        typer.Option("--lease", metavar="LEASE", help="Which lease, where you hold several."),
+    ] = None,
     pool: Pool = None,
     state: State = None,
 ) -> None:
@@ -232,7 +233,9 @@ def client(
 
 @app.command()
 def release(
-    lease: Annotated[str, typer.Argument(metavar="[LEASE]", help="Its id or the beginning of it.")] = "",
+    lease: Annotated[
+        str | None, typer.Argument(metavar="[LEASE]", help="Its id or the beginning of it.")
+    ] = None,
     all: Annotated[bool, typer.Option("--all", "-a", help="All that you hold.")] = False,
     pool: Pool = None,
     state: State = None,
@@ -252,9 +255,9 @@ def release(
 @app.command()
 def resize(
     lease: Annotated[
-        str,
+        str | None,
         typer.Argument(metavar="[LEASE]", help="The lease or its beginning; inside a slice it is that one."),
-    ] = "",
+    ] = None,
     share: Annotated[
         float | None, typer.Option("-p", metavar="SHARE", help="New share of each device's memory.")
     ] = None,

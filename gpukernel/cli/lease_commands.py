@@ -41,9 +41,11 @@ def _folder() -> Path:
     return folder
 
 
-def _held(beginning: str) -> Path:
-    """Return the one lease file that is meant."""
-    found = sorted(path for path in _folder().glob("*.lease") if path.stem.startswith(beginning))
+def _held(beginning: str | None) -> Path:
+    """Return the one lease file that is meant; without a beginning, the only one."""
+    if beginning == "":  # a variable of a script that is not set, for example
+        raise Problem("An empty LEASE names none; leave it out where you hold one only.", 2)
+    found = sorted(path for path in _folder().glob("*.lease") if path.stem.startswith(beginning or ""))
     if not found:
         raise Problem(
             f"You hold no lease that begins with “{beginning[:40]}”."
@@ -52,7 +54,8 @@ def _held(beginning: str) -> Path:
         )
     if len(found) > 1:
         names = ", ".join(path.stem[:8] for path in found)
-        raise Problem(f"You hold several leases ({names}); say which one with --lease.")
+        several = f"several leases that begin with “{beginning[:40]}”" if beginning else "several leases"
+        raise Problem(f"You hold {several} ({names}); say which one.")
     return found[0]
 
 
@@ -114,7 +117,7 @@ async def _renewed(connection: PoolClient, lease_id: str) -> Lease:
         raise _Over(f"This lease is over: {error}.") from None
 
 
-def client(command: list[str], beginning: str, pool: str | None, state: Path | None) -> None:
+def client(command: list[str], beginning: str | None, pool: str | None, state: Path | None) -> None:
     """Run a program on a kept lease, and end this process with the program's status."""
     path = _held(beginning)
 
@@ -135,7 +138,7 @@ def client(command: list[str], beginning: str, pool: str | None, state: Path | N
         raise Problem(f"{problem} It was to run “{shlex.join(command)[:80]}”.", problem.status) from None
 
 
-def release(beginning: str, everything: bool, pool: str | None, state: Path | None) -> None:
+def release(beginning: str | None, everything: bool, pool: str | None, state: Path | None) -> None:
     """Give kept leases back."""
     paths = sorted(_folder().glob("*.lease")) if everything else [_held(beginning)]
 

@@ -57,30 +57,41 @@ def wanted_slice(
     )
 
 
+_WHICH = "Say which lease: its beginning as “gpukernel leases” shows it."
+
+
 def _of_this_slice() -> str:
     path = os.environ.get(LEASE_FILE_VARIABLE)
     if not path:
-        raise Problem("Say which lease: its beginning as “gpukernel leases” shows it.", 2)
+        raise Problem(_WHICH, 2)
     try:
-        return read_lease_file(path).lease
+        lease = read_lease_file(path).lease
     except LeaseFileError as error:
         raise Problem(str(error)) from None
+    if not lease:
+        raise Problem("This kernel holds no slice now that could be resized; see “%gpu acquire”.")
+    return lease
 
 
 def find_lease(leases: list[Lease], beginning: str) -> Lease:
-    """Return the one living lease whose id begins with `beginning`."""
+    """Return the one living lease whose id begins with `beginning`; a `Problem` where that is empty, or fits none or several."""
+    if not beginning:
+        raise Problem(_WHICH, 2)
     found = [lease for lease in leases if lease.id.startswith(beginning)]
-    if len(found) != 1:
-        problem = "No lease of yours begins" if not found else f"{len(found)} leases begin"
-        raise Problem(f"{problem} with “{beginning[:40]}”; see “gpukernel leases”.")
+    if not found:
+        raise Problem(f"No lease of yours begins with “{beginning[:40]}”; see “gpukernel leases”.")
+    if len(found) > 1:
+        ids = ", ".join(lease.id for lease in found[:3]) + (", …" if len(found) > 3 else "")
+        raise Problem(f"{len(found)} leases begin with “{beginning[:40]}” ({ids}); say more of the one.")
     return found[0]
 
 
 def resize(
-    lease: str, share: float | None, memory_mib: int | None, pool: str | None, state: Path | None
+    lease: str | None, share: float | None, memory_mib: int | None, pool: str | None, state: Path | None
 ) -> None:
     """Resize a lease and print its new size."""
-    wanted, beginning = wanted_slice(share, memory_mib), lease or _of_this_slice()
+    wanted = wanted_slice(share, memory_mib)
+    beginning = _of_this_slice() if lease is None else lease
 
     async def work(client: PoolClient) -> Lease:
         leases, _ = await client.leases()

@@ -45,6 +45,12 @@ def test_who_holds_several_says_which(pool: Pool) -> None:
     several = pool.gpukernel("client", "--", "true")
     assert several.returncode == 1
     assert "You hold several leases" in several.stderr
+    for words in (("client", "--lease", "", "--", "true"), ("release", "")):
+        unset = pool.gpukernel(*words)  # a script's variable that is not set means none of them
+        assert unset.returncode == 2
+        assert "An empty LEASE names none" in unset.stderr
+        assert len(unset.stderr.splitlines()) == 1
+    assert len(pool.live()) == 2
     assert pool.gpukernel("client", "--lease", ids[1][:8], "--", "true").returncode == 0
     assert pool.gpukernel("release", ids[0][:8]).returncode == 0
     assert [lease.id for lease in pool.live()] == [ids[1]]

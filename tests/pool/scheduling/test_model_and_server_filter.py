@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gpukernel.cli.output import Problem
-from gpukernel.cli.resize import conditions, wanted_slice
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
 from tests.pool.world import Agent, World, story
@@ -71,22 +69,3 @@ def test_a_pool_that_is_started_again_knows_what_was_asked_for(tmp_path: Path) -
         assert [one.slice.server for one in world.manager.waiting()] == ["gpu2"]
 
     story(tmp_path, tell)
-
-
-def test_filters_of_the_command_line() -> None:
-    assert conditions("") == {}
-    assert conditions("model=V100 and server = gpu1") == {"model": "V100", "server": "gpu1"}
-    asked = wanted_slice(0.5, None, 1, "", "server=gpu1")
-    assert (asked.server, asked.model) == ("gpu1", "")
-    for wrong in (
-        "gpu1",
-        "model=",
-        "driver=5",
-        "model=a model=b",
-        "model=a and model=b",
-        "model=a or server=b",
-    ):
-        with pytest.raises(Problem, match="is no filter"):
-            conditions(wrong)
-    with pytest.raises(Problem, match="once"):
-        wanted_slice(0.5, None, 1, "V100", "model=T4")
