@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gpukernel.common.fork_safe_grpc import grpc  # before the messages import it
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["KeepaliveStream"]
 
+News = TypeVar("News")
+
+log = logging.getLogger(__name__)
+
 AGAIN_SECONDS = 1.0
 
 
@@ -33,7 +38,7 @@ class _Kept:
 class KeepaliveStream:
     """Leases that live for as long as this process does, over one stream for all of them.
 
-    A pool that goes away is asked again: its database knows the leases still.
+    A pool that goes away is asked again: its database knows the leases still.  What fails for one lease is logged and ends no other.
 
     Parameters
     ----------
@@ -89,6 +94,8 @@ class KeepaliveStream:
                 pass
             except PoolError as error:  # the pool no longer knows the caller
                 return self._all_over(str(error))
+            except Exception:
+                log.exception("the keepalive of %d leases failed and begins again", len(self._kept))
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _once(self) -> None:
@@ -100,9 +107,9 @@ class KeepaliveStream:
                 lease = messages.lease_from(reply.lease)
                 if lease.state not in ("ending", "ended"):
                     if kept := self._kept.get(lease.id):
-                        kept.changed(lease)
+                        _tell(kept.changed, lease)
                 elif kept := self._kept.pop(lease.id, None):
-                    kept.over(lease.end_reason)
+                    _tell(kept.over, lease.end_reason)
         except grpc.aio.AioRpcError as error:
             raise await self._explain(error) from None
         finally:
@@ -118,4 +125,11 @@ class KeepaliveStream:
     def _all_over(self, reason: str) -> None:
         kept, self._kept = self._kept, {}
         for one in kept.values():
-            one.over(reason)
+            _tell(one.over, reason)
+
+
+def _tell(listener: Callable[[News], None], news: News) -> None:
+    try:
+        listener(news)
+    except Exception:
+        log.exception("what a lease's holder does at news of it failed")

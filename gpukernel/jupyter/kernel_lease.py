@@ -6,13 +6,14 @@ States
 
     none ──request──▶ waiting ──granted──▶ live ──over──▶ ended ──request──▶ waiting
       ▲                  │                  │
-      └── cancel, release ┴──────────────────┘            waiting ──refused──▶ ended
+      └── cancel, release ┴──────────────────┘            waiting ──refused, failed──▶ ended
 
 Guarantees
 ----------
 * A kernel has at most one lease and at most one place in the queue: another request changes neither.
 * A kernel in direct mode keeps its slice for as long as it lives: what it runs on is decided when it starts.
 * The lease file says at every moment what the shim needs to know: that there is a slice, or whom to ask for one and why not.
+* A request ends, whatever goes wrong: what fails unexpectedly is logged, gives back what it had, and may be asked for again.
 * A pool that goes away keeps nobody from waiting: the place is asked for again, under the same key, when it is back.
 * A lease lives for as long as this process does (`gpukernel.client.keepalive`); where it ends, `KernelLease.sentence` says why.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,10 +38,13 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelLease", "LeaseServices"]
 
+log = logging.getLogger(__name__)
+
 RELEASE_SECONDS = 10.0
 CHECK_SECONDS = 2.0
 AGAIN_SECONDS = 1.0
 AWAY = "the pool does not answer; asking again"
+FAILED = "The request for a slice failed in this Jupyter server, whose log says why; ask for it again."
 
 
 class LeaseServices(Protocol):
@@ -89,6 +94,7 @@ class KernelLease:
         self.starts = 0
         self.askers = 0
         self._releasing = asyncio.Lock()
+        self._resizing = asyncio.Lock()
         self._change = asyncio.Event()
         self._queueing: asyncio.Task[None] | None = None
         self._interrupting: asyncio.Task[None] | None = None
@@ -135,8 +141,8 @@ class KernelLease:
         if self.state in ("none", "ended"):
             self._forget_lease()
             self.queued = None
-            self._turn("waiting", "")
             self._queueing = asyncio.create_task(self._queue())
+            self._turn("waiting", "")
 
     def ask_for_remote(self) -> None:
         """Keep the place in the queue, but for a slice that a worker serves: the kernel will start without one."""
@@ -153,17 +159,20 @@ class KernelLease:
 
     async def release(self, reason: str) -> None:
         """Give up the place or the lease; where the pool cannot be reached, end the keepalive and leave the lease to its expiry."""
-        from gpukernel.common.errors import PoolError
-
         self._stop_queueing()
         lease = self.lease
         self._forget_lease()
         self._turn("none", reason)
         if lease is not None:
-            async with self._releasing:
-                with contextlib.suppress(PoolError, TimeoutError):
-                    client = await self._services.client(self.address)
-                    await asyncio.wait_for(client.release(lease.id, reason), RELEASE_SECONDS)
+            await self._give_back(lease, reason)
+
+    async def _give_back(self, lease: Lease, reason: str) -> None:
+        from gpukernel.common.errors import PoolError
+
+        async with self._releasing:
+            with contextlib.suppress(PoolError, TimeoutError):
+                client = await self._services.client(self.address)
+                await asyncio.wait_for(client.release(lease.id, reason), RELEASE_SECONDS)
 
     def _check_release(self) -> None:
         if self.lease is not None and self.lease.mode == "direct":
@@ -172,33 +181,35 @@ class KernelLease:
             )
 
     async def _resize(self, request: SliceRequest) -> None:
-        from gpukernel.common.errors import PoolError, Refused
+        from gpukernel.common.errors import PoolError
 
-        if self.lease is None:
-            raise SliceUnavailable("This kernel holds no slice that could be resized; see “%gpu acquire”.")
-        client = await self._services.client(self.address)
-        lease = self.lease
-        try:
-            changed = await client.resize(lease.id, request)
-        except (PoolError, Refused) as error:
-            raise SliceUnavailable(str(error)) from None
-        if self.lease is None or self.lease.id != lease.id:
-            raise SliceUnavailable("The slice was given back meanwhile.")
-        self.request, self.lease = request, self._with_secret(changed)
-        self._turn("live", "")
+        async with self._resizing:  # one after another, so that the answer to the last one is what is known
+            if (lease := self.lease) is None:
+                raise SliceUnavailable(
+                    "This kernel holds no slice that could be resized; see “%gpu acquire”."
+                )
+            try:
+                client = await self._services.client(self.address)
+                changed = await client.resize(lease.id, request)
+            except PoolError as error:
+                raise SliceUnavailable(str(error)) from None
+            if not self._holds(lease):
+                raise SliceUnavailable("The slice was given back meanwhile.")
+            self.request, self.lease = request, self._with_secret(changed)
+            self._turn("live", "")
 
     # --- waiting for something to happen ---
 
-    async def change(self) -> None:
-        """Wait until something is different."""
-        await self._change.wait()
+    def change(self) -> asyncio.Event:
+        """Return what is set at the next change: who takes it before looking misses none."""
+        return self._change
 
     async def settled(self, seconds: float) -> bool:
         """Return whether the slice came, or was refused, within `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.state == "waiting":
-                    await self.change()
+                    await self.change().wait()
         return self.state != "waiting"
 
     async def answered(self, seconds: float | None = None) -> None:
@@ -206,7 +217,7 @@ class KernelLease:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.state == "waiting" and self.queued is None:
-                    await self.change()
+                    await self.change().wait()
 
     async def check(self) -> None:
         """Ask the pool whether the lease lives still: its end may not have come here yet."""
@@ -218,10 +229,10 @@ class KernelLease:
             client = await self._services.client(self.address)
             async with asyncio.timeout(CHECK_SECONDS):
                 renewed = await client.renew(lease.id)
-            if self.lease is lease:
+            if self.lease is lease:  # else something newer came meanwhile, for example another size
                 self.lease = self._with_secret(renewed)
         except LeaseEnded as error:
-            if self.lease is lease:
+            if self._holds(lease):
                 self._over(str(error))
         except (PoolError, TimeoutError):
             pass
@@ -293,11 +304,15 @@ class KernelLease:
 
         if self.file is None:
             return
-        with contextlib.suppress(OSError):  # the directory went away with its server
+        try:
             if self.lease is not None:
                 write_lease_file(self.file, self.lease, self.key, self.socket, self.driver)
             else:
                 write_no_lease_file(self.file, self.sentence, self.key, self.socket)
+        except FileNotFoundError:
+            pass  # the directory went away with its server
+        except OSError as error:
+            log.error("the lease file of kernel %s cannot be written: %s", self.key, error.strerror)
 
     def forget(self) -> None:
         """Remove the lease file of a kernel that is over."""
@@ -308,42 +323,66 @@ class KernelLease:
     # --- inside ---
 
     async def _queue(self) -> None:
-        from gpukernel.common.errors import PoolError, PoolUnreachable, Refused
+        """Ask for a slice, and turn to what the answer says, unless the place was given up or a later request took over."""
+        task, granted = asyncio.current_task(), None
+        try:
+            async with self._releasing:
+                pass  # a release never overtakes the acquire that follows it
+            answer = await self._answer()
+            if self._queueing is not task:
+                return
+            self._queueing = self.queued = None
+            if isinstance(answer, str):
+                self._turn("ended", answer)
+            else:
+                granted = answer
+                self._granted(granted)
+        except asyncio.CancelledError:
+            if self._queueing is task:  # the call was ended, and nobody had given up the place
+                self._queueing = self.queued = None
+                self._turn("ended", FAILED)
+            raise
+        except Exception:
+            log.exception("kernel %s: the request for a slice failed", self.key)
+            if self._queueing is task or granted is not None:
+                self._queueing = self.queued = None
+                self._forget_lease()
+                try:
+                    self._turn("ended", FAILED)
+                finally:
+                    if granted is not None:
+                        await self._give_back(granted, "its Jupyter server failed")
+
+    async def _answer(self) -> Lease | str:
+        """Return what the pool grants, or why it grants nothing; the answer to a request that is not the last one means nothing."""
+        from gpukernel.common.errors import PoolError, PoolUnreachable
         from gpukernel.common.model import Lease
 
         assert self.request is not None
         assert self.holder is not None
-        async with self._releasing:
-            pass  # a release never overtakes the acquire that follows it
+        task = asyncio.current_task()
         while True:
             try:
                 client = await self._services.client(self.address)
-                async for event in client.acquire(self.key, self.request, self.holder, wait_seconds=-1):
-                    if self._queueing is not asyncio.current_task():
-                        return
-                    if isinstance(event, Lease):
-                        self._queueing = None
-                        self._granted(client, event)
-                        return
-                    self.queued = event
-                    self._tell()
-                sentence = f"The pool at {self.address} ended the call without an answer."
+                if self._queueing is not task:
+                    return ""  # asking again now would take the place of the later request
+                self._keepalive = client.keepalive
+                events = client.acquire(self.key, self.request, self.holder, wait_seconds=-1)
+                async with contextlib.aclosing(events):
+                    async for event in events:
+                        if self._queueing is not task or isinstance(event, Lease):
+                            return event if isinstance(event, Lease) else ""
+                        self.queued = event
+                        self._tell()
+                return f"The pool at {self.address} ended the call without an answer."
             except PoolUnreachable as error:
-                if self._queueing is not asyncio.current_task():
-                    return
                 # A kernel that is only starting is told so, unless the pool had answered already.
-                if not self._services.runs(self.key) and self.queued is None:
-                    self._queueing = None
-                    return self._turn("ended", str(error))
+                if self._queueing is not task or not (self._services.runs(self.key) or self.queued):
+                    return str(error)
                 self._wait_for_pool()
                 await asyncio.sleep(AGAIN_SECONDS)
-                continue
-            except (Refused, PoolError) as error:
-                sentence = str(error)
-            if self._queueing is not asyncio.current_task():
-                return
-            self._queueing = None
-            return self._turn("ended", sentence)
+            except PoolError as error:
+                return str(error)
 
     def _wait_for_pool(self) -> None:
         from gpukernel.common.model import Queued
@@ -351,18 +390,21 @@ class KernelLease:
         self.queued = Queued(0, -1.0, AWAY)
         self._tell()
 
-    def _granted(self, client: HubClient, lease: Lease) -> None:
+    def _granted(self, lease: Lease) -> None:
         if self.request is not None and self.request.mode == "auto":  # a process is in one mode
             self.request = replace(self.request, mode=lease.mode)
-        self.lease, self.queued = lease, None
-        self._turn("live", "")
+        self.lease = lease
 
         def over(reason: str) -> None:
-            if self.lease is not None and self.lease.id == lease.id:
+            if self._holds(lease):
                 self._over(reason)
 
-        self._keepalive = client.keepalive
+        assert self._keepalive is not None
         self._keepalive.keep(lease.id, self._changed_at_pool, over)
+        self._turn("live", "")
+
+    def _holds(self, lease: Lease) -> bool:
+        return self.lease is not None and self.lease.id == lease.id
 
     def _with_secret(self, lease: Lease) -> Lease:
         assert self.lease is not None
@@ -370,7 +412,7 @@ class KernelLease:
 
     def _changed_at_pool(self, lease: Lease) -> None:
         """Take over a lease that the pool tells is different: its size, its end, or what its holder should know."""
-        if self.lease is not None and self.lease.id == lease.id:
+        if self._holds(lease):
             self.lease = self._with_secret(lease)
             self._tell()
 
@@ -397,8 +439,10 @@ class KernelLease:
 
     def _turn(self, state: KernelState, sentence: str) -> None:
         self.state, self.sentence = state, sentence
-        self.write()
-        self._tell()
+        try:
+            self.write()
+        finally:
+            self._tell()
 
     def _tell(self) -> None:
         change, self._change = self._change, asyncio.Event()

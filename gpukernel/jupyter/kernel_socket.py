@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import socket
 import struct
@@ -33,6 +34,8 @@ from gpukernel.jupyter.kernel_lease import KernelLease
 from gpukernel.jupyter.slice_size import request_from, request_words
 
 __all__ = ["KernelSocket"]
+
+log = logging.getLogger(__name__)
 
 LONGEST_LINE = 4096
 TELL_SECONDS = 10.0
@@ -71,14 +74,18 @@ class KernelSocket:
     def __init__(self, find: Callable[[str], KernelLease | None]) -> None:
         self._find = find
         self._server: asyncio.Server | None = None
+        self._opening = asyncio.Lock()
         self.path = ""
 
     async def open(self) -> None:
-        """Listen, in the user's runtime directory."""
-        path = _socket_path()
-        self._server = await asyncio.start_unix_server(self._serve, path, limit=LONGEST_LINE)
-        os.chmod(path, 0o600)
-        self.path = path
+        """Listen, in the user's runtime directory; changes nothing where it listens already."""
+        async with self._opening:
+            if self._server is not None:
+                return
+            path = _socket_path()
+            self._server = await asyncio.start_unix_server(self._serve, path, limit=LONGEST_LINE)
+            os.chmod(path, 0o600)
+            self.path = path
 
     async def close(self) -> None:
         """Listen no longer."""
@@ -126,8 +133,9 @@ class KernelSocket:
                 await self._acquire(lease, data, say)
             elif command == "watch":
                 while True:
+                    change = lease.change()
                     await say("ok", lease.status().as_json())
-                    await lease.change()
+                    await change.wait()
             elif command in ("show", "release", "resize", "cancel"):
                 if command != "show":
                     await lease.command(command, data)
@@ -139,6 +147,11 @@ class KernelSocket:
             await say("refused", str(error))
         except ValueError:
             await say("refused", "That was no JSON.")
+        except OSError:
+            raise  # the kernel is gone
+        except Exception:
+            log.exception("kernel %s: “%s” failed", key, command[:40])
+            await say("refused", "That failed in the kernel's Jupyter server, whose log says why.")
 
     async def _acquire(self, lease: KernelLease, data: dict[str, Any], say: Say) -> None:
         if data and lease.state in ("waiting", "live") and request_from(data, lease.request) != lease.request:
@@ -151,9 +164,10 @@ class KernelSocket:
         try:
             if not await lease.settled(QUIET_SECONDS):
                 while lease.state == "waiting":
+                    change = lease.change()
                     await say("waiting", lease.place_words())
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(lease.change(), TELL_SECONDS)
+                        await asyncio.wait_for(change.wait(), TELL_SECONDS)
         finally:
             lease.askers -= 1
         if lease.state == "live":

@@ -16,6 +16,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["GRACE_SECONDS", "KernelLeaseManager", "lease_manager"]
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
 """How long a dead kernel keeps its slice, so that a restart finds it again (Jupyter looks every 3 s)."""
@@ -79,7 +82,7 @@ class KernelLeaseManager:
 
     async def environment(self, key: str, base: dict[str, str]) -> dict[str, str]:
         """Return `base`, changed for the kernel of `key`, which is about to start; raises `SliceUnavailable`."""
-        return await self._ask(self._leases[key].environment(base))
+        return await self._ask(self._environment(key, base))
 
     async def mode(self, key: str) -> str:
         """Return ``remote`` or ``direct``, what the kernel of `key` runs in."""
@@ -94,8 +97,9 @@ class KernelLeaseManager:
         await self._ask(self._interrupt(key))
 
     async def close_key(self, key: str, reason: str) -> None:
-        """Give the place or the slice of a kernel back that is over."""
-        await self._ask(self._end(key, reason))
+        """Give the place or the slice of a kernel back that is over, also where the caller is cancelled meanwhile."""
+        end = asyncio.run_coroutine_threadsafe(self._end(key, reason), self._loop)
+        await asyncio.shield(asyncio.wrap_future(end))
 
     async def give_up(self, sentence: str) -> None:
         """Prepare for the end of this process: starts that wait for a slice, and later ones, get `SliceUnavailable` with `sentence`."""
@@ -157,7 +161,10 @@ class KernelLeaseManager:
         if self._listeners:
             status = lease.status()
             for listener in self._listeners:
-                listener(status)
+                try:
+                    listener(status)
+                except Exception:  # what shows a lease must not end it
+                    log.exception("kernel %s: its status could not be shown", lease.key)
 
     # --- in the manager's loop ---
 
@@ -170,8 +177,7 @@ class KernelLeaseManager:
     async def _register(
         self, key: str, address: str, request: SliceRequest, holder: Holder, lease_file: Path
     ) -> None:
-        if not self._socket.path:
-            await self._socket.open()
+        await self._socket.open()
         if watch := self._watches.pop(key, None):
             watch[1].cancel()
         lease = self._leases.get(key)
@@ -186,7 +192,7 @@ class KernelLeaseManager:
         lease.write()
 
     async def _acquire(self, key: str, wait_seconds: float) -> bool:
-        lease = self._leases[key]
+        lease = self._lease(key)
         await lease.check()
         if self._ending:
             raise SliceUnavailable(self._ending)
@@ -207,6 +213,9 @@ class KernelLeaseManager:
         if lease.state != "live":
             raise SliceUnavailable(lease.sentence or "The request for a slice was cancelled.")
         return True
+
+    async def _environment(self, key: str, base: dict[str, str]) -> dict[str, str]:
+        return await self._lease(key).environment(base)
 
     async def _mode(self, key: str) -> str:
         lease = self._leases.get(key)
@@ -281,10 +290,12 @@ class KernelLeaseManager:
         lease = self._leases.get(key)
         if lease is not None:
             starts = lease.starts
-            await lease.release(reason)
-            if lease.starts == starts:  # else the kernel was started again meanwhile
-                self._leases.pop(key, None)
-                lease.forget()
+            try:
+                await lease.release(reason)
+            finally:
+                if lease.starts == starts:  # else the kernel was started again meanwhile
+                    self._leases.pop(key, None)
+                    lease.forget()
 
     async def _close(self) -> None:
         async def end_if_dead(key: str, pid: int) -> None:

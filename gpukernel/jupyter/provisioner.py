@@ -197,13 +197,13 @@ class GPUSliceProvisioner(LocalProvisioner):
         except PoolError as error:
             raise SliceUnavailable(str(error)) from None
         self._key = self.kernel_id
-        await lease_manager().register(self._key, address, request, holder, self._lease_file())
-        if self.acquire == "at_start":
-            try:
+        try:
+            await lease_manager().register(self._key, address, request, holder, self._lease_file())
+            if self.acquire == "at_start":
                 await lease_manager().acquire(self._key, self.wait_seconds)
-            except SliceUnavailable:
-                await self._release("no slice could be had")
-                raise
+        except BaseException:  # also where the start is cancelled
+            await self._release("no slice could be had")
+            raise
 
     def _lease_file(self) -> Path:
         """Return a path beside the connection file; a manager that has none yet will write it in the runtime directory."""

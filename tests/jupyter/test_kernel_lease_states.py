@@ -84,11 +84,15 @@ class FakePool:
         return replace(LEASE, secret="")
 
 
-def told(story: Callable[[FakePool, KernelLease], Coroutine[Any, Any, None]], tmp_path: Path) -> None:
+def told(
+    story: Callable[[Any, KernelLease], Coroutine[Any, Any, None]],
+    tmp_path: Path,
+    pool: FakePool | None = None,
+) -> None:
     """Run `story` with a kernel that may ask for a slice."""
+    pool = pool or FakePool()
 
     async def run() -> None:
-        pool = FakePool()
         lease = KernelLease(pool, "k1", "unix:/pool", "/socket")
         lease.request, lease.holder = SliceRequest(share=0.02, model="V100"), Holder("anna")
         lease.file = tmp_path / "lease"
