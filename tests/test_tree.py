@@ -110,6 +110,15 @@ def test_a_client_loads_nothing_of_the_server(package: str) -> None:
         assert "sqlalchemy" not in loaded
 
 
+def test_a_kernel_that_starts_loads_only_what_its_magics_need() -> None:
+    code = "import sys, gpukernel.jupyter.magics; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "gpukernel.remoting.worker_query" in loaded
+    assert {"gpukernel.remoting.worker", "gpukernel.remoting.direct_table", "grpc"}.isdisjoint(loaded)
+
+
 def test_the_tree_keeps_its_bounds() -> None:
     broken = [metric for metric in measure() if not metric.kept]
     assert [(metric.name, metric.value, metric.bound, metric.places) for metric in broken] == []

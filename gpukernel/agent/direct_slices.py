@@ -35,8 +35,13 @@ from gpukernel.agent.processes import (
 from gpukernel.agent.termination import terminate
 from gpukernel.common.model import Usage
 from gpukernel.remoting.direct_environment import DRIVER_VARIABLE
-from gpukernel.remoting.direct_table import ENDPOINT, Table, TableBroken, describe
-from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFileError, read_lease_file
+from gpukernel.remoting.direct_table import Table, TableBroken, describe
+from gpukernel.remoting.lease_file import (
+    DIRECT_ENDPOINT,
+    LEASE_FILE_VARIABLE,
+    LeaseFileError,
+    read_lease_file,
+)
 from gpukernel.remoting.worker import WorkerStartFailed
 
 __all__ = ["DirectSlices"]
@@ -98,7 +103,7 @@ class DirectSlices:
 
     def endpoints(self) -> dict[Key, tuple[str, ...]]:
         """Return the slices and where their users find them."""
-        return {key: (f"{ENDPOINT}{one.directory}",) for key, one in self._slices.items()}
+        return {key: (f"{DIRECT_ENDPOINT}{one.directory}",) for key, one in self._slices.items()}
 
     def statuses(self, keys: Collection[Key] | None = None) -> dict[Key, Usage]:
         """Return what the slices' programs use, or those of `keys`; a slice whose table is broken is left out."""

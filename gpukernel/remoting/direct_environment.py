@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpukernel import native
-from gpukernel.remoting.direct_table import ENDPOINT, Table
+from gpukernel.remoting.direct_table import Table
+from gpukernel.remoting.lease_file import DIRECT_ENDPOINT
 
 if TYPE_CHECKING:
     from gpukernel.common.model import Lease
@@ -28,7 +29,7 @@ class DriverNotFound(Exception):
 def direct_directories(lease: Lease) -> list[Path]:
     """Return the directories of a lease's slices in CUDA order; empty where workers serve it."""
     ways = [endpoint for piece in lease.slices for endpoint in piece.endpoints]
-    return [Path(way.removeprefix(ENDPOINT)) for way in ways if way.startswith(ENDPOINT)]
+    return [Path(way.removeprefix(DIRECT_ENDPOINT)) for way in ways if way.startswith(DIRECT_ENDPOINT)]
 
 
 def find_driver(environment: Mapping[str, str]) -> Path:

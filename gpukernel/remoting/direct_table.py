@@ -18,9 +18,7 @@ from gpukernel import native
 from gpukernel.remoting.usage import SliceUsage
 from gpukernel.remoting.worker import WorkerStartFailed
 
-__all__ = ["ENDPOINT", "Slot", "Table", "TableBroken", "describe"]
-
-ENDPOINT = "direct:"
+__all__ = ["Slot", "Table", "TableBroken", "describe"]
 
 _MAGIC, _VERSION, _SLOTS = 0x7463657269644B47, 1, 256
 _HEADER = struct.Struct(

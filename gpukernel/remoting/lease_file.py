@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gpukernel.common.model import Lease
 
 __all__ = [
+    "DIRECT_ENDPOINT",
     "LEASE_FILE_VARIABLE",
     "LeaseFile",
     "LeaseFileError",
@@ -49,6 +50,7 @@ __all__ = [
     "write_no_lease_file",
 ]
 
+DIRECT_ENDPOINT = "direct:"
 LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
 VERSION = "2"
 MOST_BYTES = 2**16

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from gpukernel.remoting.direct_table import ENDPOINT, Table, TableBroken
+from gpukernel.remoting.lease_file import DIRECT_ENDPOINT
 from gpukernel.remoting.usage import SliceUsage
 from gpukernel.remoting.wire import wire_protocol
 
@@ -135,9 +135,14 @@ def usage_of(
         When neither can be asked.
     """
     for endpoint in endpoints:
-        if endpoint.startswith(ENDPOINT):
+        if endpoint.startswith(DIRECT_ENDPOINT):
+            # Here, since it brings what starts workers, and every kernel loads this module when it starts.
+            from gpukernel.remoting.direct_table import Table, TableBroken
+
             try:
-                with contextlib.closing(Table(Path(endpoint.removeprefix(ENDPOINT), "table"))) as table:
+                with contextlib.closing(
+                    Table(Path(endpoint.removeprefix(DIRECT_ENDPOINT), "table"))
+                ) as table:
                     return table.usage()
             except (OSError, TableBroken) as error:
                 raise WorkerSilent(f"the table of this slice cannot be read: {error}") from None
