@@ -78,15 +78,23 @@ def container_sockets(directory: Path) -> Path:
     return directory / "containers"
 
 
+def former_container_sockets(directory: Path) -> Path:
+    """Return the name that version 0.1 gave to that folder."""
+    return directory / "door"
+
+
 def is_container_socket(socket: Path) -> bool:
-    """Return whether `socket` is in such a folder, which version 0.1 named ``door``."""
-    return socket.parent.name in ("containers", "door")
+    """Return whether `socket` is in such a folder, by its name or its former one."""
+    return socket.parent in (
+        container_sockets(socket.parent.parent),
+        former_container_sockets(socket.parent.parent),
+    )
 
 
 def make_container_sockets(directory: Path) -> Path:
     """Make the folder `container_sockets` for a server; a folder of version 0.1 is renamed, and stays reachable as ``door``."""
     folder = container_sockets(directory)
-    rename_state(directory / "door", folder)
+    rename_state(former_container_sockets(directory), folder)
     folder.mkdir(parents=True, mode=0o711, exist_ok=True)
     return folder
 

@@ -26,6 +26,22 @@ def test_a_worker_s_socket_has_a_second_name_behind_the_first(tmp_path: Path) ->
         assert sockets.with_links(("lease", 0), endpoints) == endpoints
 
 
+def test_a_container_that_mounted_the_folder_of_the_previous_version_reaches_new_workers(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "door").mkdir()
+    first = tmp_path / "data.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(first))
+        sockets = ContainerSockets(make_container_sockets(tmp_path))
+        sockets.add(("lease", 0), (f"unix:{first}",))
+        names = [tmp_path / folder / "lease-0.sock" for folder in ("containers", "door")]
+        assert sockets.with_links(("lease", 0), (f"unix:{first}",)) == tuple(
+            f"unix:{n}" for n in (first, *names)
+        )
+        assert all(name.samefile(first) for name in names)
+
+
 def test_a_rename_that_was_killed_half_way_is_completed_by_the_next_start(tmp_path: Path) -> None:
     old, new, link = tmp_path / "door", tmp_path / "containers", tmp_path / "door.link"
     old.mkdir()
