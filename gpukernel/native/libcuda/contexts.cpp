@@ -92,7 +92,8 @@ CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
 }
 
 CUresult CUDAAPI cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
-    GPUKERNEL_USABLE();
+    // A context that is named need not be current.
+    if (CUresult error = ctx ? initialised() : current_usable(); error != CUDA_SUCCESS) return error;
     if (!ctxId || (ctx && !is_context(ctx))) return CUDA_ERROR_INVALID_CONTEXT;
     *ctxId = reinterpret_cast<unsigned long long>(ctx ? ctx : context_stack.back());
     return CUDA_SUCCESS;
@@ -118,5 +119,5 @@ CUresult CUDAAPI cuProfilerInitialize(const char* configFile, const char* output
                                       CUoutput_mode outputMode) {
     return CUDA_ERROR_NOT_SUPPORTED;  // as of CUDA 12
 }
-CUresult CUDAAPI cuProfilerStart(void) { return initialised(); }
-CUresult CUDAAPI cuProfilerStop(void) { return initialised(); }
+CUresult CUDAAPI cuProfilerStart(void) { return current_usable(); }
+CUresult CUDAAPI cuProfilerStop(void) { return current_usable(); }

@@ -52,17 +52,15 @@ CUresult CUDAAPI cuDeviceTotalMem(size_t* bytes, CUdevice dev) {
 
 CUresult CUDAAPI cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) {
     GPUKERNEL_DEVICE(found, dev);
-    const std::optional<int> value = pi ? attribute_of(*found, attrib) : std::nullopt;
-    if (!value) return CUDA_ERROR_INVALID_VALUE;
-    *pi = *value;
-    return CUDA_SUCCESS;
+    return pi && attribute_of(*found, attrib, *pi) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) {
     GPUKERNEL_DEVICE(found, dev);
     if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
-    *major = attribute_of(*found, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).value_or(0);
-    *minor = attribute_of(*found, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR).value_or(0);
+    *major = *minor = 0;
+    attribute_of(*found, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, *major);
+    attribute_of(*found, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, *minor);
     return CUDA_SUCCESS;
 }
 

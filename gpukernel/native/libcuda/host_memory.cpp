@@ -24,7 +24,7 @@ CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) 
 CUresult CUDAAPI cuMemAllocHost(void** pp, size_t bytesize) { return cuMemHostAlloc(pp, bytesize, 0); }
 
 CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
-    if (CUresult error = initialised(); error != CUDA_SUCCESS) return error;
+    if (CUresult error = host_memory_usable(); error != CUDA_SUCCESS) return error;
     const std::optional<unsigned> mapped = mapped_flags(p);
     if (!pFlags || (!mapped && !is_pinned(p))) return CUDA_ERROR_INVALID_VALUE;
     *pFlags = mapped.value_or(0);
@@ -32,7 +32,7 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
 }
 
 CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
-    if (CUresult error = initialised(); error != CUDA_SUCCESS) return error;
+    if (CUresult error = host_memory_usable(); error != CUDA_SUCCESS) return error;
     if (!pdptr || Flags) return CUDA_ERROR_INVALID_VALUE;
     if (!mapped_flags(p))
         return is_pinned(p) ? gpukernel::unsupported(

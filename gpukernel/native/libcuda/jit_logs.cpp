@@ -7,22 +7,26 @@
 namespace gpukernel::libcuda {
 
 JitLogs::JitLogs(unsigned count, CUjit_option* options, void** values) {
+    const auto bytes = [](void* value) { return reinterpret_cast<uintptr_t>(value) & 0xffffffff; };
+    char* information = nullptr;
+    size_t information_size = 0;
     for (unsigned i = 0; options && values && i < count; ++i) switch (options[i]) {
             case CU_JIT_ERROR_LOG_BUFFER:
                 error_ = static_cast<char*>(values[i]);
                 break;
             case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
-                size_ = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffff, size_out_ = &values[i];
+                size_ = bytes(values[i]), size_out_ = &values[i];
                 break;
             case CU_JIT_INFO_LOG_BUFFER:
-                if (values[i]) *static_cast<char*>(values[i]) = 0;
+                information = static_cast<char*>(values[i]);
                 break;
             case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
-                values[i] = nullptr;
+                information_size = bytes(values[i]), values[i] = nullptr;
                 break;
             default:
                 break;  // optimisation levels, targets: nothing to choose here
         }
+    if (information && information_size) *information = 0;
 }
 
 bool JitLogs::write(std::string_view log) const {

@@ -39,8 +39,9 @@ std::string name_of(const Device& device);
 CUuuid uuid_of(const Device& device);
 uint64_t total_memory(const Device& device);  // bytes
 std::string bus_id_of(const Device& device);  // "0000:01:00.0"
-// Nothing for an attribute that there is not.
-std::optional<int> attribute_of(const Device& device, CUdevice_attribute attribute);
+// Returns false for an attribute that there is not.  Programs ask often, and an optional<int> across files
+// costs more than the look-up: it is stored in two parts and loaded in one.
+bool attribute_of(const Device& device, CUdevice_attribute attribute, int& value);
 
 // Define `variable` as the device of a number, or return the error from the calling function.  Device and
 // device_at are those that the calling file sees.
@@ -81,6 +82,9 @@ CUresult launch(const void* function, const LaunchShape& shape, CUstream stream,
 // Host memory that the device reaches (CU_MEMHOSTALLOC_DEVICEMAP), and its flags; none: not such memory.
 CUresult allocate_mapped(void** pointer, size_t bytes, unsigned flags);
 std::optional<unsigned> mapped_flags(const void* pointer);
+// CUDA_SUCCESS where a program may ask about host memory, else the error.  The shim's belongs to the process,
+// the simulated GPU's to the current context.
+CUresult host_memory_usable();
 // Host memory that a program allocated or registered.
 CUresult remember_pinned(void* pointer, size_t bytes);
 bool is_pinned(const void* pointer);

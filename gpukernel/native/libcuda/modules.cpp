@@ -14,18 +14,23 @@ bool read_file(const char* path, std::string& bytes) {
     return file.good() || file.eof();
 }
 
+// A module needs a current context, a library only cuInit.
+CUresult may_load(const CUmodule*) { return current_usable(); }
+CUresult may_load(const CUlibrary*) { return initialised(); }
+
 CUresult load(CUmodule* module, const void* image, size_t bytes, const JitLogs& logs) {
-    if (CUresult error = current_usable(); error != CUDA_SUCCESS) return error;
+    if (CUresult error = may_load(module); error != CUDA_SUCCESS) return error;
     return module && image ? load_module(image, bytes, logs, *module) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult load(CUlibrary* library, const void* image, size_t bytes, const JitLogs& logs) {
-    if (CUresult error = initialised(); error != CUDA_SUCCESS) return error;
+    if (CUresult error = may_load(library); error != CUDA_SUCCESS) return error;
     return library && image ? load_library(image, bytes, logs, *library) : CUDA_ERROR_INVALID_VALUE;
 }
 
 // PTX from a file is ended by a zero, as from memory.
 template <class Handle>
 CUresult load_file(Handle* handle, const char* path, const JitLogs& logs) {
+    if (CUresult error = may_load(handle); error != CUDA_SUCCESS) return error;
     std::string bytes;
     if (!read_file(path, bytes)) return CUDA_ERROR_FILE_NOT_FOUND;
     return load(handle, bytes.c_str(), bytes.size() + 1, logs);

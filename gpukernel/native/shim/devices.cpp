@@ -39,10 +39,11 @@ std::string name_of(const Device& device) { return mine(device).facts.name; }
 CUuuid uuid_of(const Device& device) { return mine(device).facts.uuid; }
 uint64_t total_memory(const Device& device) { return mine(device).facts.memory_bytes; }
 std::string bus_id_of(const Device& device) { return mine(device).facts.bus_id; }
-std::optional<int> attribute_of(const Device& device, CUdevice_attribute attribute) {
+bool attribute_of(const Device& device, CUdevice_attribute attribute, int& value) {
     const wire::DeviceFacts& facts = mine(device).facts;
-    if (attribute < 0 || attribute >= 256 || !facts.known[attribute]) return std::nullopt;
-    return facts.attributes[attribute];
+    if (attribute < 0 || attribute >= 256 || !facts.known[attribute]) return false;
+    value = facts.attributes[attribute];
+    return true;
 }
 
 bool is_context(CUcontext handle) { return shim::context_of(handle) != nullptr; }

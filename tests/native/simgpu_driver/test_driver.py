@@ -113,6 +113,36 @@ print({call[0].name for call in calls})"""
     assert out(code) == "{'CUDA_ERROR_NOT_INITIALIZED'}"
 
 
+def test_a_context_that_is_named_need_not_be_current() -> None:
+    code = """begin(); c = ok(d.cuCtxGetCurrent()); n = ok(d.cuCtxGetId(c)); ok(d.cuCtxPopCurrent())
+print(ok(d.cuCtxGetId(c)) == n, d.cuCtxGetId(0)[0].name)"""
+    assert out(code) == "True CUDA_ERROR_INVALID_CONTEXT"
+
+
+def test_calls_that_need_a_context_say_so_before_they_look_at_anything_else() -> None:
+    code = """print(d.cuModuleLoad(b"/none")[0].name, d.cuLibraryLoadFromFile(b"/none", [], [], 0, [], [], 0)[0].name)
+ok(d.cuInit(0)); calls = [d.cuModuleLoad(b"/none"), d.cuMemHostGetFlags(64), d.cuMemHostGetDevicePointer(64, 0), d.cuProfilerStart(), d.cuProfilerStop()]
+print({call[0].name for call in calls}, d.cuLibraryLoadFromFile(b"/none", [], [], 0, [], [], 0)[0].name)
+begin(); print(d.cuModuleLoad(b"/none")[0].name, d.cuMemHostGetFlags(64)[0].name, d.cuProfilerStart()[0].name)"""
+    assert out(code).splitlines() == [
+        "CUDA_ERROR_NOT_INITIALIZED CUDA_ERROR_NOT_INITIALIZED",
+        "{'CUDA_ERROR_INVALID_CONTEXT'} CUDA_ERROR_FILE_NOT_FOUND",
+        "CUDA_ERROR_FILE_NOT_FOUND CUDA_ERROR_INVALID_VALUE CUDA_SUCCESS",
+    ]
+
+
+def test_a_log_buffer_without_a_size_is_not_written() -> None:
+    code = """begin(); libc = ctypes.CDLL("libcuda.so.1"); J = d.CUjit_option; text = ctypes.c_char_p(ADD)
+BUFFER, SIZE = int(J.CU_JIT_INFO_LOG_BUFFER), int(J.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)
+def load(*options):
+    log = ctypes.create_string_buffer(b"x"); values = (ctypes.c_void_p * 2)(*(ctypes.addressof(log) if o == BUFFER else o[1] for o in options))
+    keys = (ctypes.c_int * 2)(*(BUFFER if o == BUFFER else SIZE for o in options)); m = ctypes.c_void_p()
+    assert libc.cuModuleLoadDataEx(ctypes.byref(m), text, len(options), keys, values) == 0
+    return log.value.decode(), values[len(options) - 1] or 0
+print(load(BUFFER)[0], load((SIZE, 0), BUFFER)[0], load(BUFFER, (SIZE, 0)), load(BUFFER, (SIZE, 2)))"""
+    assert out(code) == "x x ('x', 0) ('', 0)"
+
+
 def test_a_kernel_changes_memory_and_streams_keep_their_order() -> None:
     code = """begin(); f = load(ADD, b"add"); n = 1000; p = ok(d.cuMemAlloc(4 * n)); s = [ok(d.cuStreamCreate(0)) for _ in range(2)]
 ok(d.cuMemsetD32Async(p, 5, n, s[0])); e = ok(d.cuEventCreate(0))

@@ -304,6 +304,7 @@ CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdev
 
 // --- host memory ---
 
+CUresult gpukernel::libcuda::host_memory_usable() { return initialised(); }
 CUresult gpukernel::libcuda::remember_pinned(void* pointer, size_t bytes) {
     std::lock_guard lock(host_mutex);
     host_memory[reinterpret_cast<uint64_t>(pointer)] = bytes;

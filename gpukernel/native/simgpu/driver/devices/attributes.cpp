@@ -101,8 +101,9 @@ int value_of(const Device& device, CUdevice_attribute attribute, bool& known) {
 }
 }  // namespace
 
-std::optional<int> gpukernel::libcuda::attribute_of(const Device& device, CUdevice_attribute attribute) {
+bool gpukernel::libcuda::attribute_of(const Device& device, CUdevice_attribute attribute, int& value) {
     bool known = false;
-    const int value = value_of(static_cast<const simgpu::Device&>(device), attribute, known);
-    return known ? std::optional(value) : std::nullopt;
+    const int found = value_of(static_cast<const simgpu::Device&>(device), attribute, known);
+    if (known) value = found;
+    return known;
 }

@@ -249,9 +249,9 @@ CUresult gpukernel::libcuda::allocate_mapped(void** pointer, size_t bytes, unsig
     device->pinned[*address] = bytes;
     return CUDA_SUCCESS;
 }
+CUresult gpukernel::libcuda::host_memory_usable() { return here().error; }
 std::optional<unsigned> gpukernel::libcuda::mapped_flags(const void* pointer) {
-    Context* const context = current_context();
-    return context ? mapped(context->device, reinterpret_cast<CUdeviceptr>(pointer)) : std::nullopt;
+    return mapped(current_context()->device, reinterpret_cast<CUdeviceptr>(pointer));
 }
 CUresult gpukernel::libcuda::remember_pinned(void* pointer, size_t bytes) {
     GPUKERNEL_HERE(device);
@@ -260,8 +260,7 @@ CUresult gpukernel::libcuda::remember_pinned(void* pointer, size_t bytes) {
     return CUDA_SUCCESS;
 }
 bool gpukernel::libcuda::is_pinned(const void* pointer) {
-    Context* const context = current_context();
-    return context && pinned(context->device, pointer, 1);
+    return pinned(current_context()->device, pointer, 1);
 }
 
 CUresult CUDAAPI cuMemFreeHost(void* p) {
