@@ -13,7 +13,7 @@ namespace gpukernel::libcuda {
 class JitLogs {
   public:
     JitLogs() = default;
-    // The information log comes out empty: nothing here writes one.
+    // The information log comes out empty, where its buffer has a size: nothing here writes one.
     JitLogs(unsigned count, CUjit_option* options, void** values);
     // Fill the error log, and its length.  Returns false where there is something to say and no buffer for
     // it.

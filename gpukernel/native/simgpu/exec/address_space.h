@@ -15,7 +15,7 @@ namespace gpukernel::simgpu {
 // for every access as everywhere, and a kernel that still runs when its memory is unmapped harms nobody.
 class AddressSpace final : public VirtualMemory {
   public:
-    // `take` has the device's books agree to so many bytes; `give_back` returns them.
+    // `take` charges so many bytes to the device, or returns false; `give_back` returns them.
     AddressSpace(std::function<bool(uint64_t)> take, std::function<void(uint64_t)> give_back)
         : take_(std::move(take)), give_back_(std::move(give_back)) {}
     ~AddressSpace() override;

@@ -1,5 +1,5 @@
 // The processor's features, read with CPUID and XGETBV (Intel SDM, volume 2A, "CPUID"; volume 1, "XGETBV").
-// __builtin_cpu_supports tells the same, but each compiler knows other names: Clang 15 has no "f16c".
+// __builtin_cpu_supports tests the same, but compilers differ in the names they know: Clang 15 has no "f16c".
 #include "simgpu/exec/processor.h"
 
 #include <cpuid.h>

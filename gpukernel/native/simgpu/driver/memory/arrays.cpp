@@ -1,4 +1,5 @@
-// CUDA arrays and mipmapped arrays, and copies that name one (driver API chapter "Memory Management").
+// CUDA arrays and mipmapped arrays, and the rows that a copy names in one (driver API chapter "Memory
+// Management").  Copies of spans of arrays are in libcuda/arrays.cpp.
 #include "simgpu/driver/memory/arrays.h"
 
 #include <algorithm>
