@@ -13,30 +13,13 @@ from gpukernel.client.admin import AdminClient
 from gpukernel.client.hub import HubClient
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import socket_path
-from gpukernel.common.course import Offered, Profile
-from gpukernel.common.course_file import read_courses, write_courses
+from gpukernel.common.course import Offered
 from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, Refused
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.rpc.server import RunningPool, serve
+from tests.common.test_course_profiles import COURSES
 from tests.pool.world import Agent
 
-COURSES = """
-courses:
-  ml101:
-    title: Machine learning
-    term: autumn 2026
-    groups: [ml101]
-    instructor_groups: [ml101-staff]
-    instructors: [prof]
-    offers: [V100 x 0.25, "0.5"]
-    environments: [PyTorch]
-    start: on_first_use
-    notebooks: [/srv/ml101]
-    quota: {devices: 1.0}
-    each_student: {largest_slice: 0.5, leases: 1}
-  phys:
-    students: "*"
-"""
 QUARTER = SliceRequest(share=0.25)
 
 
@@ -57,37 +40,6 @@ async def hub(folder: Path) -> AsyncIterator[tuple[RunningPool, AdminClient, str
         async with AdminClient(address) as admin:
             await admin.import_courses(COURSES)
             yield running, admin, address
-
-
-def test_a_course_file_with_everything_that_jupyterhub_needs_is_read_and_written_back() -> None:
-    policy = read_courses(COURSES)
-    assert policy.courses["ml101"].profile == Profile(
-        "autumn 2026",
-        ("ml101",),
-        ("ml101-staff",),
-        (Offered(0.25, "V100"), Offered(0.5)),
-        ("PyTorch",),
-        "on_first_use",
-        ("/srv/ml101",),
-    )
-    assert read_courses(write_courses(policy)) == policy
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("offers: [V100 x 2]", "line 4: courses.a.offers.0: write an offer as V100 x 0.02"),
-        ("offers: [huge]", "write an offer as V100 x 0.02"),
-        ("start: later", "a slice is asked for at_start or on_first_use"),
-        ("notebooks: [../x]", "write the whole path"),
-        ("groups: ['']", "a name has 1 to 256 printable characters"),
-    ],
-)
-def test_what_is_wrong_in_a_profile_is_said_with_its_line(line: str, sentence: str) -> None:
-    with pytest.raises(Refused) as refused:
-        read_courses(f"\ncourses:\n  a:\n    {line}\n")
-    assert sentence in str(refused.value)
-    assert "line 4" in str(refused.value)
 
 
 def test_groups_make_members_and_a_changed_group_counts_at_once(tmp_path: Path) -> None:

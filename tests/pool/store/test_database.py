@@ -191,3 +191,11 @@ def test_a_database_of_a_newer_pool_is_left_alone(tmp_path: Path) -> None:
 def test_a_database_that_cannot_be_used_is_one_sentence(url: str, words: str) -> None:
     with pytest.raises(PoolError, match=words):
         open_database(url)
+
+
+def test_an_error_of_the_database_does_not_show_what_was_written(tmp_path: Path) -> None:
+    engine = open_database(f"sqlite:///{tmp_path}/pool.db")
+    with engine.begin() as db, pytest.raises(sa.exc.StatementError) as error:
+        db.execute(schema.leases.insert().values(id="a", secret="hidden-secret"))
+    assert "hidden-secret" not in str(error.value)
+    engine.dispose()
