@@ -49,9 +49,12 @@ class AgentOrders:
         """Return the names of the servers whose agents are attached here."""
         return list(self._agents)
 
-    def attach(self, server: str, agent: AgentStream, workers: Iterable[tuple[str, str]]) -> None:
-        """Send orders for `server` to `agent` from now on, as if those for `workers` (lease, device) had never been given."""
+    def attach(self, server: str, agent: AgentStream) -> None:
+        """Send orders for `server` to `agent` from now on."""
         self._agents[server] = agent
+
+    def forget(self, server: str, workers: Iterable[tuple[str, str]]) -> None:
+        """Take the orders for `workers` (lease, device) of `server`, and those for its caps, for never given."""
         self._started.difference_update(workers)
         self._capped = {order for order in self._capped if not order[1].startswith(f"{server}/")}
 

@@ -56,15 +56,15 @@ class AgentSessions:
         direct_machine
             The identity of the agent's machine where it allows direct mode, else empty.
         """
+        # First, so that `detach` marks the server away whatever fails below.
+        self._orders.attach(server, agent)
         now = self._manager.now()
         self._store.servers.register(server, devices, self._manager.id, now, direct_machine)
         expected = {
             (lease.id, piece.device_index): (lease, piece)
             for lease, piece in self._store.leases.on_server(server)
         }
-        self._orders.attach(
-            server, agent, {(lease.id, piece.device_id) for lease, piece in expected.values()}
-        )
+        self._orders.forget(server, {(lease.id, piece.device_id) for lease, piece in expected.values()})
         self._store.leases.forget_caps(server)
         for (lease_id, index), endpoints in workers.items():
             lease, piece = expected.pop((lease_id, index), (None, None))

@@ -165,6 +165,25 @@ def test_a_request_given_up_before_its_worker_was_ready_leaves_nothing(tmp_path:
     story(tmp_path, tell, prompt=False)
 
 
+def test_a_server_whose_agent_could_not_be_attached_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the database is away")
+
+    async def tell(world: World) -> None:
+        world.sessions.detach("s", world.agent)
+        again = Agent(world.manager)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.store.leases, "on_server", fail)
+            with pytest.raises(OSError, match="away"):
+                again.attach()
+        world.sessions.detach("s", again)  # as the end of its stream does
+        assert [device.trouble for device in world.manager.devices()] == ["away"]
+
+    story(tmp_path, tell)
+
+
 def test_a_lost_server_ends_its_leases_after_a_grace_and_its_workers_when_it_returns(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         lease = await world.get("k")
