@@ -31,9 +31,10 @@ CUresult queue(Connection& connection, const void* function, const unsigned (&sh
                wire::LaunchMode mode, CUstream stream, const char* block, size_t bytes) {
     const DeviceWork work(connection, stream);
     const uint64_t of = stream_name(connection, stream);
-    wire::Launch head{reinterpret_cast<uint64_t>(function), of, {}, shared, mode};
-    std::memcpy(head.shape, shape, sizeof shape);
-    Request request(connection, wire::LaunchRequest{head, {block, bytes}});
+    // Filled in place: a copy of what was just stored in parts stalls.
+    wire::LaunchRequest message{{reinterpret_cast<uint64_t>(function), of, {}, shared, mode}, {block, bytes}};
+    std::memcpy(message.launch.shape, shape, sizeof shape);
+    Request request(connection, message);
     ++counters.launches;
     return request.queue();
 }
