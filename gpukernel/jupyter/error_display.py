@@ -1,4 +1,4 @@
-"""The display of `SliceUnavailable` as the one sentence it is, in programs that would print a traceback around it.
+"""The display of `SliceUnavailable` as its one sentence, in programs that would print a traceback around it.
 
 ``jupyter_server`` hands the sentence to JupyterLab by itself.  ``jupyter execute``, ``jupyter console`` and
 ``papermill`` let it reach the interpreter's ``sys.excepthook``, and ``KernelManager`` logs it on the way.

@@ -1,6 +1,6 @@
 """A `KernelSpecManager` that lists the slices that this person may take now, beside the ordinary kernels.
 
-The server extension puts it around the server's own manager, whichever that is.  ``GPUKernelSpecManager`` in a server's configuration
+The server extension puts it around the server's own manager, whatever its class.  ``GPUKernelSpecManager`` in a server's configuration
 holds its settings.
 
 Guarantees

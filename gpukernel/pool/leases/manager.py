@@ -11,7 +11,7 @@ Guarantees
   connected to the worker.  A kernel ends with its server, its connection with the kernel, and the slice is free after the lease's
   time to live.
 * Several pools may share a database: each speaks for the agents that are attached to it, and looks every second (at once, where
-  the database can call) for what the others have decided.
+  the database notifies) for what the others have decided.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Peer pools: pools on one PostgreSQL database notify each other with LISTEN and NOTIFY.
 
-A call that is lost costs nothing but time: every pool looks once a second anyhow.
+A lost notification only costs time: every pool looks once a second anyhow.
 """
 
 from __future__ import annotations
