@@ -55,9 +55,10 @@ model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a
 	GPUKERNEL_MODEL_STEPS=$(STEPS) GPUKERNEL_MODEL_PARTS=2 \
 	    $(BIN)/python -m pytest -n 2 tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
 
-crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, on SQLite and PostgreSQL (ten minutes)
+crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, and upgrades, on SQLite and PostgreSQL (ten minutes)
 	GPUKERNEL_CRASH_STRIDE=1 GPUKERNEL_CRASH_MOMENTS=60 GPUKERNEL_CRASH_JOBS=2 \
-	    $(BIN)/python -m pytest tests/pool/test_crashes.py --timeout=0 -rP $(PYTEST_ARGS)
+	    $(BIN)/python -m pytest tests/pool/test_crashes.py tests/pool/store/test_interrupted_upgrade.py \
+	    --timeout=0 -rP $(PYTEST_ARGS)
 
 # Fuzzers and sanitizers (docs/robustness.md): builds of their own, which nothing installs.
 SECONDS   ?= 15

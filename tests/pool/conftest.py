@@ -58,15 +58,16 @@ def postgresql() -> Iterator[str]:
 
 
 @pytest.fixture
-def new_postgresql(postgresql: str) -> Callable[[], str]:
-    """Makes an empty database and gives its address."""
+def new_postgresql(postgresql: str) -> Callable[..., str]:
+    """Makes a database, empty or a copy of the one at an address, and gives its address."""
 
-    def make() -> str:
+    def make(template: str = "") -> str:
         name = f"pool{next(_numbers)}"
         server = postgresql.replace("postgresql://", "postgresql+psycopg://").replace("DATABASE", "postgres")
         engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
         with engine.connect() as db:
-            db.execute(sa.text(f"CREATE DATABASE {name}"))
+            copied = f" TEMPLATE {sa.make_url(template).database}" if template else ""
+            db.execute(sa.text(f"CREATE DATABASE {name}{copied}"))
         engine.dispose()
         return postgresql.replace("DATABASE", name)
 
