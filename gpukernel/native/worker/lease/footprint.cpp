@@ -3,8 +3,9 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <vector>
+
+#include "common/uuid.h"
 
 namespace gpukernel::worker {
 
@@ -33,12 +34,7 @@ void Footprint::use_device(const Driver& cuda, CUdevice device) {
     if (!initialise || !by_uuid || !running || initialise() != NVML_SUCCESS ||
         cuda.cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS)
         return;
-    char text[48] = "GPU-";
-    for (int i = 0, at = 4; i < 16; ++i) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) text[at++] = '-';
-        at += std::snprintf(text + at, 3, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-    }
-    if (by_uuid(text, &nvml_device_) == NVML_SUCCESS)
+    if (by_uuid(uuid_text(uuid.bytes).c_str(), &nvml_device_) == NVML_SUCCESS)
         running_processes_ = running;
     else
         nvml_device_ = nullptr;
