@@ -71,7 +71,9 @@ def test_the_connection_file_is_still_all_that_a_gpu_server_a_program_and_a_kern
             monkeypatch.setenv(name, value)
         for kind in ("DATA", "RUNTIME"):
             monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
-        kernelspecs.write(kernelspecs.SliceSpec(0.02, name="slice"), tmp_path / "data" / "kernels")
+        kernelspecs.write(
+            kernelspecs.SliceSpec(0.02, name="slice", wait_seconds=60), tmp_path / "data" / "kernels"
+        )
         manager = KernelManager(kernel_name="slice")
         manager.start_kernel()
         monkeypatch.delenv("GPUKERNEL_POOL_TOKEN")  # whose token it is does not matter to who looks

@@ -138,7 +138,9 @@ def test_one_file_is_all_that_a_gpu_server_a_program_and_a_kernel_need(
         monkeypatch.setenv("GPUKERNEL_POOL", str(anna))
         for kind in ("DATA", "RUNTIME"):
             monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
-        kernelspecs.write(kernelspecs.SliceSpec(0.02, name="slice"), tmp_path / "data" / "kernels")
+        kernelspecs.write(
+            kernelspecs.SliceSpec(0.02, name="slice", wait_seconds=60), tmp_path / "data" / "kernels"
+        )
         manager = KernelManager(kernel_name="slice")
         manager.start_kernel()
         try:

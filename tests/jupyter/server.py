@@ -23,6 +23,8 @@ import websocket
 
 from tests.ports import free_port
 
+# The default, 5 s, is for people: a test's kernel starts with its slice, however slow the machine is.
+PATIENT = "--GPUKernelSpecManager.slice_config={'wait_seconds': 60}"
 QUIET = ("--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate")
 
 
@@ -69,6 +71,8 @@ class Server:
             f"--ServerApp.port={self.port}",
             "--ServerApp.port_retries=0",
         ]
+        if not any("slice_config" in option for option in options):
+            self._command.append(PATIENT)
         self._command += [*options, *(QUIET if application != "jupyter_server" else ())]
         self.process: subprocess.Popen[bytes] | None = None
         self.log = home / "server.log"

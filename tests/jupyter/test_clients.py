@@ -39,7 +39,7 @@ def kernel(own_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("GPUKERNEL_STATE", str(own_pool.state))
     for kind in ("DATA", "RUNTIME"):
         monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
-    kernelspecs.write(kernelspecs.SliceSpec(0.02), tmp_path / "data" / "kernels")
+    kernelspecs.write(kernelspecs.SliceSpec(0.02, wait_seconds=60), tmp_path / "data" / "kernels")
     yield "gpu-v100-0.02"
     eventually(lambda: own_pool.promised() == 0)
 

@@ -163,7 +163,7 @@ def test_what_a_manager_persists_brings_another_back_to_the_kernel_and_its_lease
     monkeypatch.setenv("GPUKERNEL_STATE", str(own_pool.state))
     for kind in ("DATA", "RUNTIME"):
         monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
-    kernelspecs.write(kernelspecs.SliceSpec(0.02), tmp_path / "data" / "kernels")
+    kernelspecs.write(kernelspecs.SliceSpec(0.02, wait_seconds=60), tmp_path / "data" / "kernels")
     first = (
         "import asyncio, os; from jupyter_client.manager import KernelManager\n"
         "manager = KernelManager(kernel_name='gpu-v100-0.02'); manager.start_kernel(independent=True)\n"
@@ -193,6 +193,8 @@ def test_what_a_manager_persists_brings_another_back_to_the_kernel_and_its_lease
         ]
         client = BlockingKernelClient(connection_file=connection_file)
         client.load_connection_file()
+        # The kernel may only be starting.  A client without a manager takes one that is silent for this long for dead.
+        client.hb_channel.time_to_dead = 60
         client.start_channels()
         client.wait_for_ready(60)
         client.stop_channels()

@@ -27,7 +27,7 @@ def kernel(
 
     def start(share: float = 0.02) -> Kernel:
         monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
-        spec = kernelspecs.SliceSpec(share)
+        spec = kernelspecs.SliceSpec(share, wait_seconds=60)
         kernelspecs.write(spec, tmp_path / "data" / "kernels")
         running.append(Kernel(spec.name))
         return running[-1]
@@ -136,7 +136,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, shared_pool: Pool) -> Itera
         patch.delenv("PYTEST_CURRENT_TEST", raising=False)
         for kind in ("DATA", "RUNTIME"):
             patch.setenv(f"JUPYTER_{kind}_DIR", str(home / kind.lower()))
-        kernelspecs.write(kernelspecs.SliceSpec(0.02), home / "data" / "kernels")
+        kernelspecs.write(kernelspecs.SliceSpec(0.02, wait_seconds=60), home / "data" / "kernels")
         one = Kernel("gpu-v100-0.02")
         yield one
         one.end()

@@ -31,7 +31,8 @@ def connection(own_pool: Pool) -> Iterator[SlowConnection]:
 @pytest.fixture
 def server(own_pool: Pool, connection: SlowConnection, tmp_path: Path) -> Iterator[Server]:
     environment = {**pool_environment(own_pool.state), "GPUKERNEL_POOL": connection.address}
-    with Server(tmp_path, environment) as running:
+    # As long as a start waits for its slice where nobody says otherwise.
+    with Server(tmp_path, environment, "--GPUKernelSpecManager.slice_config={'wait_seconds': 5}") as running:
         yield running
 
 
