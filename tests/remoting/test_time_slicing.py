@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,43 @@ async def compete(workers: list[Worker], seconds: float = 4) -> list[int]:
     return [int(out) for out, _ in said]
 
 
+async def keep_busy(workers: list[Worker]) -> list[subprocess.Popen[str]]:
+    """Start a program on each worker that always has work, until it is killed."""
+    programs = [one.start(ALWAYS_BUSY) for one in workers]
+    for program in programs:
+        assert program.stdout is not None
+        assert await asyncio.to_thread(program.stdout.readline) == "ready\n"
+    for program in programs:
+        assert program.stdin is not None
+        program.stdin.write("\n")
+        program.stdin.flush()
+    for program in programs:
+        assert program.stdout is not None
+        assert await asyncio.to_thread(program.stdout.readline) == "busy\n"
+    return programs
+
+
+async def end(programs: list[subprocess.Popen[str]]) -> None:
+    for program in programs:
+        program.kill()
+        await asyncio.to_thread(program.communicate)
+
+
+async def turn_seconds(workers: list[Worker]) -> list[float]:
+    return [(await one.handle.status()).turn_seconds for one in workers]
+
+
+async def turns(shared: Path, count: int) -> None:
+    """Wait until `count` more of the device's turns have ended, however long they are on this machine."""
+
+    def ended() -> int:
+        return int(struct.unpack_from("<I", shared.read_bytes())[0])
+
+    last = ended() + count
+    while ended() < last:
+        await asyncio.sleep(0.05)
+
+
 @AT_FULL_SPEED
 def test_busy_leases_get_compute_by_their_weights(tmp_path: Path) -> None:
     async def story(shared: Path) -> None:
@@ -77,27 +116,13 @@ def test_busy_leases_get_compute_by_their_weights(tmp_path: Path) -> None:
             worker(time_slicing=shared, weight=0.1) as light,
             worker(time_slicing=shared, weight=0.3) as heavy,
         ):
-            programs = [one.start(ALWAYS_BUSY) for one in (light, heavy)]
-            for program in programs:
-                assert program.stdout is not None
-                assert await asyncio.to_thread(program.stdout.readline) == "ready\n"
-            for program in programs:
-                assert program.stdin is not None
-                program.stdin.write("\n")
-                program.stdin.flush()
-            for program in programs:
-                assert program.stdout is not None
-                assert await asyncio.to_thread(program.stdout.readline) == "busy\n"
-
-            async def seconds_of_both() -> list[float]:
-                return [(await one.handle.status()).turn_seconds for one in (light, heavy)]
-
-            before = await seconds_of_both()
+            programs = await keep_busy([light, heavy])
+            before = await turn_seconds([light, heavy])
             await asyncio.sleep(4)
-            had = [after - start for after, start in zip(await seconds_of_both(), before, strict=True)]
-            for program in programs:
-                program.kill()
-                program.communicate()
+            had = [
+                after - start for after, start in zip(await turn_seconds([light, heavy]), before, strict=True)
+            ]
+            await end(programs)
             assert had[1] / had[0] == pytest.approx(3, rel=0.1)
             assert sum(had) > 3  # of the four seconds: hardly anything is lost in passing it on
 
@@ -121,8 +146,12 @@ def test_equal_leases_get_the_same_and_one_alone_gets_all(tmp_path: Path) -> Non
         ):
             await compete([one], seconds=1)
             assert (await one.handle.status()).turn_seconds == 0  # nobody to take turns with
-            await compete([one, two])
-            had = [(await each.handle.status()).turn_seconds for each in (one, two)]
+            # They wait for nothing: who waits for results and gets no processor meanwhile asks for less.
+            programs = await keep_busy([one, two])
+            before = await turn_seconds([one, two])
+            await turns(shared, 400)
+            had = [after - start for after, start in zip(await turn_seconds([one, two]), before, strict=True)]
+            await end(programs)
             assert had[1] / had[0] == pytest.approx(1, rel=0.1)
 
     asyncio.run(story())
