@@ -131,7 +131,9 @@ def test_a_killed_worker_is_an_error_in_the_cell_and_a_restart_gets_a_fresh_slic
                 os.kill(int(process.name), signal.SIGKILL)
         said = run("print(d.cuCtxSynchronize()[0].name)")
         assert "CUDA_ERROR_DEVICE_UNAVAILABLE" in said
-        assert "restart the kernel" in said
+        # What a library writes to stderr itself may come after the cell's end: a thread of ipykernel brings it.
+        while "restart the kernel" not in said:
+            said += client.get_iopub_msg(timeout=60)["content"].get("text", "")
         assert run("print(6 * 7)") == "42\n"  # the kernel lives
         eventually(lambda: own_pool.live() == [])
         manager.restart_kernel(now=True)
