@@ -30,7 +30,8 @@ CUresult current_usable();
 
 // --- devices ---
 
-struct Device {};  // the base of each library's own
+// The base of each library's own, and as visible as that; what is exported is the version script's to say.
+struct __attribute__((visibility("default"))) Device {};
 
 int device_count();                  // after cuInit
 Device* device_at(CUdevice number);  // nullptr for a number that is none, and before cuInit
