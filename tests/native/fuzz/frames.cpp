@@ -19,9 +19,7 @@ using namespace gpukernel;
 
 namespace {
 constexpr size_t LEASE_BYTES = 8 << 20, MOST_REQUESTS = 48;
-// Recorded inputs choose a call by its position, so the count stays.
-constexpr uint16_t CUSTOM_CALLS =
-    static_cast<uint16_t>(wire::CustomCall::cluster_occupancy) - wire::FIRST_CUSTOM_CALL + 1;
+constexpr uint16_t CUSTOM_CALLS = static_cast<uint16_t>(wire::CustomCall::end) - wire::FIRST_CUSTOM_CALL;
 constexpr uint16_t DRIVER_CALLS = static_cast<uint16_t>(wire::DriverCall::end) - wire::FIRST_DRIVER_CALL;
 
 constexpr const char* IMAGES[] = {
@@ -177,6 +175,8 @@ class Program {
                 arguments(out, in_.u8() % 4);
                 const uint16_t call = wire::FIRST_CUSTOM_CALL + in_.u8() % CUSTOM_CALLS;
                 if (call == static_cast<uint16_t>(wire::CustomCall::virtual_memory)) virtual_memory(out);
+                if (call == static_cast<uint16_t>(wire::CustomCall::memory_operations))
+                    memory_operations(out);
                 return send(call);
             }
         }
@@ -251,6 +251,21 @@ class Program {
                 default:
                     out.put(in_.get<uint64_t>());
             }
+    }
+
+    // Words that a stream writes.  Waits are of a kind that is refused: nobody would end one of another kind.
+    void memory_operations(wire::Writer& out) {
+        body_.clear();
+        out.put(pick(handles_));
+        for (int count = in_.u8() % 4; count; --count) {
+            wire::MemoryOperation one{in_.u8() % 8u, in_.u8() % 4u, pick(addresses_) + in_.u8(),
+                                      in_.get<uint64_t>()};
+            if (one.type == CU_STREAM_MEM_OP_WAIT_VALUE_32 || one.type == CU_STREAM_MEM_OP_WAIT_VALUE_64)
+                one.flags |= CU_STREAM_WAIT_VALUE_FLUSH;
+            out.put(one);
+        }
+        const std::string_view cut_short = in_.take(in_.u8() % 8);
+        out.bytes(cut_short.data(), cut_short.size());
     }
 
     void arguments(wire::Writer& out, int count) {

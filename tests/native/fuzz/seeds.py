@@ -80,6 +80,14 @@ def image_seeds() -> Iterator[bytes]:
     yield struct.pack("<IIQQ", 0x466243B1, 1, 0, 0) + fatbin(entry(1, ptx))
 
 
+def _position(call: str) -> int:
+    """Where the custom call `call` stands in the table of calls."""
+    sys.path.insert(0, str(REPOSITORY / "gpukernel" / "native" / "codegen"))
+    from calls import FIRST_CUSTOM_CALL, read_table
+
+    return read_table().number_of(call) - FIRST_CUSTOM_CALL
+
+
 def frame_seeds() -> Iterator[bytes]:
     """Yield seeds in the format of frames.cpp: a byte that says what is sent, what that needs, and a byte that is no lie."""
     honest = b"\0"
@@ -114,6 +122,14 @@ def frame_seeds() -> Iterator[bytes]:
             yield alloc + create + view + surface + copies
             for index in range(66, 110):
                 yield alloc + create + view + call(index, b"\0" + bytes([handle_at]), b"\4\0")
+
+    def written(kind: int) -> bytes:
+        return bytes([kind, 0, 1, 8]) + struct.pack("<Q", 5)
+
+    # By CUstreamBatchMemOpType: words of both sizes, a barrier, a wait, and what is none.
+    for kinds in ((2, 5), (6, 2), (1,), (7,)):
+        operations = bytes([0, len(kinds)]) + b"".join(written(kind) for kind in kinds) + b"\0"
+        yield alloc + bytes([7, 0, _position("memory_operations")]) + operations + honest + to_host
     yield b"\x07\0\x07" + honest + b"\x04\x02\x02\0" + honest + b"\x07\x01\0\x02\x09" + honest
 
 
