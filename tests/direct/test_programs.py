@@ -75,7 +75,10 @@ def test_a_lease_file_that_is_gone_is_told_in_one_sentence(direct_pool: DirectPo
         f"os.environ['GPUKERNEL_LEASE_FILE'] = {str(tmp_path / 'gone')!r}; print(d.cuInit(0)[0].name, d.cuInit(0)[0].name)"
     )
     assert done.stdout == "CUDA_ERROR_NO_DEVICE CUDA_ERROR_NO_DEVICE\n"
-    assert done.stderr == f"gpukernel: the lease file {tmp_path / 'gone'} cannot be read.\n"
+    assert (
+        done.stderr
+        == f"gpukernel: the lease file {tmp_path / 'gone'} cannot be read: No such file or directory.\n"
+    )
 
 
 def test_a_child_that_forks_before_cuda_may_use_it_and_one_that_forks_after_may_not(
