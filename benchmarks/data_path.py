@@ -61,7 +61,7 @@ async def measure() -> list[Table]:
 
 
 Bare = Mapping[str, Callable[[], float]]
-"""What the machine itself costs, by figure and, for a socket's, its kind."""
+"""The machine's own costs, by figure and, for a socket's, its kind."""
 
 
 def _rounds(

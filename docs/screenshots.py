@@ -47,7 +47,7 @@ def shot(lab: Lab, name: str) -> None:
 
 
 def launcher(lab: Lab) -> None:
-    """What is free now."""
+    """Return what is free now."""
     expect(lab.card("V100 × 1.0")).to_contain_text("free")
     lab.page.keyboard.press("Control+b")
     shot(lab, "launcher")

@@ -18,7 +18,7 @@ __all__ = ["hub_client", "read_credentials", "server_name", "while_it_is_away"]
 T = TypeVar("T")
 
 CALL_SECONDS = 30.0
-"""How long a call may take; most of it may pass in a Hub at which a whole class signs in, while the pool has answered long ago."""
+"""The longest time of a call; most of it may pass in a Hub at which a whole class signs in, while the pool has answered long ago."""
 
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], HubClient]] = (
     weakref.WeakKeyDictionary()

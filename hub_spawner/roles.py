@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["PREFIX", "ROLE", "course_of_role", "courses_of", "instructor_roles", "role_of", "scope_of"]
 
 PREFIX = "custom:gpukernel:instruct:"
-"""What every such scope begins with; the course's name follows."""
+"""The beginning of every such scope; the course's name follows."""
 
 ROLE = "gpukernel-instructor-"
 _LONGEST = 200  # of the 255 characters that a role's name may have

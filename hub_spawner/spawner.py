@@ -273,7 +273,7 @@ READY = {
     ("jupyterhub", "LocalProcessSpawner"): "hub_spawner.spawners.local",
     ("systemdspawner", "SystemdSpawner"): "hub_spawner.spawners.systemd",
 }
-"""Where the class of a spawner that needs more than the mixin is, by its package and name; imported only with it."""
+"""The classes of spawners that need more than the mixin, by package and name; each is imported only with its package."""
 
 
 def with_gpus(spawner: type[Spawner]) -> type[GPUSpawnerMixin]:

@@ -67,7 +67,7 @@ class Bounds:
 
 
 OPEN = Bounds()
-"""What bounds nothing, as most levels."""
+"""Bounds that leave every figure open, as most levels have."""
 
 
 def check_bounds(bounds: Bounds) -> str | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["FIELDS", "Form", "Level", "configure", "fields", "of_lease"]
 
 FIELDS = ("lease", "person", "course", "server", "device")
-"""Who holds what where: the lease's id, its person and course, the GPU server, and the device as ``SERVER/INDEX``."""
+"""The fields that tell who holds what where: the lease's id, its person and course, the GPU server, and the device as ``SERVER/INDEX``."""
 
 
 class Level(enum.StrEnum):

@@ -53,7 +53,7 @@ __all__ = [
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAY_MINUTES = 24 * 60
 HORIZON = 15 * 86400.0
-"""How far ahead windows are looked at, in seconds: two weeks have every meeting of weekly ones; the next one counts however far it is."""
+"""The time ahead in which windows are looked at, in seconds: two weeks have every meeting of weekly ones; the next one counts however far it is."""
 
 MOST_DEVICES = 1e6
 MOST_OF_A_COURSE = 100

@@ -41,7 +41,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
-"""How long a dead kernel keeps its slice, so that a restart finds it again (Jupyter looks every 3 s)."""
+"""The time for which a dead kernel keeps its slice, so that a restart finds it again (Jupyter looks every 3 s)."""
 
 USE_SECONDS = 0.8
 """Seconds that a worker may take to say how much of its slice is in use."""

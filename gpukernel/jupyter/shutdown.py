@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["end_starts"]
 
 STARTING_SECONDS = 5.0
-"""How long a start that needs nothing more from the pool may take to come to its end."""
+"""The time that a start which needs nothing more from the pool may take to come to its end."""
 
 
 async def end_starts(kernels: Any, leases: KernelLeaseManager) -> None:

@@ -187,7 +187,7 @@ class WorkerHandle:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended."""
+        """Return whether the process has ended."""
         return self._ended.is_set()
 
     def kill(self) -> None:

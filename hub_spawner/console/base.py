@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 LANGUAGE_COOKIE = "gpukernel-language"
 GROUPS_SECONDS = 60.0
 BELIEVED_SECONDS = 20
-"""So long the Hub is not asked again who somebody is: what it takes from them (a group, a role, the session) counts after this time."""
+"""The time for which the Hub is not asked again who somebody is: what it takes from them (a group, a role, the session) counts after this time."""
 TOO_OLD = later("This form is too old, or not one of this site's; load the page again and repeat it.")
 _SAID = "gpukernel-said"
 _ASKED_AGAIN = "gpukernel-asked-again"
@@ -189,7 +189,7 @@ class Page(Visit):
 
     @property
     def in_part(self) -> bool:
-        """Whether htmx asks, for a part of a page."""
+        """Return whether htmx asks, for a part of a page."""
         return self.request.headers.get("HX-Request") == "true"
 
     def nobody(self) -> None:

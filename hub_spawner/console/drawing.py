@@ -13,7 +13,7 @@ __all__ = ["Bar", "Cut", "DayChart", "Part", "cut_devices", "day_chart"]
 
 MIB = 2**20
 COLOURS = 8
-"""So many classes ``c0`` … the style sheet has."""
+"""The number of classes ``c0`` … in the style sheet."""
 
 
 @dataclass(frozen=True)

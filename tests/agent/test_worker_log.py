@@ -1,4 +1,4 @@
-"""What the agent's log has of what workers write."""
+"""Workers' output in the agent's log."""
 
 from __future__ import annotations
 

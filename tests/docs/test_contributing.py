@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md promises to somebody who has just cloned."""
+"""The promises of CONTRIBUTING.md to somebody who has just cloned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to slices when something dies: the holder, a worker, the pool."""
+"""The fate of slices when something dies: the holder, a worker, the pool."""
 
 from __future__ import annotations
 

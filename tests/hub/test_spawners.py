@@ -1,4 +1,4 @@
-"""What the mixin adds to each spawner: as far as it shows without its cluster, and everything of how it is configured."""
+"""The mixin's additions to each spawner: as far as it shows without its cluster, and everything of how it is configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the launcher lists: the offers of a real pool through a real Jupyter server, and without a pool."""
+"""The launcher's list: the offers of a real pool through a real Jupyter server, and without a pool."""
 
 from __future__ import annotations
 

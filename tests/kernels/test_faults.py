@@ -1,4 +1,4 @@
-"""What a person reads in the cell when a kernel goes wrong: what, where in the source, which thread, which address."""
+"""The message in the cell when a kernel goes wrong: what, where in the source, which thread, which address."""
 
 from __future__ import annotations
 

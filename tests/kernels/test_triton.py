@@ -1,4 +1,4 @@
-"""What Triton makes of `tl.dot` for an A100, through shim and worker on a simulated one, against NumPy."""
+"""Triton's code for `tl.dot` for an A100, through shim and worker on a simulated one, against NumPy."""
 
 from __future__ import annotations
 

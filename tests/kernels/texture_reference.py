@@ -1,4 +1,4 @@
-"""What a texture fetch returns, in NumPy, from the formulas of the CUDA C++ Programming Guide, "Texture Fetching".
+"""The result of a texture fetch, in NumPy, from the formulas of the CUDA C++ Programming Guide, "Texture Fetching".
 
 Texels are arrays of shape (…, z or layer, y, x, channel), coordinates arrays of one length.  Coordinates are worked out in single precision,
 as a texture unit gets them; weights have 8 bits of fraction; the sums are in double precision.

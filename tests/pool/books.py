@@ -1,4 +1,4 @@
-"""What must be true of the pool's books at any moment, whoever died; computed from the tables row by row, without the pool's code."""
+"""The invariants of the pool's books at any moment, whoever died; computed from the tables row by row, without the pool's code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs of other years ask of the driver API, and the questions that a slice answers by itself."""
+"""Deprecated calls of the driver API, and the questions that a slice answers by itself."""
 
 from __future__ import annotations
 

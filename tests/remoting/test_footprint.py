@@ -1,4 +1,4 @@
-"""What a module takes beside its image, as NVML tells a worker that finds it."""
+"""The device memory that a module takes beside its image, as NVML tells a worker that finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who knocks at a worker's port: only those who know the secret come in, and nobody breaks it."""
+"""Connections to a worker's port: only those who know the secret come in, and nobody breaks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What numba-cuda's tests expect of the conftest that stands in its repository and not in its wheel."""
+"""The fixtures that numba-cuda's tests expect from the conftest in its repository, which is not in its wheel."""
 
 from __future__ import annotations
 

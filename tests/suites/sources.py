@@ -1,4 +1,4 @@
-"""Where the suites come from: installed packages, and releases on PyPI that carry their tests.
+"""The sources of the suites: installed packages, and releases on PyPI that carry their tests.
 
 What is fetched and built lies in ``build/suites`` and is kept there; nothing of it is part of this repository.
 """

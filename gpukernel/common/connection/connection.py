@@ -42,7 +42,7 @@ class Connection:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the connection is over TLS."""
+        """True where the connection is over TLS."""
         return self.address.startswith("tls://")
 
     @property

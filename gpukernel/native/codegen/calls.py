@@ -148,7 +148,7 @@ def _statements(text: str) -> Iterator[tuple[int, str, list[str], list[tuple[int
 
 
 def _reply(number: int, name: str, words: list[str]) -> bool:
-    """Whether the call `name` is asynchronous, by the first of its `words`."""
+    """True where the call `name` is asynchronous, by the first of its `words`."""
     if not words or words[0] not in REPLIES:
         raise TableError(
             f"calls.txt:{number}: {name}: the reply is {' or '.join(REPLIES)}, not "

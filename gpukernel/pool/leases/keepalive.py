@@ -20,7 +20,7 @@ Listener = Callable[[str], None]
 """Called with the id of a lease that is different from what it was."""
 
 RENEWALS = 4
-"""So often a lease is renewed within its time to live."""
+"""The number of renewals of a lease within its time to live."""
 
 
 class Keepalive:

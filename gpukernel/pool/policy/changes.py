@@ -99,7 +99,7 @@ def quota_change(subject_text: str, bounds: Mapping[str, str]) -> tuple[Subject,
 
 
 TAUGHT = ("title", "term", "offers", "start")
-"""What an instructor may say about a course, as ``courses.yaml`` names it."""
+"""The fields that an instructor may set for a course, as ``courses.yaml`` names them."""
 
 
 def course_change(name: str, fields: Mapping[str, Any]) -> Callable[[Policy], Policy]:

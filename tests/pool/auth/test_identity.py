@@ -1,4 +1,4 @@
-"""Who is asking: the kernel's word over the unix socket, a token over TCP; and what each may do."""
+"""The caller's identity: the kernel's word over the unix socket, a token over TCP; and what each may do."""
 
 from __future__ import annotations
 

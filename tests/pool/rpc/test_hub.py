@@ -1,4 +1,4 @@
-"""What a JupyterHub asks of the pool: courses by group, servers with tokens of their own, and prospects before a choice."""
+"""A JupyterHub's requests to the pool: courses by group, servers with tokens of their own, and prospects before a choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads, and that the dashboard asks for nothing else."""
+"""The metrics that Prometheus reads; the dashboard asks for nothing else."""
 
 from __future__ import annotations
 

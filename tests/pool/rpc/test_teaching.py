@@ -1,4 +1,4 @@
-"""What instructors do in their courses, over the pool's real socket: allowed, refused for others' courses, said well, written down."""
+"""Instructors' work in their courses, over the pool's real socket: allowed, refused for others' courses, said well, written down."""
 
 from __future__ import annotations
 
