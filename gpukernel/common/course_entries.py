@@ -31,7 +31,7 @@ BOUNDS = {
     "largest_slice": "largest_slice",
     "idle": "idle_seconds",
 }
-"""What the file calls each figure of `gpukernel.pool.domain.quota.Bounds`."""
+"""The file's name for each figure of `gpukernel.common.bounds.Bounds`."""
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|sec|min|m|h|d)?")
 _SECONDS = {None: 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}

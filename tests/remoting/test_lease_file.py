@@ -181,7 +181,7 @@ Reader = Callable[[list[Path]], list[str]]
 
 
 def in_python(paths: list[Path]) -> list[str]:
-    """What each file says, or what is wrong with it, in the words of `READER`."""
+    """Return what each file says, or what is wrong with it, in the words of `READER`."""
     said = []
     for path in paths:
         try:

@@ -81,7 +81,7 @@ def image_seeds() -> Iterator[bytes]:
 
 
 def _position(call: str) -> int:
-    """Where the custom call `call` stands in the table of calls."""
+    """Return the position of the custom call `call` in the table of calls."""
     sys.path.insert(0, str(REPOSITORY / "gpukernel" / "native" / "codegen"))
     from calls import FIRST_CUSTOM_CALL, read_table
 

@@ -47,7 +47,7 @@ def contents(url: str) -> Contents:
 
 
 def renamed(before: Contents) -> Contents:
-    """What 0012 makes of `before`."""
+    """Return what 0012 makes of `before`."""
     after = {
         TABLES.get(table, table): [
             {COLUMNS.get(name, name): value for name, value in row.items()} for row in rows
@@ -153,7 +153,7 @@ class Blocked:
         eventually(lambda: self.waiting() == ["relation"])
 
     def waiting(self) -> list[str]:
-        """What sessions of this database wait for."""
+        """Return what sessions of this database wait for."""
         query = (
             "SELECT locktype FROM pg_locks JOIN pg_database ON pg_database.oid = database "
             "WHERE NOT granted AND datname = current_database() ORDER BY locktype"
