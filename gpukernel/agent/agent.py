@@ -24,7 +24,7 @@ from gpukernel.common.fork_safe_grpc import grpc
 from gpukernel.common.logs import fields
 from gpukernel.common.machine import machine_identity
 from gpukernel.common.model import Device, Usage
-from gpukernel.remoting.worker import WorkerStartFailed, WorkerStatus
+from gpukernel.remoting.worker import HOST_MEMORY, WorkerStartFailed, WorkerStatus
 
 __all__ = ["Agent"]
 
@@ -46,6 +46,8 @@ class Agent:
         Address of this machine at which programs reach the workers over TCP; empty for unix sockets only.
     watchdog_seconds
         Work on a slice that does not end within this time is ended, with its program's context; 0: never.
+    host_memory
+        Bytes of this machine's own memory that the programs of one slice may make its worker take.
     direct
         Programs on this machine may use its devices themselves, and nobody else may (`gpukernel.agent.direct_slices`).
     """
@@ -59,6 +61,7 @@ class Agent:
         tcp_host: str = "",
         watchdog_seconds: float = 0.0,
         direct: bool = False,
+        host_memory: int = HOST_MEMORY,
     ) -> None:
         self.name = name
         self.attached = asyncio.Event()
@@ -72,7 +75,13 @@ class Agent:
         inventory, processes = with_account(inventory, directory) if direct else (inventory, None)
         self._holders = Holders(directory / "holders", name)
         self._workers = Workers(
-            directory, inventory, tcp_host, self._worker_ended, watchdog_seconds, self._holders.about
+            directory,
+            inventory,
+            tcp_host,
+            self._worker_ended,
+            watchdog_seconds,
+            self._holders.about,
+            host_memory=host_memory,
         )
         self._direct = DirectSlices(
             directory,

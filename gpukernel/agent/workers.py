@@ -16,6 +16,7 @@ from gpukernel.agent.keys import Key, LogFields, lease_only
 from gpukernel.agent.worker_log import WorkerLog
 from gpukernel.common.address import make_container_sockets, rename_state
 from gpukernel.remoting.worker import (
+    HOST_MEMORY,
     WorkerGone,
     WorkerHandle,
     WorkerStartFailed,
@@ -47,6 +48,8 @@ class Workers:
         Work that does not end within this time is ended; 0: never.
     about
         Gives what a log line about a worker carries.
+    host_memory
+        Bytes of this machine's own memory that the programs of one lease may make its worker take.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class Workers:
         ended: Callable[[Key, str], None],
         watchdog_seconds: float = 0.0,
         about: LogFields = lease_only,
+        host_memory: int = HOST_MEMORY,
     ) -> None:
         self._directory = state / "workers"
         self.time_slicing = state / "time-slicing"
         rename_state(state / "turns", self.time_slicing)  # its name in version 0.1
         self._images = state / "images"
         self._watchdog_seconds = watchdog_seconds
+        self._host_memory = host_memory
         self._inventory = inventory
         self._tcp_host = tcp_host
         self._ended = ended
@@ -133,6 +138,7 @@ class Workers:
                 time_slicing=self.time_slicing / str(index),
                 images=self._images,
                 watchdog_seconds=self._watchdog_seconds,
+                host_memory=self._host_memory,
             )
         except (WorkerStartFailed, OSError) as error:
             shutil.rmtree(directory, ignore_errors=True)

@@ -18,6 +18,7 @@ from gpukernel.cli.options import (
     Everybody,
     Filter,
     Form,
+    HostMemory,
     HubApi,
     Json,
     Level,
@@ -77,6 +78,7 @@ def up(
     tcp_host: TcpHost = "",
     name: Name = "",
     watchdog: Watchdog = 0,
+    host_memory: HostMemory = 1024,
     direct: Direct = False,
     everybody: Everybody = False,
     hub_api: HubApi = "",
@@ -92,7 +94,19 @@ def up(
     """
     from gpukernel.cli import services
 
-    services.up(simulate, state, tcp_host, name, watchdog, direct, everybody, hub_api, log_level, log_format)
+    services.up(
+        simulate,
+        state,
+        tcp_host,
+        name,
+        watchdog,
+        host_memory,
+        direct,
+        everybody,
+        hub_api,
+        log_level,
+        log_format,
+    )
 
 
 @app.command()
@@ -107,6 +121,7 @@ def agent(
     tcp_host: TcpHost = "",
     name: Name = "",
     watchdog: Watchdog = 0,
+    host_memory: HostMemory = 1024,
     direct: Direct = False,
     log_level: LogLevel = Level.INFO,
     log_format: LogFormat = Form.TEXT,
@@ -120,7 +135,19 @@ def agent(
     """
     from gpukernel.cli import services
 
-    services.agent(pool, token_file, simulate, state, tcp_host, name, watchdog, direct, log_level, log_format)
+    services.agent(
+        pool,
+        token_file,
+        simulate,
+        state,
+        tcp_host,
+        name,
+        watchdog,
+        host_memory,
+        direct,
+        log_level,
+        log_format,
+    )
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

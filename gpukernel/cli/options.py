@@ -17,6 +17,7 @@ __all__ = [
     "Everybody",
     "Filter",
     "Form",
+    "HostMemory",
     "HubApi",
     "Json",
     "Level",
@@ -67,6 +68,15 @@ Watchdog = Annotated[
         metavar="SECONDS",
         min=0,
         help="End work on a slice that does not end within this time; 0: never.",
+    ),
+]
+HostMemory = Annotated[
+    int,
+    typer.Option(
+        "--host-memory",
+        metavar="MIB",
+        min=64,
+        help="This machine's own memory that the programs of one slice may make its worker take.",
     ),
 ]
 Direct = Annotated[

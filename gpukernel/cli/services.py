@@ -23,6 +23,7 @@ from gpukernel.pool.rpc.server import prepare_state, serve
 __all__ = ["agent", "pool", "up"]
 
 READY_SECONDS = 30.0
+MIB = 2**20
 
 
 def _say(line: str) -> None:
@@ -68,6 +69,7 @@ def up(
     tcp_host: str,
     name: str,
     watchdog: float,
+    host_memory_mib: int,
     direct: bool,
     everybody: bool,
     hub_api: str,
@@ -88,6 +90,7 @@ def up(
                 directory,
                 tcp_host=tcp_host,
                 watchdog_seconds=watchdog,
+                host_memory=host_memory_mib * MIB,
                 direct=direct,
             )
             task = asyncio.create_task(server.run())
@@ -157,6 +160,7 @@ def agent(
     tcp_host: str,
     name: str,
     watchdog: float,
+    host_memory_mib: int,
     direct: bool,
     log_level: logs.Level,
     log_format: logs.Form,
@@ -172,7 +176,16 @@ def agent(
         raise Problem(str(error)) from None
 
     async def work() -> None:
-        server = Agent(connection, name or platform.node(), found, directory, tcp_host, watchdog, direct)
+        server = Agent(
+            connection,
+            name or platform.node(),
+            found,
+            directory,
+            tcp_host=tcp_host,
+            watchdog_seconds=watchdog,
+            host_memory=host_memory_mib * MIB,
+            direct=direct,
+        )
         task = asyncio.create_task(server.run())
         attached = asyncio.create_task(server.attached.wait())
         try:

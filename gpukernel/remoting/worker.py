@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 __all__ = [
+    "HOST_MEMORY",
     "DeviceDescription",
     "WorkerHandle",
     "WorkerStartFailed",
@@ -41,6 +42,9 @@ __all__ = [
 
 START_SECONDS = 30.0
 CONTROL_SECONDS = 10.0
+
+HOST_MEMORY = 2**30
+"""Bytes of the host's memory that the programs of one lease may make its worker take, where nobody says otherwise."""
 
 
 class WorkerStartFailed(Exception):
@@ -80,10 +84,17 @@ class WorkerStatus:
     connections: int
     idle_seconds: float
     endpoints: tuple[str, ...]
+    host_memory_limit_bytes: int = 0
+    host_memory_used_bytes: int = 0
 
 
 def _from_json(kind: type[T], data: Mapping[str, Any]) -> T:
-    values = {field.name: data[field.name] for field in dataclasses.fields(kind)}
+    values = {
+        field.name: data[field.name]
+        for field in dataclasses.fields(kind)
+        if field.name in data
+        or field.default is dataclasses.MISSING  # a worker of an older version says less
+    }
     if "endpoints" in values:
         values["endpoints"] = tuple(values["endpoints"])
     return kind(**values)
@@ -227,6 +238,7 @@ async def start_worker(
     time_slicing: Path | None = None,
     images: Path | None = None,
     watchdog_seconds: float = 0.0,
+    host_memory: int = HOST_MEMORY,
 ) -> WorkerHandle:
     """Start a worker and return once it listens.
 
@@ -254,6 +266,9 @@ async def start_worker(
         The directory (mode 0700) in which the workers of one server keep module images; None: they keep none.
     watchdog_seconds
         Work that does not end within this time is ended; 0: never.
+    host_memory
+        Bytes of this machine's own memory that the lease's programs may make the worker take, beside the memory of a
+        simulated device.
 
     Raises
     ------
@@ -263,6 +278,7 @@ async def start_worker(
     command = [str(native.worker_executable()), "--library", str(library), "--device", str(device)]
     command += ["--memory", str(memory_bytes), "--weight", str(weight), "--lease", lease_id]
     command += ["--directory", str(directory), "--orphan-seconds", str(orphan_seconds)]
+    command += ["--host-memory", str(host_memory)]
     if time_slicing is not None:
         command += ["--time-slicing", str(time_slicing)]
     if images is not None:

@@ -15,6 +15,7 @@
 #include "worker/calls/images.h"
 #include "worker/lease/activity.h"
 #include "worker/lease/footprint.h"
+#include "worker/lease/host_memory.h"
 #include "worker/server/driver.h"
 #include "worker/session/staging_buffers.h"
 
@@ -35,6 +36,7 @@ class Lease {
     int device = 0;
     Driver cuda;
     CUcontext context = nullptr;
+    HostMemory host_memory;
     Footprint footprint;
     Images images;
     TimeSlicing time_slicing;

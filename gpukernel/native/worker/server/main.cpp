@@ -24,14 +24,14 @@ constexpr char USAGE[] =
     "gpukernel-worker --describe --library PATH --device INDEX\n"
     "gpukernel-worker --library PATH --device INDEX --memory BYTES --weight W --lease ID --directory DIR\n"
     "                 [--tcp HOST:PORT] [--orphan-seconds N] [--watchdog-seconds N]\n"
-    "                 [--time-slicing FILE] [--images DIR]\n"
+    "                 [--time-slicing FILE] [--images DIR] [--host-memory BYTES]\n"
     "Executes one lease's CUDA calls on one device. The lease's secret comes as one line on standard input.\n"
     "Agents start it; there is no need to do so by hand.\n";
 
 struct Options {
     std::string library, lease, directory, tcp, time_slicing, images;
     int device = 0, resume = -1;
-    uint64_t memory = 0;
+    uint64_t memory = 0, host_memory = HostMemory::USUAL;
     double weight = 1, orphan_seconds = 120, watchdog_seconds = 0;
     bool list = false, describe = false;
 };
@@ -60,6 +60,7 @@ bool parse(int argc, char** argv, Options& options) {
                                    {"watchdog-seconds", required_argument, nullptr, 'g'},
                                    {"time-slicing", required_argument, nullptr, 'T'},
                                    {"images", required_argument, nullptr, 'I'},
+                                   {"host-memory", required_argument, nullptr, 'H'},
                                    {"resume", required_argument, nullptr, 'r'},
                                    {nullptr, 0, nullptr, 0}};
     for (int c; (c = ::getopt_long(argc, argv, "", known, nullptr)) != -1;) {
@@ -102,6 +103,9 @@ bool parse(int argc, char** argv, Options& options) {
                 break;
             case 'I':
                 options.images = optarg;
+                break;
+            case 'H':
+                options.host_memory = std::strtoull(optarg, nullptr, 10);
                 break;
             case 'r':
                 options.resume = std::atoi(optarg);
@@ -224,6 +228,8 @@ bool read_secret(std::string& secret) {
                                    options.time_slicing,
                                    "--images",
                                    options.images,
+                                   "--host-memory",
+                                   std::to_string(options.host_memory),
                                    "--resume",
                                    std::to_string(memory)};
     std::vector<char*> arguments;
@@ -288,6 +294,7 @@ int main(int argc, char** argv) {
     lease->id = options.lease;
     lease->device = options.device;
     lease->limit(options.memory);
+    lease->host_memory.limit(options.host_memory);
     lease->time_slicing.set_weight(options.weight);
     if (options.resume >= 0) {
         if (!resume(options, *lease, listeners)) return 1;

@@ -335,7 +335,9 @@ std::string Server::status() const {
     out << "{\"pid\":" << ::getpid() << ",\"lease\":" << quoted(lease_.id) << ",\"device\":" << lease_.device
         << ",\"memory_limit_bytes\":" << lease_.memory_limit()
         << ",\"memory_used_bytes\":" << lease_.memory_used()
-        << ",\"memory_peak_bytes\":" << lease_.memory_peak() << ",\"cuda_calls\":" << lease_.calls
+        << ",\"memory_peak_bytes\":" << lease_.memory_peak()
+        << ",\"host_memory_limit_bytes\":" << lease_.host_memory.limit()
+        << ",\"host_memory_used_bytes\":" << lease_.host_memory.used() << ",\"cuda_calls\":" << lease_.calls
         << ",\"launches\":" << lease_.launches << ",\"gpu_seconds\":" << lease_.gpu_seconds()
         << ",\"turn_seconds\":" << lease_.time_slicing.seconds() << ",\"connections\":" << lease_.connections
         << ",\"idle_seconds\":" << lease_.idle_seconds() << ",\"endpoints\":[";
