@@ -75,6 +75,9 @@ class Agent:
         if self.prompt:
             self.stop()
 
+    def interrupt_worker(self, lease_id: str, device_index: int) -> None:
+        """Nothing runs here that could be interrupted."""
+
     def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
         self.to_limit.append((lease_id, device_index, memory_bytes))
         if self.prompt:

@@ -16,16 +16,17 @@ import hmac
 import os
 import pwd
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
-from gpukernel.common.model import Holder, Lease, SliceRequest
+from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.hub_tokens import HubTokens
+from gpukernel.pool.auth.open_calls import OpenCalls
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.schema import tokens
@@ -50,6 +51,8 @@ NOBODY = -1
 
 _TOKEN = CompiledSql(sa.select(tokens).where(tokens.c.id == sa.bindparam("id")))  # with every call over TCP
 
+_AT_ONCE = 500  # of SQLite's bound values
+
 SCOPES = ("person", "service", "agent", "admin")
 
 Certify = Callable[[str, str, float, float], tuple[str, float]]
@@ -73,6 +76,8 @@ class Caller:
         What the token is bound to: the leases that are asked for with it are for this course and this server of the person.
     teaches, through
         Courses that the person instructs because somebody says so who may speak for others, for this one call; and who that is.
+    tokens, hub_token
+        The credentials that admitted the caller, for calls that stay open: ids of the pool's tokens, and the Hub's token itself.
     """
 
     name: str
@@ -82,6 +87,20 @@ class Caller:
     server: str = ""
     teaches: frozenset[str] = frozenset()
     through: str = ""
+    tokens: frozenset[str] = frozenset()
+    hub_token: str = field(default="", repr=False)
+
+    @property
+    def role(self) -> str:
+        """The role by which `gpukernel.pool.auth.permissions` decides: ``person``, ``server``, ``service``, ``agent`` or ``administrator``."""
+        if self.scope == "admin":
+            return "administrator"
+        return "server" if self.scope == "person" and self.server else self.scope
+
+    @property
+    def is_person(self) -> bool:
+        """Return whether the caller is a person, or a server of theirs: the name of others is only what a token is for."""
+        return self.scope == "person"
 
     @property
     def administers(self) -> bool:
@@ -89,19 +108,13 @@ class Caller:
         return self.scope == "admin"
 
     @property
-    def offers_devices(self) -> bool:
-        """Return whether the caller may attach as the agent of a GPU server."""
-        return self.scope in ("agent", "admin")
-
-    @property
-    def asks(self) -> bool:
-        """Return whether the caller may ask for slices."""
-        return self.scope != "agent"
-
-    @property
     def speaks_for_others(self) -> bool:
         """Return whether the caller may ask on behalf of others."""
         return self.scope in ("service", "admin")
+
+    def is_bound_to(self, course: str) -> bool:
+        """Return whether the caller may reach a course's leases at all: a server's token knows those of its own course only."""
+        return self.course in ("", course)
 
     def holder(self, claimed: Holder) -> Holder:
         """Return the holder of what this caller asks for."""
@@ -118,10 +131,12 @@ class Caller:
         """Return this person as a caller, as far as the caller may speak for them; else None."""
         if not self.speaks_for_others:
             return None
-        return Caller(person, "person", teaches=teaches, through=self.name)
+        return Caller(person, "person", teaches=teaches, through=self.name, tokens=self.tokens)
 
     def role_in(self, course: str, policy: Policy) -> str:
-        """Return the role in a course, as `Policy.role_in` does, with what others vouch for."""
+        """Return the role in a course, as `Policy.role_in` does, with what others vouch for; empty for those who are no person."""
+        if not (self.is_person and self.is_bound_to(course)):
+            return ""
         if course in self.teaches and course in policy.courses:
             return "instructor"
         return policy.role_in(course, self.name)
@@ -138,18 +153,6 @@ class Caller:
     def request(self, claimed: SliceRequest) -> SliceRequest:
         """Return what this caller asks for: programs in direct mode run as the account that asks, where that is known."""
         return claimed if self.uid is None else replace(claimed, user=self.uid)
-
-    def may_use(self, lease: Lease) -> bool:
-        """Renew it, interrupt its work, get its secret."""
-        return self.speaks_for_others or lease.holder.person == self.name
-
-    def may_end(self, lease: Lease, policy: Policy) -> bool:
-        """Return whether the caller may end or resize a lease."""
-        return self.may_use(lease) or self.instructs(lease.holder.course, policy)
-
-    def may_see(self, holder: Holder, policy: Policy) -> bool:
-        """Return whether the caller may see what a holder has."""
-        return self.speaks_for_others or holder.person == self.name or self.instructs(holder.course, policy)
 
 
 def account_name(uid: int) -> str:
@@ -187,6 +190,7 @@ class Identity:
         self._require_certificates = require_certificates
         self._accounts: dict[str, int] = {}  # what gRPC calls the peer → account
         self._names: dict[str, str] = {}  # asked once a connection: a directory service may answer slowly
+        self.open_calls = OpenCalls(self._those_living, self._person_of_hub)
 
     def connected(self, peer: str, uid: int) -> None:
         """Record the account at the other end of a connection."""
@@ -237,7 +241,9 @@ class Identity:
         # A server there cannot show what it has; others could, and do so over TCP.
         spared = here and (bool(row.server) or row.certificate_expires is None)
         self._check_certificate(spared, certificate, row.id)
-        return Caller(row.person or row.name, row.scope, uid, row.course, row.server)
+        return Caller(
+            row.person or row.name, row.scope, uid, row.course, row.server, tokens=frozenset({row.id})
+        )
 
     async def hub_caller(
         self, peer: str, authorization: str, now: float, certificate: str = ""
@@ -256,6 +262,7 @@ class Identity:
         person = await self._hub.person(token)
         if not person:
             return None
+        shown: frozenset[str] = frozenset()
         if self._require_certificates and uid is None:
             row = self._living(certificate, now)
             if row is None or row.person != person:
@@ -263,7 +270,8 @@ class Identity:
                     "certificate",
                     f"The certificate that this connection shows is not one of {person}'s, whose JupyterHub token this is.",
                 )
-        return Caller(person, "person", None if uid == NOBODY else uid)
+            shown = frozenset({certificate})
+        return Caller(person, "person", None if uid == NOBODY else uid, tokens=shown, hub_token=token)
 
     def _check_certificate(self, spared: bool, shown: str, needed: str = "") -> None:
         if self._require_certificates and not spared and (not needed or shown != needed):
@@ -280,6 +288,23 @@ class Identity:
             return None
         row = self._living(identifier, now)
         return row if row is not None and hmac.compare_digest(row.hash, token_hash(token)) else None
+
+    def _those_living(self, identifiers: Collection[str], now: float) -> set[str]:
+        """Return those of the tokens that count at `now`."""
+        found: set[str] = set()
+        wanted = sorted(identifiers)
+        with self._store.reader.connect() as db:
+            for first in range(0, len(wanted), _AT_ONCE):
+                query = sa.select(tokens.c.id).where(
+                    tokens.c.id.in_(wanted[first : first + _AT_ONCE]),
+                    tokens.c.revoked.is_(None),
+                    sa.or_(tokens.c.expires.is_(None), tokens.c.expires > now),
+                )
+                found.update(db.execute(query).scalars())
+        return found
+
+    async def _person_of_hub(self, token: str) -> str:
+        return await self._hub.person(token) if self._hub is not None else ""
 
     def _living(self, identifier: str, now: float) -> Any:
         with self._store.transaction() as db:

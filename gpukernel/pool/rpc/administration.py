@@ -20,7 +20,6 @@ from gpukernel.common.i18n import say
 from gpukernel.common.model import Holder, LeaseUse
 from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.identity import (
-    Caller,
     Certify,
     Identity,
     Token,
@@ -31,7 +30,7 @@ from gpukernel.pool.auth.identity import (
 from gpukernel.pool.domain.quota import Standing
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.policy.changes import change_policy, quota_change
-from gpukernel.pool.rpc.callers import Context, known_caller, or_refuse, refuse
+from gpukernel.pool.rpc.callers import Access, or_refuse, refuse, stream, unary
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.schema import audit
@@ -58,50 +57,46 @@ class AdministrationService(rpc.AdministrationServicer):
     ) -> None:
         self._manager = manager
         self._store = store
-        self._identity = identity
+        self.identity = identity
         self._public = public  # how others reach a pool with TLS
         self._certify = certify
-
-    async def _caller(self, context: Context, *, administers: bool = True) -> Caller:
-        caller = await known_caller(self._identity, context)
-        if administers and not caller.administers:
-            await refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                say("Only the pool's administrator may do that, not %(person)s.", person=caller.name),
-            )
-        return caller
 
     def _change(self, who: str, change: Callable[[Policy], Policy], *, check: bool = False) -> pb.Changes:
         """Change the policy at once, for those who wait too."""
         changes, _, _ = change_policy(self._manager, self._store, who, change, check=check)
         return pb.Changes(lines=changes)
 
-    async def ShowQuotas(self, request: pb.ShowQuotasRequest, context: Context) -> pb.ShowQuotasReply:
+    @unary
+    async def ShowQuotas(self, request: pb.ShowQuotasRequest, access: Access) -> pb.ShowQuotasReply:
         """Answer with every quota and its use that the caller may see."""
-        caller = await self._caller(context, administers=False)
         policy = self._store.policy.current()
         with self._store.reader.connect() as db:
             standings = quota_usage.all_standings(db, policy, self._manager.now())
         return pb.ShowQuotasReply(
-            lines=[line for line in _lines(policy, standings) if _sees(caller, policy, line)]
+            lines=[line for line in _lines(policy, standings) if _sees(access, policy, line)]
         )
 
-    async def SetQuota(self, request: pb.SetQuotaRequest, context: Context) -> pb.Changes:
+    @unary
+    async def SetQuota(self, request: pb.SetQuotaRequest, access: Access) -> pb.Changes:
         """Set bounds of one subject."""
-        caller = await self._caller(context, administers=False)
+        caller = access.caller
 
         def work() -> pb.Changes:
             subject, change = quota_change(request.subject, request.bounds)
             return self._change(caller.signature(subject.course, self._store.policy.current()), change)
 
-        if not may_share_out(caller, self._store.policy.current(), request.subject):
-            await self._caller(context)
-        return await or_refuse(context, work)
+        if not may_share_out(access, self._store.policy.current(), request.subject):
+            await refuse(
+                access.context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                say("Only the pool's administrator may do that, not %(person)s.", person=caller.name),
+            )
+        return await or_refuse(access.context, work)
 
-    async def ImportCourses(self, request: pb.ImportCoursesRequest, context: Context) -> pb.Changes:
+    @unary
+    async def ImportCourses(self, request: pb.ImportCoursesRequest, access: Access) -> pb.Changes:
         """Make the courses and quotas those of a file; with ``check``, only say what would change."""
-        caller = await self._caller(context)
+        caller = access.caller
 
         def work() -> pb.Changes:
             after = read_courses(request.yaml)
@@ -114,7 +109,7 @@ class AdministrationService(rpc.AdministrationServicer):
                     note(db, time.time(), caller.name, "import", imported)
             return changes
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
     def _last_import(self) -> str:
         query = (
@@ -123,16 +118,15 @@ class AdministrationService(rpc.AdministrationServicer):
         with self._store.reader.connect() as db:
             return str(db.execute(query).scalar() or "")
 
-    async def ExportCourses(
-        self, request: pb.ExportCoursesRequest, context: Context
-    ) -> pb.ExportCoursesReply:
+    @unary
+    async def ExportCourses(self, request: pb.ExportCoursesRequest, access: Access) -> pb.ExportCoursesReply:
         """Answer with a file that `ImportCourses` would read."""
-        await self._caller(context)
         return pb.ExportCoursesReply(yaml=write_courses(self._store.policy.current()))
 
-    async def CreateToken(self, request: pb.CreateTokenRequest, context: Context) -> pb.CreateTokenReply:
+    @unary
+    async def CreateToken(self, request: pb.CreateTokenRequest, access: Access) -> pb.CreateTokenReply:
         """Create a token, and where clients need one, its certificate."""
-        caller = await self._caller(context)
+        caller = access.caller
 
         def work() -> pb.CreateTokenReply:
             token, secret, certificate = create_token(
@@ -154,29 +148,31 @@ class AdministrationService(rpc.AdministrationServicer):
                 certificate=certificate,
             )
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def ListTokens(self, request: pb.ListTokensRequest, context: Context) -> pb.ListTokensReply:
+    @unary
+    async def ListTokens(self, request: pb.ListTokensRequest, access: Access) -> pb.ListTokensReply:
         """Answer with all tokens, without their secrets."""
-        await self._caller(context)
         return pb.ListTokensReply(tokens=[_token_to(token) for token in list_tokens(self._store)])
 
-    async def RevokeToken(self, request: pb.RevokeTokenRequest, context: Context) -> pb.RevokeTokenReply:
+    @unary
+    async def RevokeToken(self, request: pb.RevokeTokenRequest, access: Access) -> pb.RevokeTokenReply:
         """Revoke a token."""
-        caller = await self._caller(context)
+        caller = access.caller
 
         def work() -> pb.RevokeTokenReply:
             token = revoke_token(self._store, request.id, caller.name, time.time())
             return pb.RevokeTokenReply(token=_token_to(token))
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def Report(self, request: pb.ReportRequest, context: Context) -> AsyncIterator[pb.LeaseUse]:
+    @stream
+    async def Report(self, request: pb.ReportRequest, access: Access) -> AsyncIterator[pb.LeaseUse]:
         """Stream what leases held between two times."""
-        caller, policy = await self._caller(context, administers=False), self._store.policy.current()
+        policy = self._store.policy.current()
         end = request.end or self._manager.now()
         if not (math.isfinite(request.begin) and math.isfinite(end) and request.begin < end):
-            await context.abort(
+            await access.context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "A report ends after it begins; look at --since and --until.",
             )
@@ -185,12 +181,13 @@ class AdministrationService(rpc.AdministrationServicer):
         for part in found:
             if request.course not in ("", part.course) or request.person not in ("", part.person):
                 continue
-            if caller.may_see(Holder(part.person, course=part.course), policy):
+            if access.covers(Holder(part.person, course=part.course), policy):
                 yield pb.LeaseUse(**{name: getattr(part, name) for name in LeaseUse.__dataclass_fields__})
 
-    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:
+    @unary
+    async def Drain(self, request: pb.DrainRequest, access: Access) -> pb.DrainReply:
         """Drain a server, or admit it again."""
-        caller = await self._caller(context)
+        caller = access.caller
 
         def work() -> pb.DrainReply:
             if request.undo:
@@ -200,11 +197,11 @@ class AdministrationService(rpc.AdministrationServicer):
                 leases=self._manager.drain(request.server, caller.name, request.deadline_seconds)
             )
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def ShowAudit(self, request: pb.ShowAuditRequest, context: Context) -> pb.ShowAuditReply:
+    @unary
+    async def ShowAudit(self, request: pb.ShowAuditRequest, access: Access) -> pb.ShowAuditReply:
         """Answer with the newest entries of the audit table."""
-        await self._caller(context)
         query = sa.select(audit).order_by(audit.c.id.desc()).limit(min(request.most or 50, MOST_ENTRIES))
         with self._store.reader.connect() as db:
             rows = list(db.execute(query))
@@ -213,12 +210,14 @@ class AdministrationService(rpc.AdministrationServicer):
         return pb.ShowAuditReply(entries=entries)
 
 
-def may_share_out(caller: Caller, policy: Policy, subject: str) -> bool:
+def may_share_out(access: Access, policy: Policy, subject: str) -> bool:
     """Return whether the caller may set the quotas of a subject: an instructor shares out within the course; how much the course has is
     the administrator's to say.
     """
     kind, _, course = subject.partition(":")
-    return caller.administers or (kind == "student" and caller.instructs(course, policy))
+    return access.caller.administers or (
+        kind == "student" and access.covers(Holder("", course=course), policy)
+    )
 
 
 def _token_to(token: Token) -> pb.Token:
@@ -256,8 +255,9 @@ def _bounds(subject: str, bounds: Bounds, standing: Standing | None) -> Iterator
             yield pb.QuotaLine(subject=subject, bound=name, value=f"{value:g}", used=used.get(name, ""))
 
 
-def _sees(caller: Caller, policy: Policy, line: pb.QuotaLine) -> bool:
-    if caller.speaks_for_others or line.subject in ("pool", "person:*"):
+def _sees(access: Access, policy: Policy, line: pb.QuotaLine) -> bool:
+    caller = access.caller
+    if not caller.is_person or line.subject in ("pool", "person:*"):
         return True
     subject, _, person = line.subject.partition(" ")
     _, _, name = subject.partition(":")

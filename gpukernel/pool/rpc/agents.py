@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
@@ -19,7 +18,7 @@ from gpukernel.common.model import Lease
 from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
-from gpukernel.pool.rpc.callers import Context, known_caller, still_known
+from gpukernel.pool.rpc.callers import Access, stream
 
 __all__ = ["AgentsService"]
 
@@ -82,57 +81,45 @@ class AgentsService(rpc.AgentsServicer):
 
     def __init__(self, manager: LeaseManager, identity: Identity) -> None:
         self._sessions = AgentSessions(manager)
-        self._identity = identity
+        self.identity = identity
         self.attached = asyncio.Event()
 
+    @stream
     async def Attach(
-        self, requests: AsyncIterator[pb.AgentMessage], context: Context
+        self, requests: AsyncIterator[pb.AgentMessage], access: Access
     ) -> AsyncIterator[pb.PoolMessage]:
         """Attach an agent for as long as its stream is open: it reports, the pool orders."""
-        caller = await known_caller(self._identity, context)
-        if not caller.offers_devices:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{caller.name} may not offer devices.")
         first = await anext(requests, None)
         if first is None or first.WhichOneof("message") != "register" or not first.register.server:
-            await context.abort(
+            await access.context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "An agent begins by registering its server."
             )
             return
-        register, stream = first.register, _Stream()
+        register, orders = first.register, _Stream()
         server = register.server
 
-        known = partial(still_known, self._identity, context)
-        reading = asyncio.create_task(self._read(server, requests, stream, known))
+        reading = asyncio.create_task(self._read(server, requests, orders))
         try:
             self._sessions.attach(
                 server,
-                stream,
+                orders,
                 [messages.device_from(device) for device in register.devices],
                 {(w.lease_id, w.device_index): tuple(w.endpoints) for w in register.workers},
                 register.direct_machine,
             )
             log.info("attached with %d devices", len(register.devices), extra=fields(server=server))
             self.attached.set()
-            while (message := await stream.outgoing.get()) is not None:
+            while (message := await orders.outgoing.get()) is not None:
                 yield message
         finally:
             reading.cancel()
-            self._sessions.detach(server, stream)
+            self._sessions.detach(server, orders)
 
-    async def _read(
-        self,
-        server: str,
-        requests: AsyncIterator[pb.AgentMessage],
-        stream: _Stream,
-        known: Callable[[], Awaitable[bool]],
-    ) -> None:
+    async def _read(self, server: str, requests: AsyncIterator[pb.AgentMessage], orders: _Stream) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for request in requests:
                 kind = request.WhichOneof("message")
                 if kind == "heartbeat":
-                    if not await known():
-                        log.warning("its token counts no more", extra=fields(server=server))
-                        break
                     workers = request.heartbeat.workers
                     usage = {(w.lease_id, w.device_index): messages.usage_from(w.usage) for w in workers}
                     self._sessions.heartbeat(server, usage)
@@ -160,4 +147,4 @@ class AgentsService(rpc.AgentsServicer):
                         cap.done,
                         cap.allocated_bytes,
                     )
-        stream.outgoing.put_nowait(None)
+        orders.outgoing.put_nowait(None)

@@ -1,12 +1,18 @@
-"""Authentication and refusal of calls: the part that all services share."""
+"""Authentication, permissions and refusal of calls: the part that all services share.
+
+Every method of a service is made with `unary` or `stream`, which find out who is calling, look into the table of
+`gpukernel.pool.auth.permissions`, and only then begin; so a method never runs for a caller whom the table does not admit.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -14,16 +20,104 @@ import grpc.aio
 from gpukernel.common.address import MADE_BY, ON_BEHALF, TEACHES
 from gpukernel.common.errors import Refused, in_details
 from gpukernel.common.i18n import say, sentence_of, words_beside
+from gpukernel.common.model import Holder
 from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.hub_tokens import HubAway
 from gpukernel.pool.auth.identity import Caller, Identity
+from gpukernel.pool.auth.permissions import PERMISSIONS, Permission
 
-__all__ = ["Context", "known_caller", "known_teacher", "or_refuse", "refuse", "still_known"]
+__all__ = ["Access", "Context", "check_services", "or_refuse", "refuse", "stream", "teacher", "unary"]
 
 T = TypeVar("T")
+Service = TypeVar("Service", bound="_Authenticating")
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 """The context of a call, whatever its messages are."""
+
+
+class _Authenticating(Protocol):
+    identity: Identity
+
+
+@dataclass(frozen=True)
+class Access:
+    """An admitted call: its caller, and what the caller reaches with it."""
+
+    caller: Caller
+    permission: Permission
+    context: Context
+
+    def covers(self, holder: Holder, policy: Policy) -> bool:
+        """Return whether the call reaches what belongs to `holder`."""
+        return self.permission.covers(self.caller, holder, policy)
+
+
+def unary(
+    method: Callable[[Service, Request, Access], Awaitable[Reply]],
+) -> Callable[[Service, Request, Context], Awaitable[Reply]]:
+    """Make a method of a service that admits its callers by the table, and answers once."""
+
+    @functools.wraps(method)
+    async def call(self: Service, request: Request, context: Context) -> Reply:
+        return await method(self, request, await _admitted(self.identity, context, _permission(method)))
+
+    return _marked(call)
+
+
+def stream(
+    method: Callable[[Service, Request, Access], AsyncIterator[Reply]],
+) -> Callable[[Service, Request, Context], AsyncIterator[Reply]]:
+    """Make a method that admits its callers by the table and streams its answers; it ends when the credentials of a call that stays
+    open count no more.
+    """
+
+    @functools.wraps(method)
+    async def call(self: Service, request: Request, context: Context) -> AsyncIterator[Reply]:
+        access = await _admitted(self.identity, context, _permission(method))
+        with self.identity.open_calls.opened(access.caller) as opened:
+            try:
+                async with contextlib.aclosing(method(self, request, access)) as replies:  # type: ignore[type-var]
+                    async for reply in replies:
+                        yield reply
+            except asyncio.CancelledError:
+                if not opened.ended:
+                    raise
+                opened.task.uncancel()
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "The token of this call counts no more.")
+
+    return _marked(call)
+
+
+def _marked(call: T) -> T:
+    call.admits = True  # type: ignore[attr-defined]  # for check_services
+    return call
+
+
+def _permission(method: Callable[..., Any]) -> Permission:
+    service, _, name = method.__qualname__.partition(".")
+    return PERMISSIONS[f"{service.removesuffix('Service')}/{name}"]
+
+
+def check_services(*services: object) -> None:
+    """Check that each method of these services admits its callers, by an entry of the table; a programming error else."""
+    for service in services:
+        kind = type(service)
+        (abstract,) = kind.__bases__
+        for name in (name for name in vars(abstract) if name[0].isupper()):
+            called = f"{kind.__name__.removesuffix('Service')}/{name}"
+            if called not in PERMISSIONS or not getattr(getattr(kind, name), "admits", False):
+                raise TypeError(
+                    f"{called} has no permission in gpukernel.pool.auth.permissions, or does not ask for it"
+                )
+
+
+async def _admitted(identity: Identity, context: Context, permission: Permission) -> Access:
+    caller = await _known_caller(identity, context)
+    if not permission.admits(caller):
+        await refuse(context, grpc.StatusCode.PERMISSION_DENIED, permission.refusal(caller))
+    return Access(caller, permission, context)
 
 
 def _shown(context: Context) -> tuple[str, str, float, str]:
@@ -33,7 +127,7 @@ def _shown(context: Context) -> tuple[str, str, float, str]:
     return context.peer(), header if isinstance(header, str) else "", time.time(), certificate.decode()
 
 
-async def known_caller(identity: Identity, context: Context) -> Caller:
+async def _known_caller(identity: Identity, context: Context) -> Caller:
     """Authenticate a call; end it where nobody is known by its credentials."""
     received = context.invocation_metadata() or ()
     metadata = dict(received)
@@ -72,23 +166,12 @@ async def known_caller(identity: Identity, context: Context) -> Caller:
     return caller
 
 
-async def still_known(identity: Identity, context: Context) -> bool:
-    """Return whether the token of a call that stays open is still valid; a JupyterHub that is away says nothing against it."""
-    with contextlib.suppress(Refused):
-        shown = _shown(context)
-        try:
-            return (identity.caller(*shown) or await identity.hub_caller(*shown)) is not None
-        except HubAway:
-            return True
-    return False
-
-
-async def known_teacher(identity: Identity, context: Context, policy: Policy, course: str) -> Caller:
-    """Authenticate a call of somebody who instructs `course` or administers the pool; end all others'."""
-    caller = await known_caller(identity, context)
-    if not (caller.administers or caller.instructs(course, policy)):
+async def teacher(access: Access, policy: Policy, course: str) -> Caller:
+    """Return the caller where the call reaches `course`; end it where not."""
+    caller = access.caller
+    if not access.covers(Holder("", course=course), policy):
         await refuse(
-            context,
+            access.context,
             grpc.StatusCode.PERMISSION_DENIED,
             say(
                 "Only an instructor of course %(course)s or the pool's administrator may do that, not %(person)s.",

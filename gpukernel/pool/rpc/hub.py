@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import time
 
-import grpc
 import sqlalchemy as sa
 
 import gpukernel.common.proto.hub_pb2 as pb
@@ -17,10 +16,10 @@ import gpukernel.common.proto.hub_pb2_grpc as rpc
 from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import words_to
-from gpukernel.common.model import SliceRequest
-from gpukernel.pool.auth.identity import Caller, Certify, Identity, token_hash
+from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.pool.auth.identity import Certify, Identity, token_hash
 from gpukernel.pool.leases.manager import LeaseManager
-from gpukernel.pool.rpc.callers import Context, known_caller, or_refuse
+from gpukernel.pool.rpc.callers import Access, or_refuse, unary
 from gpukernel.pool.scheduling.estimates import chances
 from gpukernel.pool.store.policy import note, write_groups
 from gpukernel.pool.store.schema import tokens
@@ -41,30 +40,24 @@ class HubService(rpc.HubServicer):
     ) -> None:
         self._manager = manager
         self._store = store
-        self._identity = identity
+        self.identity = identity
         self._certify = certify
 
-    async def _caller(self, context: Context, *, for_others: bool = True) -> Caller:
-        caller = await known_caller(self._identity, context)
-        if not caller.asks or (for_others and not caller.speaks_for_others):
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, f"Only a JupyterHub may do that, not {caller.name}."
-            )
-        return caller
-
-    async def ListCourses(self, request: pb.ListCoursesRequest, context: Context) -> pb.ListCoursesReply:
+    @unary
+    async def ListCourses(self, request: pb.ListCoursesRequest, access: Access) -> pb.ListCoursesReply:
         """Answer with the courses of a person."""
-        caller, policy = await self._caller(context, for_others=False), self._manager.policy()
+        caller, policy = access.caller, self._manager.policy()
         reply = pb.ListCoursesReply()
         for name, course in policy.courses.items():
-            role = caller.role_in(name, policy) if caller.scope == "person" else ""
-            if role or caller.speaks_for_others:
+            role = caller.role_in(name, policy)
+            if (role or not caller.is_person) and access.covers(Holder(caller.name, course=name), policy):
                 reply.courses.append(_course(course, role, whole=role != "student"))
         return reply
 
-    async def Estimate(self, request: pb.EstimateRequest, context: Context) -> pb.EstimateReply:
+    @unary
+    async def Estimate(self, request: pb.EstimateRequest, access: Access) -> pb.EstimateReply:
         """Answer with what a person would get now for each of some requests."""
-        caller = await self._caller(context, for_others=False)
+        caller = access.caller
         person = request.person if caller.speaks_for_others and request.person else caller.name
         course = caller.course or request.course
 
@@ -89,11 +82,11 @@ class HubService(rpc.HubServicer):
                 ]
             )
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def SetGroups(self, request: pb.SetGroupsRequest, context: Context) -> pb.SetGroupsReply:
+    @unary
+    async def SetGroups(self, request: pb.SetGroupsRequest, access: Access) -> pb.SetGroupsReply:
         """Record the Hub's groups of a person."""
-        await self._caller(context)
 
         def work() -> pb.SetGroupsReply:
             _check_names(request.person)
@@ -107,12 +100,12 @@ class HubService(rpc.HubServicer):
                 self._manager.policy_changed()
             return pb.SetGroupsReply()
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def OpenServer(self, request: pb.OpenServerRequest, context: Context) -> pb.OpenServerReply:
+    @unary
+    async def OpenServer(self, request: pb.OpenServerRequest, access: Access) -> pb.OpenServerReply:
         """Create the token of a single-user server."""
-        caller = await self._caller(context)
-        person, server = request.person, request.server
+        caller, person, server = access.caller, request.person, request.server
 
         def work() -> pb.OpenServerReply:
             _check_names(person, server)
@@ -138,11 +131,12 @@ class HubService(rpc.HubServicer):
                 db.execute(tokens.insert().values(**values))
             return pb.OpenServerReply(token=text, certificate=certificate)
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def CloseServer(self, request: pb.CloseServerRequest, context: Context) -> pb.CloseServerReply:
+    @unary
+    async def CloseServer(self, request: pb.CloseServerRequest, access: Access) -> pb.CloseServerReply:
         """Revoke the token of a single-user server, and end what it holds."""
-        caller = await self._caller(context)
+        caller = access.caller
 
         def work() -> pb.CloseServerReply:
             _check_names(request.person, request.server)
@@ -151,7 +145,7 @@ class HubService(rpc.HubServicer):
                 leases=self._close(request.person, request.server, reason, caller.name)
             )
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
     def _close(self, person: str, server: str, reason: str, who: str) -> int:
         """Take the server's token first, so that nothing is acquired with it afterwards."""
@@ -163,9 +157,9 @@ class HubService(rpc.HubServicer):
                 note(db, now, who, "server", f"{person} {server}", "open", reason)
         return self._manager.end_server(person, server, reason)
 
-    async def ListServers(self, request: pb.ListServersRequest, context: Context) -> pb.ListServersReply:
+    @unary
+    async def ListServers(self, request: pb.ListServersRequest, access: Access) -> pb.ListServersReply:
         """Answer with the single-user servers that have a token."""
-        await self._caller(context)
         query = sa.select(tokens).where(_OPEN).order_by(tokens.c.created)
         with self._store.reader.connect() as db:
             return pb.ListServersReply(

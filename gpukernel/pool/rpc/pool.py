@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
@@ -19,15 +19,12 @@ from gpukernel.common.logs import fields
 from gpukernel.common.model import Lease
 from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.leases.manager import LeaseManager
-from gpukernel.pool.rpc.callers import Context, known_caller, refuse, still_known
+from gpukernel.pool.rpc.callers import Access, refuse, stream, unary
 from gpukernel.pool.scheduling.request_queue import KEY_IN_USE
 
 __all__ = ["PoolService"]
 
 log = logging.getLogger(__name__)
-
-CALLER_SECONDS = 5.0
-"""Seconds between two checks of the caller of a call that stays open."""
 
 
 class PoolService(rpc.PoolServicer):
@@ -35,17 +32,12 @@ class PoolService(rpc.PoolServicer):
 
     def __init__(self, manager: LeaseManager, identity: Identity) -> None:
         self._manager = manager
-        self._identity = identity
+        self.identity = identity
 
-    async def _caller(self, context: Context) -> Caller:
-        caller = await known_caller(self._identity, context)
-        if not caller.asks:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "This token is for GPU servers.")
-        return caller
-
-    async def Acquire(self, request: pb.AcquireRequest, context: Context) -> AsyncIterator[pb.AcquireEvent]:
+    @stream
+    async def Acquire(self, request: pb.AcquireRequest, access: Access) -> AsyncIterator[pb.AcquireEvent]:
         """Stream the places in the queue, then the lease."""
-        caller = await self._caller(context)
+        caller = access.caller
         holder = caller.holder(messages.holder_from(request.holder))
         places = self._manager.acquire(
             request.key,
@@ -59,7 +51,9 @@ class PoolService(rpc.PoolServicer):
         try:
             async for event in places:
                 if isinstance(event, Lease):
-                    if not caller.may_use(event):  # it was given to another in between, by another pool
+                    if not access.covers(
+                        event.holder, self._manager.policy()
+                    ):  # it was given to another in between, by another pool
                         raise Refused("invalid", KEY_IN_USE)
                     yield pb.AcquireEvent(granted=messages.lease_to(event, with_secret=True))
                 else:
@@ -78,20 +72,17 @@ class PoolService(rpc.PoolServicer):
         finally:
             await places.aclose()  # type: ignore[attr-defined]
 
-    async def _lease(
-        self, lease_id: str, context: Context, allowed: Callable[[Caller, Lease], bool] = Caller.may_use
-    ) -> tuple[Caller, Lease]:
-        """Return the caller and a lease of theirs; end the call where the lease is not known or not theirs."""
-        caller = await self._caller(context)
+    async def _lease(self, lease_id: str, access: Access) -> Lease:
+        """Return a lease that the call reaches; end the call where the lease is not known or not the caller's."""
         lease = self._manager.lease(lease_id)
-        if lease is None or not allowed(caller, lease):
+        if lease is None or not access.covers(lease.holder, self._manager.policy()):
             await refuse(
-                context,
+                access.context,
                 grpc.StatusCode.NOT_FOUND,
                 say("The pool knows no lease %(lease)s of yours.", lease=lease_id[:40]),
             )
         assert lease is not None
-        return caller, lease
+        return lease
 
     def _write_down(self, caller: Caller, lease: Lease, action: str, what: str) -> None:
         """Write to the audit table that somebody did something to what another holds."""
@@ -102,34 +93,28 @@ class PoolService(rpc.PoolServicer):
                 who, action, f"{course}: {lease.holder.person}", f"lease {lease.id}", what
             )
 
+    @stream
     async def Hold(
-        self, requests: AsyncIterator[pb.HoldRequest], context: Context
+        self, requests: AsyncIterator[pb.HoldRequest], access: Access
     ) -> AsyncIterator[pb.HoldReply]:
         """Keep leases alive for as long as the stream is open, and report their changes."""
-        caller, held = await self._caller(context), set[str]()
+        held = set[str]()
         # Requests, ids of leases that are different, and None at the end.
         events: asyncio.Queue[pb.HoldRequest | str | None] = asyncio.Queue()
         reading = asyncio.create_task(_read_into(events, requests))
         try:
-            while True:
-                event = None
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CALLER_SECONDS if held else None):
-                        if (event := await events.get()) is None:
-                            return
-                if event is None and not await still_known(self._identity, context):
-                    await self._caller(context)  # says so
+            while (event := await events.get()) is not None:
                 if isinstance(event, pb.HoldRequest):
-                    caller = await self._caller(context)
                     for lease_id in held.intersection(event.let_go):
                         held.discard(lease_id)
                         self._manager.keepalive.let_go(lease_id, events.put_nowait)
                     for lease_id in set(event.hold) - held:
-                        if (lease := self._manager.lease(lease_id)) is not None and caller.may_use(lease):
+                        lease = self._manager.lease(lease_id)
+                        if lease is not None and access.covers(lease.holder, self._manager.policy()):
                             held.add(lease_id)
                             self._manager.keepalive.hold(lease, events.put_nowait, self._manager.now())
                         events.put_nowait(lease_id)
-                elif event is not None:
+                else:
                     lease = self._manager.lease(event) if event in held else None
                     if lease is None or lease.state in ("ending", "ended"):
                         held.discard(event)
@@ -140,29 +125,31 @@ class PoolService(rpc.PoolServicer):
             for lease_id in held:
                 self._manager.keepalive.let_go(lease_id, events.put_nowait)
 
-    async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
+    @unary
+    async def Renew(self, request: pb.RenewRequest, access: Access) -> pb.RenewReply:
         """Renew one lease."""
-        await self._lease(request.lease_id, context)
+        await self._lease(request.lease_id, access)
         return pb.RenewReply(lease=self._message(self._manager.renew(request.lease_id)))
 
-    async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
+    @unary
+    async def Release(self, request: pb.ReleaseRequest, access: Access) -> pb.ReleaseReply:
         """End a lease."""
-        policy = self._manager.policy()
-        caller, held = await self._lease(request.lease_id, context, lambda c, found: c.may_end(found, policy))
+        caller, held = access.caller, await self._lease(request.lease_id, access)
         if held.state in ("starting", "live"):
             self._write_down(caller, held, "end", request.reason[:256])
         lease = self._manager.end(request.lease_id, request.reason[:256] or "released by its holder")
         return pb.ReleaseReply(lease=self._message(lease))
 
-    async def Interrupt(self, request: pb.InterruptRequest, context: Context) -> pb.InterruptReply:
+    @unary
+    async def Interrupt(self, request: pb.InterruptRequest, access: Access) -> pb.InterruptReply:
         """End GPU work of a lease that does not end by itself."""
-        await self._lease(request.lease_id, context)
+        await self._lease(request.lease_id, access)
         return pb.InterruptReply(lease=self._message(self._manager.interrupt(request.lease_id)))
 
-    async def Resize(self, request: pb.ResizeRequest, context: Context) -> pb.ResizeReply:
+    @unary
+    async def Resize(self, request: pb.ResizeRequest, access: Access) -> pb.ResizeReply:
         """Make the slices of a lease larger or smaller."""
-        policy = self._manager.policy()
-        caller, held = await self._lease(request.lease_id, context, lambda c, found: c.may_end(found, policy))
+        caller, held = access.caller, await self._lease(request.lease_id, access)
         try:
             lease = await self._manager.resize(request.lease_id, messages.request_from(request.slice))
         except Refused as refusal:
@@ -177,23 +164,24 @@ class PoolService(rpc.PoolServicer):
     def _message(lease: Lease | None) -> pb.Lease | None:
         return messages.lease_to(lease) if lease is not None else None
 
-    async def ListDevices(self, request: pb.ListDevicesRequest, context: Context) -> pb.ListDevicesReply:
+    @unary
+    async def ListDevices(self, request: pb.ListDevicesRequest, access: Access) -> pb.ListDevicesReply:
         """Answer with every device."""
-        await self._caller(context)
         return pb.ListDevicesReply(devices=[messages.device_to(d) for d in self._manager.devices()])
 
-    async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesReply:
+    @unary
+    async def ListLeases(self, request: pb.ListLeasesRequest, access: Access) -> pb.ListLeasesReply:
         """Answer with the leases and waiting requests that the caller may see."""
-        caller, policy = await self._caller(context), self._manager.policy()
+        policy = self._manager.policy()
         leases = [
             messages.lease_to(lease)
             for lease in self._manager.leases(request.include_ended)
-            if caller.may_see(lease.holder, policy)
+            if access.covers(lease.holder, policy)
         ]
         waiting = [
             messages.waiting_to(waiting)
             for waiting in self._manager.waiting()
-            if caller.may_see(waiting.holder, policy)
+            if access.covers(waiting.holder, policy)
         ]
         return pb.ListLeasesReply(leases=leases, waiting=waiting)
 

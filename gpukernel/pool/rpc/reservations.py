@@ -17,7 +17,7 @@ from gpukernel.common.reservations import MOST_OF_A_COURSE, Reservation, check_r
 from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.policy.changes import change_policy
-from gpukernel.pool.rpc.callers import Context, known_caller, known_teacher, or_refuse
+from gpukernel.pool.rpc.callers import Access, or_refuse, refuse, teacher, unary
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
 from gpukernel.pool.store import schema
 from gpukernel.pool.store.policy import load_policy
@@ -32,13 +32,13 @@ class ReservationsService(rpc.ReservationsServicer):
     def __init__(self, manager: LeaseManager, store: Store, identity: Identity) -> None:
         self._manager = manager
         self._store = store
-        self._identity = identity
+        self.identity = identity
 
+    @unary
     async def ListReservations(
-        self, request: pb.ListReservationsRequest, context: Context
+        self, request: pb.ListReservationsRequest, access: Access
     ) -> pb.ListReservationsReply:
-        """Answer with the reservations of the courses that the caller may see."""
-        await known_caller(self._identity, context)
+        """Answer with the reservations of all courses: they say why something waits."""
         policy = self._store.policy.current()
         return pb.ListReservationsReply(
             reservations=[
@@ -49,12 +49,13 @@ class ReservationsService(rpc.ReservationsServicer):
             timezone=policy.timezone,
         )
 
+    @unary
     async def AddReservation(
-        self, request: pb.AddReservationRequest, context: Context
+        self, request: pb.AddReservationRequest, access: Access
     ) -> pb.AddReservationReply:
         """Add a reservation; with ``check``, only say where it would lie."""
         asked = request.reservation
-        caller = await known_teacher(self._identity, context, self._store.policy.current(), asked.course)
+        caller = await teacher(access, self._store.policy.current(), asked.course)
         who = caller.signature(asked.course, self._store.policy.current())
 
         def work() -> pb.AddReservationReply:
@@ -112,7 +113,7 @@ class ReservationsService(rpc.ReservationsServicer):
             made = next((one for one in policy.reservations if one == new), new)
             return pb.AddReservationReply(reservation=self._message(made, policy))
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
     def _allow(self, new: Reservation, policy: Policy) -> None:
         """Refuse an instructor what the course has no part left of; an administrator knows why there is more than that."""
@@ -137,19 +138,21 @@ class ReservationsService(rpc.ReservationsServicer):
         if why := conflict(new, policy.reservations, capacity, quota, now, policy.timezone):
             raise Refused("quota", why)
 
+    @unary
     async def RemoveReservation(
-        self, request: pb.RemoveReservationRequest, context: Context
+        self, request: pb.RemoveReservationRequest, access: Access
     ) -> pb.RemoveReservationReply:
         """Remove a reservation."""
         known = {one.id: one for one in self._store.policy.current().reservations}
         found = known.get(request.id)
         if found is None:
-            await known_caller(self._identity, context)
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"There is no reservation {request.id[:40]}."
+            await refuse(
+                access.context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"There is no reservation {request.id[:40]}.",
             )
         assert found is not None
-        caller = await known_teacher(self._identity, context, self._store.policy.current(), found.course)
+        caller = await teacher(access, self._store.policy.current(), found.course)
         who = caller.signature(found.course, self._store.policy.current())
 
         def work() -> pb.RemoveReservationReply:
@@ -161,7 +164,7 @@ class ReservationsService(rpc.ReservationsServicer):
             change_policy(self._manager, self._store, who, change)
             return pb.RemoveReservationReply(reservation=message)
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
     def _message(self, one: Reservation, policy: Policy, db: sa.Connection | None = None) -> pb.Reservation:
         message = pb.Reservation(

@@ -28,6 +28,7 @@ from gpukernel.pool.auth.tls import ServerTls, certifier, server_tls, warning
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.administration import AdministrationService
 from gpukernel.pool.rpc.agents import AgentsService
+from gpukernel.pool.rpc.callers import check_services
 from gpukernel.pool.rpc.hub import HubService
 from gpukernel.pool.rpc.metrics import serve_metrics
 from gpukernel.pool.rpc.peers import follow_peers
@@ -155,6 +156,7 @@ async def serve(
 
         certify = certifier(state, tls, require_certificates=require_certificates)
         services = _services(manager, store, identity, agents, public, certify)
+        check_services(*(service for _, service in services))
         path, behind = socket_path(state), socket_path(state).with_name("inner.sock")
         servers = [_private_server(services, behind)]
         if listen:
@@ -166,6 +168,7 @@ async def serve(
             asyncio.create_task(manager.run()),
             asyncio.create_task(_write_back(store)),
             asyncio.create_task(follow_peers(store, manager)),
+            asyncio.create_task(identity.open_calls.watch()),
         ]
         try:
             async with contextlib.AsyncExitStack() as listeners:

@@ -19,7 +19,7 @@ from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.policy.changes import change_policy, course_change, effects_of, quota_change
 from gpukernel.pool.rpc.administration import may_share_out
-from gpukernel.pool.rpc.callers import Context, known_caller, known_teacher, or_refuse, refuse
+from gpukernel.pool.rpc.callers import Access, or_refuse, refuse, teacher, unary
 from gpukernel.pool.scheduling.reordering import move_request
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.store import Store
@@ -37,20 +37,18 @@ class TeachingService(rpc.TeachingServicer):
     def __init__(self, manager: LeaseManager, store: Store, identity: Identity) -> None:
         self._manager = manager
         self._store = store
-        self._identity = identity
+        self.identity = identity
 
     def _who(self, caller: Caller, course: str) -> str:
         return caller.signature(course, self._store.policy.current())
 
-    def _teaches(self, caller: Caller, course: str) -> bool:
-        return caller.administers or caller.instructs(course, self._store.policy.current())
-
-    async def SetQuota(self, request: pb.QuotaChange, context: Context) -> pb.QuotaEffects:
+    @unary
+    async def SetQuota(self, request: pb.QuotaChange, access: Access) -> pb.QuotaEffects:
         """Set bounds within the course; with ``check``, only tell their effects."""
-        caller = await known_caller(self._identity, context)
-        if not may_share_out(caller, self._store.policy.current(), request.subject):
+        caller = access.caller
+        if not may_share_out(access, self._store.policy.current(), request.subject):
             await refuse(
-                context,
+                access.context,
                 grpc.StatusCode.PERMISSION_DENIED,
                 say(
                     "Only the pool's administrator may set the quota of %(subject)s; instructors set that of their own students.",
@@ -81,11 +79,12 @@ class TeachingService(rpc.TeachingServicer):
                 ],
             )
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def SetCourse(self, request: pb.CourseChange, context: Context) -> pb.CourseChanged:
+    @unary
+    async def SetCourse(self, request: pb.CourseChange, access: Access) -> pb.CourseChanged:
         """Change what an instructor may say about the course."""
-        caller = await known_teacher(self._identity, context, self._store.policy.current(), request.course)
+        caller = await teacher(access, self._store.policy.current(), request.course)
 
         def work() -> pb.CourseChanged:
             try:
@@ -99,15 +98,15 @@ class TeachingService(rpc.TeachingServicer):
             lines, _, _ = change_policy(self._manager, self._store, who, change, check=request.check)
             return pb.CourseChanged(lines=lines)
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def SendMessage(self, request: pb.MessageToHolder, context: Context) -> pb.MessageSent:
+    @unary
+    async def SendMessage(self, request: pb.MessageToHolder, access: Access) -> pb.MessageSent:
         """Show a message to those who hold slices for the course."""
-        caller = await known_caller(self._identity, context)
-        lease = self._manager.lease(request.lease_id)
-        if lease is None or not self._teaches(caller, lease.holder.course):
+        caller, lease = access.caller, self._manager.lease(request.lease_id)
+        if lease is None or not access.covers(lease.holder, self._store.policy.current()):
             await refuse(
-                context,
+                access.context,
                 grpc.StatusCode.NOT_FOUND,
                 say("The pool knows no lease %(lease)s of yours.", lease=request.lease_id[:40]),
             )
@@ -134,15 +133,15 @@ class TeachingService(rpc.TeachingServicer):
                 note(db, self._manager.now(), who, "message", subject, "", text)
             return pb.MessageSent(notice=said)
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def MoveRequest(self, request: pb.RequestMove, context: Context) -> pb.RequestMoved:
+    @unary
+    async def MoveRequest(self, request: pb.RequestMove, access: Access) -> pb.RequestMoved:
         """Move a request within the course's queue."""
-        caller = await known_caller(self._identity, context)
-        waiting = {w.key: w for w in self._manager.waiting()}.get(request.key)
-        if waiting is None or not self._teaches(caller, waiting.holder.course):
+        caller, waiting = access.caller, {w.key: w for w in self._manager.waiting()}.get(request.key)
+        if waiting is None or not access.covers(waiting.holder, self._store.policy.current()):
             await refuse(
-                context, grpc.StatusCode.NOT_FOUND, say("No such request waits in a course of yours.")
+                access.context, grpc.StatusCode.NOT_FOUND, say("No such request waits in a course of yours.")
             )
 
         def work() -> pb.RequestMoved:
@@ -158,11 +157,12 @@ class TeachingService(rpc.TeachingServicer):
             self._manager.policy_changed()
             return pb.RequestMoved(moved=moved)
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
 
-    async def CourseUse(self, request: pb.CourseUseRequest, context: Context) -> pb.CourseUseReply:
+    @unary
+    async def CourseUse(self, request: pb.CourseUseRequest, access: Access) -> pb.CourseUseReply:
         """Answer with the course's use by day and person."""
-        await known_teacher(self._identity, context, self._store.policy.current(), request.course)
+        await teacher(access, self._store.policy.current(), request.course)
         end = request.end or self._manager.now()
         begin = request.begin
 
@@ -184,4 +184,4 @@ class TeachingService(rpc.TeachingServicer):
             ]
             return pb.CourseUseReply(days=days)
 
-        return await or_refuse(context, work)
+        return await or_refuse(access.context, work)
