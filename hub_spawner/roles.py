@@ -1,5 +1,6 @@
-"""JupyterHub's role ``gpukernel-instructor-COURSE``, and the scope by which the console knows who has it.
+"""JupyterHub's roles ``gpukernel-instructor-COURSE`` and ``gpukernel-admin``, and the scopes by which the console knows who has them.
 
+A scope counts where the token or the session has it, whatever its owner may besides: JupyterHub gives a token no more than it was made for.
 JupyterHub's names of roles and scopes have small letters and digits only, so what a course's name has besides is written as ``_`` and
 two hexadecimal digits for each byte of its UTF-8.
 """
@@ -10,12 +11,35 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["PREFIX", "ROLE", "course_of_role", "courses_of", "instructor_roles", "role_of", "scope_of"]
+__all__ = [
+    "ADMIN_ROLE",
+    "ADMIN_SCOPE",
+    "PREFIX",
+    "ROLE",
+    "admin_role",
+    "administers",
+    "course_of_role",
+    "courses_of",
+    "instructor_roles",
+    "role_of",
+    "scope_of",
+    "scopes_of_sessions",
+]
 
 PREFIX = "custom:gpukernel:instruct:"
 """The beginning of every such scope; the course's name follows."""
 
 ROLE = "gpukernel-instructor-"
+
+ADMIN_SCOPE = "custom:gpukernel:admin"
+"""The scope with which the console administers the pool."""
+
+ADMIN_ROLE = "gpukernel-admin"
+"""The role that has it, for people who are no administrators of the Hub."""
+
+HUB_ADMINS_SCOPE = "admin-ui"
+"""The scope that JupyterHub's role ``admin`` has and that opens nothing by itself.  JupyterHub refuses additions to that role, so
+a Hub's administrator is one whose token or session has this scope."""
 _LONGEST = 200  # of the 255 characters that a role's name may have
 
 
@@ -57,6 +81,39 @@ def courses_of(scopes: Iterable[str]) -> frozenset[str]:
     """
     named = (_decoded(scope.removeprefix(PREFIX)) for scope in scopes if scope.startswith(PREFIX))
     return frozenset(course for course in named if course)
+
+
+def administers(model: Mapping[str, Any]) -> bool:
+    """Return whether the token or session that the Hub's model of a user was asked with administers the pool.
+
+    It has the scope `ADMIN_SCOPE`, or it belongs to an administrator of the Hub and may open the Hub's own administration.  That somebody
+    is an administrator is not enough: their token was perhaps made for less.
+    """
+    scopes = model.get("scopes") or ()
+    return ADMIN_SCOPE in scopes or (bool(model.get("admin")) and HUB_ADMINS_SCOPE in scopes)
+
+
+def scopes_of_sessions(scopes: Iterable[str]) -> list[str]:
+    """Return those of a configuration's custom `scopes`, and of the Hub's own, that a browser session of the console may have, where
+    its person has them.
+    """
+    ours = (scope for scope in scopes if scope.startswith(PREFIX) or scope == ADMIN_SCOPE)
+    return sorted({*ours, HUB_ADMINS_SCOPE})
+
+
+def admin_role(
+    roles: Iterable[Mapping[str, Any]], scopes: Mapping[str, Any], *needed: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the roles and custom scopes of a configuration with `ADMIN_ROLE` added; parameters as of `instructor_roles`."""
+    found = [dict(role) for role in roles]
+    role = next((role for role in found if role.get("name") == ADMIN_ROLE), None)
+    if role is None:
+        role = {"name": ADMIN_ROLE}
+        found.append(role)
+    role.setdefault("description", "Administrators of the GPU pool, in the gpukernel console")
+    role["scopes"] = list(dict.fromkeys([*role.get("scopes", ()), ADMIN_SCOPE, *needed]))
+    defined = {"description": "Administer the GPU pool: devices, tokens, every course"}
+    return found, {ADMIN_SCOPE: defined, **scopes}
 
 
 def instructor_roles(

@@ -15,7 +15,7 @@ from gpukernel.common.address import resolve_address
 from gpukernel.common.course_file import read_courses
 from gpukernel.common.errors import Refused
 from hub_spawner.form import TEMPLATES
-from hub_spawner.roles import PREFIX, instructor_roles
+from hub_spawner.roles import admin_role, instructor_roles, scopes_of_sessions
 from hub_spawner.spawner import with_gpus
 
 __all__ = ["configure"]
@@ -41,7 +41,8 @@ def configure(
     """Give the Hub's servers GPUs: spawner, choice page, instructors' console, and courses.
 
     Call it at the end of ``jupyterhub_config.py``, after the spawner class was chosen, and after ``load_roles``: an entry there with the
-    name ``gpukernel-instructor-COURSE`` says who holds that course's role (`hub_spawner.roles`).
+    name ``gpukernel-instructor-COURSE`` says who holds that course's role, one with the name ``gpukernel-admin`` who administers the pool
+    besides the Hub's administrators (`hub_spawner.roles`).
 
     Parameters
     ----------
@@ -110,9 +111,9 @@ def configure(
         "GPUKERNEL_HUB": hub_name,
         "GPUKERNEL_CONSOLE_IP": console_ip,
     }
-    roles, scopes = instructor_roles(
-        _listed(c, "load_roles"), _scopes(c), _course_names(courses), f"access:services!service={SERVICE}"
-    )
+    access = f"access:services!service={SERVICE}"
+    roles, scopes = admin_role(_listed(c, "load_roles"), _scopes(c), access)
+    roles, scopes = instructor_roles(roles, scopes, _course_names(courses), access)
     c.JupyterHub.custom_scopes = scopes
     services.append(_console_service(console_url, console, scopes))
     c.JupyterHub.services = [*_listed(c, "services"), *services]
@@ -130,7 +131,7 @@ def _pool_service(directory: Path, simulate: str, hub_tokens: bool) -> dict[str,
 
 
 def _console_service(url: str, environment: Mapping[str, str], scopes: Iterable[str]) -> dict[str, Any]:
-    """Return the service that is the console; it may learn who has which of the instructors' `scopes`."""
+    """Return the service that is the console; its sessions may have the instructors' and administrators' part of `scopes`."""
     return {
         "name": SERVICE,
         "display": True,
@@ -138,7 +139,7 @@ def _console_service(url: str, environment: Mapping[str, str], scopes: Iterable[
         "command": [sys.executable, "-m", "hub_spawner.console"],
         "environment": _passed_on() | {name: value for name, value in environment.items() if value},
         "oauth_no_confirm": True,
-        "oauth_client_allowed_scopes": sorted(scope for scope in scopes if scope.startswith(PREFIX)),
+        "oauth_client_allowed_scopes": scopes_of_sessions(scopes),
     }
 
 

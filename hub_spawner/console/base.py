@@ -18,7 +18,7 @@ from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, PoolUnrea
 from gpukernel.common.i18n import say, sentence_of
 from hub_spawner.console.course_service import CourseService, plain_duration
 from hub_spawner.i18n import LANGUAGES, Texts, choose_language, later
-from hub_spawner.roles import courses_of
+from hub_spawner.roles import administers, courses_of
 
 __all__ = ["LANGUAGE_COOKIE", "TOO_OLD", "Page", "Visit", "environments", "status_of"]
 
@@ -109,7 +109,7 @@ class Visit(HubOAuthenticated, RequestHandler):  # type: ignore[misc]
             self.settings["pool"],
             self.settings["token_file"],
             model["name"],
-            bool(model.get("admin")),
+            administers(model),
             courses_of(model.get("scopes", ())),
         )
         if "groups" in model:
@@ -221,7 +221,7 @@ class Page(Visit):
             "languages": LANGUAGES,
             "xsrf": "" if user is None else self._xsrf_text(),
             "visitor": user["name"] if user else "",
-            "administers": bool(user and user.get("admin")),
+            "administers": bool(user and administers(user)),
             "here": self.request.path,
             "course_path": self.course_path,
         }

@@ -52,7 +52,7 @@ def description(at: str) -> dict[str, Any]:
                 "hub": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "A JupyterHub token that may access the service gpukernel",
+                    "description": "A JupyterHub token that may access the service gpukernel; for administration with custom:gpukernel:admin",
                 }
             },
         },

@@ -118,6 +118,33 @@ def test_a_single_user_servers_own_token_is_its_person(hub: Hub, tmp_path: Path)
     run(work)
 
 
+def test_a_single_user_servers_own_token_is_bound_to_the_course_of_the_server(
+    hub: Hub, tmp_path: Path
+) -> None:
+    hub.start_server("both", {"course": "ml101"})
+    single, persons = environment(hub.pid("both"))["JUPYTERHUB_API_TOKEN"], new_token(hub, "both")[1]
+
+    async def work() -> None:
+        async with (
+            pool(tmp_path, api(hub)) as (_, address),
+            AdminClient(f"unix:{socket_path(tmp_path / 'state')}") as admin,
+        ):
+            await admin.import_courses("courses: {ml101: {students: [both]}, phys: {students: [both]}}")
+            phys = await admin.acquire_now("phys", QUARTER, Holder("both", course="phys"))
+            await admin.open_server("both", "jupyterhub/other", "phys")
+            await admin.open_server("both", "jupyterhub", "ml101")
+            async with PoolClient(address, single) as thief:
+                assert (await thief.leases())[0] == []
+                with pytest.raises(LeaseEnded):
+                    await thief.release(phys.id)
+                taken = await thief.acquire_now("k", QUARTER, Holder("both", course="phys"))
+                assert (taken.holder.course, taken.holder.server) == ("ml101", "jupyterhub")
+            async with PoolClient(address, persons) as both:
+                assert {lease.id for lease in (await both.leases())[0]} == {phys.id, taken.id}
+
+    run(work)
+
+
 def test_a_revoked_token_counts_no_longer_than_the_cache(hub: Hub) -> None:
     """The clock is the test's, the Hub is real."""
     identifier, token = new_token(hub, "anna")

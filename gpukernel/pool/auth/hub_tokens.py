@@ -21,13 +21,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from gpukernel.common.errors import PoolError
 
-__all__ = ["HubAway", "HubTokens"]
+__all__ = ["HubAway", "HubTokens", "Owner"]
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,21 @@ _OUR_OWN = re.compile(r"gpk[0-9a-f]{10}\.")
 
 class HubAway(PoolError):
     """The Hub gives no answer that says anything about a token."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The user to whom a token of the Hub belongs; `person` is empty where it belongs to none.
+
+    `server` is the name of the single-user server that has the token in its environment, empty for the default server; None where the
+    token is no server's.
+    """
+
+    person: str = ""
+    server: str | None = None
+
+
+_NOBODY = Owner()
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
@@ -71,9 +87,9 @@ class HubTokens:
     def __init__(self, api: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.api = _checked(api)
         self._clock = clock
-        self._known: dict[bytes, tuple[float, str]] = {}  # hash → until when, and who
+        self._known: dict[bytes, tuple[float, Owner]] = {}  # hash → until when, and who
         self._unknown: dict[bytes, float] = {}
-        self._asking: dict[bytes, asyncio.Task[str]] = {}
+        self._asking: dict[bytes, asyncio.Task[Owner]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "hub-tokens")
         self._ask = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirection).open
         self._away = ""
@@ -83,7 +99,11 @@ class HubTokens:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def person(self, token: str) -> str:
-        """Return the name of the user to whom the Hub gave this token; empty where it knows none, or the token is a service's.
+        """Return the name of the user to whom the Hub gave this token; see `owner`."""
+        return (await self.owner(token)).person
+
+    async def owner(self, token: str) -> Owner:
+        """Return whose token this is; nobody's where the Hub knows none, or the token is a service's.
 
         Raises
         ------
@@ -91,13 +111,13 @@ class HubTokens:
             With a sentence, where the Hub does not say.
         """
         if not _TOKEN.fullmatch(token) or _OUR_OWN.match(token):
-            return ""
+            return _NOBODY
         key, now = hashlib.sha256(token.encode()).digest(), self._clock()
-        until, who = self._known.get(key, (now, ""))
+        until, who = self._known.get(key, (now, _NOBODY))
         if now < until:
             return who
         if now < self._unknown.get(key, now):
-            return ""
+            return _NOBODY
         if key not in self._asking:
             if len(self._asking) >= MOST_AT_ONCE:
                 raise HubAway("Too many tokens are being looked up at JupyterHub; try again in a minute.")
@@ -106,7 +126,7 @@ class HubTokens:
         # Who gives up does not end it for the others that ask the same.
         return await asyncio.shield(self._asking[key])
 
-    async def _look_up(self, key: bytes, token: str) -> str:
+    async def _look_up(self, key: bytes, token: str) -> Owner:
         asked = self._clock()
         try:
             work = asyncio.get_running_loop().run_in_executor(self._threads, self._question, token)
@@ -126,24 +146,24 @@ class HubTokens:
         for kept in (self._known, self._unknown):
             if len(kept) >= _MOST_KEPT:
                 kept.clear()
-        if who:
+        if who.person:
             self._known[key] = (asked + YES_SECONDS, who)
         else:
             self._unknown[key] = asked + NO_SECONDS
         return who
 
-    def _question(self, token: str) -> str:
+    def _question(self, token: str) -> Owner:
         """Ask the Hub, in a thread, since it may take its time; return its answer."""
         request = urllib.request.Request(f"{self.api}/user", headers={"Authorization": f"token {token}"})
         try:
             with self._ask(request, timeout=ASK_SECONDS) as answer:
                 found = json.loads(answer.read(_LONGEST_ANSWER))
             name, kind = found["name"], found["kind"]
-            full = any(scope.startswith("access:servers") for scope in found["scopes"])
+            access = [scope for scope in found["scopes"] if scope.startswith("access:servers")]
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (401, 403):
-                return ""
+                return _NOBODY
             raise HubAway(f"HTTP status {error.code}") from None
         except urllib.error.URLError as error:
             reason = error.reason
@@ -153,11 +173,18 @@ class HubTokens:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise HubAway("that is no JupyterHub's API") from None
         # A token that may not open its person's servers was given for less, to a service that they signed in to.
-        if not full:
-            return ""
+        if not access:
+            return _NOBODY
         if kind != "user" or not isinstance(name, str) or not 1 <= len(name) <= 256 or not name.isprintable():
-            return ""
-        return name
+            return _NOBODY
+        return Owner(name, _only_server(name, access))
+
+
+def _only_server(person: str, access: Collection[str]) -> str | None:
+    """Return the name of the one server of the person that these scopes open; None where they open others or more."""
+    own = f"access:servers!server={person}/"
+    (only, *others) = access
+    return only.removeprefix(own) if not others and only.startswith(own) else None
 
 
 def _checked(api: str) -> str:

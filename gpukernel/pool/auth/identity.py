@@ -6,7 +6,7 @@ speak for others: the pool's own account, root, and tokens with the scope ``serv
 of a person, and then have that person's permissions.
 
 Where client certificates are required, a token counts over TCP only on a connection that has shown the certificate made for it.
-A pool that knows a JupyterHub takes the Hub's own tokens too: each for its person, and nothing more.
+A pool that knows a JupyterHub takes the Hub's own tokens too: each for its person, a server's for the course for which that was opened, and nothing more.
 """
 
 from __future__ import annotations
@@ -259,8 +259,8 @@ class Identity:
         uid = self._accounts.get(peer)
         if self._hub is None or kind != "Bearer" or (peer.startswith("unix") and uid is None):
             return None
-        person = await self._hub.person(token)
-        if not person:
+        owner = await self._hub.owner(token)
+        if not (person := owner.person):
             return None
         shown: frozenset[str] = frozenset()
         if self._require_certificates and uid is None:
@@ -271,7 +271,19 @@ class Identity:
                     f"The certificate that this connection shows is not one of {person}'s, whose JupyterHub token this is.",
                 )
             shown = frozenset({certificate})
-        return Caller(person, "person", None if uid == NOBODY else uid, tokens=shown, hub_token=token)
+        caller = Caller(person, "person", None if uid == NOBODY else uid, tokens=shown, hub_token=token)
+        return caller if owner.server is None else self._as_server(caller, owner.server)
+
+    def _as_server(self, caller: Caller, name: str) -> Caller:
+        """Return the caller as the server of that name at the Hub, with the course for which it was opened here."""
+        query = (
+            sa.select(tokens.c.course, tokens.c.server)
+            .where(tokens.c.person == caller.name, tokens.c.server != "", tokens.c.revoked.is_(None))
+            .order_by(tokens.c.created.desc())
+        )
+        with self._store.reader.connect() as db:
+            opened = [row for row in db.execute(query) if row.server.partition("/")[2] == name]
+        return replace(caller, course=opened[0].course, server=opened[0].server) if opened else caller
 
     def _check_certificate(self, spared: bool, shown: str, needed: str = "") -> None:
         if self._require_certificates and not spared and (not needed or shown != needed):
