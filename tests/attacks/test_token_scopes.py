@@ -14,9 +14,8 @@ from tests.hub.hub import ADMIN, Hub
 
 COURSES = "courses: {ml101: {instructors: [prof], students: [anna]}}"
 ROLES = """
-c.JupyterHub.custom_scopes = {"custom:gpukernel:admin": {"description": "Administer the GPU pool"}}
 c.JupyterHub.load_roles += [
-    {"name": "gpukernel-admin", "users": ["rector"], "scopes": ["custom:gpukernel:admin"]},
+    {"name": "gpukernel-admin", "users": ["rector"]},
     {"name": "helpdesk", "users": ["helper"], "scopes": ["admin-ui", "list:users"]},
 ]
 """
