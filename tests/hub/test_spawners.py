@@ -203,7 +203,8 @@ def test_configure_adds_to_what_is_there(tmp_path: Path) -> None:
     c.JupyterHub.spawner_class = "jupyterhub.spawner.SimpleLocalProcessSpawner"
     hub_spawner.configure(c, state=str(tmp_path / "pool"), simulate="v100:1")
     assert [service["name"] for service in c.JupyterHub.services] == ["mine", "gpukernel-pool", "gpukernel"]
-    (user, console) = c.JupyterHub.load_roles
+    (user, administrators, console) = c.JupyterHub.load_roles
+    assert administrators["scopes"] == ["custom:gpukernel:admin", "access:services!service=gpukernel"]
     assert user["scopes"] == ["self", "list:groups", "access:services!service=gpukernel"]
     assert console["services"] == ["gpukernel"]
     made = c.JupyterHub.spawner_class
