@@ -2,79 +2,31 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <signal.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <thread>
+
+#include "common/time_slicing_table.h"
 
 namespace gpukernel::worker {
 
 namespace {
-constexpr int64_t MS = 1'000'000;  // times are nanoseconds of the machine's monotonic clock
-constexpr int64_t BATCH = 4 * MS;  // launched work is waited for about this often, so that a turn can end
 // The most launches between two waits.  A program whose kernels were tiny may go on with long ones: the limit
 // bounds how long that makes one turn.
 constexpr int MOST_AT_ONCE = 64, MOST_AHEAD = 256;
-// A turn ends after this long without a launch.  Between a program's wait for a result and its next launch
-// some time passes: a participant that has had less than the others keeps its turn through it, or it would
-// lose the turn to one that has had more already.
-constexpr int64_t LINGER = 300'000, LINGER_BEHIND = 4 * MS;
-constexpr int64_t RECENT = 40 * MS;     // a launch this recent means that a participant has work
 constexpr int64_t AWAY = 1000 * MS;     // after this long without a launch it returns without credit
 constexpr int64_t TOO_LONG = 500 * MS;  // a turn longer than this may be taken away
-constexpr int SLOTS = 512;
-
-int64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
-    timespec now;
-    ::clock_gettime(clock, &now);
-    return now.tv_sec * 1'000'000'000ll + now.tv_nsec;
-}
-
-bool lives(int pid) { return pid && (::kill(pid, 0) == 0 || errno == EPERM); }
-}  // namespace
-
-// The table that all participants map.  A slot's own fields are written by its participant, everything else
-// under the file's lock.
-struct TimeSlicingTable {
-    struct alignas(64) Slot {
-        std::atomic<int> pid;
-        std::atomic<bool> wants, waits;   // wants the turn; waits for its own work
-        std::atomic<double> weight, had;  // had: seconds of turns, divided by the weight
-        std::atomic<int64_t> last_launch;
-    };
-    std::atomic<uint32_t> changed;  // a futex: the turn was passed on
-    std::atomic<int> holder;        // a slot's number + 1, or 0
-    std::atomic<int64_t> began;
-    std::atomic<int> used;  // slots above this were never taken
-    Slot slots[SLOTS];
-};
-
-namespace {
-class FileLock {
-  public:
-    explicit FileLock(int file) : file_(file) {
-        // The lock is held for microseconds.  In direct mode users' programs hold it, too, and one that is
-        // stopped meanwhile must not stop all others: after a while they go on without it, and check what
-        // they read.
-        for (int tries = 0; ::flock(file_, LOCK_EX | LOCK_NB) != 0 && tries < 100; ++tries)
-            std::this_thread::sleep_for(std::chrono::nanoseconds(tries < 50 ? 20'000 : MS));
-    }
-    ~FileLock() { ::flock(file_, LOCK_UN); }
-
-  private:
-    int file_;
-};
+// Where kernels can be paused, whoever comes back from whatever pause has this much credit, in device time.
+constexpr double CREDIT = 0.1;
+// The most that a restart carries over of what was had, in seconds of device time.
+constexpr double MOST_CARRIED = 1;
 }  // namespace
 
 bool TimeSlicing::open(const std::string& path, std::function<CUresult()> wait,
-                       const std::function<void()>& enter, std::atomic<CUresult>& error) {
+                       const std::function<void()>& enter, std::atomic<CUresult>& error,
+                       const std::function<bool(const ExecutionGate&)>& set_gate) {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file_ < 0) return false;
     FileLock lock(file_);
@@ -82,16 +34,29 @@ bool TimeSlicing::open(const std::string& path, std::function<CUresult()> wait,
     void* memory = ::mmap(nullptr, sizeof(TimeSlicingTable), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     if (memory == MAP_FAILED) return false;
     auto* table = static_cast<TimeSlicingTable*>(memory);  // zeroes are an empty table
-    for (int i = 0; i < SLOTS && mine_ < 0; ++i)
-        if (const int pid = table->slots[i].pid; pid == ::getpid() || !lives(pid)) mine_ = i;
+    // A worker that executed itself anew finds its own slot, and what it has had: a restart is no new
+    // beginning.
+    for (int i = 0; i < table->slots_used() && mine_ < 0; ++i)
+        if (table->slots[i].pid == ::getpid()) mine_ = i;
+    const bool again = mine_ >= 0;
+    for (int i = 0; i < TimeSlicingTable::SLOTS && mine_ < 0; ++i)
+        if (!lives(table->slots[i].pid)) mine_ = i;
     if (mine_ < 0) return false;
-    TimeSlicingTable::Slot& slot = table->slots[mine_];
-    if (table->holder == mine_ + 1) table->holder = 0;
-    slot.wants = slot.waits = false, slot.had = 0, slot.last_launch = 0, slot.weight = double(weight_);
+    TimeSlicingSlot& slot = table->slots[mine_];
+    slot.weight = double(weight_);
+    if (!again) slot.had = 0;
+    if (table->holder == mine_ + 1) {
+        slot.had = slot.had + std::max(0.0, double(now_ns() - table->began) / 1e9 / slot.weight);
+        table->holder = 0;
+    }
+    slot.had = std::min<double>(slot.had, table->level + MOST_CARRIED / slot.weight);
+    slot.wants = slot.waits = slot.has_gate = false, slot.last_launch = 0;
+    slot.heard = 0, slot.closed = 0, slot.begun = 0, slot.ended = 0;
     slot.pid = ::getpid();
     table->used = std::max<int>(table->used, mine_ + 1);
     wait_ = std::move(wait), error_ = &error;
     table_ = table;
+    if (set_gate && use_gate(set_gate)) return true;
     std::thread([this, enter] {
         enter();
         give_when_idle();
@@ -99,9 +64,11 @@ bool TimeSlicing::open(const std::string& path, std::function<CUresult()> wait,
     return true;
 }
 
+TimeSlicingSlot& TimeSlicing::mine() const { return table_->slots[mine_]; }
+
 void TimeSlicing::set_weight(double weight) {
     weight_ = std::max(weight, 1e-6);
-    if (table_) table_->slots[mine_].weight = double(weight_);
+    if (table_) mine().weight = double(weight_);
 }
 
 bool TimeSlicing::others_work(int64_t now) {
@@ -109,9 +76,13 @@ bool TimeSlicing::others_work(int64_t now) {
         return others_.load(std::memory_order_relaxed);
     asked_others_.store(now, std::memory_order_relaxed);
     bool others = false;
-    for (int i = 0, used = std::min<int>(table_->used, SLOTS); i < used && !others; ++i)
-        others = i != mine_ && (now - table_->slots[i].last_launch < RECENT || table_->slots[i].wants ||
-                                (table_->slots[i].waits && lives(table_->slots[i].pid)));
+    for (int i = 0, used = table_->slots_used(); i < used && !others; ++i) {
+        if (i == mine_) continue;
+        const TimeSlicingSlot& other = table_->slots[i];
+        const int64_t seen = now - other.last_launch;
+        others = seen < RECENT || (other.wants && !other.silent(now)) || (other.waits && lives(other.pid)) ||
+                 (other.runs() && seen < AWAY && lives(other.pid));
+    }
     others_.store(others, std::memory_order_relaxed);
     return others;
 }
@@ -120,22 +91,23 @@ bool TimeSlicing::contended() {
     if (!table_ || ended_.load(std::memory_order_relaxed)) return false;
     const int64_t now =
         now_ns(CLOCK_MONOTONIC_COARSE);  // a third of the cost; some milliseconds are exact enough
-    table_->slots[mine_].last_launch.store(now, std::memory_order_relaxed);
+    mine().last_launch.store(now, std::memory_order_relaxed);
     return others_work(now);
 }
 
 void TimeSlicing::before_launch() {
     if (!table_ || ended_) return;
+    if (has_gate_) return close_where_contended();
     const int64_t now = now_ns();
     std::unique_lock lock(mutex_);
-    table_->slots[mine_].last_launch.store(now, std::memory_order_relaxed);
+    mine().last_launch.store(now, std::memory_order_relaxed);
     if (!others_work(now)) {
         // Alone, but at most some turns' worth ahead of the device: the next participant has to wait for all
         // of it.
         if (launched_ >= std::min(8 * most_launched_, MOST_AHEAD)) {
-            table_->slots[mine_].waits = true;
+            mine().waits = true;
             wait_for_device();
-            table_->slots[mine_].waits = false;
+            mine().waits = false;
         }
         ++launched_;
         return;
@@ -153,10 +125,13 @@ void TimeSlicing::before_launch() {
 
 // Whether one that has had less for its weight than this participant waits for the turn.
 bool TimeSlicing::others_deserve_it() const {
-    const TimeSlicingTable::Slot& me = table_->slots[mine_];
-    const double had = me.had + double(now_ns() - began_) / 1e9 / me.weight;
-    for (int i = 0, used = std::min<int>(table_->used, SLOTS); i < used; ++i)
-        if (i != mine_ && table_->slots[i].wants && table_->slots[i].had < had) return true;
+    const TimeSlicingSlot& me = mine();
+    const int64_t now = now_ns();
+    const double had = me.had + double(now - began_) / 1e9 / me.weight;
+    for (int i = 0, used = table_->slots_used(); i < used; ++i)
+        if (i != mine_ && table_->slots[i].wants && table_->slots[i].had < had &&
+            !table_->slots[i].silent(now))
+            return true;
     return false;
 }
 
@@ -174,65 +149,87 @@ void TimeSlicing::wait_for_device() {
 }
 
 void TimeSlicing::take() {
-    TimeSlicingTable::Slot& me = table_->slots[mine_];
     const int64_t start = now_ns();
-    bool first = true;
-    for (;;) {
-        uint32_t seen;
-        {
-            FileLock file(file_);
-            const int64_t now = now_ns();
-            double least = -1;    // `had` of the others that have work
-            bool is_next = true;  // no other that wants the turn has had less
-            for (int i = 0, used = std::min<int>(table_->used, SLOTS); i < used; ++i) {
-                TimeSlicingTable::Slot& other = table_->slots[i];
-                if (i == mine_ || !other.pid) continue;
-                const bool wants = other.wants;
-                if (wants && !lives(other.pid)) {
-                    other.wants = false, other.pid = 0;
-                    continue;
-                }
-                if (now - other.last_launch < AWAY || wants)
-                    least = least < 0 ? double(other.had) : std::min<double>(least, other.had);
-                if (wants && other.had < me.had) is_next = false;
-            }
-            if (first && me.had < least && start - gave_ > AWAY) me.had = least;  // no time saved up
-            first = false;
-            me.wants = true;
-            const int holder = table_->holder;
-            const bool free =
-                holder < 1 || holder > SLOTS || holder == mine_ + 1 || !lives(table_->slots[holder - 1].pid);
-            const bool lost = now - table_->began > TOO_LONG && now - start > TOO_LONG;
-            if ((free && is_next) || lost || now - start > 20 * TOO_LONG) {
-                table_->holder = mine_ + 1;
-                table_->began = now;
-                me.wants = false;
-                has_turn_ = true;
-                began_ = last_wait_ = now;
-                launched_ = 0;
-                taken_.notify_one();
-                return;
-            }
-            seen = table_->changed;
-        }
-        const timespec moment{0, 10 * MS};
-        ::syscall(SYS_futex, &table_->changed, FUTEX_WAIT, seen, &moment, nullptr, 0);
-    }
+    uint32_t seen;
+    for (bool first = true; !try_take(start, first, seen); first = false) wait_for_change(seen);
+    taken_.notify_one();
 }
 
-void TimeSlicing::give() {
-    wait_for_device();
-    TimeSlicingTable::Slot& me = table_->slots[mine_];
+void TimeSlicing::wait_for_change(uint32_t seen) {
+    const timespec moment{0, 10 * MS};
+    ::syscall(SYS_futex, &table_->changed, FUTEX_WAIT, seen, &moment, nullptr, 0);
+}
+
+// Takes the turn where it is this participant's to take, and says that it is wanted where it is not. `start`:
+// since when it waits.
+bool TimeSlicing::try_take(int64_t start, bool first, uint32_t& seen) {
+    TimeSlicingSlot& me = mine();
+    FileLock file(file_);
+    const int64_t now = now_ns();
+    double least = -1;    // `had` of the others that have work
+    bool is_next = true;  // no other that wants the turn has had less
+    for (int i = 0, used = table_->slots_used(); i < used; ++i) {
+        TimeSlicingSlot& other = table_->slots[i];
+        if (i == mine_ || !other.pid) continue;
+        if (other.wants && !lives(other.pid)) {
+            other.wants = false, other.pid = 0;
+            continue;
+        }
+        const bool wants = other.wants && !other.silent(now);
+        if (now - other.last_launch < AWAY || wants)
+            least = least < 0 ? double(other.had) : std::min<double>(least, other.had);
+        if (wants && other.had < me.had) is_next = false;
+    }
+    // No time is saved up.
+    if (first && has_gate_) me.had = std::max(me.had.load(), table_->level - CREDIT / me.weight);
+    if (first && !has_gate_ && me.had < least && start - gave_ > AWAY) me.had = least;
+    me.heard = now, me.wants = true;
+    seen = table_->changed;
+    const int holder = table_->holder;
+    TimeSlicingSlot* const other = holder < 1 || holder > TimeSlicingTable::SLOTS || holder == mine_ + 1
+                                       ? nullptr
+                                       : &table_->slots[holder - 1];
+    if (!other || !lives(other->pid)) {
+        if (!is_next && now - start <= 20 * TOO_LONG) return false;
+    } else if (other->has_gate) {
+        // It ends its turns by itself, unless it is stopped.
+        if (!other->silent(now)) return false;
+        other->had = other->had + double(now - table_->began) / 1e9 / other->weight;
+    } else {
+        const bool lost = now - table_->began > TOO_LONG && now - start > TOO_LONG;
+        if (!lost && now - start <= 20 * TOO_LONG) return false;
+    }
+    table_->holder = mine_ + 1;
+    table_->began = now;
+    table_->level = std::max(table_->level.load(), me.had.load());
+    for (int i = 0, used = table_->slots_used(); i < used; ++i)
+        if (i != mine_ && !table_->slots[i].closed) table_->slots[i].closed = 1;
+    if (has_gate_) open_gate();
+    me.wants = false;
+    has_turn_ = true;
+    began_ = last_wait_ = now;
+    launched_ = 0;
+    return true;
+}
+
+void TimeSlicing::give(bool keep_open) {
+    if (!has_gate_) wait_for_device();
+    TimeSlicingSlot& me = mine();
     gave_ = now_ns();
-    me.had = me.had + double(gave_ - began_) / 1e9 / me.weight;
-    seconds_ = seconds_ + double(gave_ - began_) / 1e9;
+    const double had = double(gave_ - began_) / 1e9;
+    seconds_ = seconds_ + had;
     has_turn_ = false;
     {
         FileLock file(file_);
-        if (table_->holder == mine_ + 1) table_->holder = 0;
+        const bool kept = table_->holder == mine_ + 1;
+        // Whoever took the turn away from one with a gate has charged it, and closed the gate.
+        if (kept || !has_gate_) me.had = me.had + had / me.weight;
+        if (kept) table_->holder = 0;
+        if (kept && has_gate_ && !keep_open) me.closed = 1;
+        me.heard = 0;
         ++table_->changed;
     }
-    ::syscall(SYS_futex, &table_->changed, FUTEX_WAKE, SLOTS, nullptr, nullptr, 0);
+    ::syscall(SYS_futex, &table_->changed, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
 void TimeSlicing::end() {
@@ -240,7 +237,8 @@ void TimeSlicing::end() {
     std::unique_lock lock(mutex_);
     if (has_turn_) give();
     ended_ = true;
-    table_->slots[mine_].last_launch = 0;
+    mine().last_launch = 0;
+    if (has_gate_) open_gate();
     taken_.notify_all();
 }
 
@@ -250,7 +248,7 @@ void TimeSlicing::give_when_idle() {
     for (;;) {
         taken_.wait(lock, [&] { return has_turn_ || ended_; });
         if (ended_) return;
-        const int64_t launched = table_->slots[mine_].last_launch;
+        const int64_t launched = mine().last_launch;
         if (launched_ && now_ns() - launched > LINGER) wait_for_device();
         const int64_t idle = now_ns() - std::max(launched, last_wait_);
         if (!launched_ && (idle > LINGER_BEHIND || (idle > LINGER && others_deserve_it()))) {

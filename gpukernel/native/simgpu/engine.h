@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/execution_gate.h"
 #include "simgpu/texture.h"
 
 namespace gpukernel::simgpu {
@@ -137,6 +138,7 @@ struct Launch {
         nullptr;               // KernelInfo::param_bytes bytes, copied before run() returns control to others
     bool cooperative = false;  // every block resident: grid barriers work
     const volatile bool* cancel = nullptr;        // polled at back edges; set: stop with Status::trap
+    const ExecutionGate* gate = nullptr;          // none: never paused
     std::shared_ptr<const Textures> textures;     // as they were when the launch was submitted; or none
     std::function<void(std::string_view)> print;  // device printf's text, called from any thread
 };

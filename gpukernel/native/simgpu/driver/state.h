@@ -62,6 +62,7 @@ struct Device : libcuda::Device {
     const Model* model;
     std::unique_ptr<DeviceMemory> memory;
     TextureTable textures;
+    std::atomic<const ExecutionGate*> gate{nullptr};  // of its kernels
     // The schedule's: pieces of work of each Engine, and time with any, which is added up where somebody
     // asks.
     int running[3] = {}, working = 0;

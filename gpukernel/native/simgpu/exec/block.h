@@ -45,9 +45,14 @@ struct LaunchState {
     std::atomic<bool> stop{false};
     std::mutex fault_mutex;
     Fault fault{Status::ok, {}};
+    const std::atomic<uint32_t>* gate_closed;
+    bool must_rest() const { return gate_closed->load(std::memory_order_relaxed) != 0; }
+    void rest() const;    // until the gate opens, or the launch stops
     void go_on() const {  // or throw, where another block failed or the launch was cancelled
+        if (must_rest()) rest();
         if (stop.load(std::memory_order_relaxed)) throw Fault{Status::ok, {}};
         if (launch->cancel && *launch->cancel) throw Fault{Status::trap, "the launch was cancelled"};
+        if (launch->gate) launch->gate->running(launch->gate->argument);
     }
     uint64_t clusters() const { return launch->grid.volume() / launch->cluster.volume(); }
     uint32_t threads() const { return static_cast<uint32_t>(launch->block.volume()); }

@@ -2,7 +2,10 @@
 // thread takes part.
 #include "simgpu/exec/launch.h"
 
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <xmmintrin.h>
 
 #include <algorithm>
@@ -19,7 +22,10 @@
 namespace gpukernel::simgpu {
 namespace {
 
-constexpr size_t kKeep = 4u << 20;  // storage that a resting thread may hold
+constexpr size_t kKeep = 4u << 20;         // storage that a resting thread may hold
+constexpr timespec kRest{0, 100'000'000};  // after which a kernel that rests says so again
+constexpr unsigned kLook = 16;             // so many clusters end between two looks at what else happens
+const std::atomic<uint32_t> kAlwaysOpen{0};
 
 size_t thread_count() {
     static const size_t count = [] {
@@ -90,7 +96,7 @@ ThreadPool& pool() {
 // A cooperative launch keeps all clusters resident: the thread turns over what it has taken.
 void run_clusters(LaunchState& state, bool resident) {
     thread_local std::unique_ptr<Cluster> kept;
-    unsigned csr = _mm_getcsr();
+    unsigned csr = _mm_getcsr(), done = 0;
     try {
         auto next = [&](Cluster& cluster) {
             uint64_t n = state.next_cluster.fetch_add(1);
@@ -104,7 +110,7 @@ void run_clusters(LaunchState& state, bool resident) {
             while (!state.stop.load(std::memory_order_relaxed) && next(*kept)) {
                 while (!kept->run_slice()) {
                 }
-                state.go_on();
+                if (++done % kLook == 0) state.go_on();
             }
         } else {
             std::vector<std::unique_ptr<Cluster>> clusters;
@@ -136,7 +142,31 @@ void run_clusters(LaunchState& state, bool resident) {
         kept.reset();
 }
 
+// Counts a kernel as begun while it exists.
+class Begun {
+  public:
+    explicit Begun(const ExecutionGate* gate) : gate_(gate) {
+        if (gate_) ++*gate_->begun;
+    }
+    ~Begun() {
+        if (gate_) ++*gate_->ended;
+    }
+    Begun(const Begun&) = delete;
+
+  private:
+    const ExecutionGate* gate_;
+};
+
 }  // namespace
+
+void LaunchState::rest() const {
+    static_assert(sizeof *gate_closed == 4, "a futex has 32 bits");
+    while (const uint32_t closed = gate_closed->load(std::memory_order_acquire)) {
+        if (stop.load(std::memory_order_relaxed)) return;
+        launch->gate->blocked(launch->gate->argument);
+        ::syscall(SYS_futex, gate_closed, FUTEX_WAIT, closed, &kRest, nullptr, 0);
+    }
+}
 
 Result run_kernel(const Program& program, const Function& kernel, const Launch& launch, DeviceMemory& memory,
                   int multiprocessors) {
@@ -154,7 +184,9 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
                 "a grid of (" + std::to_string(g.x) + "," + std::to_string(g.y) + "," + std::to_string(g.z) +
                     ") blocks cannot be cut into clusters of (" + std::to_string(c.x) + "," +
                     std::to_string(c.y) + "," + std::to_string(c.z) + ")"};
+    const Begun begun(launch.gate);
     LaunchState state;
+    state.gate_closed = launch.gate ? launch.gate->closed : &kAlwaysOpen;
     state.program = &program;
     state.kernel = &kernel;
     state.launch = &launch;

@@ -117,7 +117,7 @@ struct Runner {
         // A loop that reads what others write may be waiting for them: they get their turn sooner.
         warp.touched ? spins += kLoopPatience / kSpinPatience : ++spins;
         slice -= warp.touched ? kSlice / kSpinSlice : 1;
-        if (slice > 0) return false;
+        if (slice > 0 && !warp.launch->must_rest()) return false;
         slice = kSlice;
         warp.launch->go_on();
         return true;
@@ -262,6 +262,7 @@ struct Runner {
 bool Runner::run() {
     bool progress = false;
     while (pick()) {
+        if (warp.launch->must_rest()) warp.launch->go_on();
         progress = true;
         spins = 0;
         warp.touched = false;
@@ -349,7 +350,9 @@ bool Runner::run() {
                     if (value >= table.size())
                         throw Fault{Status::trap, "brx.idx with an index outside its table, " +
                                                       place(warp, std::countr_zero(exec), op.line)};
-                    park(frame->function->code.data() + table[value], exec & same, frame);
+                    const Op* to = frame->function->code.data() + table[value];
+                    park(to, exec & same, frame);
+                    if (to <= ip && back_edge()) return true;
                     break;
                 }
                 case Control::ret:
@@ -447,7 +450,7 @@ struct Pair {
                 ip = target;
                 if (!back) continue;
                 slice -= a.touched || b.touched ? kSlice / kSpinSlice : 1;
-                if (slice > 0) continue;
+                if (slice > 0 && !a.launch->must_rest()) continue;
                 a.launch->go_on();
                 return part(true);
             } else if (op.control == Control::warp_sync) {

@@ -28,6 +28,7 @@ bool Driver::load(const std::string& path, std::string& error) {
         name = stand_in(static_cast<decltype(name)>(nullptr));
 #include "driver_functions.inc"
 #undef GPUKERNEL_DRIVER_FUNCTION
+    set_execution_gate = reinterpret_cast<SetExecutionGate>(::dlsym(library, SET_EXECUTION_GATE));
     if (CUresult code = cuInit(0); code != CUDA_SUCCESS) {
         error = path + " found no usable device (" + error_name(code) + ")";
         return false;

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "common/execution_gate.h"
+
 namespace gpukernel::worker {
 
 // The library's functions by name; the list is generated from codegen/calls.txt.
@@ -13,6 +15,9 @@ struct Driver {
 #define GPUKERNEL_DRIVER_FUNCTION(name) decltype(&::name) name = nullptr;
 #include "driver_functions.inc"
 #undef GPUKERNEL_DRIVER_FUNCTION
+
+    // Of a simulated device, whose kernels can be paused; nullptr where the library has none.
+    SetExecutionGate set_execution_gate = nullptr;
 
     // Loads the library at `path`; a function that it lacks returns CUDA_ERROR_NOT_SUPPORTED.  False, and
     // `error` says why, where it cannot be loaded or finds no usable device.

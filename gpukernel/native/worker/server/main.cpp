@@ -315,7 +315,11 @@ int main(int argc, char** argv) {
     if (!options.time_slicing.empty() &&
         !lease->time_slicing.open(
             options.time_slicing, [&] { return lease->cuda.cuCtxSynchronize(); },
-            [&] { lease->cuda.cuCtxSetCurrent(lease->context); }, lease->stray_error))
+            [&] { lease->cuda.cuCtxSetCurrent(lease->context); }, lease->stray_error,
+            [&](const ExecutionGate& gate) {
+                return lease->cuda.set_execution_gate &&
+                       lease->cuda.set_execution_gate(options.device, &gate) == CUDA_SUCCESS;
+            }))
         return refuse(options.time_slicing +
                       " could not be opened, where the workers of this device take turns");
 

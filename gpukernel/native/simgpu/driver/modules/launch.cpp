@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 namespace gpukernel::simgpu {
 CUresult cluster_of(const Device& device, const Kernel& kernel, Dim3 named, Dim3& cluster, bool& explicitly) {
@@ -91,6 +92,7 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
                           launch.cooperative = cooperative;
                           launch.params = block->data();
                           launch.textures = textures;
+                          launch.gate = device->gate.load();
                           launch.print = [device](std::string_view text) {
                               // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted
                               // Output", "Limitations").
@@ -107,3 +109,14 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
                       });
     return CUDA_SUCCESS;
 }
+
+extern "C" __attribute__((visibility("default"))) int gpukernel_set_execution_gate(
+    int number, const gpukernel::ExecutionGate* gate) {
+    Device* const device = device_at(number);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    if (!gate || !gate->closed || !gate->begun || !gate->ended || !gate->blocked || !gate->running)
+        return CUDA_ERROR_INVALID_VALUE;
+    device->gate = new gpukernel::ExecutionGate(*gate);  // kernels may read it until the process ends
+    return CUDA_SUCCESS;
+}
+static_assert(std::is_same_v<decltype(&gpukernel_set_execution_gate), gpukernel::SetExecutionGate>);

@@ -5,6 +5,10 @@
 
 namespace gpukernel::simgpu::ptx {
 
+namespace {
+constexpr size_t kLongestStretch = 4096;  // operations without a place where a kernel can be paused
+}
+
 Decoder::Decoder(const FunctionTree& tree, const Symbols& symbols, Function& out, uint32_t& shared_at)
     : tree_(tree),
       symbols_(symbols),
@@ -21,6 +25,7 @@ void Decoder::run() {
         out_.code.push_back(first);
     }
     for (int p : tree_.params) is_param_.insert(p);
+    size_t rested = 0;
     std::multimap<uint32_t, std::string> leaders;
     for (auto& [name, at] : tree_.labels) leaders.emplace(at, name);
     for (uint32_t n = 0; n <= tree_.body.size(); ++n) {
@@ -30,6 +35,13 @@ void Decoder::run() {
         if (n == tree_.body.size()) break;
         here_ = &tree_.body[n];
         instruction(*here_);
+        if (out_.code.size() - rested >= kLongestStretch) {  // a place to pause, where the text has none
+            set_mode(0);
+            Op rest;
+            rest.control = Control::yield, rest.line = here_->line;
+            out_.code.push_back(rest);
+            rested = out_.code.size();
+        }
     }
     set_mode(0);
     if (stack_top_) {
