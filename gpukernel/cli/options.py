@@ -63,11 +63,12 @@ Name = Annotated[
     str, typer.Option(metavar="NAME", help="This server's name in the pool; else the host name.")
 ]
 Watchdog = Annotated[
-    float,
+    float | None,
     typer.Option(
         metavar="SECONDS",
         min=0,
-        help="End work on a slice that does not end within this time; 0: never.",
+        help="End work on a slice that does not end within this time; 0: never. "
+        "Else half an hour on real GPUs that several people share, and never on one's own or on simulated ones.",
     ),
 ]
 HostMemory = Annotated[

@@ -20,9 +20,10 @@ from gpukernel.common.connection import Connection, connection_to, read_connecti
 from gpukernel.common.errors import PoolError
 from gpukernel.pool.rpc.server import prepare_state, serve
 
-__all__ = ["agent", "pool", "up"]
+__all__ = ["agent", "pool", "up", "watchdog_or_default"]
 
 READY_SECONDS = 30.0
+SHARED_WATCHDOG_SECONDS = 1800.0
 MIB = 2**20
 
 
@@ -58,6 +59,16 @@ async def _until_told_to_stop(*alongside: asyncio.Task[None]) -> None:
         task.result()  # raises what ended it
 
 
+def watchdog_or_default(seconds: float | None, found: inventory.Inventory, *, shared: bool) -> float:
+    """Return the watchdog's time: as given, else the default of shared real devices, else 0 for none.
+
+    On a simulated device a kernel without end is paused when its turn ends, and takes nothing from others.
+    """
+    if seconds is not None:
+        return seconds
+    return SHARED_WATCHDOG_SECONDS if shared and not found.simulated else 0.0
+
+
 def _summary(found: inventory.Inventory) -> str:
     names = [device.name for device in found.devices]
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
@@ -68,7 +79,7 @@ def up(
     state: Path | None,
     tcp_host: str,
     name: str,
-    watchdog: float,
+    watchdog: float | None,
     host_memory_mib: int,
     direct: bool,
     everybody: bool,
@@ -89,7 +100,7 @@ def up(
                 found,
                 directory,
                 tcp_host=tcp_host,
-                watchdog_seconds=watchdog,
+                watchdog_seconds=watchdog_or_default(watchdog, found, shared=everybody),
                 host_memory=host_memory_mib * MIB,
                 direct=direct,
             )
@@ -159,7 +170,7 @@ def agent(
     state: Path | None,
     tcp_host: str,
     name: str,
-    watchdog: float,
+    watchdog: float | None,
     host_memory_mib: int,
     direct: bool,
     log_level: logs.Level,
@@ -182,7 +193,7 @@ def agent(
             found,
             directory,
             tcp_host=tcp_host,
-            watchdog_seconds=watchdog,
+            watchdog_seconds=watchdog_or_default(watchdog, found, shared=True),
             host_memory=host_memory_mib * MIB,
             direct=direct,
         )

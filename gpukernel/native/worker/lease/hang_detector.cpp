@@ -7,7 +7,7 @@ namespace gpukernel::worker {
 void HangDetector::check() {
     std::lock_guard lock(mutex_);
     if (pending_) return;
-    pending_ = true, since_ = Clock::now();
+    pending_ = true, since_ = Clock::now(), paused_before_ = lease_.time_slicing.paused_seconds();
     if (!started_) std::thread(&HangDetector::run, this).detach();
     started_ = true;
     requested_.notify_one();
@@ -17,6 +17,12 @@ std::optional<double> HangDetector::pending_seconds() const {
     std::lock_guard lock(mutex_);
     if (!pending_) return std::nullopt;
     return std::chrono::duration<double>(Clock::now() - since_).count();
+}
+
+double HangDetector::pending_seconds_at_work() const {
+    const double pending = pending_seconds().value_or(0);
+    std::lock_guard lock(mutex_);
+    return pending - (lease_.time_slicing.paused_seconds() - paused_before_);
 }
 
 void HangDetector::run() {

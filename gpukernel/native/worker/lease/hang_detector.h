@@ -17,6 +17,8 @@ class HangDetector {
     void check();
     // For how many seconds the synchronisation under way has lasted; nothing where none is.
     std::optional<double> pending_seconds() const;
+    // The same without the time that kernels were paused for the sake of others.
+    double pending_seconds_at_work() const;
 
   private:
     void run();
@@ -25,6 +27,7 @@ class HangDetector {
     std::condition_variable requested_;
     bool pending_ = false, started_ = false;
     Clock::time_point since_{};
+    double paused_before_ = 0;
 };
 
 }  // namespace gpukernel::worker

@@ -19,6 +19,7 @@ namespace gpukernel::worker {
 namespace {
 constexpr size_t MOST_CLIENTS = 128;  // connections at one time, admitted or not
 constexpr int HANDSHAKE_SECONDS = 5;
+constexpr double WATCHES = 32;       // so often does the watchdog look in the time that it allows
 constexpr double GRACE_SECONDS = 1;  // for work of a program that was interrupted or has gone
 constexpr auto LAST_WORDS = std::chrono::milliseconds(500);  // for a GOODBYE to arrive
 constexpr size_t MOST_CONTROL_LINE = 4096;
@@ -242,7 +243,12 @@ bool Server::program_has_left() {
 // end after its program was interrupted or has gone, and work that takes longer than the watchdog allows.
 std::string Server::hang_reason() {
     const bool left = program_has_left();
-    if (left || (watchdog_seconds_ > 0 && lease_.connections)) hang_detector_.check();
+    // The driver may spin in a synchronisation: the watchdog looks rarely, for its time.
+    const auto now = Clock::now();
+    const bool look = watchdog_seconds_ > 0 && lease_.connections &&
+                      std::chrono::duration<double>(now - watched_).count() > watchdog_seconds_ / WATCHES;
+    if (look) watched_ = now;
+    if (left || look) hang_detector_.check();
     const std::optional<double> pending = hang_detector_.pending_seconds();
     if (!pending) {
         interrupted_ = false;
@@ -252,7 +258,7 @@ std::string Server::hang_reason() {
         return "what ran on the slice was interrupted, and its context ended with it";
     if (left && *pending > GRACE_SECONDS)
         return "a program on this slice left work that does not end, and the context ended with it";
-    if (watchdog_seconds_ > 0 && *pending > watchdog_seconds_) {
+    if (watchdog_seconds_ > 0 && hang_detector_.pending_seconds_at_work() > watchdog_seconds_) {
         std::ostringstream sentence;
         sentence << "work on the slice did not end within the " << watchdog_seconds_
                  << " s that this server allows";

@@ -72,7 +72,7 @@ class Server {
     std::mutex mutex_;
     std::list<std::shared_ptr<Client>> clients_;
     bool stopping_ = false;
-    Clock::time_point last_contact_ = Clock::now();
+    Clock::time_point last_contact_ = Clock::now(), watched_{};
 };
 
 }  // namespace gpukernel::worker
