@@ -11,7 +11,8 @@ from tools.import_graph import cycles, grouped, includes, modules, python_import
 from tools.metrics import measure
 
 POOL = [
-    f"gpukernel.pool.{room}" for room in ("domain", "store", "scheduling", "leases", "policy", "auth", "rpc")
+    f"gpukernel.pool.{room}"
+    for room in ("domain", "store", "scheduling", "leases", "policy", "doors", "auth", "rpc")
 ]
 
 # What each package may import beside itself.  A package that is missing here fails the test.
@@ -30,8 +31,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gpukernel.pool.scheduling": {"gpukernel.common", *POOL[:2]},
     "gpukernel.pool.leases": {"gpukernel.common", *POOL[:3]},
     "gpukernel.pool.policy": {"gpukernel.common", *POOL[:4]},
-    "gpukernel.pool.auth": {"gpukernel.common", "gpukernel.pool.store"},
-    "gpukernel.pool.rpc": {"gpukernel.common", *POOL[:6]},
+    "gpukernel.pool.doors": {"gpukernel.common"},
+    "gpukernel.pool.auth": {"gpukernel.common", "gpukernel.pool.doors", "gpukernel.pool.store"},
+    "gpukernel.pool.rpc": {"gpukernel.common", *POOL[:7]},
     # The command line is the one place that has both: clients' commands, and those that start servers.
     "gpukernel.cli": {
         "gpukernel",

@@ -14,7 +14,7 @@ from gpukernel.common.fork_safe_grpc import grpc  # before the messages import i
 # isort: split
 import gpukernel.common.proto.pool_pb2 as pb
 from gpukernel.common import messages
-from gpukernel.common.errors import PoolError, PoolUnreachable
+from gpukernel.common.errors import PoolError, PoolUnreachable, Refused
 from gpukernel.common.model import Lease
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ News = TypeVar("News")
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
+
+AT_ONCE = 200
+"""Leases in one message; a pool takes 1,000."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,9 @@ class KeepaliveStream:
                 await self._once()
             except PoolUnreachable:
                 pass
-            except PoolError as error:  # the pool no longer knows the caller
-                return self._all_over(str(error))
+            except PoolError as error:
+                if not (isinstance(error, Refused) and error.code == "too_often"):
+                    return self._all_over(str(error))  # the pool no longer knows the caller
             except Exception:
                 log.exception("the keepalive of %d leases failed and begins again", len(self._kept))
             await asyncio.sleep(AGAIN_SECONDS)
@@ -118,7 +122,9 @@ class KeepaliveStream:
 
     async def _write(self, call: HoldCall) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await call.write(pb.HoldRequest(hold=list(self._kept)))
+            kept = list(self._kept)
+            for first in range(0, len(kept), AT_ONCE):
+                await call.write(pb.HoldRequest(hold=kept[first : first + AT_ONCE]))
             while True:
                 await call.write(await self._orders.get())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Self, TypeVar
@@ -19,7 +20,7 @@ import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.client.keepalive import KeepaliveStream
 from gpukernel.common import messages
-from gpukernel.common.address import MADE_BY, ON_BEHALF, TEACHES, resolve_address
+from gpukernel.common.address import MADE_BY, ON_BEHALF, RETRY_AFTER, TEACHES, resolve_address
 from gpukernel.common.connection import Connection, connection_to, tls_trouble
 from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.common.i18n import WORDS, say, words_behind
@@ -31,8 +32,26 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 CALL_SECONDS = 10.0
+_LOST = "Internal error from Core"  # what gRPC's client says of a call that was ended in the moment of a write, whatever the reason
+
 RENEW_SECONDS = 20.0
 """A pool that is overrun hears a renewal late, but none that was given up meanwhile; leases would end for nothing."""
+
+
+def pause_before_again(error: grpc.aio.AioRpcError) -> float | None:
+    """Return the seconds to wait before a call is made again that came too soon; None where the pool did not say so.
+
+    A crowd that is told to wait does not come back at one moment: everybody waits up to half as long again.
+    """
+    headers = error.trailing_metadata()
+    said = headers.get(RETRY_AFTER) if headers is not None else None
+    if (
+        error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+        or not isinstance(said, str)
+        or not said.isdigit()
+    ):
+        return None
+    return min(int(said), 60_000) / 1000 * random.uniform(1.0, 1.5)
 
 
 class PoolClient:
@@ -106,7 +125,7 @@ class PoolClient:
             grpc.StatusCode.UNAVAILABLE,
             grpc.StatusCode.DEADLINE_EXCEEDED,
             grpc.StatusCode.CANCELLED,
-        ):
+        ) or (code is grpc.StatusCode.INTERNAL and error.details() == _LOST):
             return PoolUnreachable(
                 say(
                     "No pool answers at %(address)s; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL.",
@@ -120,6 +139,8 @@ class PoolClient:
             return PoolError(
                 f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
             )
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return Refused("too_often", said or "The pool is asked too often; try again in a moment.")
         if code is grpc.StatusCode.PERMISSION_DENIED:
             return NotAllowed(said or "The pool does not allow you that.")
         if code is grpc.StatusCode.INVALID_ARGUMENT:
@@ -143,10 +164,16 @@ class PoolClient:
         request: Request,
         patience: float | None = None,
     ) -> Reply:
-        try:
-            return await method(request, timeout=patience or self.patience, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise await self.explain(error) from None
+        clock = asyncio.get_running_loop().time
+        end = clock() + (patience or self.patience)
+        while True:
+            try:
+                return await method(request, timeout=max(end - clock(), 0.0), metadata=self._metadata)
+            except grpc.aio.AioRpcError as error:
+                pause = pause_before_again(error)
+                if pause is None or clock() + pause > end:
+                    raise await self.explain(error) from None
+            await asyncio.sleep(pause)
 
     async def acquire(
         self,
@@ -179,31 +206,41 @@ class PoolClient:
         PoolUnreachable
             When nobody answers, or the pool ended while this waited.
         """
-        call = self._pool.Acquire(
-            pb.AcquireRequest(
-                key=key,
-                slice=messages.request_to(slice),
-                holder=messages.holder_to(holder),
-                wait_seconds=wait_seconds,
-                ttl_seconds=ttl_seconds,
-                longest_seconds=longest_seconds,
-            ),
-            metadata=self._metadata,
+        request = pb.AcquireRequest(
+            key=key,
+            slice=messages.request_to(slice),
+            holder=messages.holder_to(holder),
+            wait_seconds=wait_seconds,
+            ttl_seconds=ttl_seconds,
+            longest_seconds=longest_seconds,
         )
-        try:
-            async for event in call:
-                kind = event.WhichOneof("event")
-                if kind == "refused":
-                    raise messages.refused_from(event.refused)
-                if kind == "granted":
-                    yield messages.lease_from(event.granted)
-                    return
-                queued = event.queued
-                yield Queued(queued.position, queued.estimate_seconds, queued.reason, queued.quota)
-        except grpc.aio.AioRpcError as error:
-            raise await self.explain(error) from None
-        finally:
-            call.cancel()
+        while True:
+            call = self._pool.Acquire(request, metadata=self._metadata)
+            try:
+                async for event in self._events(call):
+                    yield event
+                return
+            except grpc.aio.AioRpcError as error:
+                if (pause := pause_before_again(error)) is None:
+                    raise await self.explain(error) from None
+            finally:
+                call.cancel()
+            await asyncio.sleep(pause)
+
+    @staticmethod
+    async def _events(
+        call: grpc.aio.UnaryStreamCall[pb.AcquireRequest, pb.AcquireEvent],
+    ) -> AsyncGenerator[Queued | Lease]:
+        """Yield the places in the queue, then the lease."""
+        async for event in call:
+            kind = event.WhichOneof("event")
+            if kind == "refused":
+                raise messages.refused_from(event.refused)
+            if kind == "granted":
+                yield messages.lease_from(event.granted)
+                return
+            queued = event.queued
+            yield Queued(queued.position, queued.estimate_seconds, queued.reason, queued.quota)
 
     async def acquire_now(
         self, key: str, slice: SliceRequest, holder: Holder, wait_seconds: float = -1, ttl_seconds: float = 0

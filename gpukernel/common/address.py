@@ -13,6 +13,7 @@ from gpukernel.common.errors import PoolError
 __all__ = [
     "MADE_BY",
     "ON_BEHALF",
+    "RETRY_AFTER",
     "TEACHES",
     "container_sockets",
     "is_container_socket",
@@ -30,6 +31,9 @@ ON_BEHALF = "gpukernel-on-behalf-bin"
 
 MADE_BY = "gpukernel-made-by-bin"
 """The header with the name of the person whom an administrator's program (a web page) obeys; it gives no rights, but is written down."""
+
+RETRY_AFTER = "grpc-retry-pushback-ms"
+"""The trailing header of a call that came too soon: after how many milliseconds to make it again, as gRPC names it (gRFC A6)."""
 
 TEACHES = "gpukernel-teaches-bin"
 """The header with a course, in UTF-8, that the person on whose behalf a call is made instructs by a role that only the caller knows: a

@@ -1,11 +1,12 @@
-"""The identity of this machine, by which a pool tells whether a program and a GPU are on the same one."""
+"""The machine that this process runs on: its identity, and the limits that it sets a process."""
 
 from __future__ import annotations
 
 import hashlib
+import resource
 from pathlib import Path
 
-__all__ = ["machine_identity"]
+__all__ = ["machine_identity", "raise_descriptor_limit"]
 
 
 def machine_identity() -> str:
@@ -20,3 +21,11 @@ def machine_identity() -> str:
     except OSError:
         return ""
     return hashlib.sha256(f"{machine} {start}".encode()).hexdigest()[:32] if machine and start else ""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files (``RLIMIT_NOFILE``) to the hard one, which whoever started it allows; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

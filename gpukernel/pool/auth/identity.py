@@ -34,6 +34,7 @@ from gpukernel.pool.store.store import Store
 
 __all__ = [
     "NOBODY",
+    "REMOTE",
     "SCOPES",
     "Caller",
     "Certify",
@@ -48,6 +49,9 @@ __all__ = [
 
 NOBODY = -1
 """The account of those who came by a socket that asks for none; they need a token."""
+
+REMOTE = -2
+"""The account of those who came over TCP: none that this machine knows; they need a token, and a certificate where the pool asks for it."""
 
 _TOKEN = CompiledSql(sa.select(tokens).where(tokens.c.id == sa.bindparam("id")))  # with every call over TCP
 
@@ -221,8 +225,8 @@ class Identity:
         uid = self._accounts.get(peer)
         if peer.startswith("unix") and uid is None:
             return None
-        here = uid is not None  # on the pool's machine, where no certificate can be shown
-        uid = None if uid == NOBODY else uid
+        here = uid not in (None, REMOTE)  # on the pool's machine, where no certificate can be shown
+        uid = None if uid in (NOBODY, REMOTE) else uid
         if not authorization:
             if uid is None:
                 return None
@@ -263,7 +267,7 @@ class Identity:
         if not (person := owner.person):
             return None
         shown: frozenset[str] = frozenset()
-        if self._require_certificates and uid is None:
+        if self._require_certificates and uid in (None, REMOTE):
             row = self._living(certificate, now)
             if row is None or row.person != person:
                 raise Refused(
@@ -271,7 +275,8 @@ class Identity:
                     f"The certificate that this connection shows is not one of {person}'s, whose JupyterHub token this is.",
                 )
             shown = frozenset({certificate})
-        caller = Caller(person, "person", None if uid == NOBODY else uid, tokens=shown, hub_token=token)
+        account = None if uid in (NOBODY, REMOTE) else uid
+        caller = Caller(person, "person", account, tokens=shown, hub_token=token)
         return caller if owner.server is None else self._as_server(caller, owner.server)
 
     def _as_server(self, caller: Caller, name: str) -> Caller:

@@ -25,6 +25,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.hub_tokens import HubAway
 from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.auth.permissions import PERMISSIONS, Permission
+from gpukernel.pool.doors.crossing import CallContext
 
 __all__ = ["Access", "Context", "check_services", "or_refuse", "refuse", "stream", "teacher", "unary"]
 
@@ -141,6 +142,9 @@ async def _known_caller(identity: Identity, context: Context) -> Caller:
     if caller is None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
     assert caller is not None
+    if isinstance(context, CallContext):
+        for_others = caller.speaks_for_others or caller.scope == "agent"
+        context.on_caller(caller.name, for_others, not caller.administers)
     # Who may speak for others may say so of the course's instructors too, or put the person into a group of theirs; so a course that
     # they vouch for gives them nothing that they had not.  It is no more than for this call, and the audit table names who vouched.
     teaches = frozenset(

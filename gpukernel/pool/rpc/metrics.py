@@ -8,29 +8,49 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from gpukernel.common.bounds import MILLION
 from gpukernel.common.errors import PoolError
+from gpukernel.common.model import Device, Waiting
+from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.quota import PERIODS
+from gpukernel.pool.doors.crossing import answer
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.schema import IN_USE, leases, ledger, slices
 from gpukernel.pool.store.store import Store
 
-__all__ = ["exposition", "serve_metrics"]
+__all__ = ["Known", "exposition", "known", "serve_metrics"]
 
 LONGEST_REQUEST = 8192
 PATIENCE_SECONDS = 5.0
+CONNECTIONS = 32
 
 Sample = tuple[dict[str, str], float]
 
 
-def exposition(store: Store, manager: LeaseManager) -> str:
-    """Return all metrics in Prometheus' text format."""
-    return "".join(_family(*family) for family in _families(store, manager))
+@dataclass(frozen=True)
+class Known:
+    """The figures that the lease manager knows, read in its own loop."""
+
+    now: float
+    policy: Policy
+    devices: list[Device]
+    waiting: list[Waiting]
+
+
+def known(manager: LeaseManager) -> Known:
+    """Read what the lease manager knows; to be called in its loop."""
+    return Known(manager.now(), manager.policy(), manager.devices(), manager.waiting())
+
+
+def exposition(store: Store, known: Known) -> str:
+    """Return all metrics in Prometheus' text format; it reads the database, so call it in a thread."""
+    return "".join(_family(*family) for family in _families(store, known))
 
 
 def _family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> str:
@@ -45,8 +65,8 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _families(store: Store, manager: LeaseManager) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    now, policy = manager.now(), manager.policy()
+def _families(store: Store, known: Known) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    now, policy = known.now, known.policy
     with store.reader.connect() as db:
         epoch = db.execute(sa.select(ledger.c.epoch)).scalar_one()
         count = sa.select(leases.c.state, sa.func.count()).where(leases.c.state != "ended")
@@ -55,7 +75,7 @@ def _families(store: Store, manager: LeaseManager) -> Iterator[tuple[str, str, s
         taken = taken.where(IN_USE).group_by(slices.c.device_id)
         used = {row[0]: row[1] for row in db.execute(taken)}
         standings = [s for s in quota_usage.all_standings(db, policy, now) if s.account.kind == "course"]
-    devices, waiting = manager.devices(), manager.waiting()
+    devices, waiting = known.devices, known.waiting
     labels = {d.id: {"device": d.id, "server": d.server, "model": d.name} for d in devices}
 
     def of_devices(figure: Any) -> list[Sample]:
@@ -141,8 +161,12 @@ def _families(store: Store, manager: LeaseManager) -> Iterator[tuple[str, str, s
 
 
 @contextlib.asynccontextmanager
-async def serve_metrics(address: str, store: Store, manager: LeaseManager) -> AsyncIterator[None]:
-    """Answer ``GET /metrics`` over HTTP at ``HOST:PORT`` for as long as the context lasts.
+async def serve_metrics(
+    address: str, store: Store, manager: LeaseManager, deciding: asyncio.AbstractEventLoop
+) -> AsyncIterator[None]:
+    """Answer ``GET /metrics`` over HTTP at ``HOST:PORT`` for as long as the context lasts; `deciding` is the manager's loop.
+
+    At most `CONNECTIONS` are open at a time, each for `PATIENCE_SECONDS`; the oldest goes for a new one.
 
     Raises
     ------
@@ -153,7 +177,23 @@ async def serve_metrics(address: str, store: Store, manager: LeaseManager) -> As
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise PoolError(f"“{address[:60]}” is no address for metrics; write HOST:PORT.")
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    there: dict[asyncio.StreamWriter, None] = {}
+
+    async def figures() -> Known:
+        return known(manager)
+
+    async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while len(there) >= CONNECTIONS:
+            oldest = next(iter(there))
+            del there[oldest]
+            oldest.transport.abort()
+        there[writer] = None
+        try:
+            await respond(reader, writer)
+        finally:
+            there.pop(writer, None)
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(
             OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
         ):
@@ -161,7 +201,8 @@ async def serve_metrics(address: str, store: Store, manager: LeaseManager) -> As
                 head = await reader.readuntil(b"\r\n\r\n")
                 words = head.split(b"\r\n", 1)[0].split()
                 if len(words) == 3 and words[0] == b"GET" and words[1].split(b"?")[0] == b"/metrics":
-                    status, body = "200 OK", exposition(store, manager)
+                    found = await answer(deciding, figures)
+                    status, body = "200 OK", await asyncio.to_thread(exposition, store, found)
                 else:
                     status, body = "404 Not Found", "The figures are at /metrics.\n"
                 data = body.encode()
@@ -174,7 +215,7 @@ async def serve_metrics(address: str, store: Store, manager: LeaseManager) -> As
         writer.close()
 
     try:
-        server = await asyncio.start_server(answer, host.strip("[]"), int(port), limit=LONGEST_REQUEST)
+        server = await asyncio.start_server(visit, host.strip("[]"), int(port), limit=LONGEST_REQUEST)
     except OSError as error:
         raise PoolError(f"Metrics cannot be served at {address}: {error.strerror or error}.") from None
     async with server:

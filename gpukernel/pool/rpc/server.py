@@ -8,6 +8,8 @@ import fcntl
 import logging
 import os
 import secrets
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,16 @@ from gpukernel.common.address import make_container_sockets, socket_path
 from gpukernel.common.connection import Connection
 from gpukernel.common.errors import PoolError
 from gpukernel.common.fork_safe_grpc import grpc
+from gpukernel.common.machine import raise_descriptor_limit
 from gpukernel.pool.auth.hub_tokens import HubTokens
 from gpukernel.pool.auth.identity import Certify, Identity
-from gpukernel.pool.auth.peer_credentials import serve_with_peer_credentials
+from gpukernel.pool.auth.peer_credentials import listen_on_tcp, serve_tcp, serve_with_peer_credentials
 from gpukernel.pool.auth.tls import ServerTls, certifier, server_tls, warning
+from gpukernel.pool.doors.call_rates import CALLS_AT_ONCE, CALLS_PER_SECOND, CallRates
+from gpukernel.pool.doors.connections import Connections
+from gpukernel.pool.doors.crossing import IoThread
+from gpukernel.pool.doors.field_bounds import LARGEST_MESSAGE
+from gpukernel.pool.doors.guard import Guard
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.administration import AdministrationService
 from gpukernel.pool.rpc.agents import AgentsService
@@ -43,6 +51,9 @@ log = logging.getLogger(__name__)
 
 WRITE_BACK_SECONDS = 1.0
 
+SWITCH_SECONDS = 0.001
+"""For how long one thread may keep Python's lock while another wants it: the I/O thread waits no longer for a decision."""
+
 Service = tuple[Callable[..., None], Any]
 """A function that adds a service to a server, and the service."""
 
@@ -52,6 +63,10 @@ _OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE + 65_536),  # so that the sentence is ours
+    ("grpc.max_concurrent_streams", 2_000),
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.http2.max_ping_strikes", 5),
 ]
 
 
@@ -116,6 +131,8 @@ async def serve(
     key: Path | None = None,
     require_certificates: bool = False,
     hub_api: str = "",
+    calls_per_second: float = CALLS_PER_SECOND,
+    calls_at_once: float = CALLS_AT_ONCE,
 ) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
 
@@ -132,12 +149,16 @@ async def serve(
         Over TCP nobody gets in without a client certificate of the authority in `state`, and no token counts with another's.
     hub_api
         The REST API of a JupyterHub whose tokens count as their persons, as `gpukernel.pool.auth.hub_tokens.HubTokens` wants it.
+    calls_per_second, calls_at_once
+        How often a person may call, as `gpukernel.pool.doors.call_rates.CallRates` counts it.
 
     Raises
     ------
     PoolError
         When another pool runs on `state`, an address cannot be listened on, or the database cannot be used.
     """
+    raise_descriptor_limit()
+    sys.setswitchinterval(SWITCH_SECONDS)
     hub = HubTokens(hub_api) if hub_api else None
     prepare_state(state)
     with _only_one(state):
@@ -157,13 +178,8 @@ async def serve(
         certify = certifier(state, tls, require_certificates=require_certificates)
         services = _services(manager, store, identity, agents, public, certify)
         check_services(*(service for _, service in services))
-        path, behind = socket_path(state), socket_path(state).with_name("inner.sock")
-        servers = [_private_server(services, behind)]
-        if listen:
-            servers.append(_server(services, listen, tls))
-        for server in servers:
-            await server.start()
-        behind.chmod(0o600)
+        rates = CallRates(calls_per_second, calls_at_once)
+        doors = _Doors(services, identity, rates, asyncio.get_running_loop())
         work = [
             asyncio.create_task(manager.run()),
             asyncio.create_task(_write_back(store)),
@@ -171,25 +187,16 @@ async def serve(
             asyncio.create_task(identity.open_calls.watch()),
         ]
         try:
-            async with contextlib.AsyncExitStack() as listeners:
-                await listeners.enter_async_context(
-                    serve_with_peer_credentials(path, behind, identity, everybody=everybody)
-                )
-                containers = make_container_sockets(path.parent)
-                containers.chmod(0o711)
-                await listeners.enter_async_context(
-                    serve_with_peer_credentials(
-                        containers / path.name, behind, identity, everybody=True, accounts=False
-                    )
-                )
-                if metrics:
-                    await listeners.enter_async_context(serve_metrics(metrics, store, manager))
-                address = public().address or listen or f"unix:{path}"
+            with IoThread() as io:
+                address = public().address or listen or f"unix:{socket_path(state)}"
                 try:
+                    await io.run(doors.open(state, listen, tls, everybody=everybody))
+                    if metrics:
+                        deciding = asyncio.get_running_loop()
+                        await io.run(doors.enter(serve_metrics(metrics, store, manager, deciding)))
                     yield RunningPool(manager, agents, address, warning(listen, tls))
                 finally:
-                    for server in servers:
-                        await server.stop(0.5)
+                    await io.run(doors.close())
         finally:
             for task in work:
                 task.cancel()
@@ -197,6 +204,76 @@ async def serve(
             store.close()
             if hub is not None:
                 hub.close()
+
+
+class _Doors:
+    """The servers and listeners of a pool; every method but the first runs in the I/O loop."""
+
+    def __init__(
+        self,
+        services: Iterable[Service],
+        identity: Identity,
+        rates: CallRates,
+        deciding: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._services = services
+        self._identity = identity
+        self._rates = rates
+        self._deciding = deciding
+        self._connections = Connections()
+        self._servers: list[grpc.aio.Server] = []
+        self._stack = contextlib.AsyncExitStack()
+
+    async def open(self, state: Path, listen: str, tls: ServerTls | None, *, everybody: bool) -> None:
+        """Listen on the unix sockets of a state directory, and on TCP where `listen` is not empty."""
+        path, behind = socket_path(state), socket_path(state).with_name("inner.sock")
+        listener = _tcp_listener(listen) if listen else None
+        if listener is not None:
+            self._stack.callback(listener.close)
+        await self._serve(behind)
+        accounts = serve_with_peer_credentials(
+            path, behind, self._identity, everybody=everybody, connections=self._connections
+        )
+        await self.enter(accounts)
+        containers = make_container_sockets(path.parent)
+        containers.chmod(0o711)
+        await self.enter(
+            serve_with_peer_credentials(
+                containers / path.name,
+                behind,
+                self._identity,
+                everybody=True,
+                accounts=False,
+                connections=self._connections,
+            )
+        )
+        if listener is not None:
+            remote = path.with_name("inner-tcp.sock")
+            await self._serve(remote, tls)
+            await self.enter(serve_tcp(listener, remote, self._identity, self._connections))
+
+    async def enter(self, context: contextlib.AbstractAsyncContextManager[Any]) -> None:
+        """Enter a context, which `close` leaves."""
+        await self._stack.enter_async_context(context)
+
+    async def close(self) -> None:
+        """Stop every server and listener."""
+        for server in self._servers:
+            await server.stop(0.5)
+        await self._stack.aclose()
+
+    async def _serve(self, path: Path, tls: ServerTls | None = None) -> None:
+        """Start gRPC's own server, on a socket that only the pool's account may open from the beginning."""
+        path.unlink(missing_ok=True)  # noqa: ASYNC240  # before anybody can call
+        guard = Guard(self._deciding, self._rates, self._connections)
+        before = os.umask(0o177)
+        try:
+            server = _server(self._services, f"unix:{path}", tls, guard)
+            await server.start()
+        finally:
+            os.umask(before)
+        path.chmod(0o600)  # noqa: ASYNC240
+        self._servers.append(server)
 
 
 def _tokens(state: Path) -> dict[str, str]:
@@ -226,16 +303,6 @@ def _services(
     )
 
 
-def _private_server(services: Iterable[Service], path: Path) -> grpc.aio.Server:
-    """Make gRPC's own server, on a socket that only the pool's account may open from the beginning."""
-    path.unlink(missing_ok=True)
-    before = os.umask(0o177)
-    try:
-        return _server(services, f"unix:{path}")
-    finally:
-        os.umask(before)
-
-
 async def _write_back(store: Store) -> None:
     while not store.shared:
         await asyncio.sleep(WRITE_BACK_SECONDS)
@@ -245,8 +312,10 @@ async def _write_back(store: Store) -> None:
             log.exception("the database's log was not written back")
 
 
-def _server(services: Iterable[Service], address: str, tls: ServerTls | None = None) -> grpc.aio.Server:
-    server = grpc.aio.server(options=_OPTIONS)
+def _server(
+    services: Iterable[Service], address: str, tls: ServerTls | None, guard: Guard
+) -> grpc.aio.Server:
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[guard])
     for add, service in services:
         add(service, server)
     try:
@@ -256,5 +325,14 @@ def _server(services: Iterable[Service], address: str, tls: ServerTls | None = N
     except RuntimeError:
         port = 0
     if not port:
-        raise PoolError(f"The pool cannot listen on {address}; the address is taken or not this machine's.")
+        raise PoolError(f"The pool cannot listen on {address}; it cannot be made there.")
     return server
+
+
+def _tcp_listener(listen: str) -> socket.socket:
+    try:
+        return listen_on_tcp(listen)
+    except (OSError, ValueError):
+        raise PoolError(
+            f"The pool cannot listen on {listen}; the address is taken or not this machine's."
+        ) from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import functools
 import os
 import pwd
 import shutil
@@ -46,20 +48,27 @@ async def pool(state: Path, listen: str = "", **options: bool) -> AsyncIterator[
         yield running
 
 
+def connect_as(uid: int, theirs: socket.socket, path: str) -> None:
+    """Connect as another account: of this thread alone, since the pool has threads that go on as its own (setresuid(2), C library/kernel differences)."""
+    become = functools.partial(ctypes.CDLL(None, use_errno=True).syscall, 117, -1)
+    become(uid, -1)  # what counts is whose it is while it connects
+    try:
+        theirs.connect(path)
+    finally:
+        become(0, -1)
+
+
 @contextlib.asynccontextmanager
 async def connecting_as(uid: int, state: Path) -> AsyncIterator[str]:
     """An address behind which every connection to the pool is made by another account."""
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs = socket.socket(socket.AF_UNIX)
-        os.seteuid(uid)  # what counts is whose it is while it connects
         try:
-            theirs.connect(str(socket_path(state)))
+            await asyncio.to_thread(connect_as, uid, theirs, str(socket_path(state)))
         except OSError:
             writer.close()
             return
-        finally:
-            os.seteuid(0)
         there, back = await asyncio.open_unix_connection(sock=theirs)
 
         async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

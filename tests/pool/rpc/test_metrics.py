@@ -16,7 +16,7 @@ from gpukernel.common.bounds import Bounds
 from gpukernel.common.course import Course
 from gpukernel.common.errors import PoolError
 from gpukernel.common.model import Holder, Queued, Usage
-from gpukernel.pool.rpc.metrics import exposition, serve_metrics
+from gpukernel.pool.rpc.metrics import exposition, known, serve_metrics
 from tests.pool.world import GIB, World, story
 
 DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana" / "gpukernel.json"
@@ -41,7 +41,7 @@ def test_figures_are_those_of_the_pool(tmp_path: Path) -> None:
         waiting = world.ask("b", 0.5, holder=Holder("anna", course='m"l'))
         assert isinstance(await anext(waiting), Queued)
         world.now += 3600
-        text = exposition(world.store, world.manager)
+        text = exposition(world.store, known(world.manager))
         assert "anna" not in text
         found = read(text)
         device = 'device="s/0",server="s",model="Tesla V100"'
@@ -61,8 +61,8 @@ def test_figures_are_those_of_the_pool(tmp_path: Path) -> None:
 
 def test_the_dashboard_asks_only_for_figures_that_there_are(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
-        text = exposition(world.store, world.manager)
-        known = set(re.findall(r"# TYPE (\w+)", text))
+        text = exposition(world.store, known(world.manager))
+        named = set(re.findall(r"# TYPE (\w+)", text))
         panels = json.loads(DASHBOARD.read_text())["panels"]
         asked = {
             name
@@ -71,8 +71,8 @@ def test_the_dashboard_asks_only_for_figures_that_there_are(tmp_path: Path) -> N
             for name in re.findall(r"gpukernel_\w+", target["expr"])
         }
         assert len(panels) >= 10
-        assert asked <= known
-        assert known - asked == {"gpukernel_device_leases"}
+        assert asked <= named
+        assert named - asked == {"gpukernel_device_leases"}
 
     story(tmp_path, tell)
 
@@ -89,7 +89,7 @@ def test_they_are_served_over_http_and_nothing_else_is(tmp_path: Path) -> None:
             return error.code, error.read().decode()
 
     async def tell(world: World) -> None:
-        async with serve_metrics(address, world.store, world.manager):
+        async with serve_metrics(address, world.store, world.manager, asyncio.get_running_loop()):
             status, text = await asyncio.to_thread(fetch, "/metrics")
             assert status == 200
             assert read(text)["gpukernel_grants_total", ""] == 0
@@ -99,10 +99,10 @@ def test_they_are_served_over_http_and_nothing_else_is(tmp_path: Path) -> None:
             assert await reader.read() == b""
             writer.close()
             with pytest.raises(PoolError, match="cannot be served"):
-                async with serve_metrics(address, world.store, world.manager):
+                async with serve_metrics(address, world.store, world.manager, asyncio.get_running_loop()):
                     pass
         with pytest.raises(PoolError, match="no address"):
-            async with serve_metrics("nonsense", world.store, world.manager):
+            async with serve_metrics("nonsense", world.store, world.manager, asyncio.get_running_loop()):
                 pass
 
     story(tmp_path, tell)

@@ -141,12 +141,17 @@ async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
 @probe("Pool/Hold")
 async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
     async with world.lease(thing) as lease:
-        call = rpc.PoolStub(channel).Hold(metadata=metadata)
-        try:
-            await call.write(pb.HoldRequest(hold=[lease.id]))
-            return (await call.read()).lease.state != "ended"
-        finally:
-            call.cancel()
+        while True:
+            call = rpc.PoolStub(channel).Hold(metadata=metadata)
+            try:
+                await call.write(pb.HoldRequest(hold=[lease.id]))
+                return (await call.read()).lease.state != "ended"
+            except grpc.aio.AioRpcError as error:
+                # gRPC's client forgets why a call was ended where that happens in the moment of a write.
+                if error.code() is not grpc.StatusCode.INTERNAL:
+                    raise
+            finally:
+                call.cancel()
 
 
 def _of_a_lease(name: str, stub: Any, request: Callable[[str], Any]) -> None:
@@ -185,7 +190,7 @@ async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
 async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
     world.running.agents.attached.clear()
     call = rpc.AgentsStub(channel).Attach(metadata=metadata)
-    with contextlib.suppress(asyncio.InvalidStateError):  # it was ended already
+    with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # it was ended already
         await call.write(pb.AgentMessage(register=pb.Register(server=f"server-{secrets.token_hex(4)}")))
     attached = asyncio.create_task(world.running.agents.attached.wait())
     ended = asyncio.create_task(call.code())
@@ -340,7 +345,7 @@ async def pool(state: Path) -> AsyncIterator[tuple[World, dict[str, tuple[str, s
     """A world, and for each role its address, its token, and whose things are its own."""
     tcp = f"127.0.0.1:{free_port()}"
     async with contextlib.AsyncExitStack() as stack:
-        running = await stack.enter_async_context(serve(state, tcp, everybody=True))
+        running = await stack.enter_async_context(serve(state, tcp, everybody=True, calls_at_once=1e6))
         Agent(running.manager, "s", devices=4).attach()
         own = f"unix:{socket_path(state)}"
         admin = await stack.enter_async_context(AdminClient(own))
@@ -350,7 +355,7 @@ async def pool(state: Path) -> AsyncIterator[tuple[World, dict[str, tuple[str, s
             # It waits behind its person's own quota, and so in nobody's way.
             await admin.set_quota(f"person:{person}", {"leases": "1"})
             await admin.acquire_now(
-                f"holds-{course}", SliceRequest(share=0.01), Holder(person, course=course)
+                f"holds-{course}", SliceRequest(share=0.01), Holder(person, course=course), ttl_seconds=3600
             )
             waiting = admin.acquire(
                 f"waits-{course}", SliceRequest(share=0.01), Holder(person, course=course)

@@ -1,0 +1,219 @@
+"""Rates of calls: a token bucket for each identity, and a bound on the calls that it may have open.
+
+Who may speak for others (a JupyterHub) is not counted as one: its calls count for the person on whose behalf they are made, so that one
+service identity carries a whole class.  The pool's administrators are not counted at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpukernel.common.i18n import say
+
+__all__ = ["COSTS", "CallRates", "Identified", "TooMany", "cost_of"]
+
+CALLS_PER_SECOND = 10.0
+"""Calls a second that a person may make for long."""
+
+CALLS_AT_ONCE = 500.0
+"""Calls that a person may make at once, after having made none for a while."""
+
+SERVICE_FACTOR = 50.0
+"""So many times as much has a service for calls that name no person."""
+
+OPEN_CALLS = 200
+"""Calls of a person that may be open at a time: requests that wait, and streams that hold leases."""
+
+STRANGERS_PER_SECOND = 5.0
+STRANGERS_AT_ONCE = 50.0
+"""Failed authentications from one address; those above are answered late (`LATE_SECONDS`), one at a time for each connection."""
+
+LATE_SECONDS = 1.0
+
+IDS_PER_CALL = 32
+"""Leases named in a message of a stream that cost as much as a call."""
+
+MOST_KEPT = 20_000
+
+COSTS = {
+    "Pool/ListLeases": 3.0,
+    "Pool/ListDevices": 1.0,
+    "Hub/Estimate": 3.0,
+    "Administration/Report": 20.0,
+    "Administration/ShowQuotas": 5.0,
+    "Administration/ImportCourses": 20.0,
+    "Teaching/CourseUse": 20.0,
+    "Teaching/SetQuota": 5.0,
+    "Teaching/SetCourse": 5.0,
+    "Reservations/AddReservation": 5.0,
+}
+"""Calls that cost as much as several others, by service and method."""
+
+
+def cost_of(method: str) -> float:
+    """Return the cost of an RPC, ``/gpukernel.v1.Pool/Acquire``, in calls."""
+    return COSTS.get(method.rpartition(".")[2], 1.0)
+
+
+@dataclass(frozen=True)
+class Identified:
+    """The caller behind a credential, as far as rates go; `counted` is False for administrators, `trusted` for who speaks for others."""
+
+    name: str
+    trusted: bool = False
+    counted: bool = True
+
+
+class TooMany(Exception):
+    """A refusal: somebody calls too often; the text is a sentence.
+
+    Attributes
+    ----------
+    seconds
+        How long to wait; 0 where that is not known.
+    """
+
+    def __init__(self, sentence: str, seconds: float) -> None:
+        super().__init__(sentence)
+        self.seconds = seconds
+
+
+@dataclass
+class _Bucket:
+    left: float
+    since: float
+
+
+class CallRates:
+    """The counts of calls by identity; used in one loop.
+
+    Parameters
+    ----------
+    per_second, at_once
+        Of a person.
+    clock
+        Seconds that never jump.
+    """
+
+    def __init__(
+        self,
+        per_second: float = CALLS_PER_SECOND,
+        at_once: float = CALLS_AT_ONCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._per_second, self._at_once, self._clock = per_second, max(at_once, 1.0), clock
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._open: dict[str, int] = {}
+        self._known: OrderedDict[bytes, Identified] = OrderedDict()
+
+    # --- identities ---
+
+    def identify(self, credential: bytes, who: Identified) -> None:
+        """Record who is behind a credential, after it was found good; this counts calls and gives no rights."""
+        self._known[credential] = who
+        self._known.move_to_end(credential)
+        while len(self._known) > MOST_KEPT:
+            self._known.popitem(last=False)
+
+    def identified(self, credential: bytes) -> Identified | None:
+        """Return who was behind a credential when it was last used; None where it is not known."""
+        return self._known.get(credential)
+
+    # --- counting ---
+
+    def seconds_until(self, key: str, cost: float, per_second: float, at_once: float) -> float:
+        """Take `cost` from a bucket, or return the seconds after which that will be possible and take nothing."""
+        now = self._clock()
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(at_once, now)
+            self._forget_full(now)
+        bucket.left = min(at_once, bucket.left + (now - bucket.since) * per_second)
+        bucket.since = now
+        self._buckets.move_to_end(key)
+        cost = min(cost, at_once)  # what costs more than all can still be had, from a full bucket
+        if bucket.left >= cost:
+            bucket.left -= cost
+            return 0.0
+        return (cost - bucket.left) / per_second
+
+    def _forget_full(self, now: float) -> None:
+        """Forget who has not called for so long that the bucket is full, once there are many."""
+        full = self._at_once / self._per_second
+        while len(self._buckets) > MOST_KEPT:
+            key, oldest = next(iter(self._buckets.items()))
+            if now - oldest.since < full and len(self._buckets) < 2 * MOST_KEPT:
+                break
+            del self._buckets[key]
+
+    def take(self, who: Identified, person: str, cost: float) -> None:
+        """Count a call of `who`, made for `person` where that is somebody else.
+
+        Raises
+        ------
+        TooMany
+            With a sentence.
+        """
+        if seconds := self.delay(who, person, cost):
+            name, rate = self._key(who, person)
+            raise TooMany(
+                say(
+                    "%(name)s calls the pool too often: %(rate)s calls a second are possible, and %(burst)s at once; try again in %(seconds)s s.",
+                    name=name[:80],
+                    rate=f"{self._per_second * rate:g}",
+                    burst=f"{self._at_once * rate:g}",
+                    seconds=f"{seconds:.1f}",
+                ),
+                seconds,
+            )
+
+    def delay(self, who: Identified, person: str, cost: float) -> float:
+        """Count as `take` does; return the seconds to wait instead of refusing."""
+        if not who.counted:
+            return 0.0
+        name, rate = self._key(who, person)
+        return self.seconds_until(f"{rate} {name}", cost, self._per_second * rate, self._at_once * rate)
+
+    @staticmethod
+    def _key(who: Identified, person: str) -> tuple[str, float]:
+        if who.trusted:
+            return (person, 1.0) if person else (who.name, SERVICE_FACTOR)
+        return who.name, 1.0
+
+    def stranger(self, address: str) -> bool:
+        """Count a failed authentication from an address; return whether there were too many."""
+        return self.seconds_until(f"stranger {address}", 1.0, STRANGERS_PER_SECOND, STRANGERS_AT_ONCE) > 0
+
+    # --- open calls ---
+
+    def begin(self, who: Identified, person: str) -> Callable[[], None]:
+        """Count an open call; return the function that ends it.
+
+        Raises
+        ------
+        TooMany
+            With a sentence.
+        """
+        name, rate = self._key(who, person)
+        if not who.counted or rate != 1.0:
+            return lambda: None
+        if self._open.get(name, 0) >= OPEN_CALLS:
+            raise TooMany(
+                say(
+                    "%(name)s has %(n)s calls open, as many as a person may have; end one of them first.",
+                    name=name[:80],
+                    n=OPEN_CALLS,
+                ),
+                0.0,
+            )
+        self._open[name] = self._open.get(name, 0) + 1
+
+        def end() -> None:
+            self._open[name] -= 1
+            if not self._open[name]:
+                del self._open[name]
+
+        return end

@@ -1,0 +1,223 @@
+"""The guard before every service: bounds, rates and the crossing to the deciding thread, the same for each RPC.
+
+It runs in the I/O thread.  A call goes through these steps, and a handler sees none that fails one of them:
+
+1. Its caller's rate, where the credential was used before; a credential that was not is tried one call at a time for each connection.
+2. The size of the message, then its fields (`gpukernel.pool.doors.field_bounds`).
+3. The handler, in the deciding thread, which authenticates and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf import descriptor_pool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from gpukernel.common.address import ON_BEHALF, RETRY_AFTER
+from gpukernel.common.errors import in_details
+from gpukernel.common.i18n import sentence_of, words_beside
+from gpukernel.pool.doors.call_rates import (
+    IDS_PER_CALL,
+    LATE_SECONDS,
+    CallRates,
+    Identified,
+    TooMany,
+    cost_of,
+)
+from gpukernel.pool.doors.connections import Connections
+from gpukernel.pool.doors.crossing import Aborted, CallContext, answer, answers
+from gpukernel.pool.doors.field_bounds import Unfit, decode
+
+__all__ = ["Guard"]
+
+
+class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """The interceptor of every call to one server.
+
+    Parameters
+    ----------
+    deciding
+        The loop in which handlers run.
+    rates
+        How often somebody may call.
+    connections
+        Where a connection comes from, by what gRPC calls its other end.
+    """
+
+    def __init__(
+        self, deciding: asyncio.AbstractEventLoop, rates: CallRates, connections: Connections
+    ) -> None:
+        self._deciding = deciding
+        self._rates = rates
+        self._connections = connections
+        self._guarded: dict[str, Any] = {}
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """See `grpc.aio.ServerInterceptor`."""
+        if (known := self._guarded.get(details.method)) is not None:
+            return known
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        kind = _input_type(details.method)
+        # Without a deserializer they get the bytes, so that their size is looked at first.
+        bare = handler._replace(request_deserializer=None)
+        method: Any
+        if handler.request_streaming:
+            method = functools.partial(self._streams, details.method, kind, handler.stream_stream)
+            guarded = bare._replace(stream_stream=_generator(method))
+        elif handler.response_streaming:
+            method = functools.partial(self._replies, details.method, kind, handler.unary_stream)
+            guarded = bare._replace(unary_stream=_generator(method))
+        else:
+            method = functools.partial(self._unary, details.method, kind, handler.unary_unary)
+            guarded = bare._replace(unary_unary=_coroutine(method))
+        self._guarded[details.method] = guarded
+        return guarded
+
+    async def _unary(self, name: str, kind: type[Message], handler: Any, data: bytes, context: Any) -> Any:
+        async with self._call(name, kind, data, context) as (message, crossing):
+            return await answer(self._deciding, lambda: handler(message, crossing))
+
+    async def _replies(
+        self, name: str, kind: type[Message], handler: Any, data: bytes, context: Any
+    ) -> AsyncIterator[Any]:
+        async with (
+            self._call(name, kind, data, context) as (message, crossing),
+            contextlib.aclosing(answers(self._deciding, lambda _: handler(message, crossing))) as replies,  # type: ignore[type-var]
+        ):
+            async for reply in replies:
+                yield reply
+
+    async def _streams(
+        self, name: str, kind: type[Message], handler: Any, requests: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[Any]:
+        async with self._call(name, kind, None, context) as (_, crossing):
+            messages = self._paced(kind, requests, context)
+            replies = answers(self._deciding, lambda there: handler(there, crossing), messages)
+            async with contextlib.aclosing(replies):  # type: ignore[type-var]
+                async for reply in replies:
+                    yield reply
+
+    async def _paced(
+        self, kind: type[Message], requests: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[Message]:
+        """Yield the messages of a stream, no faster than its caller may call: who sends more is not read from."""
+        key = self._credential(context)
+        async for data in requests:
+            message = decode(kind, data)
+            entries = sum(len(v) for f, v in message.ListFields() if f.is_repeated)
+            who = self._rates.identified(key)
+            if who is not None:
+                while delay := self._rates.delay(who, "", 1 + entries / IDS_PER_CALL):
+                    await asyncio.sleep(delay)
+            yield message
+
+    @contextlib.asynccontextmanager
+    async def _call(
+        self, name: str, kind: type[Message], data: bytes | None, context: Any
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """Check a call, and see it to its end; yields its message, where there is one, and the context for its handler."""
+        connection = self._connections.of(context.peer())
+        key = self._credential(context)
+        io = asyncio.get_running_loop()
+        held = False
+        end: Callable[[], None] | None = None
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                connection.proving.release()
+
+        def found(name: str, trusted: bool, counted: bool) -> None:
+            io.call_soon_threadsafe(identified, Identified(name, trusted, counted))
+
+        def identified(who: Identified) -> None:
+            self._rates.identify(key, who)
+            self._connections.admit(connection, who.name, trusted=who.trusted or not who.counted)
+            release()
+
+        try:
+            who = self._rates.identified(key)
+            if who is None:
+                # One at a time: who guesses waits for each answer.
+                await connection.proving.acquire()
+                held = True
+                who = self._rates.identified(key)
+            message = decode(kind, data) if data is not None else None
+            if who is not None:
+                release()
+                person = _person(context, message)
+                self._rates.take(who, person, cost_of(name))
+                end = self._rates.begin(who, person)
+            yield message, CallContext(context, found)
+        except Aborted as aborted:
+            if aborted.code is grpc.StatusCode.UNAUTHENTICATED and self._rates.stranger(connection.address):
+                await asyncio.sleep(LATE_SECONDS)
+            await context.abort(aborted.code, aborted.details, aborted.trailing)
+        except Unfit as unfit:
+            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, unfit)
+        except TooMany as many:
+            after = ((RETRY_AFTER, f"{max(1, round(many.seconds * 1000))}"),) if many.seconds else ()
+            await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, many, after)
+        finally:
+            release()
+            if end is not None:
+                end()
+
+    def _credential(self, context: Any) -> bytes:
+        """Return a digest of what a call brings to say who it is: its token, or the account at the other end of its connection."""
+        header = dict(context.invocation_metadata() or ()).get("authorization", "")
+        text = header if isinstance(header, str) and header else self._connections.of(context.peer()).address
+        return hashlib.sha256(text.encode(errors="replace")).digest()
+
+
+async def _refuse(
+    context: Any, code: grpc.StatusCode, refusal: Exception, trailing: tuple[tuple[str, str], ...] = ()
+) -> NoReturn:
+    sentence = sentence_of(refusal)
+    await context.abort(code, in_details(sentence), (*trailing, *words_beside(sentence)))
+    raise AssertionError  # abort has raised
+
+
+def _coroutine(method: Any) -> Any:
+    async def call(data: bytes, context: Any) -> Any:
+        return await method(data, context)
+
+    return call
+
+
+def _generator(method: Any) -> Any:
+    async def call(data: Any, context: Any) -> AsyncIterator[Any]:
+        async with contextlib.aclosing(method(data, context)) as replies:
+            async for reply in replies:
+                yield reply
+
+    return call
+
+
+def _input_type(method: str) -> type[Message]:
+    """Return the message that an RPC, ``/gpukernel.v1.Pool/Acquire``, takes."""
+    found = descriptor_pool.Default().FindMethodByName(method.removeprefix("/").replace("/", "."))  # type: ignore[no-untyped-call]
+    return GetMessageClass(found.input_type)
+
+
+def _person(context: Any, message: Message | None) -> str:
+    """Return the person for whom a call says that it is made; it counts only for who may speak for others."""
+    said = dict(context.invocation_metadata() or ()).get(ON_BEHALF)
+    if isinstance(said, bytes):
+        return said.decode(errors="replace")
+    names = message.DESCRIPTOR.fields_by_name if message is not None else {}
+    if "person" in names:
+        return str(getattr(message, "person"))  # noqa: B009
+    return str(message.holder.person) if "holder" in names else ""  # type: ignore[union-attr]
