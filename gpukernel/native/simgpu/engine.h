@@ -62,9 +62,12 @@ class DeviceMemory {
         bool writable = true;
         uint64_t number = 0;  // no other allocation ever has it
     };
-    // 256-byte aligned, zero-filled pages committed on first touch; nullopt when `capacity` would be
+    // What counts as used: what programs allocate, and not what is the context's own (the heap of malloc() in
+    // kernels as large as it is at first, the barriers of cooperative launches), as on a real device.
+    enum class Account : uint8_t { programs, context };
+    // 512-byte aligned, zero-filled pages committed on first touch; nullopt when `capacity` would be
     // exceeded.
-    virtual std::optional<uint64_t> allocate(size_t bytes) = 0;
+    virtual std::optional<uint64_t> allocate(size_t bytes, Account account = Account::programs) = 0;
     virtual bool free(uint64_t address) = 0;  // false: not the start of a live allocation
     virtual std::optional<Block> find(uint64_t address) const = 0;
     virtual std::optional<Block> nearest(uint64_t address) const = 0;  // for the text of a fault
@@ -76,6 +79,8 @@ class DeviceMemory {
     virtual std::optional<uint64_t> allocate_heap(size_t bytes) = 0;
     virtual bool free_heap(uint64_t address) = 0;
     virtual void limit_heap(size_t bytes) = 0;
+    // Counts `bytes` as used that a limit of the context sets aside; false where they do not fit.
+    virtual bool set_aside(int limit, size_t bytes) = 0;
     virtual size_t capacity() const = 0;
     virtual size_t used() const = 0;
     virtual void tell(std::atomic<uint64_t>& used) = 0;  // keeps the figure up to date there

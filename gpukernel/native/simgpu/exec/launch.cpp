@@ -200,7 +200,7 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
     state.params.resize(kernel.info.param_bytes);
     if (launch.cooperative) {
         constexpr uint32_t kWorkspace = 64;
-        auto workspace = memory.allocate(kWorkspace);
+        auto workspace = memory.allocate(kWorkspace, DeviceMemory::Account::context);
         if (!workspace)
             return {Status::out_of_memory, "no device memory for the barrier of a cooperative launch"};
         state.workspace = *workspace;

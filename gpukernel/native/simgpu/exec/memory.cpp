@@ -11,7 +11,7 @@
 namespace gpukernel::simgpu {
 namespace {
 
-constexpr uint64_t kGrain = 256;
+constexpr uint64_t kGrain = 512;
 constexpr uint64_t kPage = 4096;
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -35,19 +35,19 @@ class ReservedMemory final : public DeviceMemory {
         if (reserved_) munmap(reinterpret_cast<void*>(base_), reserved_);
     }
 
-    std::optional<uint64_t> allocate(size_t bytes) override {
+    std::optional<uint64_t> allocate(size_t bytes, Account account) override {
         if (bytes == 0 || bytes > capacity_) return std::nullopt;
         uint64_t room = round_up(bytes, kGrain);
+        const bool counted = account == Account::programs;
         std::unique_lock lock(mutex_);
-        if (room > capacity_ - std::min<uint64_t>(used_, capacity_)) return std::nullopt;
+        if (counted && room > capacity_ - std::min<uint64_t>(used_, capacity_)) return std::nullopt;
         for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
             if (gap->second < room) continue;
             uint64_t address = gap->first, left = gap->second - room;
             gaps_.erase(gap);
             if (left) gaps_[address + room] = left;
-            live_[address] = {bytes, ++allocations_};
-            used_ += room;
-            if (told_) *told_ = used_;
+            live_[address] = {bytes, ++allocations_, counted};
+            if (counted) count(used_ + room);
             return address;
         }
         return std::nullopt;
@@ -58,9 +58,8 @@ class ReservedMemory final : public DeviceMemory {
         auto it = live_.find(address);
         if (it == live_.end()) return false;
         uint64_t room = round_up(it->second.bytes, kGrain);
+        if (it->second.counted) count(used_ - room);
         live_.erase(it);
-        used_ -= room;
-        if (told_) *told_ = used_;
         clear(address, room);
         auto next = gaps_.lower_bound(address);
         if (next != gaps_.end() && next->first == address + room) {
@@ -82,7 +81,7 @@ class ReservedMemory final : public DeviceMemory {
         std::lock_guard lock(heap_mutex_);
         const uint64_t room = round_up(bytes, kGrain);
         if (room < bytes || room > heap_limit_ || heap_used_ > heap_limit_ - room) return std::nullopt;
-        auto address = allocate(bytes);
+        auto address = allocate(bytes, Account::context);
         if (address) heap_[*address] = room, heap_used_ += room;
         return address;
     }
@@ -97,6 +96,15 @@ class ReservedMemory final : public DeviceMemory {
     void limit_heap(size_t bytes) override {
         std::lock_guard lock(heap_mutex_);
         heap_limit_ = bytes;
+    }
+
+    bool set_aside(int limit, size_t bytes) override {
+        std::unique_lock lock(mutex_);
+        uint64_t& now = aside_[limit];
+        if (bytes > now && bytes - now > capacity_ - std::min<uint64_t>(used_, capacity_)) return false;
+        count(used_ - now + bytes);
+        now = bytes;
+        return true;
     }
 
     std::optional<Block> find(uint64_t address) const override {
@@ -152,8 +160,10 @@ class ReservedMemory final : public DeviceMemory {
     std::map<uint64_t, uint64_t> gaps_;  // address -> bytes
     struct Live {
         uint64_t bytes, number;
+        bool counted;
     };
     std::map<uint64_t, Live> live_;  // by address
+    std::map<int, uint64_t> aside_;
     uint64_t allocations_ = 0;
     std::mutex heap_mutex_;
     std::map<uint64_t, uint64_t> heap_;
@@ -164,12 +174,16 @@ class ReservedMemory final : public DeviceMemory {
     bool take(uint64_t bytes) {
         std::unique_lock lock(mutex_);
         if (bytes > capacity_ || used_ > capacity_ - bytes) return false;
-        used_ += bytes;
+        count(used_ + bytes);
         return true;
     }
     void give_back(uint64_t bytes) {
         std::unique_lock lock(mutex_);
-        used_ -= bytes;
+        count(used_ - bytes);
+    }
+    void count(uint64_t used) {  // under mutex_
+        used_ = used;
+        if (told_) *told_ = used;
     }
 
     // Whole pages go back to the host, the edges are zeroed: the next owner reads nothing of the last.

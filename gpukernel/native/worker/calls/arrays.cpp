@@ -4,7 +4,7 @@
 #include <initializer_list>
 #include <optional>
 
-#include "worker/session/session.h"
+#include "worker/lease/measured.h"
 
 namespace gpukernel::worker {
 
@@ -81,23 +81,12 @@ CUresult least_of(CUDA_ARRAY3D_DESCRIPTOR shape, unsigned levels, uint64_t& byte
 // What counts is what the device gives for it, as for modules, and never less than the texels.
 template <class Handle, class Make, class Destroy>
 CUresult make(Session& session, Writer& out, Kind kind, uint64_t least, Make make, Destroy destroy) {
-    Lease& lease = session.lease();
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
-    std::lock_guard allocating(lease.allocation_mutex);
-    if (least > lease.memory_limit() || !lease.reserve(charge(least))) return CUDA_ERROR_OUT_OF_MEMORY;
-    const std::optional<uint64_t> before = lease.footprint.bytes();
+    if (least > session.lease().memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
     Handle handle = nullptr;
-    CUresult result = make(&handle);
-    lease.cancel(charge(least));  // the mutex keeps others from allocating meanwhile
-    if (result != CUDA_SUCCESS) return result;
-    const std::optional<uint64_t> after = lease.footprint.bytes();
-    const uint64_t taken = before && after && *after > *before ? *after - *before : 0;
-    if (!lease.charge_module(handle, std::max(charge(least), taken), &session)) {
-        destroy(handle);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    out.put(session.number_of(handle, kind));
-    return CUDA_SUCCESS;
+    const CUresult result = make_charged(session, charge(least), &session, handle, make, destroy);
+    if (result == CUDA_SUCCESS) out.put(session.number_of(handle, kind));
+    return result;
 }
 
 template <class Handle, class Destroy>

@@ -14,15 +14,11 @@ static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
     if (bytes > lease.memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
-    // Memory that this program has freed may still wait for the device, or have been released just now.
-    for (uint64_t seen = lease.releases(); !lease.reserve(charge(bytes)); seen = lease.releases()) {
-        bool more = false;
-        session.wait([&] {
-            more = lease.wait_for_release(seen);
-            return CUDA_SUCCESS;
-        });
-        if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (asynchronous && lease.freed.any()) {
+        std::lock_guard allocating(lease.allocation_mutex);
+        if (const auto again = lease.freed.reuse(bytes, stream, &session)) return out.put(*again), CUDA_SUCCESS;
     }
+    if (CUresult error = session.reserve(charge(bytes)); error != CUDA_SUCCESS) return error;
     std::lock_guard allocating(lease.allocation_mutex);
     CUdeviceptr address = 0;
     CUresult result = asynchronous ? session.cuda().cuMemAllocAsync(&address, bytes, stream)
@@ -66,11 +62,13 @@ CUresult serve_cuMemFree_v2(Session& session, Reader& in, Writer&) {
     Lease& lease = session.lease();
     if (!lease.begin_release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
     // The driver would wait, too, but without serving other threads meanwhile.
-    CUresult result = session.wait([&] { return session.cuda().cuCtxSynchronize(); });
+    const CUresult result = session.wait([&] { return session.cuda().cuCtxSynchronize(); });
     std::lock_guard allocating(lease.allocation_mutex);
-    const CUresult freed = session.cuda().cuMemFree_v2(address);
-    lease.end_release(address);
-    return result == CUDA_SUCCESS ? freed : result;
+    if (session.free(address))
+        lease.end_release(address);
+    else
+        lease.cancel_release(address);
+    return result;
 }
 
 CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
@@ -79,21 +77,23 @@ CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
     if (!session.handle(in.get<uint64_t>(), Kind::stream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (!address) return CUDA_SUCCESS;
     std::lock_guard allocating(session.lease().allocation_mutex);
-    if (!session.lease().begin_release(address, &session)) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = session.cuda().cuMemFreeAsync(address, stream);
-    session.lease().end_release(address);
-    return result;
+    return session.lease().freed.free(address, stream, &session);
 }
 
 CUresult serve_cuMemGetInfo_v2(Session& session, Reader&, Writer& out) {
+    if (FreedBlocks& freed = session.lease().freed; freed.any()) {
+        std::lock_guard allocating(session.lease().allocation_mutex);
+        freed.flush();
+        freed.settle();
+    }
     const uint64_t limit = session.lease().memory_limit(), used = session.lease().memory_used();
     out.put<uint64_t>(limit - std::min(used, limit));
     out.put<uint64_t>(limit);
     return CUDA_SUCCESS;
 }
 
-// Returns the bytes that a limit sets aside on the device beyond the driver's default; the lease is charged
-// for them.
+// Returns the bytes that a limit sets aside on the device, which the lease is charged for.  What the driver sets
+// aside by itself is the context's own.
 static uint64_t set_aside_by(Session& session, CUlimit limit, uint64_t value) {
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value > (8 << 20) ? value : 0;
     if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value > (1 << 20) ? value : 0;
@@ -115,6 +115,23 @@ CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
     size_t before = 0;
     CUresult result = session.cuda().cuCtxGetLimit(&before, limit);
     if (result != CUDA_SUCCESS) return result;
+    switch (limit) {
+        case CU_LIMIT_STACK_SIZE:
+        case CU_LIMIT_PRINTF_FIFO_SIZE:
+        case CU_LIMIT_MALLOC_HEAP_SIZE:
+        case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:  // no memory, as the next
+        case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
+            break;
+        case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+        case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+            // More takes device memory, and nothing says how much.
+            if (const auto usual = lease.usual_limits.find(limit);
+                value > (usual == lease.usual_limits.end() ? before : usual->second))
+                return CUDA_ERROR_OUT_OF_MEMORY;
+            break;
+        default:
+            return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    }
     if (!lease.set_aside(limit, set_aside_by(session, limit, value))) return CUDA_ERROR_OUT_OF_MEMORY;
     lease.usual_limits.try_emplace(limit, before);
     result = session.cuda().cuCtxSetLimit(limit, value);
@@ -227,6 +244,10 @@ CUresult serve_cuLibraryUnload(Session& s, Reader& in, Writer&) {
 }
 CUresult serve_cuStreamDestroy_v2(Session& s, Reader& in, Writer&) {
     return end<CUstream>(s, in, Kind::stream, [&](CUstream stream) {
+        if (FreedBlocks& freed = s.lease().freed; freed.any()) {
+            std::lock_guard allocating(s.lease().allocation_mutex);
+            freed.before_destruction(stream);
+        }
         return s.destroy(stream, [&cuda = s.cuda(), stream] { return cuda.cuStreamDestroy_v2(stream); });
     });
 }
@@ -312,11 +333,7 @@ CUresult serve_cuEventSynchronize(Session& session, Reader& in, Writer&) {
     session.lease().finished();
     return result;
 }
-CUresult serve_cuCtxSynchronize(Session& session, Reader&, Writer&) {
-    CUresult result = session.wait([&] { return session.cuda().cuCtxSynchronize(); });
-    session.lease().finished();
-    return result;
-}
+CUresult serve_cuCtxSynchronize(Session& session, Reader&, Writer&) { return session.wait_for_all(); }
 
 const ServedCall* driver_call(uint16_t number) {
     if (number < wire::FIRST_DRIVER_CALL || number >= static_cast<uint16_t>(wire::DriverCall::end))

@@ -8,7 +8,7 @@
 #include "common/image.h"
 #include "wire/device_facts.h"
 #include "worker/lease/facts.h"
-#include "worker/session/session.h"
+#include "worker/lease/measured.h"
 
 namespace gpukernel::worker {
 
@@ -94,19 +94,19 @@ CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function fun
     const Image image(lease.images, request.form, request.image);
     if (image.error() != CUDA_SUCCESS) return image.error();
     auto log = std::make_unique<Log>();
-    Handle handle;
-    std::lock_guard allocating(lease.allocation_mutex);
-    const std::optional<uint64_t> before = lease.footprint.bytes();
-    CUresult result = function(&handle, image.bytes().data(), *log);
-    const std::optional<uint64_t> after = lease.footprint.bytes();
-    if (result == CUDA_SUCCESS && before && after && *after > *before &&
-        !lease.charge_module(handle, *after - *before)) {
-        if constexpr (std::is_same_v<Handle, CUmodule>)
-            session.cuda().cuModuleUnload(handle);
-        else
-            session.cuda().cuLibraryUnload(handle);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    Handle handle = nullptr;
+    const CUresult result = make_charged(
+        session, 0, nullptr, handle,
+        [&](Handle* made) {
+            log->text[0] = 0;
+            return function(made, image.bytes().data(), *log);
+        },
+        [&](Handle made) {
+            if constexpr (std::is_same_v<Handle, CUmodule>)
+                session.cuda().cuModuleUnload(made);
+            else
+                session.cuda().cuLibraryUnload(made);
+        });
     Answer answer{log->view(), std::nullopt};
     if (result == CUDA_SUCCESS) answer.handle = session.number_of(handle, kind);
     answer.write(out);
@@ -307,6 +307,7 @@ CUresult serve_host_function(Session& session, Reader& in, Writer&) {
     const auto request = wire::HostFunctionRequest::read(in);
     const bool known = session.handle(request.stream, Kind::stream, stream);
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    session.waits_for_host();
     return session.host_functions()->add_gate(session.cuda(), known ? &stream : nullptr, request.number);
 }
 
@@ -353,6 +354,8 @@ CUresult serve_memory_operations(Session& session, Reader& in, Writer&) {
                 continue;
             case CU_STREAM_MEM_OP_WAIT_VALUE_32:
             case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+                session.waits_for_host();
+                break;
             case CU_STREAM_MEM_OP_WRITE_VALUE_32:
             case CU_STREAM_MEM_OP_WRITE_VALUE_64:
                 break;

@@ -60,13 +60,8 @@ CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out, std::unique_lo
     if (!bytes || bytes % unit) return CUDA_ERROR_INVALID_VALUE;
     Lease& lease = session_.lease();
     for (uint64_t seen = lease.releases(); !lease.charge(&session_, bytes); seen = lease.releases()) {
-        // Memory that this program has freed may still wait for the device, or have been released just now.
-        bool more = false;
         allocating.unlock();
-        session_.wait([&] {
-            more = lease.wait_for_release(seen);
-            return CUDA_SUCCESS;
-        });
+        const bool more = session_.wait_for_memory(seen);
         allocating.lock();
         if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
     }

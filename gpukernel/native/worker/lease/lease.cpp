@@ -1,6 +1,7 @@
 #include "worker/lease/lease.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gpukernel::worker {
 
@@ -23,16 +24,20 @@ uint64_t Lease::recent_peak(bool begin_again) {
 
 bool Lease::reserve(uint64_t bytes) {
     std::lock_guard lock(mutex_);
-    return take(bytes);
+    if (!take(bytes)) return false;
+    in_advance_ += bytes;
+    return true;
 }
 
 void Lease::cancel(uint64_t bytes) {
     std::lock_guard lock(mutex_);
+    in_advance_ -= bytes;
     give_back(bytes);
 }
 
 void Lease::commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner) {
     std::lock_guard lock(mutex_);
+    in_advance_ -= bytes;
     blocks_[address] = {asked, bytes, owner, nullptr};
 }
 
@@ -41,11 +46,26 @@ void Lease::add_variable(CUdeviceptr address, uint64_t bytes, const void* owner,
     blocks_.try_emplace(address, Block{bytes, 0, owner, module});
 }
 
-bool Lease::charge_module(const void* module, uint64_t bytes, const void* owner) {
+bool Lease::charge_module(const void* module, uint64_t bytes, const void* owner, uint64_t slack) {
     std::lock_guard lock(mutex_);
     if (!take(bytes)) return false;
-    modules_[module] = {bytes, owner};
+    modules_[module] = {bytes, owner, slack};
     return true;
+}
+
+void Lease::correct() {
+    std::lock_guard lock(mutex_);
+    const bool any = std::any_of(modules_.begin(), modules_.end(),
+                                 [](const auto& entry) { return entry.second.slack != 0; });
+    const auto now = any ? footprint.bytes() : std::nullopt;
+    if (!now) return;
+    const uint64_t taken = *now - std::min(footprint_at_first, *now), charged = used_ - in_advance_;
+    uint64_t too_much = charged > taken ? charged - taken : 0;
+    for (auto& [module, charge] : modules_) {
+        const uint64_t back = std::min(too_much, std::exchange(charge.slack, 0));
+        charge.bytes -= back, too_much -= back;
+        give_back(back);
+    }
 }
 
 void Lease::refund_module(const void* module) {
@@ -86,15 +106,56 @@ void Lease::end_release(CUdeviceptr address) {
     ended_.notify_all();
 }
 
+void Lease::cancel_release(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    blocks_.at(address).ending = false;
+    --ending_;
+    ended_.notify_all();
+}
+
+bool Lease::retire(CUdeviceptr address, const void* owner, uint64_t& asked) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
+    if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner || it->second.ending)
+        return false;
+    it->second.ending = true;
+    asked = it->second.bytes;
+    return true;
+}
+
+void Lease::revive(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    blocks_.at(address).ending = false;
+}
+
+uint64_t Lease::detach(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
+    const uint64_t charged = it->second.charged;
+    physical_[it->second.owner] += charged;
+    blocks_.erase(it);
+    return charged;
+}
+
+void Lease::freed_some() {
+    std::lock_guard lock(mutex_);
+    ++releases_;
+    ended_.notify_all();
+}
+
 uint64_t Lease::releases() {
     std::lock_guard lock(mutex_);
     return releases_;
 }
 
-bool Lease::wait_for_release(uint64_t after) {
+bool Lease::wait_for_release(uint64_t after, std::chrono::microseconds pause) {
     std::unique_lock lock(mutex_);
-    ended_.wait(lock, [&] { return releases_ != after || !ending_; });
-    return releases_ != after;
+    return ended_.wait_for(lock, pause, [&] { return releases_ != after; });
+}
+
+bool Lease::is_releasing() {
+    std::lock_guard lock(mutex_);
+    return ending_ != 0;
 }
 
 bool Lease::charge(const void* owner, uint64_t bytes) {
@@ -143,15 +204,14 @@ bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
     return true;
 }
 
-void Lease::free_all(const void* owner, const std::function<void(CUdeviceptr)>& free) {
+void Lease::free_all(const void* owner, const std::function<bool(CUdeviceptr)>& free) {
     std::lock_guard lock(mutex_);
     for (auto it = blocks_.begin(); it != blocks_.end();) {
         if (it->second.owner != owner) {
             ++it;
             continue;
         }
-        if (it->second.charged) free(it->first);
-        give_back(it->second.charged);
+        if (it->second.charged && free(it->first)) give_back(it->second.charged);
         it = blocks_.erase(it);
     }
 }

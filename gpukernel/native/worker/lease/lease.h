@@ -15,6 +15,7 @@
 #include "worker/calls/images.h"
 #include "worker/lease/activity.h"
 #include "worker/lease/footprint.h"
+#include "worker/lease/freed_blocks.h"
 #include "worker/lease/host_memory.h"
 #include "worker/server/driver.h"
 #include "worker/session/staging_buffers.h"
@@ -43,6 +44,7 @@ class Lease {
     // An error of work that another thread waited for; the next answer returns it.
     std::atomic<CUresult> stray_error{CUDA_SUCCESS};
     StagingBuffers staging_buffers{cuda, stray_error};
+    FreedBlocks freed{*this};
 
     // --- allocations ---
     // Charges `bytes` in advance; false where they are beyond the cap.  `commit` or `cancel` must follow.
@@ -54,20 +56,33 @@ class Lease {
     // already.
     bool begin_release(CUdeviceptr address, const void* owner);
     void end_release(CUdeviceptr address);
-    uint64_t releases();  // the number of allocations freed so far
-    // Waits until `releases` is no longer `after`; false where none is being freed.
-    bool wait_for_release(uint64_t after);
+    void cancel_release(CUdeviceptr address);  // the driver did not free it
+    // The same in stream order (`FreedBlocks`): no call may use the allocation of `asked` bytes any more; it
+    // is used again; the driver frees it, and only its charge is left, to be refunded to the owner.
+    bool retire(CUdeviceptr address, const void* owner, uint64_t& asked);
+    void revive(CUdeviceptr address);
+    uint64_t detach(CUdeviceptr address);
+    void freed_some();    // in stream order
+    uint64_t releases();  // the number of times that memory was refunded so far
+    // Waits for `pause` at most until `releases` is no longer `after`; false where it still is.
+    bool wait_for_release(uint64_t after, std::chrono::microseconds pause);
+    bool is_releasing();  // whether the driver is freeing an allocation, outside any stream
+    // How many programs have streams that may wait for something else than the device.
+    std::atomic<int> waits_for_host{0};
     // Whether the range lies in one allocation or variable, or in accessible mappings without a gap.
     bool valid(CUdeviceptr address, uint64_t bytes) const;
-    // Frees all allocations of the owner's with `free`.
-    void free_all(const void* owner, const std::function<void(CUdeviceptr)>& free);
+    // Frees all allocations of the owner's with `free`; what the driver does not free stays charged.
+    void free_all(const void* owner, const std::function<bool(CUdeviceptr)>& free);
 
     // --- modules, arrays, limits ---
     // Makes a module's variable valid while the module lives; the module's own charge pays for it.
     void add_variable(CUdeviceptr address, uint64_t bytes, const void* owner, const void* module);
     // Charges what a loaded module, or an array of the owner's, takes of the device; false, and nothing is
-    // charged, where that is beyond the cap.
-    bool charge_module(const void* module, uint64_t bytes, const void* owner = nullptr);
+    // charged, where that is beyond the cap.  Up to `slack` bytes of it may be too much.
+    bool charge_module(const void* module, uint64_t bytes, const void* owner = nullptr, uint64_t slack = 0);
+    // Gives back what was charged too much, once no free is pending.  Under `allocation_mutex`.
+    void correct();
+    uint64_t footprint_at_first = 0;  // of a context without programs
     void refund_module(const void* module);
     // Charges what a limit of the context sets aside (the heap of malloc() on the device, its printf buffer).
     bool set_aside(CUlimit limit, uint64_t bytes);
@@ -143,7 +158,9 @@ class Lease {
     struct ModuleCharge {
         uint64_t bytes;
         const void* owner;  // nullptr: no program's, as for modules
+        uint64_t slack;     // so much of `bytes` may be too much
     };
+    uint64_t in_advance_ = 0;  // charged, and not yet allocated
     std::map<const void*, ModuleCharge> modules_;
     std::map<CUdeviceptr, uint64_t> accessible_;
     std::map<const void*, uint64_t> physical_;

@@ -337,6 +337,9 @@ std::string Server::run_command(const std::string& line) {
 }
 
 std::string Server::status() const {
+    if (std::unique_lock allocating(lease_.allocation_mutex, std::try_to_lock);
+        allocating && lease_.freed.any())
+        lease_.freed.settle(false);
     std::ostringstream out;
     out << "{\"pid\":" << ::getpid() << ",\"lease\":" << quoted(lease_.id) << ",\"device\":" << lease_.device
         << ",\"memory_limit_bytes\":" << lease_.memory_limit()

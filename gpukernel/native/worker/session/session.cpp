@@ -20,6 +20,12 @@ namespace {
 int output_pipe = -1;
 constexpr int MOST_THREADS = 64;  // of one connection, besides its own
 constexpr int MOST_RESTING = 2;   // threads without a request that are kept
+constexpr int MOST_FREES = 8;     // tries to free an allocation
+
+// How long an allocation waits for memory that was freed in a stream: for the device alone, and where streams
+// may wait for the host, which may be the one that waits here.
+constexpr std::chrono::seconds PATIENCE(60), PATIENCE_WITH_HOST(1);
+constexpr std::chrono::microseconds FIRST_PAUSE(20), LAST_PAUSE(500);
 
 // Starts a detached thread with a small stack; false where the system gives no more.
 bool start_thread(std::function<void()> work) {
@@ -85,6 +91,10 @@ void Session::left() {
 }
 
 void Session::release_everything() {
+    {
+        std::lock_guard allocating(lease_.allocation_mutex);
+        lease_.freed.forget(this);
+    }
     if (own_default_) cuda().cuStreamDestroy_v2(own_default_), own_default_ = nullptr;
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // an error that no call waited for
     lease_.finished();
@@ -130,7 +140,9 @@ void Session::release_everything() {
         lease_.staging_buffers.clear();
     }
     virtual_memory_.end();
-    lease_.free_all(this, [this](CUdeviceptr address) { cuda().cuMemFree_v2(address); });
+    lease_.freed.settle(this);
+    lease_.free_all(this, [this](CUdeviceptr address) { return free(address); });
+    if (std::exchange(waits_for_host_, false)) --lease_.waits_for_host;
 }
 
 Session::~Session() {
@@ -348,12 +360,84 @@ bool Session::is_done(CUstream stream) {
 }
 
 CUresult Session::wait_for(CUstream stream) {
+    const uint64_t flushed = flush_freed(stream);
     auto synchronize = [&] { return cuda().cuStreamSynchronize(stream); };
     // With several threads, to hand over the reading costs two system calls.
     const CUresult result =
         serves_while_waiting_ && is_done(stream) ? synchronize() : wait(synchronize, stream);
     lease_.finished();
+    settle_freed(flushed, stream, result);
     return result;
+}
+
+CUresult Session::wait_for_all() {
+    const uint64_t flushed = flush_freed(std::nullopt);
+    const CUresult result = wait([&] { return cuda().cuCtxSynchronize(); });
+    lease_.finished();
+    settle_freed(flushed, std::nullopt, result);
+    return result;
+}
+
+// --- memory ---
+
+// Once the host waits for a stream, what was freed in it goes back to the device, as from CUDA's own pools.
+// Returns how many batches there were; 0 where there is nothing to refund after the wait.
+uint64_t Session::flush_freed(std::optional<CUstream> stream) {
+    FreedBlocks& freed = lease_.freed;
+    if (!freed.any()) return 0;
+    std::unique_lock allocating(lease_.allocation_mutex, std::try_to_lock);
+    if (!allocating) return 0;
+    stream ? freed.flush(*stream) : freed.flush();
+    return freed.flushed();
+}
+
+void Session::settle_freed(uint64_t flushed, std::optional<CUstream> stream, CUresult waited) {
+    if (!flushed || waited != CUDA_SUCCESS) return;
+    std::lock_guard allocating(lease_.allocation_mutex);
+    lease_.freed.synchronized(flushed, stream);
+}
+
+CUresult Session::reserve(uint64_t bytes) {
+    if (bytes > lease_.memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint64_t seen = lease_.releases(); !lease_.reserve(bytes); seen = lease_.releases())
+        if (!wait_for_memory(seen)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return CUDA_SUCCESS;
+}
+
+bool Session::wait_for_memory(uint64_t seen) {
+    FreedBlocks& freed = lease_.freed;
+    auto settle = [&] {
+        if (!freed.any()) return false;
+        std::lock_guard allocating(lease_.allocation_mutex);
+        freed.flush();
+        freed.settle();
+        return freed.pending() > 0;
+    };
+    settle();
+    if (lease_.releases() != seen) return true;
+    const auto patience = lease_.waits_for_host ? PATIENCE_WITH_HOST : PATIENCE;
+    const auto end = Clock::now() + patience;
+    bool more = false;
+    wait([&] {
+        for (auto pause = FIRST_PAUSE;; pause = std::min(2 * pause, LAST_PAUSE)) {
+            if ((more = lease_.wait_for_release(seen, pause))) break;
+            const bool pending = settle();
+            if ((more = lease_.releases() != seen)) break;
+            if (!lease_.is_releasing() && (!pending || Clock::now() > end)) break;
+        }
+        return CUDA_SUCCESS;
+    });
+    return more;
+}
+
+// The driver may answer with the error of earlier work in place of freeing; it tells each once.
+bool Session::free(CUdeviceptr address) {
+    for (int tries = 0; tries < MOST_FREES; ++tries) {
+        const CUresult result = cuda().cuMemFree_v2(address);
+        if (result == CUDA_SUCCESS || poisons(result)) return true;  // or the worker begins anew
+        keep(result);
+    }
+    return false;
 }
 
 // --- requests ---

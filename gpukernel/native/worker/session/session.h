@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -88,6 +89,17 @@ class Session {
         return result;
     }
     CUresult wait_for(CUstream stream);
+    CUresult wait_for_all();  // of the context's streams
+    // Charges device memory in advance, after waiting for what programs have freed where it does not fit.
+    CUresult reserve(uint64_t bytes);
+    // Waits for memory that programs have freed, which the device may still use; false where none came.
+    bool wait_for_memory(uint64_t seen);
+    // From now on streams of this program may wait for the program itself.
+    void waits_for_host() {
+        if (!std::exchange(waits_for_host_, true)) ++lease_.waits_for_host;
+    }
+    // Frees memory at once.
+    bool free(CUdeviceptr address);
     // Destroys a stream or event, at once or when the last wait for it is over.
     template <class Function>
     CUresult destroy(const void* handle, Function&& function) {
@@ -161,6 +173,8 @@ class Session {
     bool answer(RequestContext& context, CUresult result, const void* bulk = nullptr, size_t size = 0);
     void keep(CUresult result);
     bool is_done(CUstream stream);
+    uint64_t flush_freed(std::optional<CUstream> stream);
+    void settle_freed(uint64_t flushed, std::optional<CUstream> stream, CUresult waited);
     bool can_copy_now(CUstream stream);
     char* host_pointer(CUdeviceptr address);
     void called(bool launch);
@@ -179,6 +193,7 @@ class Session {
     bool is_program_ = false;  // it sent a call that is no question
     // Stands for CU_STREAM_PER_THREAD, since the worker's threads are not the program's.
     CUstream own_default_ = nullptr;
+    bool waits_for_host_ = false;
     std::atomic<uint64_t> key_{0};
     std::atomic<CUresult> kept_{CUDA_SUCCESS};  // the first error of a call that was not answered
 

@@ -17,6 +17,21 @@ void list_process(Device* device) {
         device->busy_nanoseconds = &use->busy_nanoseconds;
     }
 }
+
+// The bytes that a larger limit than a new context's sets aside; a stack is for each thread that the device
+// holds at one time.
+size_t set_aside_by(const Device& device, CUlimit limit, size_t value) {
+    const size_t first = limit == CU_LIMIT_STACK_SIZE         ? 1024
+                         : limit == CU_LIMIT_PRINTF_FIFO_SIZE ? 1 << 20
+                         : limit == CU_LIMIT_MALLOC_HEAP_SIZE ? 8 << 20
+                                                              : SIZE_MAX;
+    if (value <= first || first == SIZE_MAX) return 0;
+    size_t each = 1, bytes;
+    if (limit == CU_LIMIT_STACK_SIZE)
+        each = static_cast<size_t>(device.model->threads_per_multiprocessor) *
+               static_cast<size_t>(device.model->multiprocessors);
+    return __builtin_mul_overflow(value, each, &bytes) ? SIZE_MAX : bytes;
+}
 }  // namespace
 
 namespace gpukernel::libcuda {
@@ -82,6 +97,8 @@ CUresult CUDAAPI cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
     GPUKERNEL_HERE(device);
     if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (!device->memory->set_aside(limit, set_aside_by(*device, limit, value)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     device->limits[limit] = value;
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) device->memory->limit_heap(value);
     return CUDA_SUCCESS;
