@@ -16,7 +16,8 @@ static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream
     if (bytes > lease.memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (asynchronous && lease.freed.any()) {
         std::lock_guard allocating(lease.allocation_mutex);
-        if (const auto again = lease.freed.reuse(bytes, stream, &session)) return out.put(*again), CUDA_SUCCESS;
+        if (const auto again = lease.freed.reuse(bytes, stream, &session))
+            return out.put(*again), CUDA_SUCCESS;
     }
     if (CUresult error = session.reserve(charge(bytes)); error != CUDA_SUCCESS) return error;
     std::lock_guard allocating(lease.allocation_mutex);
@@ -92,8 +93,8 @@ CUresult serve_cuMemGetInfo_v2(Session& session, Reader&, Writer& out) {
     return CUDA_SUCCESS;
 }
 
-// Returns the bytes that a limit sets aside on the device, which the lease is charged for.  What the driver sets
-// aside by itself is the context's own.
+// Returns the bytes that a limit sets aside on the device, which the lease is charged for.  What the driver
+// sets aside by itself is the context's own.
 static uint64_t set_aside_by(Session& session, CUlimit limit, uint64_t value) {
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value > (8 << 20) ? value : 0;
     if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value > (1 << 20) ? value : 0;

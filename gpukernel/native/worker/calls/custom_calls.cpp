@@ -103,9 +103,9 @@ CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function fun
         },
         [&](Handle made) {
             if constexpr (std::is_same_v<Handle, CUmodule>)
-                session.cuda().cuModuleUnload(made);
+                return session.cuda().cuModuleUnload(made);
             else
-                session.cuda().cuLibraryUnload(made);
+                return session.cuda().cuLibraryUnload(made);
         });
     Answer answer{log->view(), std::nullopt};
     if (result == CUDA_SUCCESS) answer.handle = session.number_of(handle, kind);

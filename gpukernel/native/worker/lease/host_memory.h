@@ -39,8 +39,7 @@ class HostCharge {
   public:
     HostCharge() = default;
     explicit HostCharge(HostMemory& book) : book_(&book) {}
-    HostCharge(HostCharge&& other) noexcept
-        : book_(other.book_), bytes_(std::exchange(other.bytes_, 0)) {}
+    HostCharge(HostCharge&& other) noexcept : book_(other.book_), bytes_(std::exchange(other.bytes_, 0)) {}
     HostCharge& operator=(HostCharge&& other) noexcept {
         std::swap(book_, other.book_), std::swap(bytes_, other.bytes_);
         return *this;

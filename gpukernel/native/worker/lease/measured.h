@@ -17,13 +17,14 @@ CUresult make_charged(Session& session, uint64_t least, const void* owner, Handl
     Lease& lease = session.lease();
     if (least > lease.memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
     for (uint64_t seen = lease.releases();; seen = lease.releases()) {
-        if (std::lock_guard allocating(lease.allocation_mutex); lease.reserve(least)) {
-            lease.freed.settle();
-            const uint64_t pending = lease.freed.pending();
+        std::unique_lock allocating(lease.allocation_mutex);
+        lease.freed.settle();
+        const uint64_t pending = lease.freed.pending();
+        if (lease.reserve(least + pending)) {
             const auto before = lease.footprint.bytes();
             const CUresult result = make(&handle);
             const auto after = lease.footprint.bytes();
-            lease.cancel(least);  // the mutex keeps others from allocating meanwhile
+            lease.cancel(least + pending);  // the mutex keeps others from allocating meanwhile
             if (result != CUDA_SUCCESS) return result;
             const bool known = before && after;
             const uint64_t seen_of_it = known && *after > *before ? *after - *before : 0;
@@ -31,7 +32,10 @@ CUresult make_charged(Session& session, uint64_t least, const void* owner, Handl
             const uint64_t bytes = std::max(least, most);
             if (lease.charge_module(handle, bytes, owner, bytes - std::max(least, seen_of_it)))
                 return CUDA_SUCCESS;
-            destroy(handle);
+            allocating.unlock();
+            session.wait([&] { return destroy(handle); });  // the driver may wait for the device
+        } else {
+            allocating.unlock();
         }
         if (!session.wait_for_memory(seen)) return CUDA_ERROR_OUT_OF_MEMORY;
     }
