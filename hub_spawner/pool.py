@@ -1,4 +1,4 @@
-"""The Hub's connection to the pool: one for each address and event loop; it connects again by itself when the pool is back."""
+"""The Hub's connection to the pool: one for each address, state of the connection file and event loop; it connects again by itself when the pool is back."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpukernel.client.hub import HubClient
-from gpukernel.common.address import resolve_address
+from gpukernel.common.address import is_network_address, resolve_address
 from gpukernel.common.connection import Connection, read_connection_file
 from gpukernel.common.errors import PoolUnreachable
 
-__all__ = ["hub_client", "read_credentials", "server_name", "while_it_is_away"]
+__all__ = ["connection_file", "hub_client", "read_credentials", "server_name", "while_it_is_away"]
 
 T = TypeVar("T")
 
 CALL_SECONDS = 30.0
 """The longest time of a call; most of it may pass in a Hub at which a whole class signs in, while the pool has answered long ago."""
 
-_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], HubClient]] = (
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, float], HubClient]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -34,11 +34,28 @@ async def hub_client(address: str, token_file: str = "") -> HubClient:
         The address has no form that addresses have, or the token cannot be read.
     """
     known = _clients.setdefault(asyncio.get_running_loop(), {})
-    if (address, token_file) not in known:
-        client = HubClient(resolve_address(address or None), read_credentials(token_file))
+    resolved = resolve_address(address or None)
+    key = address, token_file, changed_at(connection_file(resolved, token_file))
+    if key not in known:
+        client = HubClient(resolved, read_credentials(token_file))
         client.patience = CALL_SECONDS
-        known[address, token_file] = await client.__aenter__()
-    return known[address, token_file]
+        known[key] = await client.__aenter__()
+    return known[key]
+
+
+def connection_file(resolved: str, token_file: str) -> Path | None:
+    """Return the file with the credentials, where there is one: the address itself, or the token's file."""
+    if not (resolved.startswith("unix:") or is_network_address(resolved)):
+        return Path(resolved)
+    return Path(token_file) if token_file else None
+
+
+def changed_at(path: Path | None) -> float:
+    """Return when a file was changed last: its certificate is renewed while the Hub runs; 0 where there is none."""
+    try:
+        return path.stat().st_mtime if path is not None else 0.0
+    except OSError:
+        return 0.0
 
 
 def server_name(hub: str, name: str) -> str:

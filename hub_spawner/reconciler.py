@@ -1,5 +1,5 @@
-"""The reconciler of Hub and pool: servers that are gone hold nothing, and the pool knows the administrator's courses, even
-after a Hub was killed.
+"""The reconciler of Hub and pool: servers that are gone hold nothing, the pool knows the administrator's courses, even
+after a Hub was killed, and the Hub's token is renewed before it ends.
 
 It runs in the console's process, or by itself: ``python -m hub_spawner.reconciler``.
 """
@@ -22,8 +22,10 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 from gpukernel.client.admin import AdminClient
 from gpukernel.client.hub import HubClient
+from gpukernel.client.tokens import TokenRenewal
+from gpukernel.common.address import resolve_address
 from gpukernel.common.errors import PoolError
-from hub_spawner.pool import read_credentials, server_name
+from hub_spawner.pool import connection_file, read_credentials, server_name
 
 __all__ = ["Reconciler", "running_servers"]
 
@@ -84,12 +86,23 @@ class Reconciler:
         )
 
     async def run(self) -> None:
-        """Reconcile until cancelled."""
+        """Reconcile, and renew the token of the Hub before it ends, until cancelled."""
+        file = connection_file(resolve_address(self.pool or None), self.token_file)
+        renewing = asyncio.create_task(TokenRenewal(self._client, file).run())
+        try:
+            await self._reconcile()
+        finally:
+            renewing.cancel()
+
+    def _client(self) -> AdminClient:
+        return AdminClient(self.pool or None, read_credentials(self.token_file))
+
+    async def _reconcile(self) -> None:
         imported = not self.courses
         while True:
             patience = LOOK_SECONDS
             try:
-                async with AdminClient(self.pool or None, read_credentials(self.token_file)) as client:
+                async with self._client() as client:
                     if not imported:
                         await self.import_courses(client)
                         imported = True

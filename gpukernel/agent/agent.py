@@ -136,6 +136,10 @@ class Agent:
             self.attached.clear()
             await asyncio.sleep(RETRY_SECONDS)
 
+    def use(self, connection: Connection) -> None:
+        """Attach with this connection from the next time on: its certificate was renewed."""
+        self._connection = connection
+
     async def stop(self, reason: str) -> None:
         """Stop every worker, and every program in direct mode."""
         await asyncio.gather(self._workers.stop_all(reason), self._direct.stop_all())

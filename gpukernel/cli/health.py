@@ -15,6 +15,7 @@ from rich.console import Console
 from gpukernel import native
 from gpukernel.cli.output import print_json
 from gpukernel.client.admin import AdminClient
+from gpukernel.client.tokens import TokenLine
 from gpukernel.common.address import resolve_address
 from gpukernel.common.connection import certificate_days_left, days_left
 from gpukernel.common.errors import NotAllowed, PoolError
@@ -76,7 +77,8 @@ def _pool(pool: str | None, state: Path | None) -> Iterable[Finding]:
             address = client.address
             found = await client.devices(), *await client.leases()
             took = time.monotonic() - begin
-            return *found, [finding async for finding in _certificates(client)]
+            checks = (_certificates(client), _tokens(client))
+            return *found, [finding for check in checks for finding in [one async for one in check]]
 
     try:
         devices, leases, waiting, certificates = asyncio.run(ask())
@@ -124,6 +126,30 @@ async def _certificates(client: AdminClient) -> AsyncIterator[Finding]:
         ]
         if ending:
             yield Finding("client certificates", False, f"good for: {', '.join(ending)}", another)
+
+
+async def _tokens(client: AdminClient) -> AsyncIterator[Finding]:
+    """Yield findings on one's own token, and for administrators on those of everybody that end soon."""
+    now = time.time()
+
+    def days(token: TokenLine) -> str:
+        return f"{max(token.expires - now, 0) / 86400:.0f} days"
+
+    with contextlib.suppress(PoolError):  # an older pool knows no such call
+        own = await client.own_token()
+        if own is not None and own.expires:
+            soon = own.ends_soon(now)
+            advice = "Renew it with “gpukernel token renew”, or ask the pool's administrator." if soon else ""
+            yield Finding("token", not soon, f"{own.id} is valid for {days(own)}", advice)
+    with contextlib.suppress(NotAllowed):
+        ending = [
+            f"{token.name} ({token.id}) {days(token)}"
+            for token in await client.tokens()
+            if token.ends_soon(now) and token.expires > now and not token.server
+        ]
+        if ending:
+            renew = "Renew one with “gpukernel token renew ID”; a GPU server or JupyterHub that runs renews its own."
+            yield Finding("tokens", False, f"valid for: {', '.join(ending)}", renew)
 
 
 def _server(server: str, devices: list[Device]) -> Iterable[Finding]:

@@ -53,6 +53,14 @@ def pool(
         ),
     ] = ClientCertificates.OFF,
     hub_api: HubApi = "",
+    token_validity: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            envvar="GPUKERNEL_TOKEN_VALIDITY",
+            help="How long a new token is valid where “token create” does not say; 0: for ever.",
+        ),
+    ] = "365d",
     state: State = None,
     log_level: LogLevel = Level.INFO,
     log_format: LogFormat = Form.TEXT,
@@ -70,7 +78,7 @@ def pool(
       gpukernel pool --listen 0.0.0.0:7437 --hub-api https://hub.example.edu/hub/api
       GPUKERNEL_DATABASE=postgresql://pool@db.example.edu/pool gpukernel pool --listen 0.0.0.0:7437
     """
-    from gpukernel.cli.output import Problem
+    from gpukernel.cli.output import Problem, seconds
 
     if context.invoked_subcommand is not None:
         if listen or everybody or metrics or tls_cert or tls_key:
@@ -85,7 +93,17 @@ def pool(
 
     required = client_certificates is ClientCertificates.REQUIRE and bool(listen)
     services.pool(
-        listen, everybody, metrics, tls_cert, tls_key, required, hub_api, state, log_level, log_format
+        listen,
+        everybody,
+        metrics,
+        tls_cert,
+        tls_key,
+        required,
+        hub_api,
+        max(seconds(token_validity), 0.0),
+        state,
+        log_level,
+        log_format,
     )
 
 

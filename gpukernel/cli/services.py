@@ -8,14 +8,16 @@ import gc
 import platform
 import signal
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpukernel.agent import inventory
 from gpukernel.agent.agent import Agent
 from gpukernel.cli.output import Problem, complain
+from gpukernel.client.tokens import TokenRenewal, TokensClient
 from gpukernel.common import logs
-from gpukernel.common.address import resolve_address, resolve_state
+from gpukernel.common.address import is_network_address, resolve_address, resolve_state
 from gpukernel.common.connection import Connection, connection_to, read_connection_file
 from gpukernel.common.errors import PoolError
 from gpukernel.pool.rpc.server import prepare_state, serve
@@ -128,6 +130,7 @@ def pool(
     key: Path | None,
     require_certificates: bool,
     hub_api: str,
+    token_seconds: float,
     state: Path | None,
     log_level: logs.Level,
     log_format: logs.Form,
@@ -146,6 +149,7 @@ def pool(
             key=key,
             require_certificates=require_certificates,
             hub_api=hub_api,
+            token_seconds=token_seconds,
         ) as running:
             if running.warning:
                 complain(running.warning)
@@ -182,7 +186,8 @@ def agent(
     directory = prepare_state(resolve_state(state))
     try:
         named = read_connection_file(token_file) if token_file else Connection("")
-        connection = connection_to(resolve_address(address, None if address else state), named)
+        resolved = resolve_address(address, None if address else state)
+        connection = connection_to(resolved, named)
     except PoolError as error:
         raise Problem(str(error)) from None
 
@@ -199,6 +204,19 @@ def agent(
         )
         task = asyncio.create_task(server.run())
         attached = asyncio.create_task(server.attached.wait())
+
+        def renewed(changed: Connection) -> None:
+            nonlocal connection
+            connection = replace(connection, certificate=changed.certificate)
+            server.use(connection)
+
+        in_file = not (resolved.startswith("unix:") or is_network_address(resolved))
+        renewal = TokenRenewal(
+            lambda: TokensClient(connection.address, connection),
+            Path(resolved) if in_file else token_file,
+            renewed,
+        )
+        renewing = asyncio.create_task(renewal.run())
         try:
             await asyncio.wait([attached, task], return_when=asyncio.FIRST_COMPLETED)
             if attached.done():
@@ -209,6 +227,7 @@ def agent(
         finally:
             await server.stop("the GPU server was stopped by its administrator")
             attached.cancel()
+            renewing.cancel()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task

@@ -1,4 +1,4 @@
-"""``gpukernel token``: tokens, made, listed and revoked."""
+"""``gpukernel token``: tokens, made, listed, renewed and revoked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpukernel.cli.quota import Json, Pool, State, ask_admin
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Make, list and revoke the tokens of a pool over TCP.", no_args_is_help=True)
+app = typer.Typer(help="Make, list, renew and revoke the tokens of a pool over TCP.", no_args_is_help=True)
 
 
 @app.command()
@@ -30,7 +30,12 @@ def create(
             help="Without --person: service (a JupyterHub: asks for anybody), agent (a GPU server) or admin.",
         ),
     ] = "",
-    valid: Annotated[str, typer.Option(metavar="TIME", help="How long, such as 120d; 0: for ever.")] = "0",
+    valid: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="How long, such as 120d; 0: for ever. Else as the pool's setting says."
+        ),
+    ] = "",
     file: Annotated[
         Path | None,
         typer.Option(
@@ -57,7 +62,7 @@ def create(
     chosen = scope or ("person" if person else "")
     if not chosen:
         raise Problem("Say for whom: --person NAME, or --scope service, agent or admin.", 2)
-    span = seconds(valid)
+    span = seconds(valid) if valid.strip() else None
     descriptor = None
     if file is not None:
         try:
@@ -111,6 +116,52 @@ def list_(pool: Pool = None, state: State = None, json: Json = False) -> None:
             _day(token.certificate_expires),
         )
     Console(width=None if sys.stdout.isatty() else 120).print(table if found else "No token was made yet.")
+
+
+@app.command()
+def renew(
+    token: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TOKEN]",
+            help="An administrator's choice, as “gpukernel token list” shows it; else your own.",
+        ),
+    ] = "",
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Make a token valid for as long again as it was made for; its text stays the same.
+
+    GPU servers and JupyterHubs renew theirs by themselves while they run.  A client certificate in your connection file is replaced.
+
+    \b
+    Examples:
+      gpukernel token renew --pool gpu1.pool
+      gpukernel token renew gpk0123456789
+    """
+    from gpukernel.cli.output import Problem
+    from gpukernel.client.admin import AdminClient
+    from gpukernel.client.tokens import TokenLine, write_renewed
+    from gpukernel.common.address import is_network_address, resolve_address
+    from gpukernel.common.errors import PoolError
+
+    async def ask(client: AdminClient) -> tuple[TokenLine, str]:
+        certified = bool(client.connection.certificate) and not token
+        return await client.renew_token(token, with_certificate=certified)
+
+    renewed, certificate = ask_admin(pool, state, ask)
+    if certificate:
+        try:
+            address = resolve_address(pool, state)
+            if address.startswith("unix:") or is_network_address(address):
+                raise PoolError(
+                    "The new certificate has no connection file to be written to; name yours with --pool."
+                )
+            write_renewed(Path(address), certificate)
+        except PoolError as error:
+            raise Problem(str(error)) from None
+    until = f"until {_day(renewed.expires)}" if renewed.expires else "without an end"
+    print(f"Token {renewed.id} ({renewed.name}) is valid {until}.")
 
 
 @app.command()

@@ -14,6 +14,7 @@ import gpukernel.common.proto.admin_pb2_grpc as rpc
 from gpukernel.client.hub import HubClient
 from gpukernel.client.reservations import ReservationsClient
 from gpukernel.client.teaching import TeachingClient
+from gpukernel.client.tokens import TokenLine, TokensClient, token_line
 from gpukernel.common.connection import Connection
 from gpukernel.common.model import LeaseUse
 
@@ -37,20 +38,6 @@ class QuotaLine:
 
 
 @dataclass(frozen=True)
-class TokenLine:
-    """A token without its secret; times in seconds since the epoch, 0 where there is none."""
-
-    id: str
-    name: str
-    person: str
-    scope: str
-    created: float
-    expires: float
-    revoked: float
-    certificate_expires: float
-
-
-@dataclass(frozen=True)
 class AuditEntry:
     """One change: the person `who` made it, and its subject before and after."""
 
@@ -67,8 +54,8 @@ def _plain(kind: type[T], message: Message) -> T:
     return kind(**{field.name: getattr(message, field.name) for field in fields(kind)})
 
 
-class AdminClient(HubClient, TeachingClient, ReservationsClient):
-    """The calls of `HubClient`, `TeachingClient` and `ReservationsClient`, and those of administrators; others get a `PoolError`."""
+class AdminClient(HubClient, TeachingClient, ReservationsClient, TokensClient):
+    """The calls of `HubClient`, `TeachingClient`, `ReservationsClient` and `TokensClient`, and those of administrators; others get a `PoolError`."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -108,41 +95,45 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient):
         return str((await self._call(self._administration.ExportCourses, pb.ExportCoursesRequest())).yaml)
 
     async def create_token(
-        self, name: str, person: str = "", scope: str = "person", valid_seconds: float = 0
+        self, name: str, person: str = "", scope: str = "person", valid_seconds: float | None = None
     ) -> tuple[TokenLine, str]:
-        """Create a token, and return it with its text, which the pool does not keep."""
+        """Create a token, and return it with its text, which the pool does not keep.
+
+        It is valid for `valid_seconds`, without an end where that is 0, and as long as the pool's setting says where it is None.
+        """
         token, connection = await self._create(name, person, scope, valid_seconds, with_certificate=False)
         return token, connection.token
 
     async def create_connection(
-        self, name: str, person: str = "", scope: str = "person", valid_seconds: float = 0
+        self, name: str, person: str = "", scope: str = "person", valid_seconds: float | None = None
     ) -> tuple[TokenLine, Connection]:
         """Create a token, and return it with all that its holder needs; without the address where the pool has no TLS."""
         return await self._create(name, person, scope, valid_seconds, with_certificate=True)
 
     async def _create(
-        self, name: str, person: str, scope: str, valid_seconds: float, *, with_certificate: bool
+        self, name: str, person: str, scope: str, valid_seconds: float | None, *, with_certificate: bool
     ) -> tuple[TokenLine, Connection]:
         request = pb.CreateTokenRequest(
             name=name,
             person=person,
             scope=scope,
-            valid_seconds=valid_seconds,
+            valid_seconds=valid_seconds or 0,
+            without_end=valid_seconds == 0,
             with_certificate=with_certificate,
         )
         reply = await self._call(self._administration.CreateToken, request)
         connection = Connection(reply.address, reply.secret, reply.authority, reply.certificate)
-        return _plain(TokenLine, reply.token), connection
+        return token_line(reply.token), connection
 
     async def tokens(self) -> list[TokenLine]:
         """Return every token that was made."""
         reply = await self._call(self._administration.ListTokens, pb.ListTokensRequest())
-        return [_plain(TokenLine, token) for token in reply.tokens]
+        return [token_line(token) for token in reply.tokens]
 
     async def revoke_token(self, identifier: str) -> TokenLine:
         """Revoke a token: nobody gets in with it from now on."""
         reply = await self._call(self._administration.RevokeToken, pb.RevokeTokenRequest(id=identifier))
-        return _plain(TokenLine, reply.token)
+        return token_line(reply.token)
 
     async def report(
         self, begin: float, end: float = 0, course: str = "", person: str = ""

@@ -143,7 +143,8 @@ class NewTokenPage(AdminPage):
 
     async def post(self) -> None:
         """Make the token, and show its connection file once."""
-        valid = seconds_of(self.field("valid"), "valid")
+        written = self.field("valid")
+        valid = seconds_of(written, "valid") if written.strip() else None  # as the pool's setting says
         async with self.service.as_administrator() as pool:
             token, connection = await pool.create_connection(
                 self.field("name").strip(), self.field("person").strip(), self.field("scope"), valid

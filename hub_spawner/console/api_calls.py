@@ -112,12 +112,12 @@ class DrainBody(Body):
 
 
 class TokenBody(Body):
-    """A new token; `valid_seconds` of 0 means without an end."""
+    """A new token; `valid_seconds` of 0 means without an end, without it the pool's setting counts."""
 
     name: Annotated[str, pydantic.StringConstraints(min_length=1, max_length=256)]
     scope: Annotated[str, pydantic.StringConstraints(pattern="^(person|service|agent|admin)$")] = "person"
     person: Annotated[str, pydantic.StringConstraints(max_length=256)] = ""
-    valid_seconds: Annotated[float, pydantic.Field(ge=0, lt=1e10, allow_inf_nan=False)] = 0
+    valid_seconds: Annotated[float, pydantic.Field(ge=0, lt=1e10, allow_inf_nan=False)] | None = None
 
 
 class FileBody(Body):

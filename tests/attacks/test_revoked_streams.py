@@ -17,7 +17,7 @@ import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.client.admin import AdminClient
 from gpukernel.common.address import socket_path
 from gpukernel.common.model import Holder, SliceRequest
-from gpukernel.pool.auth.identity import revoke_token
+from gpukernel.pool.auth.tokens import revoke_token
 from gpukernel.pool.rpc.server import RunningPool, serve
 from gpukernel.pool.store.store import Store
 from tests.pool.world import Agent

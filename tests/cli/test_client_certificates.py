@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import subprocess
@@ -55,7 +56,7 @@ def test_the_connection_file_is_still_all_that_a_gpu_server_a_program_and_a_kern
         anna = secured.file("anna", "--person", "anna")
         assert anna.stat().st_mode & 0o777 == 0o600
         assert done(*RUN, GPUKERNEL_POOL=str(anna)) == "1\n"
-        assert "client certificate: good for 7" in done("health", GPUKERNEL_POOL=str(anna))
+        assert "client certificate: good for 36" in done("health", GPUKERNEL_POOL=str(anna))
         # In parts, as a Hub hands them to a server: the token, and each certificate itself.
         all_of_it = read_connection_file(anna)
         parts = {
@@ -84,6 +85,40 @@ def test_the_connection_file_is_still_all_that_a_gpu_server_a_program_and_a_kern
             manager.shutdown_kernel(now=True)
     finally:
         agent.stop()
+
+
+def test_a_token_is_renewed_with_the_certificate_in_its_file(secured: Secured) -> None:
+    file = secured.file("gpu9", "--scope", "agent", "--valid", "100d")
+    before, now = read_connection_file(file), time.time()
+    said = done("token", "renew", GPUKERNEL_POOL=str(file))
+    assert re.fullmatch(rf"Token {token_of(file)} \(gpu9\) is valid until \d{{4}}-\d\d-\d\d\.\n", said)
+    after = read_connection_file(file)
+    assert replace(after, certificate="") == replace(before, certificate="")
+    shown = x509.load_pem_x509_certificate(after.certificate.encode())
+    assert after.certificate != before.certificate
+    assert shown.not_valid_after_utc.timestamp() == pytest.approx(now + 100 * 86400, abs=120)
+    agent = secured.agent("--pool", str(file))  # is let in with it
+    assert "The agent is ready" in agent.line
+    agent.stop()
+    anna = secured.file("anna's phone", "--person", "anna", "--valid", "5d")
+    refused = command("token", "renew", GPUKERNEL_POOL=str(anna))
+    assert refused.returncode == 1
+    assert "anna asks the pool's administrator" in refused.stderr
+    assert (
+        f"token: {token_of(anna)} is valid for 5 days" in command("health", GPUKERNEL_POOL=str(anna)).stdout
+    )
+    assert "until" in done("token", "renew", token_of(anna), "--state", str(secured.state))
+
+
+def test_health_names_a_token_that_ends_soon(secured: Secured) -> None:
+    brief = secured.file("a brief one", "--scope", "service", "--valid", "20h")
+    seen = command("health", GPUKERNEL_POOL=str(brief))
+    assert seen.returncode == 1
+    assert f"token: {token_of(brief)} is valid for 1 days" in seen.stdout
+    assert "Renew it with “gpukernel token renew”" in seen.stdout
+    seen = command("health", "--state", str(secured.state))
+    assert f"a brief one ({token_of(brief)}) 1 days" in seen.stdout
+    done("token", "revoke", token_of(brief), "--state", str(secured.state))
 
 
 def test_the_certificate_names_its_token_and_ends_with_it(secured: Secured) -> None:
@@ -183,7 +218,8 @@ def test_health_says_thirty_days_before_whose_certificate_ends(secured: Secured)
     assert "client certificate: good for 20 days" in mine.stdout
     assert "works beside the old one" in mine.stdout
     everybodys = command("health", "--state", str(secured.state)).stdout
-    assert f"client certificates: good for: short ({token_of(short)}) 20 days" in everybodys
+    assert "client certificates: good for: " in everybodys
+    assert f"short ({token_of(short)}) 20 days" in everybodys
     listed = done("token", "list", "--json", "--state", str(secured.state))
     assert '"certificate_expires": 0.0' not in listed.split(token_of(short))[1].split("}")[0]
 

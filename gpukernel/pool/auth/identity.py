@@ -11,12 +11,10 @@ A pool that knows a JupyterHub takes the Hub's own tokens too: each for its pers
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import pwd
-import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,24 +25,17 @@ from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.hub_tokens import HubTokens
 from gpukernel.pool.auth.open_calls import OpenCalls
+from gpukernel.pool.auth.tokens import token_hash
 from gpukernel.pool.store.compiled_sql import CompiledSql
-from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.schema import tokens
 from gpukernel.pool.store.store import Store
 
 __all__ = [
     "NOBODY",
     "REMOTE",
-    "SCOPES",
     "Caller",
-    "Certify",
     "Identity",
-    "Token",
     "account_name",
-    "create_token",
-    "list_tokens",
-    "revoke_token",
-    "token_hash",
 ]
 
 NOBODY = -1
@@ -56,11 +47,6 @@ REMOTE = -2
 _TOKEN = CompiledSql(sa.select(tokens).where(tokens.c.id == sa.bindparam("id")))  # with every call over TCP
 
 _AT_ONCE = 500  # of SQLite's bound values
-
-SCOPES = ("person", "service", "agent", "admin")
-
-Certify = Callable[[str, str, float, float], tuple[str, float]]
-"""Makes the certificate of a token, from its id, what it is for, when it ends (0: never) and the time; gives PEM and the certificate's end."""
 
 
 @dataclass(frozen=True)
@@ -329,109 +315,3 @@ class Identity:
         if row is None or row.revoked is not None or (row.expires is not None and row.expires <= now):
             return None
         return row
-
-
-@dataclass(frozen=True)
-class Token:
-    """A token without its secret; times in seconds since the epoch, 0 where there is none."""
-
-    id: str
-    name: str
-    person: str
-    scope: str
-    created: float
-    expires: float = 0.0
-    revoked: float = 0.0
-    certificate_expires: float = 0.0
-
-
-def token_hash(token: str) -> str:
-    """Return the hash that the pool keeps of a token."""
-    # 256 random bits need no slow hash.
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _token(row: sa.Row) -> Token:  # type: ignore[type-arg]
-    return Token(
-        row.id,
-        row.name,
-        row.person,
-        row.scope,
-        row.created,
-        row.expires or 0,
-        row.revoked or 0,
-        row.certificate_expires or 0,
-    )
-
-
-def create_token(
-    store: Store,
-    name: str,
-    person: str,
-    scope: str,
-    valid_seconds: float,
-    who: str,
-    now: float,
-    certify: Certify | None = None,
-) -> tuple[Token, str, str]:
-    """Create a token; return it, its text, and its certificate with the key, empty without `certify`.  Neither text nor key is kept.
-
-    Raises
-    ------
-    Refused
-        With a sentence, where that makes no sense.
-    """
-    if scope not in SCOPES:
-        raise Refused("invalid", f"There is no scope “{scope[:40]}”; it is one of {', '.join(SCOPES)}.")
-    if (scope == "person") != bool(person):
-        raise Refused("invalid", "A token of the scope person names one; others name none.")
-    if not name or max(len(name), len(person)) > 256 or not (name + person).isprintable():
-        raise Refused(
-            "invalid", "A token has a name of 1 to 256 printable characters, that says what it is for."
-        )
-    if not 0 <= valid_seconds < 1e10:
-        raise Refused("invalid", f"A token cannot be valid for {valid_seconds!r} s.")
-    identifier = "gpk" + secrets.token_hex(5)
-    text = f"{identifier}.{secrets.token_urlsafe(32)}"
-    expires = now + valid_seconds if valid_seconds else None
-    certificate, until = certify(identifier, name, expires or 0, now) if certify else ("", None)
-    with store.deciding() as (db, _):
-        values = {
-            "id": identifier,
-            "hash": token_hash(text),
-            "name": name,
-            "person": person,
-            "scope": scope,
-            "created": now,
-            "expires": expires,
-            "certificate_expires": until,
-        }
-        db.execute(tokens.insert().values(**values))
-        note(db, now, who, "token", identifier, "", f"{scope} {person or name}")
-    return Token(identifier, name, person, scope, now, expires or 0, 0, until or 0), text, certificate
-
-
-def list_tokens(store: Store) -> list[Token]:
-    """Return all tokens that were ever made, the oldest first."""
-    with store.reader.connect() as db:
-        return [_token(row) for row in db.execute(sa.select(tokens).order_by(tokens.c.created))]
-
-
-def revoke_token(store: Store, identifier: str, who: str, now: float) -> Token:
-    """Revoke a token: from now on nobody gets in with it.
-
-    Raises
-    ------
-    Refused
-        ``no_such_token``.
-    """
-    with store.deciding() as (db, _):
-        changed = db.execute(
-            tokens.update().where(tokens.c.id == identifier, tokens.c.revoked.is_(None)).values(revoked=now)
-        )
-        row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
-        if row is None:
-            raise Refused("no_such_token", f"There is no token {identifier[:40]}.")
-        if changed.rowcount:
-            note(db, now, who, "token", identifier, f"{row.scope} {row.person or row.name}", "revoked")
-    return _token(row)

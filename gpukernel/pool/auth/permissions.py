@@ -83,6 +83,11 @@ class Permission:
         """Return the sentence for a caller whom the call is not for."""
         if caller.role == "agent":
             return say("%(person)s is for a GPU server's agent, which may not do that.", person=caller.name)
+        if self.agent is not Reach.NONE and self.service is not Reach.NONE:
+            return say(
+                "Tokens of GPU servers, JupyterHubs and administrators can be renewed by themselves; %(person)s asks the pool's administrator.",
+                person=caller.name,
+            )
         if self.agent is not Reach.NONE:
             return say("Only a GPU server's agent may do that, not %(person)s.", person=caller.name)
         if self.service is not Reach.NONE:
@@ -134,5 +139,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "Administration/Drain": _ADMINISTRATORS,
     "Administration/Report": replace(_HOLDERS, instructor=Reach.COURSE),
     "Administration/ShowAudit": _ADMINISTRATORS,
+    "Tokens/ShowToken": Permission(Reach.OWN, Reach.OWN, Reach.NONE, Reach.OWN, Reach.OWN, Reach.OWN),
+    "Tokens/RenewToken": Permission(service=Reach.OWN, agent=Reach.OWN),
 }
 """The permission of every RPC, by service and name.  An instructor sets the quotas of the course's students, and no others."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpukernel.common.connection import Connection
 from gpukernel.common.errors import PoolError, Refused
 from gpukernel.common.fork_safe_grpc import grpc
-from gpukernel.pool.auth.identity import Certify
+from gpukernel.pool.auth.tokens import Certify
 
 __all__ = ["ServerTls", "certifier", "server_tls", "warning"]
 

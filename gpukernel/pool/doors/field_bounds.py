@@ -96,6 +96,7 @@ FIELDS = {
     "CreateTokenRequest.person": NAME,
     "CreateTokenRequest.scope": 64,
     "RevokeTokenRequest.id": NAME,
+    "RenewTokenRequest.id": NAME,
     "DrainRequest.server": NAME,
     "ReportRequest.course": NAME,
     "ReportRequest.person": NAME,

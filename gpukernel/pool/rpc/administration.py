@@ -19,10 +19,10 @@ from gpukernel.common.course_file import read_courses, write_courses
 from gpukernel.common.i18n import say
 from gpukernel.common.model import Holder, LeaseUse
 from gpukernel.common.policy import Policy
-from gpukernel.pool.auth.identity import (
+from gpukernel.pool.auth.identity import Identity
+from gpukernel.pool.auth.tokens import (
+    VALID_SECONDS,
     Certify,
-    Identity,
-    Token,
     create_token,
     list_tokens,
     revoke_token,
@@ -31,6 +31,7 @@ from gpukernel.pool.domain.quota import Standing
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.policy.changes import change_policy, quota_change
 from gpukernel.pool.rpc.callers import Access, or_refuse, refuse, stream, unary
+from gpukernel.pool.rpc.tokens import token_to
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.schema import audit
@@ -54,12 +55,14 @@ class AdministrationService(rpc.AdministrationServicer):
         identity: Identity,
         public: Callable[[], Connection] = lambda: Connection(""),
         certify: Certify | None = None,
+        valid_seconds: float = VALID_SECONDS,
     ) -> None:
         self._manager = manager
         self._store = store
         self.identity = identity
         self._public = public  # how others reach a pool with TLS
         self._certify = certify
+        self._valid_seconds = valid_seconds  # of tokens for which nobody says
 
     def _change(self, who: str, change: Callable[[Policy], Policy], *, check: bool = False) -> pb.Changes:
         """Change the policy at once, for those who wait too."""
@@ -134,14 +137,14 @@ class AdministrationService(rpc.AdministrationServicer):
                 request.name,
                 request.person,
                 request.scope,
-                request.valid_seconds,
+                0.0 if request.without_end else request.valid_seconds or self._valid_seconds,
                 caller.name,
                 time.time(),
                 self._certify if request.with_certificate else None,
             )
             public = self._public()
             return pb.CreateTokenReply(
-                token=_token_to(token),
+                token=token_to(token),
                 secret=secret,
                 address=public.address,
                 authority=public.authority,
@@ -153,7 +156,7 @@ class AdministrationService(rpc.AdministrationServicer):
     @unary
     async def ListTokens(self, request: pb.ListTokensRequest, access: Access) -> pb.ListTokensReply:
         """Answer with all tokens, without their secrets."""
-        return pb.ListTokensReply(tokens=[_token_to(token) for token in list_tokens(self._store)])
+        return pb.ListTokensReply(tokens=[token_to(token) for token in list_tokens(self._store)])
 
     @unary
     async def RevokeToken(self, request: pb.RevokeTokenRequest, access: Access) -> pb.RevokeTokenReply:
@@ -162,7 +165,7 @@ class AdministrationService(rpc.AdministrationServicer):
 
         def work() -> pb.RevokeTokenReply:
             token = revoke_token(self._store, request.id, caller.name, time.time())
-            return pb.RevokeTokenReply(token=_token_to(token))
+            return pb.RevokeTokenReply(token=token_to(token))
 
         return await or_refuse(access.context, work)
 
@@ -218,10 +221,6 @@ def may_share_out(access: Access, policy: Policy, subject: str) -> bool:
     return access.caller.administers or (
         kind == "student" and access.covers(Holder("", course=course), policy)
     )
-
-
-def _token_to(token: Token) -> pb.Token:
-    return pb.Token(**{name: getattr(token, name) for name in Token.__dataclass_fields__})
 
 
 def _lines(policy: Policy, standings: list[Standing]) -> Iterator[pb.QuotaLine]:

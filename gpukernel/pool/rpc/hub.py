@@ -17,7 +17,8 @@ from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import words_to
 from gpukernel.common.model import Holder, SliceRequest
-from gpukernel.pool.auth.identity import Certify, Identity, token_hash
+from gpukernel.pool.auth.identity import Identity
+from gpukernel.pool.auth.tokens import Certify, token_hash
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.callers import Access, or_refuse, unary
 from gpukernel.pool.scheduling.estimates import chances

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ from gpukernel.common.errors import PoolError
 from gpukernel.common.fork_safe_grpc import grpc
 from gpukernel.common.machine import raise_descriptor_limit
 from gpukernel.pool.auth.hub_tokens import HubTokens
-from gpukernel.pool.auth.identity import Certify, Identity
+from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.auth.peer_credentials import listen_on_tcp, serve_tcp, serve_with_peer_credentials
 from gpukernel.pool.auth.tls import ServerTls, certifier, server_tls, warning
+from gpukernel.pool.auth.tokens import VALID_SECONDS, Certify, warn_of_ends
 from gpukernel.pool.doors.call_rates import CALLS_AT_ONCE, CALLS_PER_SECOND, CallRates
 from gpukernel.pool.doors.connections import Connections
 from gpukernel.pool.doors.crossing import IoThread
@@ -43,6 +45,7 @@ from gpukernel.pool.rpc.peers import follow_peers
 from gpukernel.pool.rpc.pool import PoolService
 from gpukernel.pool.rpc.reservations import ReservationsService
 from gpukernel.pool.rpc.teaching import TeachingService
+from gpukernel.pool.rpc.tokens import TokensService
 from gpukernel.pool.store.store import Store
 
 __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]
@@ -50,6 +53,7 @@ __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]
 log = logging.getLogger(__name__)
 
 WRITE_BACK_SECONDS = 1.0
+WARN_EVERY_SECONDS = 86400.0
 
 SWITCH_SECONDS = 0.001
 """For how long one thread may keep Python's lock while another wants it: the I/O thread waits no longer for a decision."""
@@ -133,6 +137,7 @@ async def serve(
     hub_api: str = "",
     calls_per_second: float = CALLS_PER_SECOND,
     calls_at_once: float = CALLS_AT_ONCE,
+    token_seconds: float = VALID_SECONDS,
 ) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
 
@@ -151,6 +156,8 @@ async def serve(
         The REST API of a JupyterHub whose tokens count as their persons, as `gpukernel.pool.auth.hub_tokens.HubTokens` wants it.
     calls_per_second, calls_at_once
         How often a person may call, as `gpukernel.pool.doors.call_rates.CallRates` counts it.
+    token_seconds
+        How long a token is valid where its administrator does not say; 0: it has no end.
 
     Raises
     ------
@@ -176,7 +183,7 @@ async def serve(
             return tls.public(listen) if tls else Connection("")
 
         certify = certifier(state, tls, require_certificates=require_certificates)
-        services = _services(manager, store, identity, agents, public, certify)
+        services = _services(manager, store, identity, agents, public, certify, token_seconds)
         check_services(*(service for _, service in services))
         rates = CallRates(calls_per_second, calls_at_once)
         doors = _Doors(services, identity, rates, asyncio.get_running_loop())
@@ -185,6 +192,7 @@ async def serve(
             asyncio.create_task(_write_back(store)),
             asyncio.create_task(follow_peers(store, manager)),
             asyncio.create_task(identity.open_calls.watch()),
+            asyncio.create_task(_warn_of_ends(store)),
         ]
         try:
             with IoThread() as io:
@@ -288,6 +296,7 @@ def _services(
     agents: AgentsService,
     public: Callable[[], Connection],
     certify: Certify | None,
+    token_seconds: float,
 ) -> tuple[Service, ...]:
     """Return every service with the function that adds it to a server; `public` tells how clients connect over TCP."""
     return (
@@ -295,12 +304,22 @@ def _services(
         (rpc.add_AgentsServicer_to_server, agents),
         (
             admin_rpc.add_AdministrationServicer_to_server,
-            AdministrationService(manager, store, identity, public, certify),
+            AdministrationService(manager, store, identity, public, certify, token_seconds),
         ),
         (hub_rpc.add_HubServicer_to_server, HubService(manager, store, identity, certify)),
         (reservations_rpc.add_ReservationsServicer_to_server, ReservationsService(manager, store, identity)),
         (teaching_rpc.add_TeachingServicer_to_server, TeachingService(manager, store, identity)),
+        (admin_rpc.add_TokensServicer_to_server, TokensService(store, identity, certify)),
     )
+
+
+async def _warn_of_ends(store: Store) -> None:
+    while True:
+        try:
+            await asyncio.to_thread(warn_of_ends, store, time.time())
+        except Exception:
+            log.exception("tokens that end soon could not be looked up")
+        await asyncio.sleep(WARN_EVERY_SECONDS)
 
 
 async def _write_back(store: Store) -> None:

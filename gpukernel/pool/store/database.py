@@ -27,7 +27,7 @@ from gpukernel.pool.store.schema import ledger
 
 __all__ = ["NEWEST", "Database", "database_url", "open_database", "steady_clock"]
 
-NEWEST = "0012_names"  # the last of the migrations; a test compares
+NEWEST = "0013_renewals"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
 _VERSIONS = CompiledSql(sa.select(ledger.c.policy_version, ledger.c.devices_version))

@@ -347,6 +347,7 @@ tokens = Table(
     Column("course", String, nullable=False, server_default=""),
     Column("server", String, nullable=False, server_default=""),
     Column("certificate_expires", Float, nullable=True),  # of the client certificate made for it
+    Column("renewed", Float, nullable=True),  # it is valid for as long after it as it was made for
 )
 
 # What administrators and instructors changed, with the values before and after.

@@ -314,6 +314,21 @@ async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
     return True
 
 
+@probe("Tokens/ShowToken")
+async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
+    reply = await admin_rpc.TokensStub(channel).ShowToken(admin_pb.ShowTokenRequest(), metadata=metadata)
+    return thing.name.startswith("own") and reply.token.course in ("", thing.course)
+
+
+@probe("Tokens/RenewToken")
+async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
+    other, _ = await world.admin.create_token("for a moment", thing.person)
+    own = bool(metadata) and thing.name.startswith("own")
+    request = admin_pb.RenewTokenRequest(id="" if own else other.id)
+    await admin_rpc.TokensStub(channel).RenewToken(request, metadata=metadata)
+    return True
+
+
 ADMIN = admin_rpc.AdministrationStub
 answers(
     "Administration/ImportCourses",
