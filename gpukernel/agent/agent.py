@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from gpukernel.agent.health import Health
 from gpukernel.agent.holders import Holders
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.keys import Key
+from gpukernel.agent.own_identity import OwnIdentity
 from gpukernel.agent.process_watch import ProcessWatch
 from gpukernel.agent.processes import with_account
 from gpukernel.agent.workers import Workers
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 2.0
 RETRY_SECONDS = 1.0
+VALIDITY_SECONDS = 0.5
+SILENT_POOL_SECONDS = 2.0
 _USAGE = tuple(Usage.__dataclass_fields__)
 
 
@@ -65,6 +69,9 @@ class Agent:
     ) -> None:
         self.name = name
         self.attached = asyncio.Event()
+        self._own = OwnIdentity(state)
+        self._old_pool = True  # it knows nothing of validity, as far as is known
+        self._valid_seconds = 0.0
         self._connection = connection
         self._inventory = inventory
         self._outgoing: asyncio.Queue[pb.AgentMessage] | None = None
@@ -107,11 +114,23 @@ class Agent:
         await self._workers.adopt()
         self._direct.adopt()
         self._holders.keep({*self._workers.endpoints(), *self._direct.endpoints()})
-        watch = asyncio.create_task(self._watch.run())
+        beside = [asyncio.create_task(self._watch.run()), asyncio.create_task(self._keep_validity())]
         try:
             await self._speak()
         finally:
-            watch.cancel()
+            for task in beside:
+                task.cancel()
+
+    async def _keep_validity(self) -> None:
+        """Stop every worker when the pool was not heard of for so long that it may give their memory to others."""
+        stopped: float | None = None
+        while True:
+            if self._own.validity.over() and self._own.validity.until != stopped:
+                stopped = self._own.validity.until
+                reason = "its GPU server has not reached the pool for too long"
+                log.error("%s: every worker is stopped", reason, extra=fields(server=self.name))
+                await self.stop(reason)
+            await asyncio.sleep(VALIDITY_SECONDS)
 
     async def _speak(self) -> None:
         said = ""
@@ -120,6 +139,11 @@ class Agent:
                 await self._attach()
                 said = ""
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.ALREADY_EXISTS:
+                    said = await self._rival(
+                        error.details() or "another agent speaks for this GPU server", said
+                    )
+                    continue
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                     raise PermissionError(
                         f"the pool at {self._connection.address} does not accept this agent's token"
@@ -140,6 +164,15 @@ class Agent:
         """Attach with this connection from the next time on: its certificate was renewed."""
         self._connection = connection
 
+    async def _rival(self, sentence: str, said: str) -> str:
+        """Stop the workers that an agent may not have while another one speaks for its server, and ask again soon."""
+        self.attached.clear()
+        if not said:
+            log.error("this agent is refused: %s", sentence, extra=fields(server=self.name))
+        await self.stop("another agent speaks for its GPU server")
+        await asyncio.sleep(RETRY_SECONDS)
+        return sentence
+
     async def stop(self, reason: str) -> None:
         """Stop every worker, and every program in direct mode."""
         await asyncio.gather(self._workers.stop_all(reason), self._direct.stop_all())
@@ -147,18 +180,41 @@ class Agent:
     async def _attach(self) -> None:
         async with self._connection.channel() as channel:
             self._outgoing = asyncio.Queue()
-            heart = asyncio.create_task(self._heartbeats(self._outgoing))
+            self._own.validity.connected()
+            self._own.epochs.connected()
+            hearts = [asyncio.create_task(beat(self._outgoing)) for beat in (self._heartbeats, self._reports)]
+            stub = rpc.AgentsStub(channel)
+            call = stub.Attach(self._say(self._outgoing), metadata=self._connection.metadata)
+            ready: asyncio.TimerHandle | None = None
             try:
-                stub = rpc.AgentsStub(channel)
-                call = stub.Attach(self._say(self._outgoing), metadata=self._connection.metadata)
                 await call.wait_for_connection()
-                self.attached.set()
-                log.info("attached to %s", self._connection.address, extra=fields(server=self.name))
+                # A pool of version 0.2 may have nothing to say for long, and later ones speak at once.
+                ready = asyncio.get_running_loop().call_later(SILENT_POOL_SECONDS, self._admitted)
                 async for message in call:
+                    ready.cancel()
+                    self._admitted()
+                    if not self._own.epochs.admit(message.epoch):
+                        log.error(
+                            "an order of epoch %d is refused; %d was seen already",
+                            message.epoch,
+                            self._own.epochs.highest,
+                            extra=fields(server=self.name),
+                        )
+                        return  # this pool has been overtaken: look for the one that has not
+                    self._old_pool = not message.epoch
+                    self._own.save(self._valid_seconds)
                     self._obey(message)
             finally:
-                heart.cancel()
+                if ready is not None:
+                    ready.cancel()
+                for heart in hearts:
+                    heart.cancel()
                 self._outgoing = None
+
+    def _admitted(self) -> None:
+        if not self.attached.is_set():
+            self.attached.set()
+            log.info("attached to %s", self._connection.address, extra=fields(server=self.name))
 
     async def _say(self, outgoing: asyncio.Queue[pb.AgentMessage]) -> AsyncIterator[pb.AgentMessage]:
         devices = [
@@ -177,19 +233,36 @@ class Agent:
             pb.WorkerState(lease_id=lease_id, device_index=index, endpoints=endpoints)
             for (lease_id, index), endpoints in (self._workers.endpoints() | self._direct.endpoints()).items()
         ]
+        if not self._old_pool:  # which would take them for those that listen
+            starting = self._workers.starting()
+            workers += [pb.WorkerState(lease_id=lease_id, device_index=index) for lease_id, index in starting]
         register = pb.Register(
             server=self.name,
             devices=[messages.device_to(d) for d in devices],
             workers=workers,
             direct_machine=self._machine,
+            machine=self._own.machine,
+            place=self._own.place,
+            instance=self._own.instance,
+            epoch=self._own.epochs.highest,
         )
+        self._own.validity.sent(0)
         yield pb.AgentMessage(register=register)
         while True:
             yield await outgoing.get()
 
     async def _heartbeats(self, outgoing: asyncio.Queue[pb.AgentMessage]) -> None:
+        """Give signs of life, which wait for nothing: neither for a worker nor for a device."""
+        for number in itertools.count(1):
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            self._own.validity.sent(number)
+            outgoing.put_nowait(pb.AgentMessage(heartbeat=pb.Heartbeat(number=number)))
+
+    async def _reports(self, outgoing: asyncio.Queue[pb.AgentMessage]) -> None:
         while True:
-            message = _heartbeat({**await self._workers.statuses(), **self._direct.statuses()})
+            message = _heartbeat(
+                {**await self._workers.statuses(until=self._own.validity.until), **self._direct.statuses()}
+            )
             faults = await asyncio.to_thread(self._health.check)
             message.heartbeat.devices_checked = True
             message.heartbeat.faults.extend(
@@ -206,7 +279,16 @@ class Agent:
 
     def _obey(self, message: pb.PoolMessage) -> None:
         kind = message.WhichOneof("message")
-        if kind == "start_worker":
+        if kind == "valid":
+            self._valid_seconds = message.valid.seconds
+            self._own.validity.answered(message.valid.number, message.valid.seconds)
+            self._own.save(self._valid_seconds)
+            return
+        if kind == "displaced":
+            reason = message.displaced.reason
+            log.error("displaced: %s; every worker is stopped", reason, extra=fields(server=self.name))
+            work = self.stop(reason)
+        elif kind == "start_worker":
             work = self._start(message.start_worker)
         elif kind == "stop_worker":
             work = self._stop(message.stop_worker)
@@ -223,12 +305,18 @@ class Agent:
 
     async def _start(self, start: pb.StartWorker) -> None:
         key = (start.lease_id, start.device_index)
+        starting = pb.WorkerStarting(lease_id=key[0], device_index=key[1])
+        self._tell(pb.AgentMessage(worker_starting=starting))
         self._holders.begin(key, start.person, start.course)
         try:
+            if self._own.validity.over():
+                raise WorkerStartFailed("its GPU server has not reached the pool for too long")
             if start.direct:
                 endpoints = await self._direct.start(key, start.memory_bytes, start.weight, start.user)
             else:
-                endpoints = await self._workers.start(key, start.memory_bytes, start.weight, start.secret)
+                endpoints = await self._workers.start(
+                    key, start.memory_bytes, start.weight, start.secret, self._own.validity.until
+                )
         except WorkerStartFailed as error:
             log.error("not started: %s", error, extra=self._holders.about(key))
             self._worker_ended(key, str(error))

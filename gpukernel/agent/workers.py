@@ -73,6 +73,7 @@ class Workers:
         self._ended = ended
         self._about = about
         self._handles: dict[Key, WorkerHandle] = {}
+        self._starting: set[Key] = set()
         self._logs: dict[Key, WorkerLog] = {}
         self._reasons: dict[Key, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,18 +106,30 @@ class Workers:
             log.info("worker adopted", extra=self._about(key))
             self._keep(key, handle)
 
-    async def start(self, key: Key, memory_bytes: int, weight: float, secret: str) -> tuple[str, ...]:
-        """Start a worker and return its endpoints.
+    def starting(self) -> list[Key]:
+        """Return the workers whose start is under way."""
+        return [key for key in self._starting if key not in self._handles]
+
+    async def start(
+        self, key: Key, memory_bytes: int, weight: float, secret: str, until: float | None = None
+    ) -> tuple[str, ...]:
+        """Start a worker and return its endpoints; it ends by itself at `until`, in seconds since the machine's start, unless it hears of a later end.
 
         Raises
         ------
         WorkerStartFailed
             With a sentence.
         """
-        async with self._orders[key]:
-            return await self._start(key, memory_bytes, weight, secret)
+        self._starting.add(key)
+        try:
+            async with self._orders[key]:
+                return await self._start(key, memory_bytes, weight, secret, until)
+        finally:
+            self._starting.discard(key)
 
-    async def _start(self, key: Key, memory_bytes: int, weight: float, secret: str) -> tuple[str, ...]:
+    async def _start(
+        self, key: Key, memory_bytes: int, weight: float, secret: str, until: float | None
+    ) -> tuple[str, ...]:
         lease_id, index = key
         directory = self._directory / f"{lease_id}-{index}"
         try:
@@ -139,6 +152,7 @@ class Workers:
                 images=self._images,
                 watchdog_seconds=self._watchdog_seconds,
                 host_memory=self._host_memory,
+                until=until,
             )
         except (WorkerStartFailed, OSError) as error:
             shutil.rmtree(directory, ignore_errors=True)
@@ -217,12 +231,17 @@ class Workers:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=STOP_SECONDS)
 
-    async def statuses(self, keys: Collection[Key] | None = None) -> dict[Key, WorkerStatus]:
-        """Return what the workers, or those of `keys`, say of themselves; one that does not answer is left out."""
+    async def statuses(
+        self, keys: Collection[Key] | None = None, until: float | None = None
+    ) -> dict[Key, WorkerStatus]:
+        """Return what the workers, or those of `keys`, say of themselves; one that does not answer is left out.
+
+        They may live until `until`, in seconds since the machine's start, and end by themselves then.
+        """
 
         async def ask(handle: WorkerHandle) -> WorkerStatus | None:
             try:
-                return await handle.status()
+                return await handle.status(until)
             except WorkerGone:
                 return None
 

@@ -36,6 +36,7 @@ from gpukernel.cli.options import (
 from gpukernel.cli.pool import app as pool_app
 from gpukernel.cli.quota import app as quota_app
 from gpukernel.cli.reserve import app as reserve_app
+from gpukernel.cli.server import app as server_app
 from gpukernel.cli.token import app as token_app
 
 __all__ = ["app"]
@@ -52,6 +53,7 @@ app.add_typer(kernelspec_app, name="kernelspec")
 app.add_typer(pool_app, name="pool")
 app.add_typer(quota_app, name="quota")
 app.add_typer(reserve_app, name="reserve")
+app.add_typer(server_app, name="server")
 app.add_typer(token_app, name="token")
 app.command()(demo)
 
@@ -339,7 +341,7 @@ def drain(
     Example:
       gpukernel drain gpu1 --deadline 2h --wait && ssh gpu1 reboot
     """
-    from gpukernel.cli import drain as command
+    from gpukernel.cli import server as command
 
     command.drain(server, deadline, wait, pool, state)
 
@@ -356,7 +358,7 @@ def undrain(
     Example:
       gpukernel undrain gpu1
     """
-    from gpukernel.cli import drain as command
+    from gpukernel.cli import server as command
 
     command.undrain(server, pool, state)
 

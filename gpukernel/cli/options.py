@@ -17,6 +17,7 @@ __all__ = [
     "Everybody",
     "Filter",
     "Form",
+    "Grace",
     "HostMemory",
     "HubApi",
     "Json",
@@ -122,6 +123,14 @@ LogFormat = Annotated[
         "--log-format",
         envvar="GPUKERNEL_LOG_FORMAT",
         help="Lines for people, or a JSON object a line.",
+    ),
+]
+Grace = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="How long slices live on a GPU server that does not reach the pool, 5s to 1d: so long the pool may be away, and "
+        "no slice is lost. The memory of a server that is lost is fenced for 1.23 times as long, and 13 s.",
     ),
 ]
 Command = Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The program and its arguments.")]

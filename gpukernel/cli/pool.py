@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpukernel.cli.options import Form, HubApi, Level, LogFormat, LogLevel, State
+from gpukernel.cli.options import Form, Grace, HubApi, Level, LogFormat, LogLevel, State
 
 __all__ = ["app"]
 
@@ -61,6 +61,7 @@ def pool(
             help="How long a new token is valid where “token create” does not say; 0: for ever.",
         ),
     ] = "365d",
+    grace: Grace = "5m",
     state: State = None,
     log_level: LogLevel = Level.INFO,
     log_format: LogFormat = Form.TEXT,
@@ -101,6 +102,7 @@ def pool(
         required,
         hub_api,
         max(seconds(token_validity), 0.0),
+        grace,
         state,
         log_level,
         log_format,

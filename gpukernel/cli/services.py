@@ -14,7 +14,7 @@ from typing import Any
 
 from gpukernel.agent import inventory
 from gpukernel.agent.agent import Agent
-from gpukernel.cli.output import Problem, complain
+from gpukernel.cli.output import Problem, complain, seconds
 from gpukernel.client.tokens import TokenRenewal, TokensClient
 from gpukernel.common import logs
 from gpukernel.common.address import is_network_address, resolve_address, resolve_state
@@ -27,6 +27,7 @@ __all__ = ["agent", "pool", "up", "watchdog_or_default"]
 READY_SECONDS = 30.0
 SHARED_WATCHDOG_SECONDS = 1800.0
 MIB = 2**20
+LEAST_GRACE, MOST_GRACE = 5.0, 86_400.0
 
 
 def _say(line: str) -> None:
@@ -69,6 +70,13 @@ def watchdog_or_default(seconds: float | None, found: inventory.Inventory, *, sh
     if seconds is not None:
         return seconds
     return SHARED_WATCHDOG_SECONDS if shared and not found.simulated else 0.0
+
+
+def _grace(text: str) -> float:
+    span = seconds(text)
+    if not LEAST_GRACE <= span <= MOST_GRACE:
+        raise Problem(f"A grace of {text} is not possible; it is 5s to 1d.", 2)
+    return span
 
 
 def _summary(found: inventory.Inventory) -> str:
@@ -131,6 +139,7 @@ def pool(
     require_certificates: bool,
     hub_api: str,
     token_seconds: float,
+    grace: str,
     state: Path | None,
     log_level: logs.Level,
     log_format: logs.Form,
@@ -138,6 +147,7 @@ def pool(
     """Run the pool alone."""
     logs.configure(log_level, log_format)
     directory = resolve_state(state)
+    valid_seconds = _grace(grace)
 
     async def work() -> None:
         async with serve(
@@ -150,6 +160,7 @@ def pool(
             require_certificates=require_certificates,
             hub_api=hub_api,
             token_seconds=token_seconds,
+            valid_seconds=valid_seconds,
         ) as running:
             if running.warning:
                 complain(running.warning)

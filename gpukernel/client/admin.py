@@ -16,7 +16,7 @@ from gpukernel.client.reservations import ReservationsClient
 from gpukernel.client.teaching import TeachingClient
 from gpukernel.client.tokens import TokenLine, TokensClient, token_line
 from gpukernel.common.connection import Connection
-from gpukernel.common.model import LeaseUse
+from gpukernel.common.model import GpuServer, LeaseUse
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -154,6 +154,20 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient, TokensClient):
     async def undrain(self, server: str) -> None:
         """Grant leases on the server again."""
         await self._call(self._administration.Drain, pb.DrainRequest(server=server, undo=True))
+
+    async def gpu_servers(self) -> list[GpuServer]:
+        """Return every GPU server, and who speaks for it."""
+        reply = await self._call(self._administration.ListGpuServers, pb.ListGpuServersRequest())
+        return [_plain(GpuServer, server) for server in reply.servers]
+
+    async def forget_server(self, server: str) -> int:
+        """Count a GPU server that does not answer as gone for good; return how many leases held memory there."""
+        request = pb.ForgetGpuServerRequest(server=server)
+        return int((await self._call(self._administration.ForgetGpuServer, request)).leases)
+
+    async def reset_server(self, server: str) -> None:
+        """Let the next agent of this name enrol its credential and its machine."""
+        await self._call(self._administration.ResetGpuServer, pb.ResetGpuServerRequest(server=server))
 
     async def audit(self, most: int = 50) -> list[AuditEntry]:
         """Return the newest changes, the oldest of them first."""

@@ -6,7 +6,7 @@ import hashlib
 import resource
 from pathlib import Path
 
-__all__ = ["machine_identity", "raise_descriptor_limit"]
+__all__ = ["machine_identity", "raise_descriptor_limit", "stable_machine_identity"]
 
 
 def machine_identity() -> str:
@@ -29,3 +29,12 @@ def raise_descriptor_limit() -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def stable_machine_identity() -> str:
+    """Return a digest of the machine's id, the same after every start of it; empty where there is none."""
+    try:
+        machine = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        return ""
+    return hashlib.sha256(f"gpukernel {machine}".encode()).hexdigest()[:32] if machine else ""

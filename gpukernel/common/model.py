@@ -9,6 +9,7 @@ __all__ = [
     "Chance",
     "DailyUse",
     "Device",
+    "GpuServer",
     "Holder",
     "Lease",
     "LeaseUse",
@@ -124,6 +125,36 @@ class Device:
     trouble: str = ""
     compute_capability: str = ""
     multiprocessors: int = 0
+
+
+@dataclass(frozen=True)
+class GpuServer:
+    """One GPU server of the pool.
+
+    Attributes
+    ----------
+    state
+        ``attached``, ``drained``, ``settling`` (workers of before are being stopped) or ``away``.
+    credential, machine
+        What its agent enrolled with; empty: the next agent of this name enrols.
+    epoch
+        Of its orders; it grows with every other process that speaks for the server.
+    silent_seconds
+        Since its last sign of life.
+    fenced_seconds
+        If it stays away, no worker of it lives after this time, and its memory is free; negative: only once it is forgotten.
+    leases
+        The leases that hold memory there.
+    """
+
+    name: str
+    state: str
+    credential: str = ""
+    machine: str = ""
+    epoch: int = 0
+    silent_seconds: float = 0.0
+    fenced_seconds: float = 0.0
+    leases: int = 0
 
 
 @dataclass(frozen=True)

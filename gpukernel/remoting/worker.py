@@ -4,7 +4,7 @@ A worker outlives the agent that started it.  Everything needed to find it again
 ``data.sock`` (programs connect here and prove that they know the lease's secret), ``control.sock`` (mode 0600,
 for the agent) and ``worker.log``.
 
-On ``control.sock`` a request is one line of text and its answer one line of JSON: ``status``, ``limit BYTES
+On ``control.sock`` a request is one line of text and its answer one line of JSON: ``status [UNTIL]``, ``limit BYTES
 WEIGHT``, ``interrupt``, ``stop REASON``.
 """
 
@@ -172,9 +172,12 @@ class WorkerHandle:
             self._control[1].close()
             self._control = None
 
-    async def status(self) -> WorkerStatus:
-        """Ask the worker for its figures; raises `WorkerGone` where it no longer answers."""
-        return _from_json(WorkerStatus, await self._ask("status"))
+    async def status(self, until: float | None = None) -> WorkerStatus:
+        """Ask the worker for its figures; raises `WorkerGone` where it no longer answers.
+
+        `until`: it ends by itself then, in seconds since the machine's start, unless it is told of a later end.
+        """
+        return _from_json(WorkerStatus, await self._ask("status" if until is None else f"status {until:.3f}"))
 
     async def limit(self, memory_bytes: int, weight: float) -> None:
         """Change the cap in bytes and the compute weight; raises `ValueError` where more is already allocated."""
@@ -239,6 +242,7 @@ async def start_worker(
     images: Path | None = None,
     watchdog_seconds: float = 0.0,
     host_memory: int = HOST_MEMORY,
+    until: float | None = None,
 ) -> WorkerHandle:
     """Start a worker and return once it listens.
 
@@ -267,8 +271,9 @@ async def start_worker(
     watchdog_seconds
         Work that does not end within this time is ended; 0: never.
     host_memory
-        Bytes of this machine's own memory that the lease's programs may make the worker take, beside the memory of a
-        simulated device.
+        Bytes of this machine's memory that the lease's programs may make the worker take, beside a simulated device's.
+    until
+        As `WorkerHandle.status` has it (``CLOCK_BOOTTIME``); None: it does not end by itself.
 
     Raises
     ------
@@ -279,14 +284,15 @@ async def start_worker(
     command += ["--memory", str(memory_bytes), "--weight", str(weight), "--lease", lease_id]
     command += ["--directory", str(directory), "--orphan-seconds", str(orphan_seconds)]
     command += ["--host-memory", str(host_memory)]
-    if time_slicing is not None:
-        command += ["--time-slicing", str(time_slicing)]
-    if images is not None:
-        command += ["--images", str(images)]
-    if watchdog_seconds:
-        command += ["--watchdog-seconds", str(watchdog_seconds)]
-    if tcp_host is not None:
-        command += ["--tcp", f"{tcp_host}:0"]
+    choices = {
+        "--time-slicing": time_slicing,
+        "--images": images,
+        "--watchdog-seconds": watchdog_seconds or None,
+        "--until": None if until is None else f"{until:.3f}",
+        "--tcp": None if tcp_host is None else f"{tcp_host}:0",
+    }
+    for option, value in choices.items():
+        command += [] if value is None else [option, str(value)]
     process = _spawn(command, env, directory / "worker.log")
     assert process.stdin is not None
     assert process.stdout is not None

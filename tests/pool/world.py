@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
@@ -11,9 +13,11 @@ from gpukernel.common.course import Course
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest
 from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import Reservation
+from gpukernel.pool.domain.fencing import Registration
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store.policy import write_policy
+from gpukernel.pool.store.servers import Attachment
 from gpukernel.pool.store.store import Store
 
 GIB = 2**30
@@ -43,6 +47,11 @@ class Agent:
         self.users: dict[tuple[str, int], int] = {}  # of slices in direct mode
         self.caps: dict[tuple[str, int], int] = {}  # of living workers
         self.used: dict[tuple[str, int], int] = {}  # what their programs have allocated
+        # Started again on the same state directory, it is another process.
+        self.registration = Registration("account 0", "machine", f"place of {name}", secrets.token_hex(4))
+        self.attachment: Attachment | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self.closed: list[str] = []  # with which its streams were ended
 
     @property
     def sessions(self) -> AgentSessions:
@@ -50,7 +59,32 @@ class Agent:
 
     def attach(self) -> None:
         self.to_start, self.to_stop, self.to_limit = [], [], []
-        self.sessions.attach(self.name, self, self.devices, self._living(self.workers()), self.direct_machine)
+        self.attachment = self.sessions.attach(
+            self.name,
+            self,
+            self.devices,
+            self._living(self.workers()),
+            self.direct_machine,
+            self.registration,
+        )
+
+        if self._beating is None:
+            self._beating = asyncio.get_running_loop().create_task(self._beat_often())
+
+    async def _beat_often(self) -> None:
+        """Live on in a pool whose clock is the real one."""
+        with contextlib.suppress(Exception):  # a pool that has ended hears nothing
+            while True:
+                await asyncio.sleep(1)
+                self.beat()
+
+    def beat(self) -> None:
+        """Give a sign of life, as agents do every other second."""
+        if self.attachment is not None and self.sessions.speaks(self.name, self):
+            self.sessions.heard(self.attachment)
+
+    def close(self, displaced: str = "") -> None:
+        self.closed.append(displaced)
 
     def workers(self) -> list[tuple[str, int]]:
         """Those that live, as they were started: ids are random, and tests are to repeat themselves."""
@@ -170,6 +204,8 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
+        if hasattr(self, "agent"):
+            self.agent.beat()
         self.manager.tick()
 
     def promised(self) -> float:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import hmac
 import os
+import pwd
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from gpukernel.common.account import account_name
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.common.policy import Policy
@@ -35,6 +35,7 @@ __all__ = [
     "REMOTE",
     "Caller",
     "Identity",
+    "account_name",
 ]
 
 NOBODY = -1
@@ -67,6 +68,8 @@ class Caller:
         Courses that the person instructs because somebody says so who may speak for others, for this one call; and who that is.
     tokens, hub_token
         The credentials that admitted the caller, for calls that stay open: ids of the pool's tokens, and the Hub's token itself.
+    credential
+        What a GPU server enrols with: ``account UID``, ``token ID``, or the name of the file with one of the pool's own tokens.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Caller:
     through: str = ""
     tokens: frozenset[str] = frozenset()
     hub_token: str = field(default="", repr=False)
+    credential: str = ""
 
     @property
     def role(self) -> str:
@@ -144,6 +148,14 @@ class Caller:
         return claimed if self.uid is None else replace(claimed, user=self.uid)
 
 
+def account_name(uid: int) -> str:
+    """Return the name of an account of this machine."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+
+
 class Identity:
     """The authentication of callers by what their calls bring.
 
@@ -208,14 +220,15 @@ class Identity:
             if uid is None:
                 return None
             name = self._names.get(peer) or self._names.setdefault(peer, account_name(uid))
-            return Caller(name, "admin" if uid in (0, os.geteuid()) else "person", uid)
+            scope = "admin" if uid in (0, os.geteuid()) else "person"
+            return Caller(name, scope, uid, credential=f"account {uid}")
         kind, _, token = authorization.partition(" ")
         if kind != "Bearer" or not token:
             return None
         for scope, known in self._files.items():
             if hmac.compare_digest(token.encode(), known.encode()):
                 self._check_certificate(here, certificate)
-                return Caller(f"{scope} token", scope)
+                return Caller(f"{scope} token", scope, credential=f"{scope}.token")
         row = self._known_token(token, now)
         if row is None:
             return None
@@ -223,7 +236,13 @@ class Identity:
         spared = here and (bool(row.server) or row.certificate_expires is None)
         self._check_certificate(spared, certificate, row.id)
         return Caller(
-            row.person or row.name, row.scope, uid, row.course, row.server, tokens=frozenset({row.id})
+            row.person or row.name,
+            row.scope,
+            uid,
+            row.course,
+            row.server,
+            tokens=frozenset({row.id}),
+            credential=f"token {row.id}",
         )
 
     async def hub_caller(

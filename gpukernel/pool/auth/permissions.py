@@ -141,5 +141,8 @@ PERMISSIONS: Mapping[str, Permission] = {
     "Administration/ShowAudit": _ADMINISTRATORS,
     "Tokens/ShowToken": Permission(Reach.OWN, Reach.OWN, Reach.NONE, Reach.OWN, Reach.OWN, Reach.OWN),
     "Tokens/RenewToken": Permission(service=Reach.OWN, agent=Reach.OWN),
+    "Administration/ListGpuServers": _ADMINISTRATORS,
+    "Administration/ForgetGpuServer": _ADMINISTRATORS,
+    "Administration/ResetGpuServer": _ADMINISTRATORS,
 }
 """The permission of every RPC, by service and name.  An instructor sets the quotas of the course's students, and no others."""

@@ -35,6 +35,10 @@ class AgentStream(Protocol):
         """Order a new memory cap and weight for a worker."""
         ...
 
+    def close(self, displaced: str = "") -> None:
+        """End the stream; where another agent speaks for the server now, `displaced` says so, and the agent stops its workers."""
+        ...
+
 
 class AgentOrders:
     """The attached agents by the names of their servers, and what they have been told."""
@@ -44,19 +48,33 @@ class AgentOrders:
         self._agents: dict[str, AgentStream] = {}
         self._started: set[tuple[str, str]] = set()  # workers that an agent was told to start
         self._capped: set[tuple[str, str, int]] = set()  # caps that an agent was told to set
+        self.strays: dict[
+            str, set[tuple[str, int]]
+        ] = {}  # workers of a server, by lease and device, that the books do not have
 
     def servers(self) -> list[str]:
         """Return the names of the servers whose agents are attached here."""
         return list(self._agents)
 
-    def attach(self, server: str, agent: AgentStream) -> None:
-        """Send orders for `server` to `agent` from now on."""
+    def attach(self, server: str, agent: AgentStream) -> AgentStream | None:
+        """Send orders for `server` to `agent` from now on; return the agent to which they went until now."""
+        before = self._agents.get(server)
         self._agents[server] = agent
+        return None if before is agent else before
+
+    def speaks(self, server: str, agent: AgentStream) -> bool:
+        """Return whether orders for `server` go to `agent`."""
+        return self._agents.get(server) is agent
 
     def forget(self, server: str, workers: Iterable[tuple[str, str]]) -> None:
         """Take the orders for `workers` (lease, device) of `server`, and those for its caps, for never given."""
         self._started.difference_update(workers)
         self._capped = {order for order in self._capped if not order[1].startswith(f"{server}/")}
+
+    def drop(self, server: str, reason: str) -> None:
+        """End the stream of a server whose agent is not listened to any more."""
+        if (agent := self._agents.pop(server, None)) is not None:
+            agent.close(reason)
 
     def detach(self, server: str, agent: AgentStream) -> bool:
         """Send no more orders to `agent`; return False where another stream speaks for the server by now."""
@@ -73,6 +91,10 @@ class AgentOrders:
                 self._started.add((lease.id, piece.device_id))
                 start = agent.start_direct if lease.mode == "direct" else agent.start_worker
                 start(lease, piece.device_index, piece.memory_bytes, piece.weight)
+
+    def is_started(self, lease_id: str, device_id: str) -> None:
+        """Take the order to start a worker for given."""
+        self._started.add((lease_id, device_id))
 
     def started(self, lease: Lease, piece: Slice) -> bool:
         """Return whether the worker of a slice was ordered and not stopped since."""

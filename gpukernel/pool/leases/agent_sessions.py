@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 from gpukernel.common.logs import fields, of_lease
 from gpukernel.common.model import Device, Usage
+from gpukernel.pool.domain.fencing import NOBODY, Registration
 from gpukernel.pool.domain.placement import MIB
 from gpukernel.pool.leases.agent_orders import AgentOrders, AgentStream
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.leases.resizes import Resizes
 from gpukernel.pool.scheduling import resize
+from gpukernel.pool.store.servers import Attachment
 from gpukernel.pool.store.store import Store
 
 __all__ = ["AgentSessions"]
@@ -24,6 +26,11 @@ class AgentSessions:
 
     def __init__(self, manager: LeaseManager) -> None:
         self._manager = manager
+
+    @property
+    def valid_seconds(self) -> float:
+        """Return for how long workers may live without a word from the pool."""
+        return self._manager.valid_seconds
 
     @property
     def _store(self) -> Store:
@@ -44,10 +51,13 @@ class AgentSessions:
         devices: list[Device],
         workers: dict[tuple[str, int], tuple[str, ...]],
         direct_machine: str = "",
-    ) -> None:
+        new: Registration = NOBODY,
+    ) -> Attachment:
         """Attach the agent of `server`, and reconcile what the pool expects with what runs there.
 
-        Leases whose workers are gone end; workers whose leases are over or unknown are stopped.
+        Leases whose workers are gone end; workers whose leases are over or unknown are stopped, and the server gets no new leases
+        before they are dead.  Of an agent that cannot know all workers (`Registration.place`), those that it does not list
+        stay fenced.  Another agent that spoke for the server is displaced.
 
         Parameters
         ----------
@@ -55,11 +65,44 @@ class AgentSessions:
             The endpoints of the workers that run there, by lease and device index.
         direct_machine
             The identity of the agent's machine where it allows direct mode, else empty.
+        new
+            Who the agent is.
+
+        Raises
+        ------
+        Refused
+            ``bound`` or ``rival``; nothing has changed then.
         """
-        # First, so that `detach` marks the server away whatever fails below.
-        self._orders.attach(server, agent)
-        now = self._manager.now()
-        self._store.servers.register(server, devices, self._manager.id, now, direct_machine)
+        now = self._manager.steady()
+        attachment = self._store.servers.register(
+            server,
+            devices,
+            self._manager.id,
+            now,
+            direct_machine,
+            new,
+            self._manager.valid_seconds,
+            settling=bool(workers),  # until it is known whose they are
+        )
+        # So that `detach` marks the server away whatever fails below.
+        if (rival := self._orders.attach(server, agent)) is not None:
+            same = attachment.before is not None and attachment.before.instance == new.instance
+            rival.close("" if same else f"another agent speaks for GPU server {server} now")
+        self._reconcile(attachment, agent, workers, now)
+        self._orders.send_caps()
+        self._manager.schedule()
+        self._manager.places_changed()
+        return attachment
+
+    def _reconcile(
+        self,
+        attachment: Attachment,
+        agent: AgentStream,
+        workers: Mapping[tuple[str, int], tuple[str, ...]],
+        now: float,
+    ) -> None:
+        server, strays = attachment.server, set()
+        fenced = self._store.leases.fenced_on(server)
         expected = {
             (lease.id, piece.device_index): (lease, piece)
             for lease, piece in self._store.leases.on_server(server)
@@ -69,30 +112,44 @@ class AgentSessions:
         for (lease_id, index), endpoints in workers.items():
             lease, piece = expected.pop((lease_id, index), (None, None))
             if lease is None or piece is None:
+                strays.add((lease_id, index))
                 agent.stop_worker(lease_id, index, "the pool knows nothing of this lease")
-            elif lease.state in ("ending", "ended"):
+                continue
+            if (lease_id, piece.device_id) in fenced:  # its own agent is back
+                self._store.leases.fence(lease_id, piece.device_id, None)
+            if lease.state in ("ending", "ended"):
                 agent.stop_worker(lease_id, index, lease.end_reason)
+            elif not endpoints:  # it starts
+                self._store.leases.confirm(lease_id, piece.device_id)
+                self._orders.is_started(lease_id, piece.device_id)
             else:
                 self._store.leases.worker_ready(lease_id, piece.device_id, endpoints, now)
                 self._store.leases.renew([lease_id], now)
+        self._orders.strays[server] = strays
+        if workers and not strays:
+            self._store.servers.settling(server, False)
         for (lease_id, _), (_, piece) in expected.items():
-            self._manager.worker_died(
-                lease_id, piece.device_id, "its worker ended while the pool or its server was away"
-            )
-        self._orders.send_caps()
-        self._manager.schedule()
-        self._manager.places_changed()
+            if attachment.missing_are_dead and (lease_id, piece.device_id) not in fenced:
+                self._manager.worker_died(
+                    lease_id, piece.device_id, "its worker ended while the pool or its server was away"
+                )
+            elif (lease_id, piece.device_id) not in fenced:
+                assert attachment.before is not None
+                self._store.leases.fence(lease_id, piece.device_id, attachment.before.fenced_until)
+                self._manager.end(lease_id, f"another agent speaks for its GPU server {server} now")
 
     def detach(self, server: str, agent: AgentStream) -> None:
         """Mark the server of an agent away whose stream broke; its workers may well live on."""
         if self._orders.detach(server, agent):
-            self._store.servers.mark_away(server, self._manager.id, self._manager.now())
+            self._store.servers.mark_away(server, self._manager.id, self._manager.steady())
             log.warning("away: its agent does not speak to this pool any more", extra=fields(server=server))
             self._manager.places_changed()
 
     def worker_ready(self, server: str, lease_id: str, index: int, endpoints: tuple[str, ...]) -> None:
         """Record that a worker listens; stop it where its lease is over by now."""
-        lease = self._store.leases.worker_ready(lease_id, f"{server}/{index}", endpoints, self._manager.now())
+        lease = self._store.leases.worker_ready(
+            lease_id, f"{server}/{index}", endpoints, self._manager.steady()
+        )
         if lease is None or lease.state in ("ending", "ended"):
             reason = lease.end_reason if lease else "the lease is not known"
             self._orders.stop_worker(server, lease_id, index, reason)
@@ -103,6 +160,10 @@ class AgentSessions:
 
     def worker_ended(self, server: str, lease_id: str, index: int, reason: str) -> None:
         """Free the memory of a dead worker, and serve the queue."""
+        if (strays := self._orders.strays.get(server)) and (lease_id, index) in strays:
+            strays.discard((lease_id, index))
+            if not strays:
+                self._store.servers.settling(server, False)
         self._manager.worker_died(lease_id, f"{server}/{index}", reason)
         self._manager.schedule()
         self._manager.changed()
@@ -134,12 +195,32 @@ class AgentSessions:
         if lease is not None and any(piece.server == server for piece in lease.slices):
             self._manager.end(lease_id, reason)
 
+    def speaks(self, server: str, agent: AgentStream) -> bool:
+        """Return whether `agent` still speaks for `server`; what another one says does not count."""
+        return self._orders.speaks(server, agent)
+
+    def worker_starting(self, server: str, lease_id: str, index: int) -> None:
+        """Record that a server has the order to start a worker."""
+        self._store.leases.confirm(lease_id, f"{server}/{index}")
+
+    def heard(self, attachment: Attachment) -> float:
+        """Record a sign of life; return for how long workers may live since it was sent, 0 where another agent speaks for the server."""
+        manager = self._manager
+        known = self._store.servers.heard(attachment, manager.id, manager.steady(), manager.valid_seconds)
+        return manager.valid_seconds if known else 0.0
+
+    def why_unheard(self, attachment: Attachment) -> str:
+        """Return why signs of life of an agent do not count: another one speaks for its server; empty where it only has to attach again."""
+        if not self._store.servers.displaced(attachment):
+            return ""
+        return f"another agent speaks for GPU server {attachment.server} now, or it was given up"
+
     def heartbeat(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """Record what the workers of `server` did; a connected program renews its lease."""
         self._store.leases.record_usage(server, usage)
         connected = [lease_id for (lease_id, _), figures in usage.items() if figures.connections]
         if connected:
-            self._store.leases.renew(connected, self._manager.now())
+            self._store.leases.renew(connected, self._manager.steady())
 
     def faults(self, server: str, found: Mapping[int, str]) -> None:
         """Record which devices of `server` do not work now: they get no leases, and those that they have end."""

@@ -34,27 +34,27 @@ class Expiry:
         self._queue = queue
         self._end = end
 
-    def check(self, now: float) -> None:
+    def check(self, steady: float) -> None:
         """End leases that were not renewed, were held or idle for too long, or whose server is lost or drained."""
-        for lease_id in self._store.leases.expired(now):
+        for lease_id in self._store.leases.expired(steady):
             self._end(lease_id, "its holder gave no sign of life")
-        self._check_limits(now)
-        for server in self._store.servers.away_since(now - SERVER_GRACE):
-            for lease, _ in self._store.leases.on_server(server):
-                self._end(lease.id, f"its GPU server {server} was lost")
-        for server in self._store.servers.drained_by(now):
-            for lease, _ in self._store.leases.on_server(server):
-                self._end(lease.id, f"its GPU server {server} was drained")
+        self._check_limits(steady)
+        for server in self._store.servers.away_since(steady - SERVER_GRACE):
+            for lease_id in self._store.leases.living_on(server):
+                self._end(lease_id, f"its GPU server {server} was lost")
+        for server in self._store.servers.drained_by(steady):
+            for lease_id in self._store.leases.living_on(server):
+                self._end(lease_id, f"its GPU server {server} was drained")
 
-    def _check_limits(self, now: float) -> None:
+    def _check_limits(self, steady: float) -> None:
         """End leases at their longest time or idle limit, and announce that before."""
-        for lease_id, end, span, notice in self._store.leases.ending_soon(now, NOTICE):
-            if end <= now:
+        ahead = self._store.clock.ahead()  # people are told wall time
+        for lease_id, end, span, notice in self._store.leases.ending_soon(steady, NOTICE):
+            if end <= steady:
                 self._end(lease_id, f"it was held for its longest time of {_minutes(span)}")
-            elif end - now <= min(NOTICE, span / 5):
-                self._notify(
-                    lease_id, notice, f"This slice ends at {clock_time(end)}: its longest time is over then."
-                )
+            elif end - steady <= min(NOTICE, span / 5):
+                at = clock_time(end + ahead)
+                self._notify(lease_id, notice, f"This slice ends at {at}: its longest time is over then.")
         for lease_id, idle, limit, notice in self._store.leases.idle():
             left = limit - idle
             if left <= 0:
@@ -63,7 +63,7 @@ class Expiry:
                 self._notify(
                     lease_id,
                     notice,
-                    f"{IDLE} and will be released at {clock_time(now + left)}; any CUDA call keeps it.",
+                    f"{IDLE} and will be released at {clock_time(steady + ahead + left)}; any CUDA call keeps it.",
                 )
             elif notice.startswith(IDLE):
                 self._notify(lease_id, notice, "")

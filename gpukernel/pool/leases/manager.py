@@ -5,8 +5,8 @@ Guarantees
 * Fair between courses, first come first served within one, and nobody is delayed by who passes them (`gpukernel.pool.domain.fairness`).
 * Nothing is granted above a quota of the pool, the course, the person's role in it, or the person (`gpukernel.pool.domain.quota`).
 * One living lease a key, so asking again is harmless; a request that is made again keeps its place.
-* A lease ends by release, by expiry, after its longest time, by idleness, by the death of a worker, or with its server; its
-  memory is promised again only when its workers are dead.
+* A lease ends by release, by expiry, after its longest time, by idleness, by the death of a worker, or with its server.  Its quotas are
+  free then; its memory is promised again only when its workers are dead (`gpukernel.pool.leases.server_watch`).
 * Signs of life are a call of the holder's that stays open (`gpukernel.pool.leases.keepalive`), a `renew`, and, reported by the agent, a program that is
   connected to the worker.  A kernel ends with its server, its connection with the kernel, and the slice is free after the lease's
   time to live.
@@ -27,18 +27,20 @@ from gpukernel.common.logs import of_lease
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import check_mode
+from gpukernel.pool.domain.fencing import VALID_SECONDS
 from gpukernel.pool.domain.placement import MIB, check_request
 from gpukernel.pool.leases.agent_orders import AgentOrders
 from gpukernel.pool.leases.expiry import Expiry, clock_time
 from gpukernel.pool.leases.keepalive import Keepalive
 from gpukernel.pool.leases.positions import Positions
 from gpukernel.pool.leases.resizes import Resizes
+from gpukernel.pool.leases.server_watch import ServerWatch
 from gpukernel.pool.leases.waiters import Waiters
 from gpukernel.pool.scheduling import resize
 from gpukernel.pool.scheduling.pending_requests import PendingRequest
 from gpukernel.pool.scheduling.request_queue import KEY_IN_USE, RequestQueue
 from gpukernel.pool.scheduling.scheduling_cycle import Granted
-from gpukernel.pool.store.database import steady_clock
+from gpukernel.pool.store.clock import Clock
 from gpukernel.pool.store.leases import Conflict
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.store import Store
@@ -64,9 +66,18 @@ class LeaseManager:
         This process among the pools on one database.
     on_change
         Tells the other pools on this database.
+    valid_seconds
+        How long workers live without a word from the pool.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float] | None = None,
+        *,
+        steady: Callable[[], float] | None = None,
+        valid_seconds: float = VALID_SECONDS,
+    ) -> None:
         self.store = store
         self.id = secrets.token_hex(8)
         self.orders = AgentOrders(store)
@@ -74,15 +85,21 @@ class LeaseManager:
         self.resizes = Resizes(store)
         self.keepalive = Keepalive(store)
         self.on_change: Callable[[], None] = lambda: None
-        self._clock = clock or steady_clock(store.engine)
+        self.valid_seconds = valid_seconds
+        if clock is not None:
+            store.clock = Clock(store, clock, steady or clock, asks=False)
+        alone = store.clock.start()
         self._queue = RequestQueue(store, self.id)
         self._positions = Positions(store, self._queue)
         self._expiry = Expiry(store, self._queue, self.end)
-        now = self._clock()
+        now, steady_now = self.now(), self.steady()
         # A restart is no reason to lose a lease: everyone gets their time again.
-        if not store.shared:
-            store.leases.renew_all(now)
-        store.servers.mark_unseen_away(now - POOL_GRACE if store.shared else float("inf"), now)
+        if alone:
+            store.leases.renew_all(steady_now)
+            store.leases.refund_ending(now)
+            store.servers.hear_again(steady_now)
+        store.servers.mark_unseen_away(float("inf") if alone else steady_now - POOL_GRACE, steady_now)
+        self._watch = ServerWatch(store, self.orders, self._queue, self.id, self.end, self._lost)
 
     # --- holders ---
 
@@ -105,8 +122,9 @@ class LeaseManager:
         if own_key and (ahead := self._queue.get(key)) is not None and ahead.holder.person != holder.person:
             raise Refused("invalid", KEY_IN_USE)
         waiter = self.waiters.enter(key)
-        now = self._clock()
-        entry = PendingRequest(key, request, holder, "", ttl or DEFAULT_TTL, longest, now, self.id, now)
+        entry = PendingRequest(
+            key, request, holder, "", ttl or DEFAULT_TTL, longest, self.now(), self.id, self.steady()
+        )
         deadline = None if wait_seconds < 0 else asyncio.get_running_loop().time() + wait_seconds
         delivered = False
         told: tuple[Queued, float | None] | None = None
@@ -122,16 +140,20 @@ class LeaseManager:
                     lease, waiter.lease = waiter.lease or self.store.leases.get(waiter.lease_id), None
                     if lease is None or lease.state in ("ending", "ended"):
                         delivered = True
-                        raise Refused(
-                            "failed",
-                            f"No slice could be started: {lease.end_reason if lease else 'it vanished'}.",
-                        )
+                        why = self._watch.try_elsewhere(waiter.lease_id, key, request)
+                        if why is not None:
+                            why = why or (lease.end_reason if lease else "it vanished")
+                            raise Refused("failed", f"No slice could be started: {why}.")
+                        self.waiters.leave(waiter)
+                        waiter, delivered = self.waiters.enter(key), False
+                        self.schedule(entry, own_key=own_key)
+                        continue
                     if lease.state == "live":
                         delivered = True
-                        yield lease
+                        yield self._shown(lease)
                         return
                 else:
-                    queued = self._positions.queued(key, request, self._clock())
+                    queued = self._positions.queued(key, request, self.now())
                     if wait_seconds == 0:
                         raise Refused(self._positions.refusal_code(key), queued.reason)
                     # That an estimate has become shorter by the time that has passed is no news.
@@ -148,9 +170,10 @@ class LeaseManager:
                     if not waiter.lease_id:
                         raise Refused(
                             self._positions.refusal_code(key),
-                            f"{self._positions.queued(key, request, self._clock()).reason} It waited {wait_seconds:.0f} s.",
+                            f"{self._positions.queued(key, request, self.now()).reason} It waited {wait_seconds:.0f} s.",
                         ) from None
         finally:
+            self._watch.forget_key(key)
             if self.waiters.leave(waiter) and self._queue.get(key) is not None:
                 self._queue.leave(key)
                 self.places_changed()
@@ -193,7 +216,7 @@ class LeaseManager:
         if newcomer is None and not self._queue.known():
             return
         try:
-            granted = self._queue.run_cycle(self._clock(), self.waiters, newcomer, own_key=own_key)
+            granted = self._queue.run_cycle(self.now(), self.waiters, newcomer, own_key=own_key)
         except Conflict as conflict:  # a fault of this program: the database knew better
             log.error("the database refused a grant: %s", conflict)
             if newcomer is not None:
@@ -208,20 +231,25 @@ class LeaseManager:
         for grant in granted:
             if grant.fresh is not None:
                 log.info("granted for %s", grant.key, extra=of_lease(grant.fresh))
-            self.waiters.serve(grant.key, grant.lease_id)
+            self._serve(grant.key, grant.lease_id)
         for grant in granted:
             if grant.fresh is not None:
                 self.orders.start(grant.fresh, grant.fresh.slices)
 
+    def _serve(self, key: str, lease_id: str) -> None:
+        """Give a lease to the call that waits for `key` here, and expect its servers to confirm that they start it."""
+        if self.waiters.serve(key, lease_id):
+            self._watch.started(lease_id)
+
     def renew(self, lease_id: str) -> Lease | None:
         """Renew a lease for its holder; return it, or None where it is not known."""
         with self.store.transaction():
-            self.store.leases.renew([lease_id], self._clock())
-            return self.store.leases.get(lease_id)
+            self.store.leases.renew([lease_id], self.steady())
+            return self.lease(lease_id)
 
     def interrupt(self, lease_id: str) -> Lease | None:
         """Have the lease's workers end GPU work that does not end by itself."""
-        lease = self.store.leases.get(lease_id)
+        lease = self.lease(lease_id)
         if lease is not None and lease.state == "live":
             self.orders.interrupt(lease)
         return lease
@@ -236,12 +264,14 @@ class LeaseManager:
         """
         check_request(replace(request, devices=1, model=""))
         self.schedule()
-        now = self._clock()
+        now, steady = self.now(), self.steady()
         try:
             granted = self._queue.run_cycle(
                 now,
                 self.waiters,
-                then=lambda db, policy, queue: resize.begin(db, policy, queue, lease_id, request, now),
+                then=lambda db, policy, queue: resize.begin(
+                    db, policy, queue, lease_id, request, now, steady
+                ),
             )
         except Conflict as conflict:
             log.error("the database refused a grant: %s", conflict)
@@ -254,7 +284,7 @@ class LeaseManager:
             self.orders.send_caps()
         if sentence := resize.outcome(self.store, lease_id)[1]:
             raise Refused("allocated", sentence[:1].upper() + sentence[1:])
-        lease = self.store.leases.get(lease_id)
+        lease = self.lease(lease_id)
         if lease is not None:
             sizes = ", ".join(f"{piece.memory_bytes // MIB} MiB" for piece in lease.slices)
             log.info("resized to %s", sizes, extra=of_lease(lease))
@@ -266,13 +296,16 @@ class LeaseManager:
         lease = self.store.leases.get(lease_id)
         if lease is None:
             return None
-        if self.store.leases.end(lease_id, reason, self._clock()):
+        if self.store.leases.end(lease_id, reason, self.now()):
             self._ends(lease, reason)
-        return self.store.leases.get(lease_id)
+        return self.lease(lease_id)
 
-    def worker_died(self, lease_id: str, device_id: str, reason: str) -> None:
-        """Free the memory of a dead worker, and end its lease."""
-        living = self.store.leases.worker_gone(lease_id, device_id, reason, self._clock())
+    def _lost(self, lease_id: str, device_id: str, reason: str) -> None:
+        self.worker_died(lease_id, device_id, reason, fenced=True)
+
+    def worker_died(self, lease_id: str, device_id: str, reason: str, *, fenced: bool = False) -> None:
+        """Free the memory of a dead worker, and end its lease; `fenced`: also where its server's agent does not know it."""
+        living = self.store.leases.worker_gone(lease_id, device_id, reason, self.now(), fenced=fenced)
         if living and (lease := self.store.leases.get(lease_id)):
             self._ends(lease, reason)
 
@@ -303,14 +336,14 @@ class LeaseManager:
 
     def policy_changed(self) -> None:
         """Apply a changed policy: those who wait may have room now, and their sentences may name other figures."""
-        self._expiry.make_room_for_reservations(self._clock())
+        self._expiry.make_room_for_reservations(self.now())
         self.schedule()
         self.changed()
 
     def write_down(self, who: str, action: str, subject: str, before: str, after: str) -> None:
         """Add an entry to the audit table: somebody does something to what another holds."""
         with self.store.deciding() as (db, _):
-            note(db, self._clock(), who, action, subject, before, after)
+            note(db, self.now(), who, action, subject, before, after)
 
     def drain(self, server: str, who: str, deadline: float = 0.0) -> int:
         """Exclude `server` from new leases; return how many it has.
@@ -322,10 +355,11 @@ class LeaseManager:
         Refused
             ``no_such_server``.
         """
-        now = self._clock()
+        now = self.now()
         if not 0 <= deadline < 1e9:
             raise Refused("invalid", f"A deadline of {deadline!r} s is not possible.")
-        if not self.store.servers.drain(server, True, now + deadline if deadline else None, who, now):
+        until = self.steady() + deadline if deadline else None
+        if not self.store.servers.drain(server, True, until, who, now):
             raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
         held = {lease.id for lease, _ in self.store.leases.on_server(server)}
         for lease_id in held if deadline else ():
@@ -337,18 +371,38 @@ class LeaseManager:
 
     def undrain(self, server: str, who: str) -> None:
         """Admit `server` to new leases again; raises `Refused` as `drain` does."""
-        if not self.store.servers.drain(server, False, None, who, self._clock()):
+        if not self.store.servers.drain(server, False, None, who, self.now()):
             raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
         for lease, _ in self.store.leases.on_server(server):
             self.store.leases.notify(lease.id, "", only_over="This slice ends at")
         self.schedule()
         self.changed()
 
+    def forget_server(self, server: str, who: str) -> int:
+        """Count a server that does not answer as gone for good: end its leases and free its memory; return how many leases that were.
+
+        Raises
+        ------
+        Refused
+            ``no_such_server``, or ``alive`` where it answers.
+        """
+        held = self.store.servers.forget(server, who, self.now(), self.steady())
+        for lease_id, device_id in held:
+            self._lost(lease_id, device_id, f"its GPU server {server} was given up")
+        self.orders.drop(server, f"the pool's administrator gave GPU server {server} up")
+        self.schedule()
+        self.changed()
+        return len({lease_id for lease_id, _ in held})
+
     # --- looking ---
 
     def now(self) -> float:
-        """Return the pool's time, in seconds since the epoch."""
-        return self._clock()
+        """Return the wall time, in seconds since the epoch: that of reservations, reports and people."""
+        return self.store.clock.now()
+
+    def steady(self) -> float:
+        """Return the steady time, by which leases expire."""
+        return self.store.clock.steady()
 
     def policy(self) -> Policy:
         """Return the courses and quotas."""
@@ -356,11 +410,19 @@ class LeaseManager:
 
     def lease(self, lease_id: str) -> Lease | None:
         """Return the lease with its secret, or None where it is not known."""
-        return self.store.leases.get(lease_id)
+        lease = self.store.leases.get(lease_id)
+        return None if lease is None else self._shown(lease)
+
+    def _shown(self, lease: Lease) -> Lease:
+        """Return a lease with its times in wall time."""
+        ahead = self.store.clock.ahead()
+        return replace(
+            lease, expires=lease.expires + ahead, until=lease.until + ahead if lease.until else 0.0
+        )
 
     def leases(self, include_ended: bool) -> list[Lease]:
         """Return the leases as tables show them."""
-        return self.store.leases.all(include_ended=include_ended)
+        return [self._shown(lease) for lease in self.store.leases.all(include_ended=include_ended)]
 
     def devices(self) -> list[Device]:
         """Return every device; those without an attached agent are not available."""
@@ -368,22 +430,25 @@ class LeaseManager:
 
     def waiting(self) -> list[Waiting]:
         """Return the queue in its order."""
-        return self._queue.waiting(self._clock())
+        return self._queue.waiting(self.now())
 
     # --- time and the other pools ---
 
     def tick(self) -> None:
         """Do what only the clock brings: renewals, expiry, limits, servers that stay away, and the queue."""
-        now = self._clock()
-        self.keepalive.renew(now)
+        self.store.clock.follow()
+        steady = self.steady()
+        self.keepalive.renew(steady)
         if self.orders.servers():
-            self.store.servers.mark_seen(self.id, now)
+            self.store.servers.mark_seen(self.id, steady)
         if self.store.shared:
-            self.store.servers.mark_unseen_away(now - POOL_GRACE, now)
-        self._expiry.check(now)
+            self.store.servers.mark_unseen_away(steady - POOL_GRACE, steady)
+        if self._watch.look(steady):
+            self.changed()
+        self._expiry.check(steady)
         if self._queue.known():
-            self._queue.keep_alive(self.waiters, now)
-        self._expiry.make_room_for_reservations(now)
+            self._queue.keep_alive(self.waiters, steady)
+        self._expiry.make_room_for_reservations(self.now())
         self.look()
         self.schedule()
         self.keepalive.check()
@@ -394,7 +459,7 @@ class LeaseManager:
             return
         for key, (lease_id, state, _) in self.store.leases.living(self.waiters).items():
             if state in ("starting", "live"):
-                self.waiters.serve(key, lease_id)
+                self._serve(key, lease_id)
         self.waiters.leases_changed()
         for server in self.orders.servers():
             for lease, piece in self.store.leases.on_server(server, unsettled=True):
@@ -411,7 +476,7 @@ class LeaseManager:
         while True:
             await asyncio.sleep(every)
             try:
-                if self.store.leases.expired(self._clock()):
+                if self.store.leases.expired(self.steady()):
                     await self._receive_pending()
                 self.tick()
             except Exception:  # a database that is away comes back; the clock must go on until then

@@ -64,14 +64,16 @@ class Waiters:
             return True
         return False
 
-    def serve(self, key: str, lease_id: str) -> None:
-        """Give this lease to the call that waits for `key` here."""
+    def serve(self, key: str, lease_id: str) -> bool:
+        """Give this lease to the call that waits for `key` here; return whether one does."""
         if (waiter := self._queued.pop(key, None)) is not None:
             if (older := self._starting.get(lease_id)) is not None:
                 older.replace()
             waiter.lease_id = lease_id
             self._starting[lease_id] = waiter
             waiter.changed.set()
+            return True
+        return False
 
     def lease_changed(self, lease_id: str, lease: Lease | None = None) -> None:
         """Tell the call that waits for a lease to start; it reads the lease again unless `lease` is given."""

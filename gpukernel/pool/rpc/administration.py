@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import asdict
 
 import grpc
 import sqlalchemy as sa
@@ -16,7 +17,6 @@ from gpukernel.common.bounds import MILLION, Account, Bounds
 from gpukernel.common.connection import Connection
 from gpukernel.common.course_entries import BOUNDS
 from gpukernel.common.course_file import read_courses, write_courses
-from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
 from gpukernel.common.model import Holder, LeaseUse
 from gpukernel.common.policy import Policy
@@ -194,14 +194,44 @@ class AdministrationService(rpc.AdministrationServicer):
         caller = access.caller
 
         def work() -> pb.DrainReply:
-            if not request.server:
-                raise Refused("invalid", "Name the GPU server, as “gpukernel list-gpus” shows it.")
             if request.undo:
                 self._manager.undrain(request.server, caller.name)
                 return pb.DrainReply()
             return pb.DrainReply(
                 leases=self._manager.drain(request.server, caller.name, request.deadline_seconds)
             )
+
+        return await or_refuse(access.context, work)
+
+    @unary
+    async def ListGpuServers(
+        self, request: pb.ListGpuServersRequest, access: Access
+    ) -> pb.ListGpuServersReply:
+        """Answer with every GPU server, and who speaks for it."""
+        found = self._store.servers.all(self._manager.steady())
+        return pb.ListGpuServersReply(servers=[pb.GpuServer(**asdict(one)) for one in found])
+
+    @unary
+    async def ForgetGpuServer(
+        self, request: pb.ForgetGpuServerRequest, access: Access
+    ) -> pb.ForgetGpuServerReply:
+        """Count a server that does not answer as gone for good."""
+
+        def work() -> pb.ForgetGpuServerReply:
+            leases = self._manager.forget_server(request.server, access.caller.name)
+            return pb.ForgetGpuServerReply(leases=leases)
+
+        return await or_refuse(access.context, work)
+
+    @unary
+    async def ResetGpuServer(
+        self, request: pb.ResetGpuServerRequest, access: Access
+    ) -> pb.ResetGpuServerReply:
+        """Let the next agent of this name enrol."""
+
+        def work() -> pb.ResetGpuServerReply:
+            self._store.servers.reset(request.server, access.caller.name, self._manager.now())
+            return pb.ResetGpuServerReply()
 
         return await or_refuse(access.context, work)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -13,23 +14,35 @@ import grpc.aio
 import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.common import messages
+from gpukernel.common.errors import Refused, in_details
 from gpukernel.common.logs import fields
 from gpukernel.common.model import Lease
 from gpukernel.pool.auth.identity import Identity
+from gpukernel.pool.domain.fencing import Registration
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.callers import Access, stream
+from gpukernel.pool.store.servers import Attachment
 
 __all__ = ["AgentsService"]
 
 log = logging.getLogger(__name__)
 
+MOST_REFUSALS = 100
+"""So many refusals are remembered, so that each is logged once."""
+
 
 class _Stream:
-    """The pool's end of an agent's stream; implements `gpukernel.pool.leases.agent_orders.AgentStream`."""
+    """The pool's end of an agent's stream; implements `gpukernel.pool.leases.agent_orders.AgentStream`.
+
+    Orders are sent with the epoch of the agent's attachment once it is known; what is given before waits for it.
+    """
 
     def __init__(self) -> None:
         self.outgoing: asyncio.Queue[pb.PoolMessage | None] = asyncio.Queue()
+
+    def _order(self, **order: Any) -> None:
+        self.outgoing.put_nowait(pb.PoolMessage(**order))
 
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
         """See `AgentStream`."""
@@ -42,7 +55,7 @@ class _Stream:
             person=lease.holder.person,
             course=lease.holder.course,
         )
-        self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
+        self._order(start_worker=message)
 
     def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
         """See `AgentStream`."""
@@ -56,24 +69,32 @@ class _Stream:
             person=lease.holder.person,
             course=lease.holder.course,
         )
-        self.outgoing.put_nowait(pb.PoolMessage(start_worker=message))
+        self._order(start_worker=message)
 
     def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
         """See `AgentStream`."""
-        message = pb.StopWorker(lease_id=lease_id, device_index=device_index, reason=reason)
-        self.outgoing.put_nowait(pb.PoolMessage(stop_worker=message))
+        self._order(stop_worker=pb.StopWorker(lease_id=lease_id, device_index=device_index, reason=reason))
 
     def interrupt_worker(self, lease_id: str, device_index: int) -> None:
         """See `AgentStream`."""
-        message = pb.InterruptWorker(lease_id=lease_id, device_index=device_index)
-        self.outgoing.put_nowait(pb.PoolMessage(interrupt_worker=message))
+        self._order(interrupt_worker=pb.InterruptWorker(lease_id=lease_id, device_index=device_index))
 
     def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
         """See `AgentStream`."""
         message = pb.LimitWorker(
             lease_id=lease_id, device_index=device_index, memory_bytes=memory_bytes, weight=weight
         )
-        self.outgoing.put_nowait(pb.PoolMessage(limit_worker=message))
+        self._order(limit_worker=message)
+
+    def close(self, displaced: str = "") -> None:
+        """See `AgentStream`."""
+        if displaced:
+            self._order(displaced=pb.Displaced(reason=displaced))
+        self.outgoing.put_nowait(None)
+
+    def valid(self, number: int, seconds: float) -> None:
+        """Answer heartbeat `number`."""
+        self._order(valid=pb.Valid(number=number, seconds=seconds))
 
 
 class AgentsService(rpc.AgentsServicer):
@@ -82,6 +103,7 @@ class AgentsService(rpc.AgentsServicer):
     def __init__(self, manager: LeaseManager, identity: Identity) -> None:
         self._sessions = AgentSessions(manager)
         self.identity = identity
+        self._refused: set[tuple[str, str]] = set()
         self.attached = asyncio.Event()
 
     @stream
@@ -97,29 +119,78 @@ class AgentsService(rpc.AgentsServicer):
             return
         register, orders = first.register, _Stream()
         server = register.server
-
-        reading = asyncio.create_task(self._read(server, requests, orders))
+        if len(server) > 100 or not server.isprintable():
+            await access.context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "A server's name has 1 to 100 printable characters; choose another --name.",
+            )
+        new = Registration(
+            access.caller.credential,
+            register.machine,
+            register.place,
+            register.instance,
+            register.epoch,
+        )
+        reading: asyncio.Task[None] | None = None
         try:
-            self._sessions.attach(
+            attachment = self._sessions.attach(
                 server,
                 orders,
                 [messages.device_from(device) for device in register.devices],
                 {(w.lease_id, w.device_index): tuple(w.endpoints) for w in register.workers},
                 register.direct_machine,
+                new,
             )
+            reading = asyncio.create_task(self._read(attachment, requests, orders))
+            if new.instance:
+                yield _with_epoch(
+                    pb.PoolMessage(valid=pb.Valid(seconds=self._sessions.valid_seconds)), attachment.epoch
+                )
             log.info("attached with %d devices", len(register.devices), extra=fields(server=server))
             self.attached.set()
             while (message := await orders.outgoing.get()) is not None:
-                yield message
+                yield _with_epoch(message, attachment.epoch)
+        except Refused as refusal:
+            self._log_refusal(server, refusal)
+            # An agent that is refused for good ends; one that has to wait for another's end asks again.
+            bound = refusal.code == "bound"
+            code = grpc.StatusCode.PERMISSION_DENIED if bound else grpc.StatusCode.ALREADY_EXISTS
+            await access.context.abort(code, in_details(str(refusal)))
         finally:
-            reading.cancel()
+            if reading is not None:
+                reading.cancel()
             self._sessions.detach(server, orders)
 
-    async def _read(self, server: str, requests: AsyncIterator[pb.AgentMessage], orders: _Stream) -> None:
+    def _log_refusal(self, server: str, refusal: Refused) -> None:
+        """Log a refusal once: an agent that has to wait asks every second."""
+        what = refusal.code, server
+        if what not in self._refused:
+            if len(self._refused) >= MOST_REFUSALS:
+                self._refused.clear()
+            self._refused.add(what)
+            log.warning("refused: %s", refusal, extra=fields(server=server[:100]))
+
+    async def _read(
+        self,
+        attachment: Attachment,
+        requests: AsyncIterator[pb.AgentMessage],
+        orders: _Stream,
+    ) -> None:
+        server = attachment.server
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for request in requests:
+                if not self._sessions.speaks(server, orders):
+                    break  # another agent does
                 kind = request.WhichOneof("message")
                 if kind == "heartbeat":
+                    if request.heartbeat.number or not attachment.instance:
+                        valid = self._sessions.heard(attachment)
+                        if not valid:
+                            orders.close(self._sessions.why_unheard(attachment))
+                            break
+                        if request.heartbeat.number:
+                            orders.valid(request.heartbeat.number, valid)
+                            continue
                     workers = request.heartbeat.workers
                     usage = {(w.lease_id, w.device_index): messages.usage_from(w.usage) for w in workers}
                     self._sessions.heartbeat(server, usage)
@@ -127,6 +198,9 @@ class AgentsService(rpc.AgentsServicer):
                         self._sessions.faults(
                             server, {f.device_index: f.sentence for f in request.heartbeat.faults}
                         )
+                elif kind == "worker_starting":
+                    starting = request.worker_starting
+                    self._sessions.worker_starting(server, starting.lease_id, starting.device_index)
                 elif kind == "worker_ready":
                     ready = request.worker_ready
                     self._sessions.worker_ready(
@@ -148,3 +222,8 @@ class AgentsService(rpc.AgentsServicer):
                         cap.allocated_bytes,
                     )
         orders.outgoing.put_nowait(None)
+
+
+def _with_epoch(message: pb.PoolMessage, epoch: int) -> pb.PoolMessage:
+    message.epoch = epoch
+    return message

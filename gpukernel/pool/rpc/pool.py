@@ -112,7 +112,7 @@ class PoolService(rpc.PoolServicer):
                         lease = self._manager.lease(lease_id)
                         if lease is not None and access.covers(lease.holder, self._manager.policy()):
                             held.add(lease_id)
-                            self._manager.keepalive.hold(lease, events.put_nowait, self._manager.now())
+                            self._manager.keepalive.hold(lease, events.put_nowait, self._manager.steady())
                         events.put_nowait(lease_id)
                 else:
                     lease = self._manager.lease(event) if event in held else None

@@ -30,6 +30,7 @@ from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.auth.peer_credentials import listen_on_tcp, serve_tcp, serve_with_peer_credentials
 from gpukernel.pool.auth.tls import ServerTls, certifier, server_tls, warning
 from gpukernel.pool.auth.tokens import VALID_SECONDS, Certify, warn_of_ends
+from gpukernel.pool.domain import fencing
 from gpukernel.pool.doors.call_rates import CALLS_AT_ONCE, CALLS_PER_SECOND, CallRates
 from gpukernel.pool.doors.connections import Connections
 from gpukernel.pool.doors.crossing import IoThread
@@ -138,6 +139,7 @@ async def serve(
     calls_per_second: float = CALLS_PER_SECOND,
     calls_at_once: float = CALLS_AT_ONCE,
     token_seconds: float = VALID_SECONDS,
+    valid_seconds: float = fencing.VALID_SECONDS,
 ) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
 
@@ -158,6 +160,8 @@ async def serve(
         How often a person may call, as `gpukernel.pool.doors.call_rates.CallRates` counts it.
     token_seconds
         How long a token is valid where its administrator does not say; 0: it has no end.
+    valid_seconds
+        How long workers live on a GPU server that does not reach the pool: so long the pool may be away, and no lease is lost.
 
     Raises
     ------
@@ -176,7 +180,7 @@ async def serve(
         identity = Identity(
             store, _tokens(state) if listen else {}, require_certificates=require_certificates, hub=hub
         )
-        manager = LeaseManager(store)
+        manager = LeaseManager(store, valid_seconds=valid_seconds)
         agents = AgentsService(manager, identity)
 
         def public() -> Connection:

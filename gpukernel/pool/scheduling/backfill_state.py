@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpukernel.common.bounds import Account
@@ -24,6 +24,11 @@ class BackfillState:
     """The claims of requests further ahead: what they take, are promised or wait for, so that backfill never delays them."""
 
     now: float
+    steady: float = 0.0
+    quiet: frozenset[str] = frozenset()  # servers of which nothing was heard for some seconds
+    avoided: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # servers, by the keys of requests that they failed
     standings: dict[Account, Standing] = field(default_factory=dict)
     full: dict[Account, str] = field(default_factory=dict)  # quotas that somebody further ahead waits for
     closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise

@@ -51,7 +51,7 @@ _TICKET = CompiledSql(ledger.update().values(ticket=sa.bindparam("new")))
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """One request that waits; `since` is when it came first, `seen` when its call was last known to be open."""
+    """One request that waits; `since` is when it came first, `seen` the steady time when its call was last known to be open."""
 
     key: str
     wanted: SliceRequest
@@ -145,12 +145,12 @@ class PendingRequests:
             _REMOVE.each(db, [{"this": key} for key in gone])
             self._changed(db)
 
-    def keep_alive(self, db: sa.Connection, keys: Iterable[str], now: float) -> None:
+    def keep_alive(self, db: sa.Connection, keys: Iterable[str], steady: float) -> None:
         """Renew those of this process that are among `keys`, and remove all that nobody has renewed for `KEEP_PLACE` seconds."""
         here = set(keys)
         left = [r.key for r in self.by_key.values() if r.pool == self._pool and r.key not in here]
-        _HERE.run(db, us=self._pool, left=left, now=now)
-        self.drop(db, [lost.key for lost in _LOST.rows(db, before=now - KEEP_PLACE)])
+        _HERE.run(db, us=self._pool, left=left, now=steady)
+        self.drop(db, [lost.key for lost in _LOST.rows(db, before=steady - KEEP_PLACE)])
 
     def _changed(self, db: sa.Connection) -> None:
         _CHANGED.run(db)

@@ -55,7 +55,7 @@ def evictions(
             there[device_id] = max(now, min(opens))
     if not there:
         return [], set()
-    profiles = placements.profiles()
+    profiles, ahead = placements.profiles(), placements.ahead
     leave: dict[str, Eviction] = {}
     stay: set[str] = set()
     missing: dict[str, int] = {}
@@ -82,7 +82,7 @@ def evictions(
         elif (
             row.course in entitled
             or missing[row.device_id] <= 0
-            or (row.until is not None and row.until <= at)
+            or (row.until is not None and row.until + ahead <= at)
         ):
             stay.add(row.id)
         else:

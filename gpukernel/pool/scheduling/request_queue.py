@@ -31,7 +31,15 @@ KEY_IN_USE = "This key is in use by somebody else."
 
 
 class RequestQueue:
-    """The queue as one pool process, `pool`, sees it."""
+    """The queue as one pool process, `pool`, sees it.
+
+    Attributes
+    ----------
+    quiet
+        Servers of which nothing was heard for some seconds: others are preferred.
+    avoided
+        Servers that get no slices of a request, by its key, since they did not confirm a start for it.
+    """
 
     def __init__(self, store: Store, pool: str) -> None:
         self._store = store
@@ -40,6 +48,8 @@ class RequestQueue:
         self._order: list[str] = []
         self._places: dict[str, int] = {}
         self._last = CycleResult()
+        self.quiet: frozenset[str] = frozenset()
+        self.avoided: dict[str, frozenset[str]] = {}
 
     # --- what those who wait are told ---
 
@@ -111,11 +121,11 @@ class RequestQueue:
             self._requests.drop(db, [key])
         self._sort_again()
 
-    def keep_alive(self, keys: Iterable[str], now: float) -> None:
+    def keep_alive(self, keys: Iterable[str], steady: float) -> None:
         """Renew the requests of `keys`, whose calls this process holds, and remove those that nobody has renewed for long."""
         with self._store.deciding() as (db, row):
             self._requests.refresh(db, row.queue_version)
-            self._requests.keep_alive(db, keys, now)
+            self._requests.keep_alive(db, keys, steady)
 
     # --- scheduling ---
 
@@ -164,7 +174,14 @@ class RequestQueue:
                     newcomer = self._check_newcomer(policy, kinds, places, newcomer, row.ticket + 1)
                     waiting[newcomer.key] = newcomer
                     here.add(newcomer.key)
-                state = BackfillState(now, places=places, placements=self._placements(db, policy, kinds, now))
+                state = BackfillState(
+                    now,
+                    now - self._store.clock.ahead(),
+                    self.quiet,
+                    self.avoided,
+                    places=places,
+                    placements=self._placements(db, policy, kinds, now),
+                )
                 self._last = CycleResult()
                 cycle = SchedulingCycle(db, self._store, policy, kinds, state, self._last)
                 order = cycle.order(waiting)

@@ -44,6 +44,7 @@ class ReservationPlacements:
 
     def __init__(self, db: sa.Connection, store: Store, policy: Policy, now: float) -> None:
         self._db, self._store, self._policy, self._now = db, store, policy, now
+        self.ahead = store.clock.ahead()  # of wall time: leases end in steady time
         self._windows = {
             r.id: tuple(windows(r, now, policy.timezone))
             for r in policy.reservations
@@ -259,7 +260,7 @@ class ReservationPlacements:
             reserved.held = {}
         wanted = {"devices": list(device_ids), "courses": sorted(courses)}
         for row in self._db.execute(_HELD, wanted):
-            until = math.inf if row.until is None else max(row.until, self._now + 1)
+            until = math.inf if row.until is None else max(row.until + self.ahead, self._now + 1)
             on[row.device_id].held.setdefault(row.course, []).append((until, row.size))
         return profiles
 

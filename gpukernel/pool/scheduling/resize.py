@@ -79,7 +79,13 @@ def _pieces(db: sa.Connection, lease_id: str) -> list[Any]:
 
 
 def begin(
-    db: sa.Connection, policy: Policy, queue: Queue, lease_id: str, request: SliceRequest, now: float
+    db: sa.Connection,
+    policy: Policy,
+    queue: Queue,
+    lease_id: str,
+    request: SliceRequest,
+    now: float,
+    steady: float,
 ) -> None:
     """Begin a resize; what is needed in addition is promised and charged at once.
 
@@ -127,7 +133,7 @@ def begin(
                 "invalid",
                 "That would be more on one device and less on another; give a size in MiB that is the same for all.",
             )
-        _promise_more(db, policy, queue, row, pieces, more, now)
+        _promise_more(db, policy, queue, row, pieces, more, now, steady)
     for piece in pieces:
         size = sizes[piece.device_id]
         this = slices.c.lease_id == lease_id, slices.c.device_id == piece.device_id
@@ -143,8 +149,9 @@ def _promise_more(
     pieces: Iterable[Any],
     more: dict[str, int],
     now: float,
+    steady: float,
 ) -> None:
-    length = float("inf") if row.until is None else max(row.until - now, 0.0)
+    length = float("inf") if row.until is None else max(row.until - steady, 0.0)
     new_share = largest = 0
     for piece in pieces:
         share = millionths((piece.memory_bytes + more[piece.device_id]) / piece.whole)

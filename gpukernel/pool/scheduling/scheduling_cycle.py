@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
@@ -130,7 +130,7 @@ class SchedulingCycle:
                 if lease_state in ("starting", "live"):
                     granted.append(Granted(request.key, lease_id))
                 continue  # its old lease is ending: wait for that
-            if request.key not in here and request.seen < state.now - ABSENT:
+            if request.key not in here and request.seen < state.steady - ABSENT:
                 continue  # nobody would take it
             if state.closes(self._kinds) and not self._may_yet(request):
                 self._result.reserved[request.key] = state.reserved
@@ -240,6 +240,7 @@ class SchedulingCycle:
             request.ttl,
             request.longest,
             state.now,
+            state.steady,
             mode,
             request.wanted.user if mode == "direct" else 0,
         )
@@ -286,13 +287,31 @@ class SchedulingCycle:
 
         `among`: on these devices only; `only`: and there only on what is its course's ``own``, or can be ``lent`` to it.
         """
+        avoided = self._state.avoided.get(request.key, frozenset())
+        if quiet := self._state.quiet - avoided:
+            # Servers that were heard of a moment ago come first.
+            placed, mode = self._room_without(request, kinds, length, among, only, avoided | quiet)
+            if placed is not None:
+                return placed, mode
+        return self._room_without(request, kinds, length, among, only, avoided)
+
+    def _room_without(
+        self,
+        request: PendingRequest,
+        kinds: list[DeviceClass],
+        length: float,
+        among: list[str] | None,
+        only: str,
+        without: Set[str],
+    ) -> tuple[list[Placement] | None, str]:
+        """Find room as `_room` does, on no server of `without`."""
         state = self._state
         asked = request.wanted
         direct = replace(asked, mode="direct")
         machine = state.places.of(direct) if asked.mode != "remote" else None
 
         def fitting(devices: Iterable[Device]) -> Iterable[Device]:
-            found = (d for d in devices if among is None or d.id in among)
+            found = (d for d in devices if (among is None or d.id in among) and d.server not in without)
             return (d for d in found if self._undisturbed(request, d, length, only))
 
         if machine is not None:
@@ -317,7 +336,7 @@ class SchedulingCycle:
             most = asked.devices + len(state.profiles.keys() | reserved_here)
             # The fullest come first: of one kind the first that fit are the best, whatever else was looked at.
             found += itertools.islice(
-                fitting(self._store.devices.fullest(self._db, kind, size, most)), asked.devices
+                fitting(self._store.devices.fullest(self._db, kind, size, most, without)), asked.devices
             )
         return best_fit(asked, found), "remote"
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,13 @@ import alembic.util
 import sqlalchemy as sa
 
 from gpukernel.common.errors import PoolError
+from gpukernel.pool.store.clock import Clock, boot_identity
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger
 
-__all__ = ["NEWEST", "Database", "database_url", "open_database", "steady_clock"]
+__all__ = ["NEWEST", "Database", "database_url", "open_database"]
 
-NEWEST = "0013_renewals"  # the last of the migrations; a test compares
+NEWEST = "0014_fencing"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
 _VERSIONS = CompiledSql(sa.select(ledger.c.policy_version, ledger.c.devices_version))
@@ -121,19 +121,6 @@ def _sqlite_begin(connection: sa.Connection) -> None:
     driver.execute("BEGIN" if reads_only else "BEGIN IMMEDIATE")
 
 
-def steady_clock(engine: sa.Engine) -> Callable[[], float]:
-    """Return a clock in seconds since the epoch that never jumps: setting the machine's clock while the pool runs ends no lease.
-
-    It starts at the database's time where that is a server, so that pools side by side agree.
-    """
-    start, before = time.time(), time.monotonic()
-    if engine.dialect.name == "postgresql":
-        with engine.connect() as db:
-            start = float(db.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
-            before = time.monotonic()
-    return lambda: start + (time.monotonic() - before)
-
-
 class Database:
     """The open database of one pool process.
 
@@ -150,9 +137,12 @@ class Database:
         The same engine for transactions that only read: on SQLite they take no write lock.
     shared
         Whether other pool processes may use the same database.
+    clock
+        The pool's times.
     """
 
     def __init__(self, url: str) -> None:
+        self.clock = Clock(self, boot=boot_identity())
         self.engine = open_database(url)
         self.reader = self.engine.execution_options(reads_only=True)
         # One connection stays open: another one's cache is empty after every change, and fetching it from the engine costs as

@@ -8,7 +8,7 @@ Guarantees
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,11 +36,11 @@ _OF_KIND = _DEVICES.where(
     devices.c.memory_bytes == sa.bindparam("whole"),
     devices.c.available,
 ).limit(sa.bindparam("count"))
-_FULLEST = CompiledSql(
-    _OF_KIND.where(devices.c.promised_bytes <= sa.bindparam("most")).order_by(
-        devices.c.promised_bytes.desc(), devices.c.id.desc()
-    )
+_WITH_ROOM = _OF_KIND.where(devices.c.promised_bytes <= sa.bindparam("most")).order_by(
+    devices.c.promised_bytes.desc(), devices.c.id.desc()
 )
+_FULLEST = CompiledSql(_WITH_ROOM)
+_FULLEST_BUT = CompiledSql(_WITH_ROOM.where(devices.c.server.not_in(sa.bindparam("without", expanding=True))))
 _EMPTIEST = CompiledSql(_OF_KIND.order_by(devices.c.promised_bytes, devices.c.id))
 _SOME = CompiledSql(_DEVICES.where(devices.c.id.in_(sa.bindparam("ids", expanding=True))))
 _ON_SERVERS = CompiledSql(_DEVICES.where(devices.c.server.in_(sa.bindparam("servers", expanding=True))))
@@ -55,7 +55,10 @@ class Devices:
         self._places: tuple[int, Places] = (-1, Places())
 
     def all(self) -> list[Device]:
-        """Return every device, by server and index; those of servers whose agent is attached are available."""
+        """Return every device, by server and index; those of servers whose agent is attached are available.
+
+        Forgotten servers have none.
+        """
         counted = (
             sa.select(slices.c.device_id, sa.func.count().label("leases"))
             .where(IN_USE)
@@ -68,10 +71,12 @@ class Devices:
                 sa.func.coalesce(counted.c.leases, 0).label("leases"),
                 servers.c.away_since,
                 servers.c.draining,
+                servers.c.settling,
             )
             .select_from(devices)
             .outerjoin(counted, counted.c.device_id == devices.c.id)
             .outerjoin(servers, servers.c.name == devices.c.server)
+            .where(sa.or_(servers.c.forgotten.is_(None), servers.c.forgotten.is_(False)))
             .order_by(devices.c.server, devices.c.index)
         )
         with self._database.transaction() as db:
@@ -160,10 +165,17 @@ class Devices:
         return max((d.memory_bytes - d.promised_bytes for d in found), default=0)
 
     @staticmethod
-    def fullest(db: sa.Connection, kind: DeviceClass, size: int, count: int) -> list[Device]:
-        """Return the `count` fullest devices of a kind with room for `size` bytes: one step in an index."""
+    def fullest(
+        db: sa.Connection, kind: DeviceClass, size: int, count: int, without: Collection[str] = ()
+    ) -> list[Device]:
+        """Return the `count` fullest devices of a kind with room for `size` bytes, on no server of `without`: one step in an index."""
         whole = kind.memory_bytes
-        found = _FULLEST.rows(db, name=kind.name, whole=whole, most=whole - size, count=count)
+        if without:
+            found = _FULLEST_BUT.rows(
+                db, name=kind.name, whole=whole, most=whole - size, count=count, without=list(without)
+            )
+        else:
+            found = _FULLEST.rows(db, name=kind.name, whole=whole, most=whole - size, count=count)
         return [_device(row) for row in found]
 
     @staticmethod
@@ -181,8 +193,13 @@ class Devices:
 
 
 def update_availability(db: sa.Connection, names: Sequence[str]) -> None:
-    """Mark which devices of these servers may be promised: the agent speaks, nobody drains the server, and they work."""
-    ready = sa.select(servers.c.name).where(servers.c.away_since.is_(None), servers.c.draining.is_(False))
+    """Mark which devices of these servers may be promised: the agent speaks, nobody drains the server, no worker lives there that
+    nobody ordered, and they work.
+    """
+    ready = sa.select(servers.c.name).where(
+        servers.c.away_since.is_(None),
+        *(column.is_(False) for column in (servers.c.draining, servers.c.settling, servers.c.forgotten)),
+    )
     works = sa.and_(devices.c.fault == "", devices.c.server.in_(ready))
     db.execute(devices.update().where(devices.c.server.in_(names)).values(available=works))
     db.execute(ledger.update().values(devices_version=ledger.c.devices_version + 1))
@@ -193,6 +210,8 @@ def _trouble(row: Any) -> str:
         return ""
     if row.away_since is not None:
         return "away"
+    if row.settling:
+        return "its old workers are being stopped"
     return str(row.fault) or ("drained" if row.draining else "away")
 
 

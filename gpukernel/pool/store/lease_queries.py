@@ -16,10 +16,12 @@ from gpukernel.pool.store.schema import (
     LIVE,
     LIVING,
     NOT_ENDED,
+    NOT_ENDING,
     STARTING,
     devices,
     leases,
     ledger,
+    servers,
     slices,
 )
 
@@ -30,8 +32,11 @@ _THIS = slices.c.lease_id == sa.bindparam("lease"), slices.c.device_id == sa.bin
 NEXT_EPOCH = CompiledSql(ledger.update().values(epoch=ledger.c.epoch + 1).returning(ledger.c.epoch))
 NEW_LEASE, NEW_SLICE = CompiledSql(leases.insert()), CompiledSql(slices.insert())
 WORKER_READY = CompiledSql(
-    slices.update().where(*_THIS, IN_USE).values(worker="ready", endpoints=sa.bindparam("where"))
+    slices.update()
+    .where(*_THIS, IN_USE)
+    .values(worker="ready", endpoints=sa.bindparam("where"), confirmed=True, fenced_until=None)
 )
+CONFIRM = CompiledSql(slices.update().where(*_THIS, IN_USE).values(confirmed=True))
 ALL_WORKERS_READY = CompiledSql(
     leases.update()
     .where(
@@ -48,12 +53,40 @@ END = CompiledSql(
     leases.update()
     .where(leases.c.id == sa.bindparam("lease"), LIVING)
     .values(state="ending", end_reason=sa.bindparam("reason"), ended=sa.bindparam("now"))
+    .returning(leases.c.person, leases.c.course, leases.c.role, leases.c.share, leases.c.memory_bytes)
 )
+# A fenced worker is not one of those that the server's agent speaks of.
 WORKER_DEAD = CompiledSql(
     slices.update()
-    .where(*_THIS, IN_USE)
+    .where(*_THIS, IN_USE, slices.c.fenced_until.is_(None))
     .values(worker="gone", connections=0, memory_used_bytes=0)
     .returning(slices.c.memory_bytes)
+)
+FENCE_OVER = CompiledSql(
+    slices.update()
+    .where(*_THIS, IN_USE)
+    .values(worker="gone", connections=0, memory_used_bytes=0, fenced_until=None)
+    .returning(slices.c.memory_bytes)
+)
+FENCE = CompiledSql(
+    slices.update().where(*_THIS, IN_USE).values(fenced_until=sa.bindparam("until"), confirmed=True)
+)
+# What may be freed: fences that are over, and all of servers that were away for so long that no worker lives.
+FENCES_OVER = CompiledSql(
+    sa.select(slices.c.lease_id, slices.c.device_id, devices.c.server)
+    .join(devices, devices.c.id == slices.c.device_id)
+    .join(servers, servers.c.name == devices.c.server)
+    .where(
+        IN_USE,
+        sa.or_(
+            slices.c.fenced_until <= sa.bindparam("steady"),
+            sa.and_(
+                slices.c.fenced_until.is_(None),
+                servers.c.away_since.is_not(None),
+                servers.c.fenced_until <= sa.bindparam("steady"),
+            ),
+        ),
+    )
 )
 LEASE_OVER = CompiledSql(
     leases.update()
@@ -100,12 +133,12 @@ SLICES_OF_LEASE = CompiledSql(
 )
 LEASES_OF_KEYS = CompiledSql(
     sa.select(leases.c.key, leases.c.id, leases.c.state, leases.c.person).where(
-        leases.c.key.in_(sa.bindparam("keys", expanding=True)), NOT_ENDED
+        leases.c.key.in_(sa.bindparam("keys", expanding=True)), NOT_ENDING
     )
 )
 EXPIRED = CompiledSql(sa.select(leases.c.id).where(LIVING, leases.c.expires < sa.bindparam("now")))
 ENDING_SOON = CompiledSql(
-    sa.select(leases.c.id, leases.c.until, leases.c.created, leases.c.notice).where(
+    sa.select(leases.c.id, leases.c.until, leases.c.span, leases.c.notice).where(
         LIVING, leases.c.until.is_not(None), leases.c.until < sa.bindparam("by")
     )
 )

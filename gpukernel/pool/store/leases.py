@@ -2,7 +2,9 @@
 
 Guarantees
 ----------
-* A lease's memory is promised before its worker is started and free only after its worker is known to be dead.
+* A lease's memory is promised before its worker is started and free only after its worker is known to be dead, by its agent's word,
+  by the end of its fence (`gpukernel.pool.domain.fencing`), or because an administrator says so.
+* What a lease uses of quotas is free when it ends, whatever becomes of its workers.
 * What is held under a quota stays within it, whatever this code does: the database checks it.
 * A lease that is ``starting`` or ``ending`` names the workers that have to be started or stopped, so that a pool that is started
   again continues from there.
@@ -26,7 +28,17 @@ from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.database import Database
 from gpukernel.pool.store.devices import PROMISE
 from gpukernel.pool.store.policy import StoredPolicy
-from gpukernel.pool.store.schema import IN_USE, LIVING, devices, leases, slices
+from gpukernel.pool.store.schema import (
+    ENDING,
+    IN_USE,
+    LIVING,
+    STARTING,
+    devices,
+    leases,
+    servers,
+    slices,
+    usage_log,
+)
 from gpukernel.pool.store.usage_log import close_span, first_span
 
 __all__ = ["Conflict", "HolderView", "Leases"]
@@ -66,12 +78,13 @@ class Leases:
         ttl: float,
         longest: float,
         now: float,
+        steady: float,
         mode: str = "remote",
         user: int = 0,
     ) -> Lease:
         """Promise the memory, charge the quotas and write the lease down, in state ``starting``.
 
-        Call it in a `Database.deciding` transaction.
+        Call it in a `Database.deciding` transaction; `now` is wall time.
 
         Raises
         ------
@@ -99,9 +112,10 @@ class Leases:
                 "state": "starting",
                 "epoch": epoch,
                 "created": now,
-                "expires": now + ttl,
+                "expires": steady + ttl,
                 "ttl_seconds": ttl,
-                "until": None if span is None else now + span,
+                "until": None if span is None else steady + span,
+                "span": span,
                 "idle_limit": policy.idle(whose, role),
                 "share": share,
                 "memory_bytes": memory,
@@ -118,6 +132,7 @@ class Leases:
                     "limit_bytes": piece.memory_bytes,
                     "weight": piece.memory_bytes / piece.device.memory_bytes,
                     "worker": "starting",
+                    "confirmed": False,
                 }
                 for ordinal, piece in enumerate(placed)
             ]
@@ -129,21 +144,10 @@ class Leases:
             id=lease_id,
             key=key,
             holder=holder,
-            slices=tuple(
-                Slice(
-                    p.device.id,
-                    p.device.server,
-                    p.device.index,
-                    p.device.name,
-                    p.device.memory_bytes,
-                    p.memory_bytes,
-                    p.memory_bytes / p.device.memory_bytes,
-                )
-                for p in placed
-            ),
+            slices=tuple(map(_slice, placed)),
             state="starting",
             created=now,
-            expires=now + ttl,
+            expires=steady + ttl,
             ttl_seconds=ttl,
             epoch=epoch,
             secret=secret,
@@ -154,7 +158,7 @@ class Leases:
         )
 
     def worker_ready(
-        self, lease_id: str, device_id: str, endpoints: Iterable[str], now: float
+        self, lease_id: str, device_id: str, endpoints: Iterable[str], steady: float
     ) -> Lease | None:
         """Record that a worker listens; when all of a lease's do, it is ``live`` and its time begins.
 
@@ -162,7 +166,7 @@ class Leases:
         """
         with self._database.transaction() as db:
             queries.WORKER_READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
-            queries.ALL_WORKERS_READY.run(db, lease=lease_id, now=now)
+            queries.ALL_WORKERS_READY.run(db, lease=lease_id, now=steady)
             return self._one(lease_id, db)
 
     def forget_caps(self, server: str) -> None:
@@ -176,37 +180,109 @@ class Leases:
         with self._database.deciding() as (db, row):
             return self._end(db, row, lease_id, reason, now)
 
-    def worker_gone(self, lease_id: str, device_id: str, reason: str, now: float) -> bool:
+    def worker_gone(
+        self, lease_id: str, device_id: str, reason: str, now: float, *, fenced: bool = False
+    ) -> bool:
         """Free the memory of a worker that is known to be dead and end its lease; the last worker completes the end.
 
-        Returns whether the lease's other workers must be stopped now, as `end` does.
+        `fenced`: also where it is out of reach of its server's agent.  Returns whether the lease's other workers must be stopped now, as
+        `end` does.
         """
+        dead = queries.FENCE_OVER if fenced else queries.WORKER_DEAD
         with self._database.deciding() as (db, row):
-            if piece := queries.WORKER_DEAD.first(db, lease=lease_id, device=device_id):
+            if piece := dead.first(db, lease=lease_id, device=device_id):
                 PROMISE.run(db, device=device_id, size=-piece.memory_bytes)
             return self._end(db, row, lease_id, reason, now)
 
     def _end(self, db: sa.Connection, row: Any, lease_id: str, reason: str, now: float) -> bool:
-        """End a lease; one that has no worker left is over at once, and its quotas are refunded."""
-        living = queries.END.run(db, lease=lease_id, reason=reason, now=now) == 1
+        """End a lease and refund its quotas; one that has no worker left is over at once."""
+        if ends := queries.END.first(db, lease=lease_id, reason=reason, now=now):
+            self._refund(db, row, lease_id, ends, now)
         if over := queries.LEASE_OVER.first(db, lease=lease_id):
-            policy, whose = (
-                self._policy.current(db, row.policy_version),
-                quota_usage.accounts_of(over.person, over.course),
-            )
-            quota_usage.refund(db, policy, whose, over.role, over.share, over.memory_bytes, now)
-            close_span(db, lease_id, now)
-        return living
+            self._refund(
+                db, row, lease_id, over, now
+            )  # of a pool of version 0.2, which waited for the workers
+        return ends is not None
 
-    def renew(self, lease_ids: Iterable[str], now: float) -> None:
+    def _refund(self, db: sa.Connection, row: Any, lease_id: str, lease: Any, now: float) -> None:
+        """Refund what a lease uses of quotas, once: as long as the usage log says that it does."""
+        if close_span(db, lease_id, now):
+            policy = self._policy.current(db, row.policy_version)
+            whose = quota_usage.accounts_of(lease.person, lease.course)
+            quota_usage.refund(db, policy, whose, lease.role, lease.share, lease.memory_bytes, now)
+
+    def refund_ending(self, now: float) -> None:
+        """Refund the quotas of leases that a pool of version 0.2 began to end."""
+        holds = sa.exists().where(usage_log.c.lease_id == leases.c.id, usage_log.c.ends.is_(None))
+        with self._database.deciding() as (db, row):
+            for lease in db.execute(sa.select(leases).where(ENDING, holds)).all():
+                self._refund(db, row, lease.id, lease, now)
+
+    def living_on(self, server: str) -> list[str]:
+        """Return the ids of leases that have slices on a server and do not end already."""
+        query = (
+            sa.select(leases.c.id)
+            .distinct()
+            .join(slices, slices.c.lease_id == leases.c.id)
+            .join(devices, devices.c.id == slices.c.device_id)
+            .where(devices.c.server == server, IN_USE, LIVING)
+        )
+        with self._database.transaction() as db:
+            return list(db.execute(query).scalars())
+
+    # --- starts and fences ---
+
+    def confirm(self, lease_id: str, device_id: str) -> None:
+        """Record that a server has the order to start a worker."""
+        with self._database.transaction() as db:
+            queries.CONFIRM.run(db, lease=lease_id, device=device_id)
+
+    def unconfirmed(self, lease_id: str) -> list[str]:
+        """Return the servers that have not confirmed that they start a lease's workers, as their agents would."""
+        query = (
+            sa.select(devices.c.server)
+            .distinct()
+            .join(slices, slices.c.device_id == devices.c.id)
+            .join(leases, leases.c.id == slices.c.lease_id)
+            .join(servers, servers.c.name == devices.c.server)
+            .where(leases.c.id == lease_id, STARTING, slices.c.confirmed.is_(False), servers.c.instance != "")
+            .order_by(devices.c.server)
+        )
+        with self._database.reader.connect() as db:
+            return list(db.execute(query).scalars())
+
+    def fence(self, lease_id: str, device_id: str, until: float | None) -> None:
+        """Keep a worker's memory from everybody until a steady time, since its server's agent does not know it; None: it does again."""
+        with self._database.transaction() as db:
+            queries.FENCE.run(db, lease=lease_id, device=device_id, until=until)
+
+    def fenced_on(self, server: str) -> set[tuple[str, str]]:
+        """Return the slices on a server, by lease and device, whose workers its agent does not know."""
+        query = (
+            sa.select(slices.c.lease_id, slices.c.device_id)
+            .join(devices, devices.c.id == slices.c.device_id)
+            .where(devices.c.server == server, IN_USE, slices.c.fenced_until.is_not(None))
+        )
+        with self._database.reader.connect() as db:
+            return {(row.lease_id, row.device_id) for row in db.execute(query)}
+
+    def fences_over(self, steady: float) -> list[tuple[str, str, str]]:
+        """Return lease, device and server of the workers that cannot live any more, since their fences are over."""
+        with self._database.transaction() as db:
+            return [
+                (row.lease_id, row.device_id, row.server)
+                for row in queries.FENCES_OVER.rows(db, steady=steady)
+            ]
+
+    def renew(self, lease_ids: Iterable[str], steady: float) -> None:
         """Renew these leases; those that are ending stay so."""
         with self._database.transaction() as db:
-            queries.RENEW.each(db, [{"lease": lease_id, "now": now} for lease_id in lease_ids])
+            queries.RENEW.each(db, [{"lease": lease_id, "now": steady} for lease_id in lease_ids])
 
-    def renew_all(self, now: float) -> None:
+    def renew_all(self, steady: float) -> None:
         """Renew every lease, when a pool starts."""
         with self._database.transaction() as db:
-            db.execute(leases.update().where(LIVING).values(expires=now + leases.c.ttl_seconds))
+            db.execute(leases.update().where(LIVING).values(expires=steady + leases.c.ttl_seconds))
 
     def views(self, lease_ids: Iterable[str]) -> dict[str, HolderView]:
         """Return what holders of these leases are told of when it changes."""
@@ -230,21 +306,21 @@ class Leases:
         with self._database.transaction() as db:
             db.execute(leases.update().where(leases.c.id == lease_id, LIVING).values(message=message))
 
-    def ending_soon(self, now: float, within: float) -> list[tuple[str, float, float, str]]:
+    def ending_soon(self, steady: float, within: float) -> list[tuple[str, float, float, str]]:
         """Return the leases whose longest time is over in `within` seconds: id, end, the whole time, and notice."""
         with self._database.transaction() as db:
-            found = queries.ENDING_SOON.rows(db, by=now + within)
-            return [(row.id, row.until, row.until - row.created, row.notice) for row in found]
+            found = queries.ENDING_SOON.rows(db, by=steady + within)
+            return [(row.id, row.until, row.span, row.notice) for row in found]
 
     def idle(self) -> list[tuple[str, float, float, str]]:
         """Return the leases that have been idle for half their limit or have a notice: id, idle time and limit in seconds, notice."""
         with self._database.transaction() as db:
             return [(row.id, row.idle, row.idle_limit, row.notice) for row in queries.IDLE.rows(db)]
 
-    def expired(self, now: float) -> list[str]:
+    def expired(self, steady: float) -> list[str]:
         """Return the leases that were not renewed within their time to live."""
         with self._database.transaction() as db:
-            return [row.id for row in queries.EXPIRED.rows(db, now=now)]
+            return [row.id for row in queries.EXPIRED.rows(db, now=steady)]
 
     def record_usage(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """Record what the workers of `server` counted, by lease and device index."""
@@ -316,12 +392,26 @@ class Leases:
                 if (lease.id, piece.device_id) in alive
             ]
 
-    @staticmethod
     def ends_on(
-        db: sa.Connection, device_ids: Sequence[str], most: int
+        self, db: sa.Connection, device_ids: Sequence[str], most: int
     ) -> dict[str, list[tuple[float, int]]]:
-        """Return the latest ends of leases on these devices and the bytes that each frees; the `most` earliest ones."""
+        """Return the latest ends of leases on these devices, in wall time, and the bytes that each frees; the `most` earliest ones."""
+        ahead = self._database.clock.ahead()
         found: dict[str, list[tuple[float, int]]] = {}
         for row in queries.ENDS_ON_DEVICES.rows(db, devices=list(device_ids), most=most):
-            found.setdefault(row.device_id, []).append((row.until, row.memory_bytes))
+            found.setdefault(row.device_id, []).append((row.until + ahead, row.memory_bytes))
         return found
+
+
+def _slice(placed: Placement) -> Slice:
+    """Return a new slice."""
+    device, size = placed.device, placed.memory_bytes
+    return Slice(
+        device.id,
+        device.server,
+        device.index,
+        device.name,
+        device.memory_bytes,
+        size,
+        size / device.memory_bytes,
+    )

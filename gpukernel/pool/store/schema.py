@@ -30,8 +30,10 @@ __all__ = [
     "LIVE",
     "LIVING",
     "NOT_ENDED",
+    "NOT_ENDING",
     "STARTING",
     "audit",
+    "clock",
     "courses",
     "devices",
     "groups",
@@ -75,6 +77,18 @@ ledger = Table(
     CheckConstraint("id = 1", name="one_ledger"),
 )
 
+# One row: the steady time, by which leases expire, and where the machine's clocks stood when it was written down.
+clock = Table(
+    "clock",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("steady", Float, nullable=False),
+    Column("wall", Float, nullable=False),
+    Column("boot", String, nullable=False),  # the start of the machine on which `since_boot` was read
+    Column("since_boot", Float, nullable=False),
+    CheckConstraint("id = 1", name="one_clock"),
+)
+
 # GPU servers: the pool that their agents speak with, when they were last heard of, drains.
 servers = Table(
     "servers",
@@ -87,6 +101,25 @@ servers = Table(
     Column("drain_until", Float, nullable=True),  # those that it has end then at the latest
     # The identity of its machine where its agent allows direct mode, else empty.
     Column("direct_machine", String, nullable=False, server_default=""),
+    # Who may speak for it, since an agent did for the first time: “token ID”, “account UID” or “agent.token”; and from which machine.
+    Column("credential", String, nullable=False, server_default=""),
+    Column("machine", String, nullable=False, server_default=""),
+    Column("place", String, nullable=False, server_default=""),  # where its workers live
+    Column("instance", String, nullable=False, server_default=""),  # the process that speaks for it
+    Column("epoch", BigInteger, nullable=False, server_default="0"),  # grows with every other such process
+    Column("heard", Float, nullable=False, server_default="0"),  # its last heartbeat, in steady time
+    Column("fenced_until", Float, nullable=False, server_default="1e18"),  # its workers may live until then
+    Column(
+        "settling", Boolean, nullable=False, server_default=text("false")
+    ),  # workers live that nobody ordered
+    Column("forgotten", Boolean, nullable=False, server_default=text("false")),
+    Index(
+        "one_server_a_token",
+        "credential",
+        unique=True,
+        sqlite_where=text("substr(credential, 1, 6) = 'token '"),
+        postgresql_where=text("substr(credential, 1, 6) = 'token '"),
+    ),
 )
 
 # The devices of GPU servers, with the memory that is promised on each.
@@ -127,6 +160,7 @@ leases = Table(
     Column("expires", Float, nullable=False),
     Column("ttl_seconds", Float, nullable=False),
     Column("until", Float, nullable=True),  # it ends then, whoever renews it
+    Column("span", Float, nullable=True),  # its longest time, which ends then
     Column("idle_limit", Float, nullable=False, server_default="0"),
     Column("notice", String, nullable=False, server_default=""),  # what the pool has to say to its holder
     Column("message", String, nullable=False, server_default=""),  # what an instructor has
@@ -139,7 +173,7 @@ leases = Table(
     Column("uid", BigInteger, nullable=False, server_default="0"),  # in direct mode: whose programs
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
     # One key, one living lease: asking twice cannot give two.
-    _living("one_living_lease_a_key", "key", condition="state <> 'ended'", unique=True),
+    _living("one_living_lease_a_key", "key", condition="state <> 'ended' AND state <> 'ending'", unique=True),
     _living("leases_by_expiry", "expires", condition="state <> 'ended'"),
     _living("leases_by_end", "until", condition="state <> 'ended' AND until IS NOT NULL"),
     _living("leases_by_idleness", "idle_limit", condition="state = 'live' AND idle_limit > 0"),
@@ -166,6 +200,11 @@ slices = Table(
     Column("gpu_seconds", Float, nullable=False, default=0.0),
     Column("connections", Integer, nullable=False, default=0),
     Column("idle_seconds", Float, nullable=False, default=0.0),
+    Column(
+        "confirmed", Boolean, nullable=False, server_default=text("true")
+    ),  # its server has the order to start it
+    # Its worker is out of reach of whoever speaks for the server now, and may live until then.
+    Column("fenced_until", Float, nullable=True),
     CheckConstraint("worker IN ('starting', 'ready', 'gone')", name="known_worker"),
     _living("slices_in_use", "device_id", "lease_id", condition="worker <> 'gone'"),
 )
@@ -176,6 +215,7 @@ STARTING, LIVE, ENDING = (
     leases.c.state == literal(state, literal_execute=True) for state in ("starting", "live", "ending")
 )
 LIVING = and_(NOT_ENDED, or_(STARTING, LIVE))
+NOT_ENDING = and_(NOT_ENDED, leases.c.state != literal("ending", literal_execute=True))
 IN_USE = slices.c.worker != literal("gone", literal_execute=True)
 
 # What a lease held from when until when: a row for every size that it had.

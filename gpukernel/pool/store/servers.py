@@ -1,20 +1,32 @@
-"""GPU servers as stored: their devices when an agent attaches, drains, faults, and servers that are away."""
+"""GPU servers as stored: who speaks for them, their devices when an agent attaches, heartbeats, drains, faults, and servers that are away.
+
+Guarantees
+----------
+* One agent speaks for a server: an attachment is one transaction, and each heartbeat counts only while that agent is the last one.
+* A heartbeat is answered after the fence that it needs is written down (`gpukernel.pool.domain.fencing`).
+
+All times are steady ones (`gpukernel.pool.store.clock`), but those of the audit table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from gpukernel.common.model import Device
+from gpukernel.common.errors import Refused
+from gpukernel.common.model import Device, GpuServer
+from gpukernel.pool.domain import fencing
+from gpukernel.pool.domain.fencing import KnownServer, Registration
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
 from gpukernel.pool.store.devices import update_availability
 from gpukernel.pool.store.policy import note
-from gpukernel.pool.store.schema import devices, servers, slices
+from gpukernel.pool.store.schema import IN_USE, devices, servers, slices
 
-__all__ = ["Servers"]
+__all__ = ["Attachment", "Servers"]
 
 _NO_MORE = "its server has it no more"
 _SEEN = CompiledSql(
@@ -24,6 +36,44 @@ _AWAY = CompiledSql(sa.select(servers.c.name).where(servers.c.away_since < sa.bi
 _DRAINED = CompiledSql(
     sa.select(servers.c.name).where(servers.c.draining, servers.c.drain_until <= sa.bindparam("now"))
 )
+_SPEAKER = (
+    servers.c.name == sa.bindparam("server"),
+    servers.c.pool == sa.bindparam("us"),
+    servers.c.instance == sa.bindparam("who"),
+    servers.c.epoch == sa.bindparam("since"),
+)
+_HEARD = CompiledSql(
+    servers.update()
+    .where(*_SPEAKER, servers.c.away_since.is_(None))
+    .values(
+        heard=sa.bindparam("now"),
+        fenced_until=sa.case(
+            (servers.c.fenced_until > sa.bindparam("fence"), servers.c.fenced_until),
+            else_=sa.bindparam("fence"),
+        ),
+    )
+)
+_SILENT = CompiledSql(
+    sa.select(servers.c.name).where(
+        servers.c.pool == sa.bindparam("us"),
+        servers.c.away_since.is_(None),
+        servers.c.heard < sa.bindparam("since"),
+    )
+)
+_QUIET = CompiledSql(
+    sa.select(servers.c.name).where(servers.c.away_since.is_(None), servers.c.heard < sa.bindparam("since"))
+)
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """An agent that attached: the `epoch` of its orders, the process `before` it, and whether workers that it does not list are dead."""
+
+    server: str
+    instance: str
+    epoch: int
+    before: KnownServer | None
+    missing_are_dead: bool
 
 
 class Servers:
@@ -32,40 +82,221 @@ class Servers:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def register(
-        self, server: str, found: Iterable[Device], pool: str, now: float, direct_machine: str = ""
-    ) -> None:
-        """Record the devices of a server whose agent speaks with `pool`, and its machine where it allows direct mode.
+    # --- who speaks for them ---
 
-        Devices that it no longer has are deleted, unless leases still hold parts of them.
+    def register(
+        self,
+        server: str,
+        found: Iterable[Device],
+        pool: str,
+        steady: float,
+        direct_machine: str = "",
+        new: Registration = fencing.NOBODY,
+        valid_seconds: float = fencing.VALID_SECONDS,
+        *,
+        settling: bool = False,
+    ) -> Attachment:
+        """Record the agent that speaks for a server with `pool`, its devices, and its machine where it allows direct mode.
+
+        Devices that it no longer has are deleted, unless leases still hold parts of them.  `settling`: it gets no leases yet.
+
+        Raises
+        ------
+        Refused
+            ``bound`` where the agent may not speak for this server, ``rival`` where it has to wait for another one's end.
         """
         with self._database.deciding() as (db, _):
-            known = {row.id: row for row in db.execute(sa.select(devices).where(devices.c.server == server))}
-            for device in found:
-                values = {
-                    "server": server,
-                    "index": device.index,
-                    "name": device.name,
-                    "memory_bytes": device.memory_bytes,
-                    "compute_capability": device.compute_capability,
-                    "multiprocessors": device.multiprocessors,
-                }
-                before = known.pop(device.id, None)
-                if before is not None and before.fault == _NO_MORE:
-                    values["fault"] = ""
-                if before is None:
-                    db.execute(devices.insert().values(id=device.id, promised_bytes=0, **values))
-                else:
-                    db.execute(devices.update().where(devices.c.id == device.id).values(**values))
-            for row in known.values():
-                if db.execute(sa.select(slices.c.lease_id).where(slices.c.device_id == row.id)).first():
-                    db.execute(devices.update().where(devices.c.id == row.id).values(fault=_NO_MORE))
-                else:
-                    db.execute(devices.delete().where(devices.c.id == row.id))
-            values = {"pool": pool, "seen": now, "away_since": None, "direct_machine": direct_machine}
-            if not db.execute(servers.update().where(servers.c.name == server).values(**values)).rowcount:
+            row = db.execute(sa.select(servers).where(servers.c.name == server)).first()
+            before = None if row is None else _known(row)
+            token = new.credential if new.credential.startswith("token ") else ""
+            other = sa.select(servers.c.name).where(servers.c.credential == token)
+            bound = str(db.execute(other).scalar() or "") if token else ""
+            if why := fencing.binding_refusal(before, new, bound, server):
+                raise Refused("bound", why)
+            if why := fencing.rival_refusal(before, new, steady):
+                raise Refused("rival", why)
+            attachment = Attachment(
+                server,
+                new.instance,
+                fencing.epoch_of(before, new),
+                before,
+                fencing.missing_are_dead(before, new),
+            )
+            self._record_devices(db, server, found)
+            # Agents of before 0.3 stop no worker by themselves.
+            fence = steady + fencing.fence_seconds(valid_seconds) if new.instance else fencing.NEVER
+            if before is not None and attachment.missing_are_dead and before.fenced_until < fencing.NEVER:
+                fence = max(fence, before.fenced_until)
+            values = {
+                "pool": pool,
+                "seen": steady,
+                "heard": steady,
+                "away_since": None,
+                "direct_machine": direct_machine,
+                "credential": new.credential,
+                "machine": new.machine,
+                "place": new.place,
+                "instance": new.instance,
+                "epoch": attachment.epoch,
+                "fenced_until": fence,
+                "settling": settling,
+                "forgotten": False,
+            }
+            if before is None:
                 db.execute(servers.insert().values(name=server, **values))
+            else:
+                db.execute(servers.update().where(servers.c.name == server).values(**values))
             update_availability(db, [server])
+        return attachment
+
+    @staticmethod
+    def _record_devices(db: sa.Connection, server: str, found: Iterable[Device]) -> None:
+        known = {row.id: row for row in db.execute(sa.select(devices).where(devices.c.server == server))}
+        for device in found:
+            values = {
+                "server": server,
+                "index": device.index,
+                "name": device.name,
+                "memory_bytes": device.memory_bytes,
+                "compute_capability": device.compute_capability,
+                "multiprocessors": device.multiprocessors,
+            }
+            before = known.pop(device.id, None)
+            if before is not None and before.fault == _NO_MORE:
+                values["fault"] = ""
+            if before is None:
+                db.execute(devices.insert().values(id=device.id, promised_bytes=0, **values))
+            else:
+                db.execute(devices.update().where(devices.c.id == device.id).values(**values))
+        for row in known.values():
+            if db.execute(sa.select(slices.c.lease_id).where(slices.c.device_id == row.id)).first():
+                db.execute(devices.update().where(devices.c.id == row.id).values(fault=_NO_MORE))
+            else:
+                db.execute(devices.delete().where(devices.c.id == row.id))
+
+    def settling(self, server: str, settling: bool) -> None:
+        """Keep a server from new leases while workers live there that the books do not have, or admit it again."""
+        with self._database.deciding() as (db, _):
+            db.execute(servers.update().where(servers.c.name == server).values(settling=settling))
+            update_availability(db, [server])
+
+    def heard(self, who: Attachment, pool: str, steady: float, valid_seconds: float) -> bool:
+        """Record a heartbeat with the fence that its answer needs; return False where somebody else speaks for the server by now.
+
+        A server that was silent for long is no longer away.
+        """
+        fence = steady + fencing.fence_seconds(valid_seconds) if who.instance else fencing.NEVER
+        speaker = {"server": who.server, "us": pool, "who": who.instance, "since": who.epoch}
+        with self._database.transaction() as db:
+            if _HEARD.run(db, **speaker, now=steady, fence=fence):
+                return True
+        with self._database.deciding() as (db, _):
+            back = sa.update(servers).where(
+                servers.c.name == who.server,
+                servers.c.pool == pool,
+                servers.c.instance == who.instance,
+                servers.c.epoch == who.epoch,
+                servers.c.forgotten.is_(False),
+            )
+            if not db.execute(back.values(away_since=None, heard=steady)).rowcount:
+                return False
+            _HEARD.run(db, **speaker, now=steady, fence=fence)
+            update_availability(db, [who.server])
+        return True
+
+    def displaced(self, who: Attachment) -> bool:
+        """Return whether another process speaks for a server, or it was forgotten: its agent need not try again to."""
+        query = sa.select(servers.c.instance, servers.c.epoch).where(servers.c.name == who.server)
+        with self._database.reader.connect() as db:
+            row = db.execute(query).first()
+        return row is None or (row.instance, row.epoch) != (who.instance, who.epoch)
+
+    def hear_again(self, steady: float) -> None:
+        """Give every server that was attached when the last pool died its time to come back before another may speak for it."""
+        with self._database.transaction() as db:
+            db.execute(servers.update().where(servers.c.away_since.is_(None)).values(heard=steady))
+
+    def silent(self, pool: str, since: float) -> list[str]:
+        """Return the servers of `pool` of which nothing was heard since a time, although they are not away yet."""
+        with self._database.transaction() as db:
+            return [row.name for row in _SILENT.rows(db, us=pool, since=since)]
+
+    def quiet(self, since: float) -> list[str]:
+        """Return the servers of which nothing was heard since a time."""
+        with self._database.transaction() as db:
+            return [row.name for row in _QUIET.rows(db, since=since)]
+
+    def all(self, steady: float) -> list[GpuServer]:
+        """Return all servers that were not forgotten, by name."""
+        held = (
+            sa.select(sa.func.count(slices.c.lease_id.distinct()))
+            .join(devices, devices.c.id == slices.c.device_id)
+            .where(devices.c.server == servers.c.name, IN_USE)
+            .scalar_subquery()
+        )
+        query = (
+            sa.select(servers, held.label("leases"))
+            .where(servers.c.forgotten.is_(False))
+            .order_by(servers.c.name)
+        )
+        with self._database.reader.connect() as db:
+            return [_shown(row, steady) for row in db.execute(query)]
+
+    def forget(self, server: str, who: str, now: float, steady: float) -> list[tuple[str, str]]:
+        """Count a server that does not answer as gone for good; return its slices in use, whose memory is to be freed.
+
+        Raises
+        ------
+        Refused
+            ``no_such_server``, or ``alive`` where it answers.
+        """
+        with self._database.deciding() as (db, _):
+            row = self._row(db, server)
+            silent = steady - row.heard
+            if row.away_since is None and silent < fencing.SILENT_SECONDS:
+                raise Refused(
+                    "alive",
+                    f"GPU server {server} was heard of {silent:.0f} s ago and is not forgotten while it answers; "
+                    f"take it out with “gpukernel drain {server}”, or stop its agent first.",
+                )
+            gone = {
+                "pool": "",
+                "instance": "",
+                "place": "",
+                "credential": "",
+                "machine": "",
+                "epoch": row.epoch + 1,
+                "away_since": steady if row.away_since is None else row.away_since,
+                "fenced_until": 0.0,
+                "settling": False,
+                "forgotten": True,
+            }
+            db.execute(servers.update().where(servers.c.name == server).values(**gone))
+            note(db, now, who, "forget", server, row.credential, "forgotten")
+            update_availability(db, [server])
+            query = (
+                sa.select(slices.c.lease_id, slices.c.device_id)
+                .join(devices, devices.c.id == slices.c.device_id)
+                .where(devices.c.server == server, IN_USE)
+            )
+            return [(found.lease_id, found.device_id) for found in db.execute(query)]
+
+    def reset(self, server: str, who: str, now: float) -> None:
+        """Let the next agent of this name enrol its credential and machine; raises `Refused` where there is no such server."""
+        with self._database.deciding() as (db, _):
+            row = self._row(db, server)
+            db.execute(servers.update().where(servers.c.name == server).values(credential="", machine=""))
+            note(db, now, who, "reset", server, f"{row.credential} {row.machine}".strip(), "")
+
+    @staticmethod
+    def _row(db: sa.Connection, server: str) -> Any:
+        wanted = servers.c.name == server, servers.c.forgotten.is_(False)
+        row = db.execute(sa.select(servers).where(*wanted)).first()
+        if row is None:
+            raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
+        return row
+
+    # --- faults and drains ---
 
     def note_faults(self, server: str, found: Mapping[int, str]) -> list[str]:
         """Record which devices of a server do not work now, by index; return the ids of those that did until now."""
@@ -86,10 +317,10 @@ class Servers:
         return [device_id for device_id, sentence in changed.items() if sentence and not known[device_id][1]]
 
     def drain(self, server: str, draining: bool, until: float | None, who: str, now: float) -> bool:
-        """Exclude a server from new leases, or admit it again; return False where there is no such server."""
+        """Exclude a server from new leases until a steady time, or admit it again; return False where there is no such server."""
         with self._database.deciding() as (db, _):
             before = db.execute(sa.select(servers).where(servers.c.name == server)).first()
-            if before is None:
+            if before is None or before.forgotten:
                 return False
             values = {"draining": draining, "drain_until": until}
             db.execute(servers.update().where(servers.c.name == server).values(**values))
@@ -97,35 +328,79 @@ class Servers:
             update_availability(db, [server])
         return True
 
-    def drained_by(self, now: float) -> list[str]:
+    def drained_by(self, steady: float) -> list[str]:
         """Return the servers whose drain deadline has passed."""
         with self._database.transaction() as db:
-            return [row.name for row in _DRAINED.rows(db, now=now)]
+            return [row.name for row in _DRAINED.rows(db, now=steady)]
 
-    def mark_seen(self, pool: str, now: float) -> None:
+    # --- servers that are away ---
+
+    def mark_seen(self, pool: str, steady: float) -> None:
         """Record that the agents of `pool` still speak with it."""
         with self._database.transaction() as db:
-            _SEEN.run(db, us=pool, now=now)
+            _SEEN.run(db, us=pool, now=steady)
 
-    def mark_away(self, server: str, pool: str, now: float) -> None:
+    def mark_away(self, server: str, pool: str, steady: float) -> None:
         """Record that the agent no longer speaks with `pool`; change nothing where it speaks with another one by now."""
-        self._mark_away(sa.and_(servers.c.name == server, servers.c.pool == pool), now)
+        self._mark_away(sa.and_(servers.c.name == server, servers.c.pool == pool), steady, pool="")
 
-    def mark_unseen_away(self, unseen_since: float, now: float) -> None:
+    def mark_silent(self, server: str, pool: str, steady: float) -> None:
+        """Record that nothing was heard of a server for long; its connection is still open, and the next heartbeat counts."""
+        self._mark_away(sa.and_(servers.c.name == server, servers.c.pool == pool), steady)
+
+    def mark_unseen_away(self, unseen_since: float, steady: float) -> None:
         """Mark all servers away whose pool has not spoken for them since a time: that pool is dead."""
-        self._mark_away(servers.c.seen < unseen_since, now)
+        self._mark_away(servers.c.seen < unseen_since, steady, pool="")
 
-    def _mark_away(self, condition: Any, now: float) -> None:
+    def _mark_away(self, condition: Any, steady: float, **values: Any) -> None:
         with self._database.deciding() as (db, _):
             query = sa.select(servers.c.name).where(condition, servers.c.away_since.is_(None))
-            if gone := list(db.execute(query).scalars()):
-                db.execute(servers.update().where(servers.c.name.in_(gone)).values(pool="", away_since=now))
+            gone = list(db.execute(query).scalars())
+            if values:  # also of those that are away for their silence
+                db.execute(servers.update().where(condition).values(**values))
+            if gone:
+                db.execute(servers.update().where(servers.c.name.in_(gone)).values(away_since=steady))
                 update_availability(db, gone)
 
     def away_since(self, since: float) -> list[str]:
         """Return the servers that have been away since before a time."""
         with self._database.transaction() as db:
             return [row.name for row in _AWAY.rows(db, since=since)]
+
+
+def _known(row: Any) -> KnownServer:
+    return KnownServer(
+        row.name,
+        row.credential,
+        row.machine,
+        row.place,
+        row.instance,
+        row.epoch,
+        row.heard,
+        row.fenced_until,
+        # One that was attached and keeps fences has its time to come back, whatever became of its connection.
+        attached=not row.forgotten and (bool(row.place) or bool(row.pool and row.away_since is None)),
+    )
+
+
+def _shown(row: Any, steady: float) -> GpuServer:
+    states = {
+        "away": row.away_since is not None,
+        "settling": row.settling,
+        "drained": row.draining,
+        "attached": True,
+    }
+    fenced = row.fenced_until < fencing.NEVER
+    return GpuServer(
+        row.name,
+        next(state for state, holds in states.items() if holds),
+        row.credential,
+        row.machine,
+        row.epoch,
+        max(steady - row.heard, 0.0),
+        max(row.fenced_until - steady, 0.0) if fenced else -1.0,
+        row.leases,
+    )
 
 
 def _drained(draining: bool) -> str:

@@ -46,9 +46,9 @@ def open_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: fl
         db.execute(usage_log.insert().values(lease_id=lease_id, begins=now, **values))
 
 
-def close_span(db: sa.Connection, lease_id: str, now: float) -> None:
-    """Log that the lease holds something else, or nothing, from `now` on."""
-    _CLOSE.run(db, lease=lease_id, now=now)
+def close_span(db: sa.Connection, lease_id: str, now: float) -> bool:
+    """Log that the lease holds something else, or nothing, from `now` on; return whether it held something."""
+    return _CLOSE.run(db, lease=lease_id, now=now) > 0
 
 
 def use_by_day(db: sa.Connection, begin: float, end: float, course: str) -> list[DailyUse]:

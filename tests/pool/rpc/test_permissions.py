@@ -189,15 +189,19 @@ async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
 @probe("Agents/Attach")
 async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
     world.running.agents.attached.clear()
+    server = f"server-{secrets.token_hex(4)}"
     call = rpc.AgentsStub(channel).Attach(metadata=metadata)
     with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # it was ended already
-        await call.write(pb.AgentMessage(register=pb.Register(server=f"server-{secrets.token_hex(4)}")))
+        await call.write(pb.AgentMessage(register=pb.Register(server=server)))
     attached = asyncio.create_task(world.running.agents.attached.wait())
     ended = asyncio.create_task(call.code())
     await asyncio.wait([attached, ended], return_when=asyncio.FIRST_COMPLETED)
     call.cancel()
     attached.cancel()
-    return (await ended) is grpc.StatusCode.CANCELLED
+    reached = (await ended) is grpc.StatusCode.CANCELLED
+    if reached:  # the token may enrol another server
+        await world.admin.reset_server(server)
+    return reached
 
 
 @probe("Hub/ListCourses")
@@ -344,6 +348,20 @@ answers(
 answers("Administration/ListTokens", ADMIN, admin_pb.ListTokensRequest)
 answers("Administration/Drain", ADMIN, lambda: admin_pb.DrainRequest(server="s", undo=True))
 answers("Administration/ShowAudit", ADMIN, admin_pb.ShowAuditRequest)
+answers("Administration/ListGpuServers", ADMIN, admin_pb.ListGpuServersRequest)
+answers("Administration/ResetGpuServer", ADMIN, lambda: admin_pb.ResetGpuServerRequest(server="s"))
+
+
+@probe("Administration/ForgetGpuServer")
+async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
+    try:
+        await ADMIN(channel).ForgetGpuServer(
+            admin_pb.ForgetGpuServerRequest(server="none"), metadata=metadata
+        )
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
+            raise
+    return True
 
 
 # --- the tests ---

@@ -27,9 +27,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if STRIDE > 1 else 0)]
 
 UPGRADING = [sys.executable, "-m", "tests.pool.store.upgrading"]
 
-# What 0012 calls otherwise.
+# What 0012 calls otherwise, and what 0013 and 0014 add.
 TABLES = {"accounts": "quota_usage", "spans": "usage_log", "pins": "reservation_placements"}
 COLUMNS = {"line_version": "queue_version", "rules_version": "policy_version"}
+
+ADDED: dict[str, dict[str, Any]] = {
+    "servers": {
+        **dict.fromkeys(("credential", "machine", "place", "instance"), ""),
+        **dict.fromkeys(("epoch", "heard", "settling", "forgotten"), 0),
+        "fenced_until": 1e18,
+    },
+    "slices": {"confirmed": 1, "fenced_until": None},
+    "tokens": {"renewed": None},
+}
+CLOCK = {"id": 1, "steady": 0.0, "wall": 0.0, "boot": "", "since_boot": 0.0}
 
 Contents = dict[str, list[dict[str, Any]]]
 
@@ -47,14 +58,17 @@ def contents(url: str) -> Contents:
 
 
 def renamed(before: Contents) -> Contents:
-    """Return what 0012 makes of `before`."""
+    """Return what 0012 to 0014 make of `before`."""
     after = {
         TABLES.get(table, table): [
-            {COLUMNS.get(name, name): value for name, value in row.items()} for row in rows
+            {COLUMNS.get(name, name): value for name, value in row.items()} | ADDED.get(table, {})
+            for row in rows
         ]
         for table, rows in before.items()
     }
-    return {**after, "alembic_version": [{"version_num": "0012_names"}]}
+    for lease in after["leases"]:
+        lease["span"] = None if lease["until"] is None else lease["until"] - lease["created"]
+    return {**after, "clock": [CLOCK], "alembic_version": [{"version_num": "0014_fencing"}]}
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

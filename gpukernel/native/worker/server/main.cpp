@@ -14,6 +14,7 @@
 
 #include "worker/lease/facts.h"
 #include "worker/server/server.h"
+#include "worker/server/validity.h"
 
 using namespace gpukernel;
 using namespace gpukernel::worker;
@@ -23,7 +24,7 @@ constexpr char USAGE[] =
     "gpukernel-worker --list-devices --library PATH\n"
     "gpukernel-worker --describe --library PATH --device INDEX\n"
     "gpukernel-worker --library PATH --device INDEX --memory BYTES --weight W --lease ID --directory DIR\n"
-    "                 [--tcp HOST:PORT] [--orphan-seconds N] [--watchdog-seconds N]\n"
+    "                 [--tcp HOST:PORT] [--orphan-seconds N] [--watchdog-seconds N] [--until N]\n"
     "                 [--time-slicing FILE] [--images DIR] [--host-memory BYTES]\n"
     "Executes one lease's CUDA calls on one device. The lease's secret comes as one line on standard input.\n"
     "Agents start it; there is no need to do so by hand.\n";
@@ -62,6 +63,7 @@ bool parse(int argc, char** argv, Options& options) {
                                    {"images", required_argument, nullptr, 'I'},
                                    {"host-memory", required_argument, nullptr, 'H'},
                                    {"resume", required_argument, nullptr, 'r'},
+                                   {"until", required_argument, nullptr, 'u'},
                                    {nullptr, 0, nullptr, 0}};
     for (int c; (c = ::getopt_long(argc, argv, "", known, nullptr)) != -1;) {
         switch (c) {
@@ -106,6 +108,9 @@ bool parse(int argc, char** argv, Options& options) {
                 break;
             case 'H':
                 options.host_memory = std::strtoull(optarg, nullptr, 10);
+                break;
+            case 'u':
+                validity.extend(std::atof(optarg));
                 break;
             case 'r':
                 options.resume = std::atoi(optarg);
@@ -230,6 +235,8 @@ bool read_secret(std::string& secret) {
                                    options.images,
                                    "--host-memory",
                                    std::to_string(options.host_memory),
+                                   "--until",
+                                   std::to_string(validity.until()),
                                    "--resume",
                                    std::to_string(memory)};
     std::vector<char*> arguments;
@@ -282,6 +289,7 @@ int main(int argc, char** argv) {
     }
     if (options.list) return list_devices(options);
     if (options.describe) return describe(options);
+    validity.enforce();
     ::signal(SIGPIPE, SIG_IGN);
     ::prctl(PR_SET_DUMPABLE, 0);  // the secret is in this process's memory
     ::mallopt(M_ARENA_MAX, 2);    // fifty workers share a machine with a class's notebooks

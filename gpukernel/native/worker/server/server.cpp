@@ -98,6 +98,10 @@ Server::Ending Server::run() {
         end_slow_handshakes();
         const double silent = std::chrono::duration<double>(Clock::now() - last_contact_).count();
         if (lease_.connections == 0 && silent > orphan_seconds_) return Ending::orphaned;
+        if (validity.over()) {
+            say_goodbye("its GPU server has not reached the pool for too long");
+            return Ending::orphaned;
+        }
     }
     return Ending::stopped;
 }
@@ -310,7 +314,10 @@ std::string Server::run_command(const std::string& line) {
     std::istringstream words(line);
     std::string verb;
     words >> verb;
-    if (verb == "status") return status();
+    if (verb == "status") {
+        if (double until = 0; words >> until) validity.extend(until);
+        return status();
+    }
     if (verb == "limit") {
         uint64_t bytes = 0;
         double weight = 0;
@@ -333,7 +340,7 @@ std::string Server::run_command(const std::string& line) {
         stopping_ = true;
         return R"({"ok":true})";
     }
-    return R"({"ok":false,"error":"known are status, limit BYTES WEIGHT, interrupt, stop REASON"})";
+    return R"({"ok":false,"error":"known are status [UNTIL], limit BYTES WEIGHT, interrupt, stop REASON"})";
 }
 
 std::string Server::status() const {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "worker/lease/hang_detector.h"
+#include "worker/server/validity.h"
 #include "worker/session/session.h"
 
 namespace gpukernel::worker {
