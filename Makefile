@@ -45,6 +45,8 @@ quick: $(VENV)/.test  ## Run a meaningful part of the tests in less than a minut
 
 test-one: $(VENV)/.test  ## Run T=… alone: a file, a folder, or words of a test's name (make test-one T="resize and not hub")
 	@test -n "$(T)" || { echo 'Say which test: make test-one T=tests/pool/domain, or T="resize and not hub".' >&2; exit 2; }
+	@case "$(firstword $(subst ::, ,$(T)))" in */*) test -e "$(firstword $(subst ::, ,$(T)))" || \
+	    { echo 'There is no $(firstword $(subst ::, ,$(T))); name a file or folder below tests/.' >&2; exit 2; };; esac
 	$(BIN)/python -m pytest -x $(if $(wildcard $(firstword $(subst ::, ,$(T)))),$(T),-k "$(T)") $(PYTEST_ARGS)
 
 metrics: $(VENV)/.test  ## Print the shape of the tree: folders, files, docstrings, imports (PLACES=1: what breaks a bound)

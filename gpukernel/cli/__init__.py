@@ -16,9 +16,13 @@ __all__ = ["app", "main"]
 def main() -> None:
     """Entry point of the command ``gpukernel``."""
     from gpukernel.cli.output import Problem, complain
+    from gpukernel.common.errors import PoolError
 
     try:
         app()
     except Problem as problem:
         complain(str(problem))
         sys.exit(problem.status)
+    except PoolError as error:  # before anything was asked: an account without a home, for example
+        complain(str(error))
+        sys.exit(1)

@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from gpukernel.cli.output import complain
 from gpukernel.jupyter import kernelspecs
 
 __all__ = ["app"]
@@ -156,5 +157,5 @@ def _show(found: list[tuple[kernelspecs.SliceSpec, Path]], as_json: bool) -> Non
 
 
 def _stop(sentence: str) -> NoReturn:
-    print(sentence, file=sys.stderr)
+    complain(sentence)
     raise typer.Exit(1)

@@ -7,7 +7,6 @@ when it has not been used for the time that ``request --keep`` names.
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
 import platform
 import shlex
@@ -15,12 +14,11 @@ import signal
 import sys
 from pathlib import Path
 
-import platformdirs
-
 from gpukernel.cli.output import Problem, complain, seconds
 from gpukernel.cli.resize import wanted_slice
 from gpukernel.cli.running import acquire, run_program
 from gpukernel.client.pool import PoolClient
+from gpukernel.common.account import own_name, state_in_home
 from gpukernel.common.address import resolve_address
 from gpukernel.common.errors import LeaseEnded, PoolError
 from gpukernel.common.model import Holder, Lease
@@ -35,7 +33,7 @@ MIB = 2**20
 
 def _folder() -> Path:
     """Return the folder in which this user's kept leases are noted; it is for this user only."""
-    folder = Path(platformdirs.user_state_dir("gpukernel-held"))
+    folder = state_in_home("gpukernel-held", "set HOME or XDG_STATE_HOME to where leases may be noted.")
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     folder.chmod(0o700)
     return folder
@@ -85,7 +83,7 @@ def request(
     patience, ttl = seconds(wait), seconds(keep)
     if not 10 <= ttl <= LONGEST_KEEP:
         raise Problem(f"A lease can be kept for 10 s to 1 h without being used, not for {keep[:20]}.", 2)
-    holder = Holder(getpass.getuser(), platform.node(), course, "held for several commands")
+    holder = Holder(own_name(), platform.node(), course, "held for several commands")
     folder = _folder()
 
     async def work() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import re
 import sys
@@ -16,6 +15,7 @@ from rich.console import Console
 from gpukernel.cli.output import Problem, print_json, seconds
 from gpukernel.cli.quota import ask_admin
 from gpukernel.cli.tables import make_table
+from gpukernel.common.csv_text import csv_text
 from gpukernel.common.model import LeaseUse
 
 __all__ = ["ReportLine", "add_up", "report", "when"]
@@ -113,9 +113,7 @@ def report(
     ]
     if as_csv:
         names = [by, *(name for name in ReportLine.__dataclass_fields__ if name != "what")]
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows(row.values() for row in rows)
+        print(csv_text(names, (row.values() for row in rows)), end="")
         return
     right = ("Leases", "Hours", "Device-hours", "GiB-hours")
     table = make_table(by.capitalize(), *right, right=right)

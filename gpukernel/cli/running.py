@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
 import os
 import platform
 import shlex
@@ -19,6 +18,7 @@ from pathlib import Path
 from gpukernel.cli.output import Problem, complain, estimate, seconds
 from gpukernel.cli.resize import wanted_slice
 from gpukernel.client.pool import PoolClient
+from gpukernel.common.account import own_name
 from gpukernel.common.address import resolve_address
 from gpukernel.common.errors import PoolError
 from gpukernel.common.machine import machine_identity
@@ -52,7 +52,7 @@ def run(
     if direct:
         request = replace(request, mode="direct", machine=machine_identity(), user=os.getuid())
     patience, longest = seconds(wait), seconds(at_most)
-    holder = Holder(getpass.getuser(), platform.node(), course, shlex.join(command)[:80])
+    holder = Holder(own_name(), platform.node(), course, shlex.join(command)[:80])
     try:
         status = asyncio.run(_run(command, request, holder, patience, longest, resolve_address(pool, state)))
     except PoolError as error:

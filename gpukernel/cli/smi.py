@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import getpass
 import os
 import shlex
 import sys
@@ -25,6 +24,7 @@ from rich.text import Text
 from gpukernel import native
 from gpukernel.cli.output import Problem, bar, print_json, size
 from gpukernel.cli.tables import ask_pool, make_table
+from gpukernel.common.account import own_names
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFileError, read_lease_file
 
 __all__ = ["smi"]
@@ -87,7 +87,7 @@ def smi(watch: float | None, pool: str | None, state: Path | None, json: bool) -
 
 
 def _of_the_pool(pool: str | None, state: Path | None) -> list[SliceUse]:
-    mine = {getpass.getuser(), os.environ.get("JUPYTERHUB_USER")}
+    mine = {*own_names(), os.environ.get("JUPYTERHUB_USER")}
     leases, _ = ask_pool(pool, state, lambda client: client.leases())
     return [
         SliceUse(

@@ -6,8 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-import platformdirs
-
+from gpukernel.common.account import in_home, state_in_home
 from gpukernel.common.errors import PoolError
 
 __all__ = [
@@ -43,9 +42,16 @@ _LONGEST_SOCKET_DIRECTORY = 60  # of the 107 characters that a unix socket's pat
 
 
 def resolve_state(explicit: Path | str | None = None) -> Path:
-    """Return the state directory: `explicit`, else ``GPUKERNEL_STATE``, else the user's XDG state directory."""
-    chosen = explicit or os.environ.get("GPUKERNEL_STATE") or platformdirs.user_state_dir("gpukernel")
-    return Path(chosen).expanduser().absolute()
+    """Return the state directory: `explicit`, else ``GPUKERNEL_STATE``, else the user's XDG state directory.
+
+    Raises
+    ------
+    PoolError
+        Where that is below a home directory, and the account has none.
+    """
+    instead = "name a state directory with --state or GPUKERNEL_STATE."
+    chosen = explicit or os.environ.get("GPUKERNEL_STATE")
+    return (in_home(chosen, instead) if chosen else state_in_home("gpukernel", instead)).absolute()
 
 
 def short_directory(state: Path) -> Path:
@@ -143,7 +149,7 @@ def resolve_address(explicit: str | None = None, state: Path | None = None) -> s
         return f"unix:{socket_path(resolve_state(state))}"
     if chosen.startswith("unix:/") or is_network_address(chosen):
         return chosen
-    file = Path(chosen).expanduser()
+    file = in_home(chosen, "write the whole path of the connection file.")
     if file.is_file():
         return str(file.absolute())
     raise PoolError(

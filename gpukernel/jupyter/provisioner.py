@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
 import os
 import platform
 import signal
@@ -22,6 +21,7 @@ from typing import Any
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Enum, Float, Int, Unicode
 
+from gpukernel.common.account import own_name
 from gpukernel.jupyter.error_display import show_as_sentence
 from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.kernelspecs import DIRECT_AT_START
@@ -187,7 +187,7 @@ class GPUSliceProvisioner(LocalProvisioner):
             user=os.getuid(),
         )
         holder = Holder(
-            person=os.environ.get("JUPYTERHUB_USER") or getpass.getuser(),
+            person=os.environ.get("JUPYTERHUB_USER") or own_name(),
             server=os.environ.get("JUPYTERHUB_SERVER_NAME") or platform.node(),
             course=self.course or os.environ.get("GPUKERNEL_COURSE", ""),
             description=f"kernel {self.kernel_id[:8]}",

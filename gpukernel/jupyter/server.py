@@ -16,7 +16,6 @@ Changes of slices and of places in the queue are events of `SCHEMA` at ``/api/ev
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import os
 import time
@@ -31,6 +30,7 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.utils import url_path_join
 from tornado import web
 
+from gpukernel.common.account import own_name, own_names
 from gpukernel.jupyter.course_files import hand_out, notebooks_of_course
 from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.kernel_status import EVENT_FIELDS, KernelState, KernelStatus, ServerStatus, other_lease
@@ -250,9 +250,8 @@ def _serve(app: Any) -> None:
     manager = _list_offers(app)
     memory = Path(jupyter_data_dir()) / "gpukernel" / "given.json"
     hand_out(*notebooks_of_course(), Path(app.root_dir), memory)
-    own = _OwnLeases(
-        people=tuple({getpass.getuser(), os.environ.get("JUPYTERHUB_USER") or getpass.getuser()})
-    )
+    names = {*own_names(), os.environ.get("JUPYTERHUB_USER") or own_name()}
+    own = _OwnLeases(people=tuple(names))
     try:
         own.address = resolve_address(manager.pool or None)
     except PoolError as error:

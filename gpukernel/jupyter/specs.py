@@ -13,7 +13,6 @@ Guarantees
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
 import re
 import tempfile
@@ -24,6 +23,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKerne
 from traitlets import Dict, Float, Instance, List, Type, Unicode
 from traitlets import default as default_of
 
+from gpukernel.common.account import own_name
 from gpukernel.jupyter import logo
 from gpukernel.jupyter.kernelspecs import SliceSpec, figure
 from gpukernel.jupyter.lease_manager import lease_manager
@@ -222,7 +222,7 @@ class GPUKernelSpecManager(KernelSpecManager):
 
     def _logo_directory(self, share: float) -> str:
         if self._logos is None:
-            self._logos = tempfile.TemporaryDirectory(prefix=f"gpukernel-logos-{getpass.getuser()}-")
+            self._logos = tempfile.TemporaryDirectory(prefix=f"gpukernel-logos-{own_name()}-")
         directory = Path(self._logos.name, figure(share))
         if not directory.is_dir():
             directory.mkdir()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable
-
 from tornado.web import HTTPError
 
+from gpukernel.common.csv_text import csv_text
 from gpukernel.common.i18n import say
 from hub_spawner.console.base import Page
 from hub_spawner.console.course_service import CourseInfo, CourseUsage
 from hub_spawner.console.drawing import day_chart
 
-__all__ = ["MOST_DAYS", "UseCsv", "UsePart", "days_of", "guarded", "use_values"]
+__all__ = ["MOST_DAYS", "UseCsv", "UsePart", "days_of", "use_values"]
 
 SPANS = (7, 14, 30, 90)
 MOST_DAYS = 366
@@ -51,20 +48,15 @@ class UsePart(Page):
             self.page("dialog_page.html", part="use.html", **values)
 
 
-def guarded(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula; names of people and courses come from outside."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
-
-
 def as_csv(course: str, use: CourseUsage) -> str:
     """Return a row for each person and day with usage."""
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(("course", "person", "day", "gpu_hours"))
-    for person, hours in use.by_person.items():
-        rows: Iterable[tuple[str, float]] = zip(use.days, hours, strict=True)
-        writer.writerows((guarded(course), guarded(person), day, f"{h:.4f}") for day, h in rows if h > 0)
-    return file.getvalue()
+    rows = (
+        (course, person, day, round(hours, 4))
+        for person, by_day in use.by_person.items()
+        for day, hours in zip(use.days, by_day, strict=True)
+        if hours > 0
+    )
+    return csv_text(("course", "person", "day", "gpu_hours"), rows, "\r\n")
 
 
 class UseCsv(Page):

@@ -27,3 +27,12 @@ def test_drain_waits_until_the_deadline_has_ended_what_is_left(gpu1_pool: Pool) 
     over(program)
     unknown = gpu1_pool.gpukernel("drain", "gpu7")
     assert (unknown.returncode, unknown.stderr) == (1, "gpukernel: The pool has no GPU server gpu7.\n")
+
+
+def test_a_server_without_a_name_is_asked_for(own_pool: Pool) -> None:
+    for command in ("drain", "undrain"):
+        refused = own_pool.gpukernel(command, "")
+        assert (refused.returncode, refused.stderr) == (
+            1,
+            "gpukernel: Name the GPU server, as “gpukernel list-gpus” shows it.\n",
+        )

@@ -40,7 +40,7 @@ def test_install_list_and_remove(jupyter_home: Path) -> None:
 def test_a_share_that_cannot_be_is_refused_by_a_sentence(share: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["install", "--prefix", str(tmp_path), "--share", share])
     assert result.exit_code == 1
-    assert result.stderr.startswith("A share lies between")
+    assert result.stderr.startswith("gpukernel: A share lies between")
     assert not list(tmp_path.iterdir())
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import hmac
 import os
-import pwd
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
 
+from gpukernel.common.account import account_name
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.common.policy import Policy
@@ -35,7 +35,6 @@ __all__ = [
     "REMOTE",
     "Caller",
     "Identity",
-    "account_name",
 ]
 
 NOBODY = -1
@@ -146,14 +145,6 @@ class Caller:
     def request(self, claimed: SliceRequest) -> SliceRequest:
         """Return what this caller asks for: programs in direct mode run as the account that asks, where that is known."""
         return claimed if self.uid is None else replace(claimed, user=self.uid)
-
-
-def account_name(uid: int) -> str:
-    """Return the name of an account of this machine."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid-{uid}"
 
 
 class Identity:

@@ -17,6 +17,7 @@ from gpukernel.common.bounds import MILLION, Account, Bounds
 from gpukernel.common.connection import Connection
 from gpukernel.common.course_entries import BOUNDS
 from gpukernel.common.course_file import read_courses, write_courses
+from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
 from gpukernel.common.model import Holder, LeaseUse
 from gpukernel.common.policy import Policy
@@ -194,6 +195,8 @@ class AdministrationService(rpc.AdministrationServicer):
         caller = access.caller
 
         def work() -> pb.DrainReply:
+            if not request.server:
+                raise Refused("invalid", "Name the GPU server, as “gpukernel list-gpus” shows it.")
             if request.undo:
                 self._manager.undrain(request.server, caller.name)
                 return pb.DrainReply()

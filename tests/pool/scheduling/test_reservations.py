@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpukernel.client.admin import AdminClient
+from gpukernel.common.account import account_name
 from gpukernel.common.address import socket_path
 from gpukernel.common.bounds import Bounds, Subject
 from gpukernel.common.course import Course
@@ -25,7 +26,6 @@ from gpukernel.common.errors import PoolError, Refused
 from gpukernel.common.model import Chance, Holder, Lease, SliceRequest
 from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import Reservation, check_reservation, conflict, windows
-from gpukernel.pool.auth.identity import account_name
 from gpukernel.pool.domain.fairness import AvailabilityProfile
 from gpukernel.pool.scheduling.estimates import chances
 from gpukernel.pool.scheduling.reserved_device import outstanding
