@@ -12,6 +12,7 @@ from typing import NamedTuple
 __all__ = [
     "EVERYBODY",
     "MILLION",
+    "MOST_WAITING",
     "OPEN",
     "Account",
     "Bounds",
@@ -22,6 +23,9 @@ __all__ = [
 
 MILLION = 1_000_000
 EVERYBODY = "*"
+
+MOST_WAITING = 20
+"""Requests that a person may have waiting where no quota says otherwise."""
 
 
 def millionths(share: float) -> int:
@@ -49,6 +53,8 @@ class Bounds:
         Share of one device that a slice may have.
     idle_seconds
         A slice without CUDA calls and GPU time is released after this time; 0 never.
+    waiting
+        Requests that wait at one moment; of a person, `MOST_WAITING` where nothing is set.
     """
 
     devices: float | None = None
@@ -60,6 +66,7 @@ class Bounds:
     longest_seconds: float | None = None
     largest_slice: float | None = None
     idle_seconds: float | None = None
+    waiting: int | None = None
 
     def given(self) -> dict[str, float]:
         """Return the bounds that are set."""
@@ -75,7 +82,7 @@ def check_bounds(bounds: Bounds) -> str | None:
     for name, value in bounds.given().items():
         if not math.isfinite(value) or not 0 <= value <= 1e12:
             return f"{name}: {value!r} is not possible; a bound is a number from 0 to 10¹²."
-        if name in ("memory_mib", "leases") and value != int(value):
+        if name in ("memory_mib", "leases", "waiting") and value != int(value):
             return f"{name}: {value!r} is not possible; it is a whole number."
         if name == "largest_slice" and not 0 < value <= 1:
             return f"{name}: {value!r} is not possible; a slice lies above 0 and up to 1."

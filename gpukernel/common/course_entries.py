@@ -30,6 +30,7 @@ BOUNDS = {
     "longest_lease": "longest_seconds",
     "largest_slice": "largest_slice",
     "idle": "idle_seconds",
+    "waiting": "waiting",
 }
 """The file's name for each figure of `gpukernel.common.bounds.Bounds`."""
 
@@ -112,6 +113,8 @@ class Limits(_Strict):
     """Share of one device that a slice may have."""
     idle: _Seconds | None = None
     """A slice without CUDA calls and GPU time is released after this time; 0: never. The nearest level that sets it decides."""
+    waiting: Annotated[int, pydantic.Field(ge=0, le=10**9)] | None = None
+    """Requests that wait at one moment; a person has at most 20 where no level for people sets it."""
 
     @pydantic.field_validator("memory", mode="before")
     @classmethod

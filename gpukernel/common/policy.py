@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpukernel.common.bounds import EVERYBODY, OPEN, Account, Bounds, Subject
+from gpukernel.common.bounds import EVERYBODY, MOST_WAITING, OPEN, Account, Bounds, Subject
 from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
@@ -81,6 +81,13 @@ class Policy:
             own = self.quotas.get(Subject("person", person=account.person))
             return own or self.quotas.get(Subject("person", person=EVERYBODY), OPEN)
         return self.quotas.get(Subject(account.kind, course=account.course), OPEN)
+
+    def most_waiting(self, account: Account, role: str = "") -> int | None:
+        """Return how many requests of an account may wait; None: any number.  A person always has a bound."""
+        most = self.bounds(account, role).waiting
+        if most is None and account.kind == "person":
+            return self.quotas.get(Subject("person", person=EVERYBODY), OPEN).waiting or MOST_WAITING
+        return most
 
     def account_bounds(self, account: Account) -> Bounds:
         """Return the bounds of an account, with the role that the member has now."""

@@ -52,6 +52,7 @@ BOUNDS = (
     "longest_lease",
     "largest_slice",
     "idle",
+    "waiting",
 )
 """In the order in which forms show them."""
 

@@ -26,6 +26,7 @@ LABELS = {
     "longest_lease": (later("Longest time of a slice"), later("90s, 30min or 2h")),
     "largest_slice": (later("Largest slice"), later("a share of one device, up to 1")),
     "idle": (later("Released when idle for"), later("90s, 30min or 2h; 0: never")),
+    "waiting": (later("Requests that wait"), later("a whole number")),
 }
 
 

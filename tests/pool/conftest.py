@@ -9,11 +9,16 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+
+from gpukernel.pool.store.compiled_sql import CompiledSql
 
 _numbers = itertools.count()
 
@@ -80,3 +85,33 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/pool.db"
     return request.getfixturevalue("new_postgresql")()
+
+
+@pytest.fixture(autouse=True)
+def _no_database_in_the_io_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test in which a statement is executed in the thread that receives and sends for the pool."""
+    found: list[str] = []
+
+    def look(statement: object) -> None:
+        if threading.current_thread().name == "gpukernel-io":
+            found.append("".join(traceback.format_stack(limit=12)) + str(statement))
+
+    execute, connect = CompiledSql._execute, sa.Engine.connect
+
+    def executed(self: CompiledSql, *arguments: Any) -> Any:
+        look(self._what)
+        return execute(self, *arguments)
+
+    def connected(self: sa.Engine) -> sa.Connection:
+        look("a connection of the engine")
+        return connect(self)
+
+    def before(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        look(statement)
+
+    monkeypatch.setattr(CompiledSql, "_execute", executed)
+    monkeypatch.setattr(sa.Engine, "connect", connected)
+    sa.event.listen(sa.Engine, "before_cursor_execute", before)
+    yield
+    sa.event.remove(sa.Engine, "before_cursor_execute", before)
+    assert found == []

@@ -12,7 +12,8 @@ holds its part gets back what it gives back, and a weight of 2 means twice as mu
 before earlier ones only if it cannot delay them, even when every lease runs its full time:
 
 * Where a quota holds it back, nobody behind it takes from that quota.  It holds back nothing else: until its quota has room it
-  could not use a device anyway.
+  could not use a device anyway.  It counts neither for its course in the order nor among those that a cycle looks at, however many
+  such requests there are.
 * Where only devices are missing, it is given a *promise*: the devices and the time at which it can start even if every lease lasts as
   long as it may.  What it will take is set aside, in its quotas at once and on those devices from that time on; later requests
   that fit into the rest may start.  Where no end of leases is known, there is no promise, nor where as many have been given as a
@@ -24,11 +25,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-__all__ = ["AvailabilityProfile", "FairShareItem", "fair_order", "promise"]
+__all__ = ["AvailabilityProfile", "FairOrder", "FairShareItem", "fair_order", "promise"]
 
 
 class FairShareItem(Protocol):
@@ -53,8 +54,8 @@ class FairShareItem(Protocol):
 W = TypeVar("W", bound=FairShareItem)
 
 
-def fair_order(waiting: Iterable[W], held: Mapping[str, int], weights: Mapping[str, float]) -> list[W]:
-    """Return `waiting` in the order in which it is served (see the module); O(n log n).
+class FairOrder(Generic[W]):
+    """The order in which requests are served (see the module), one after the other; O(log n) each.
 
     Parameters
     ----------
@@ -63,22 +64,60 @@ def fair_order(waiting: Iterable[W], held: Mapping[str, int], weights: Mapping[s
     weights
         By course; 1 for one that is missing.
     """
-    lines: dict[str, list[W]] = {}
-    for one in sorted(waiting, key=lambda one: one.ticket):
-        lines.setdefault(one.course, []).append(one)
-    now = {course: held.get(course, 0) for course in lines}
-    heap = [(now[c] / weights.get(c, 1.0), line[0].ticket, c, 0) for c, line in lines.items()]
-    heapq.heapify(heap)
-    order = []
-    while heap:
-        _, _, course, index = heapq.heappop(heap)
-        line = lines[course]
-        order.append(line[index])
-        now[course] += line[index].size
-        if index + 1 < len(line):
-            entry = (now[course] / weights.get(course, 1.0), line[index + 1].ticket, course, index + 1)
-            heapq.heappush(heap, entry)
-    return order
+
+    def __init__(self, waiting: Iterable[W], held: Mapping[str, int], weights: Mapping[str, float]) -> None:
+        self._lines: dict[str, list[W]] = {}
+        for one in sorted(waiting, key=lambda one: one.ticket):
+            self._lines.setdefault(one.course, []).append(one)
+        self._weights = weights
+        self._now = {course: held.get(course, 0) for course in self._lines}
+        self._next = dict.fromkeys(self._lines, 0)
+        self._heap = [self._entry(course) for course in self._lines]
+        heapq.heapify(self._heap)
+        self._last: W | None = None
+
+    def _entry(self, course: str) -> tuple[float, int, str]:
+        ticket = self._lines[course][self._next[course]].ticket
+        return self._now[course] / self._weights.get(course, 1.0), ticket, course
+
+    def __iter__(self) -> Iterator[W]:
+        while (one := self._following()) is not None:
+            yield one
+
+    def _following(self) -> W | None:
+        self._settle()
+        if not self._heap:
+            return None
+        _, _, course = heapq.heappop(self._heap)
+        one = self._lines[course][self._next[course]]
+        self._next[course] += 1
+        self._last = one
+        return one
+
+    def _settle(self, *, counts: bool = True) -> None:
+        """Count what was served last for its course, and put the course back in."""
+        if (one := self._last) is None:
+            return
+        self._last = None
+        if counts:
+            self._now[one.course] += one.size
+        if self._next[one.course] < len(self._lines[one.course]):
+            heapq.heappush(self._heap, self._entry(one.course))
+
+    def pass_over(self) -> None:
+        """Say that the last one gets nothing now by its own quota: it does not count for its course, as if it did not wait."""
+        self._settle(counts=False)
+
+    def upcoming(self, count: int) -> list[W]:
+        """Return some of those that follow, the first of each course first."""
+        lines = [self._lines[course][at : at + count] for course, at in self._next.items()]
+        firsts = (one for row in itertools.zip_longest(*lines) for one in row if one is not None)
+        return list(itertools.islice(firsts, count))
+
+
+def fair_order(waiting: Iterable[W], held: Mapping[str, int], weights: Mapping[str, float]) -> list[W]:
+    """Return `waiting` in the order in which it is served where each of them gets something; see `FairOrder`."""
+    return list(FairOrder(waiting, held, weights))
 
 
 @dataclass

@@ -30,6 +30,7 @@ __all__ = [
     "period_end",
     "period_start",
     "refusal",
+    "too_many_waiting",
 ]
 
 MIB = 2**20
@@ -223,6 +224,16 @@ def refusal(
                 again = say("%(used)s They begin again %(when)s.", used=used, when=_moment(end))
                 return Refusal(again, standing.account, end)
     return None
+
+
+def too_many_waiting(account: Account, role: str, count: int, most: int) -> str:
+    """Return the sentence of a request that may not wait, since its account has `count` waiting and may have `most`."""
+    return say(
+        "%(who)s has %(n)s requests waiting, of at most %(most)s; give one up, or wait until one has its slice.",
+        who=_named(account, role),
+        n=count,
+        most=most,
+    )
 
 
 def _span(seconds: float) -> str:

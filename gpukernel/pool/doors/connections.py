@@ -53,6 +53,12 @@ class Connections:
         self._admitted: dict[str, dict[str, Arrival]] = {}  # by name
         self.sent_away = 0
 
+    @classmethod
+    def within(cls, descriptors: int) -> Connections:
+        """Return connections whose strangers take at most half of the descriptors that a process may have: each takes three."""
+        strangers = max(min(STRANGERS, descriptors // 6), 16)
+        return cls(strangers, min(STRANGERS_OF_ONE, strangers // 2))
+
     def of(self, peer: str) -> Arrival:
         """Return the connection that gRPC calls `peer`."""
         return self._by_peer.get(peer) or Arrival(peer, peer)

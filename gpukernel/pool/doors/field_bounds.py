@@ -13,8 +13,6 @@ from typing import NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from gpukernel.common.i18n import say
-
 __all__ = ["FIELDS", "LARGEST_MESSAGE", "MESSAGES", "Unfit", "bound_of", "decode", "is_text", "largest"]
 
 NAME = 1024
@@ -181,18 +179,11 @@ def decode(kind: type[Message], data: bytes) -> Message:
     """
     name = kind.DESCRIPTOR.name
     if len(data) > (most := largest(kind)):
-        raise Unfit(
-            say(
-                "A message %(message)s has at most %(most)s bytes; this one has %(n)s.",
-                message=name,
-                most=most,
-                n=len(data),
-            )
-        )
+        raise Unfit(f"A message {name} has at most {most} bytes; this one has {len(data)}.")
     try:
         message = kind.FromString(data)
     except DecodeError:
-        raise Unfit(say("That is no message %(message)s of gpukernel's.", message=name)) from None
+        raise Unfit(f"That is no message {name} of gpukernel's.") from None
     _checks(kind.DESCRIPTOR)(message)
     return message
 
@@ -243,14 +234,7 @@ def _check_entries(
 ) -> None:
     values = getattr(message, field.name)
     if len(values) > entries:
-        raise Unfit(
-            say(
-                "%(field)s has at most %(most)s entries; this message has %(n)s.",
-                field=_name(field),
-                most=entries,
-                n=len(values),
-            )
-        )
+        raise Unfit(f"{_name(field)} has at most {entries} entries; this message has {len(values)}.")
     if inner is not None and inner.GetOptions().map_entry:
         key, value = inner.fields_by_name["key"], inner.fields_by_name["value"]
         for one, other in values.items():
@@ -268,11 +252,4 @@ def _check_entries(
 
 
 def _too_long(field: FieldDescriptor, length: int, most: int) -> None:
-    raise Unfit(
-        say(
-            "%(field)s has at most %(most)s characters; this text has %(n)s.",
-            field=_name(field),
-            most=most,
-            n=length,
-        )
-    )
+    raise Unfit(f"{_name(field)} has at most {most} characters; this text has {length}.")

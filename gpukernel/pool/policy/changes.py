@@ -182,6 +182,8 @@ def effects_of(
     for name, limit in lowered.items():
         if name in ("longest_lease", "idle"):
             found += _running(name, limit, held)
+        elif name == "waiting":
+            continue  # who has more waiting keeps that; one more is refused
         elif name == "largest_slice":
             found += _larger(name, limit, held)
         else:

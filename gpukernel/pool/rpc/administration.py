@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict
 
 import grpc
@@ -18,7 +20,7 @@ from gpukernel.common.connection import Connection
 from gpukernel.common.course_entries import BOUNDS
 from gpukernel.common.course_file import read_courses, write_courses
 from gpukernel.common.errors import Refused
-from gpukernel.common.i18n import say
+from gpukernel.common.i18n import say, sentence_of
 from gpukernel.common.model import Holder, LeaseUse
 from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.identity import Identity
@@ -74,12 +76,19 @@ class AdministrationService(rpc.AdministrationServicer):
     @unary
     async def ShowQuotas(self, request: pb.ShowQuotasRequest, access: Access) -> pb.ShowQuotasReply:
         """Answer with every quota and its use that the caller may see."""
-        policy = self._store.policy.current()
-        with self._store.reader.connect() as db:
-            standings = quota_usage.all_standings(db, policy, self._manager.now())
-        return pb.ShowQuotasReply(
-            lines=[line for line in _lines(policy, standings) if _sees(access, policy, line)]
+        policy, now = self._store.policy.current(), self._manager.now()
+        waiting = Counter(
+            account
+            for one in self._manager.waiting()
+            for account in quota_usage.accounts_of(one.holder.person, one.holder.course)
         )
+
+        def work(db: sa.Connection) -> pb.ShowQuotasReply:
+            standings = quota_usage.all_standings(db, policy, now)
+            lines = _lines(policy, standings, waiting)
+            return pb.ShowQuotasReply(lines=[line for line in lines if _sees(access, policy, line)])
+
+        return await self._store.read(work)
 
     @unary
     async def SetQuota(self, request: pb.SetQuotaRequest, access: Access) -> pb.Changes:
@@ -103,8 +112,12 @@ class AdministrationService(rpc.AdministrationServicer):
         """Make the courses and quotas those of a file; with ``check``, only say what would change."""
         caller = access.caller
 
+        try:
+            after = await asyncio.to_thread(read_courses, request.yaml)
+        except Refused as refusal:
+            await refuse(access.context, grpc.StatusCode.INVALID_ARGUMENT, sentence_of(refusal))
+
         def work() -> pb.Changes:
-            after = read_courses(request.yaml)
             imported = hashlib.sha256(request.yaml.encode()).hexdigest()
             if request.once and self._last_import() == imported:
                 return pb.Changes()
@@ -158,7 +171,8 @@ class AdministrationService(rpc.AdministrationServicer):
     @unary
     async def ListTokens(self, request: pb.ListTokensRequest, access: Access) -> pb.ListTokensReply:
         """Answer with all tokens, without their secrets."""
-        return pb.ListTokensReply(tokens=[token_to(token) for token in list_tokens(self._store)])
+        found = await asyncio.to_thread(list_tokens, self._store)
+        return pb.ListTokensReply(tokens=[token_to(token) for token in found])
 
     @unary
     async def RevokeToken(self, request: pb.RevokeTokenRequest, access: Access) -> pb.RevokeTokenReply:
@@ -181,13 +195,18 @@ class AdministrationService(rpc.AdministrationServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "A report ends after it begins; look at --since and --until.",
             )
-        with self._store.reader.connect() as db:
-            found = list(held_between(db, request.begin, end))
-        for part in found:
-            if request.course not in ("", part.course) or request.person not in ("", part.person):
-                continue
-            if access.covers(Holder(part.person, course=part.course), policy):
-                yield pb.LeaseUse(**{name: getattr(part, name) for name in LeaseUse.__dataclass_fields__})
+
+        def work(db: sa.Connection) -> list[pb.LeaseUse]:
+            return [
+                pb.LeaseUse(**{name: getattr(part, name) for name in LeaseUse.__dataclass_fields__})
+                for part in held_between(db, request.begin, end)
+                if request.course in ("", part.course)
+                and request.person in ("", part.person)
+                and access.covers(Holder(part.person, course=part.course), policy)
+            ]
+
+        for part in await self._store.read(work):
+            yield part
 
     @unary
     async def Drain(self, request: pb.DrainRequest, access: Access) -> pb.DrainReply:
@@ -242,8 +261,7 @@ class AdministrationService(rpc.AdministrationServicer):
     async def ShowAudit(self, request: pb.ShowAuditRequest, access: Access) -> pb.ShowAuditReply:
         """Answer with the newest entries of the audit table."""
         query = sa.select(audit).order_by(audit.c.id.desc()).limit(min(request.most or 50, MOST_ENTRIES))
-        with self._store.reader.connect() as db:
-            rows = list(db.execute(query))
+        rows = await self._store.read(lambda db: list(db.execute(query)))
         names = ("time", "who", "action", "subject", "before", "after")
         entries = [pb.AuditEntry(**{name: getattr(row, name) for name in names}) for row in reversed(rows)]
         return pb.ShowAuditReply(entries=entries)
@@ -259,28 +277,33 @@ def may_share_out(access: Access, policy: Policy, subject: str) -> bool:
     )
 
 
-def _lines(policy: Policy, standings: list[Standing]) -> Iterator[pb.QuotaLine]:
+def _lines(
+    policy: Policy, standings: list[Standing], waiting: Mapping[Account, int]
+) -> Iterator[pb.QuotaLine]:
     """Return every bound, with what is used of it."""
     standing = {s.account: s for s in standings}
     for subject, bounds in sorted(policy.quotas.items(), key=lambda item: str(item[0])):
         if subject.kind in ("student", "instructor") or subject.person == "*":
-            yield from _bounds(str(subject), bounds, None)
+            yield from _bounds(str(subject), bounds, None, 0)
         else:
             account = Account(subject.kind, subject.course, subject.person)
-            yield from _bounds(str(subject), bounds, standing.get(account, Standing(account, bounds)))
+            own = standing.get(account, Standing(account, bounds))
+            yield from _bounds(str(subject), bounds, own, waiting.get(account, 0))
     for account, found in sorted(standing.items()):
         if account.kind == "member" and found.leases:
             role = policy.role_in(account.course, account.person)
-            yield from _bounds(f"{role or 'member'}:{account.course} {account.person}", found.bounds, found)
+            whose = f"{role or 'member'}:{account.course} {account.person}"
+            yield from _bounds(whose, found.bounds, found, waiting.get(account, 0))
 
 
-def _bounds(subject: str, bounds: Bounds, standing: Standing | None) -> Iterator[pb.QuotaLine]:
+def _bounds(subject: str, bounds: Bounds, standing: Standing | None, waiting: int) -> Iterator[pb.QuotaLine]:
     used: dict[str, str] = {}
     if standing is not None:
         used = {
             "devices": f"{standing.share / MILLION:.2f}",
             "memory": str(standing.memory // MIB),
             "leases": str(standing.leases),
+            "waiting": str(waiting),
             "gpu_hours_per_day": f"{standing.spent[0] / HOUR:.1f}",
             "gpu_hours_per_week": f"{standing.spent[1] / HOUR:.1f}",
             "gpu_hours_per_term": f"{standing.spent[2] / HOUR:.1f}",

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 import grpc.aio
+import sqlalchemy as sa
 
 from gpukernel.common.address import MADE_BY, ON_BEHALF, TEACHES
 from gpukernel.common.errors import Refused, in_details
@@ -26,8 +27,19 @@ from gpukernel.pool.auth.hub_tokens import HubAway
 from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.auth.permissions import PERMISSIONS, Permission
 from gpukernel.pool.doors.crossing import CallContext
+from gpukernel.pool.store.store import Store
 
-__all__ = ["Access", "Context", "check_services", "or_refuse", "refuse", "stream", "teacher", "unary"]
+__all__ = [
+    "Access",
+    "Context",
+    "check_services",
+    "or_refuse",
+    "or_refuse_reading",
+    "refuse",
+    "stream",
+    "teacher",
+    "unary",
+]
 
 T = TypeVar("T")
 Service = TypeVar("Service", bound="_Authenticating")
@@ -190,6 +202,14 @@ async def or_refuse(context: Context, work: Callable[[], T]) -> T:
     """Return what `work` returns; end the call with the sentence of a refusal, as long as a call's status can be."""
     try:
         return work()
+    except Refused as refusal:
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, sentence_of(refusal))
+
+
+async def or_refuse_reading(context: Context, store: Store, work: Callable[[sa.Connection], T]) -> T:
+    """Return what `work` returns, as `or_refuse` does; it reads the database in a thread, so that a long answer holds no decision up."""
+    try:
+        return await store.read(work)
     except Refused as refusal:
         await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, sentence_of(refusal))
 

@@ -20,7 +20,7 @@ from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.auth.tokens import Certify, token_hash
 from gpukernel.pool.leases.manager import LeaseManager
-from gpukernel.pool.rpc.callers import Access, or_refuse, unary
+from gpukernel.pool.rpc.callers import Access, or_refuse, or_refuse_reading, unary
 from gpukernel.pool.scheduling.estimates import chances
 from gpukernel.pool.store.policy import note, write_groups
 from gpukernel.pool.store.schema import tokens
@@ -28,7 +28,6 @@ from gpukernel.pool.store.store import Store
 
 __all__ = ["HubService"]
 
-MOST_SIZES = 100
 MOST_GROUPS = 1000
 _OPEN = sa.and_(tokens.c.server != "", tokens.c.revoked.is_(None))
 
@@ -62,12 +61,12 @@ class HubService(rpc.HubServicer):
         person = request.person if caller.speaks_for_others and request.person else caller.name
         course = caller.course or request.course
 
-        def work() -> pb.EstimateReply:
-            if len(request.sizes) > MOST_SIZES:
-                raise Refused("invalid", f"{len(request.sizes)} sizes are too many; ask for {MOST_SIZES}.")
-            asked = [SliceRequest(share=size.share, model=size.model) for size in request.sizes]
-            policy, queue, now = self._manager.policy(), self._manager.waiting(), self._manager.now()
-            found = chances(self._store, policy, person, course, asked, queue, now)
+        asked = [SliceRequest(share=size.share, model=size.model) for size in request.sizes]
+        policy, queue, now = self._manager.policy(), self._manager.waiting(), self._manager.now()
+        kinds = self._store.devices.classes()
+
+        def work(db: sa.Connection) -> pb.EstimateReply:
+            found = chances(db, self._store, kinds, policy, person, course, asked, queue, now)
             return pb.EstimateReply(
                 chances=[
                     pb.Chance(
@@ -83,7 +82,7 @@ class HubService(rpc.HubServicer):
                 ]
             )
 
-        return await or_refuse(access.context, work)
+        return await or_refuse_reading(access.context, self._store, work)
 
     @unary
     async def SetGroups(self, request: pb.SetGroupsRequest, access: Access) -> pb.SetGroupsReply:
@@ -162,7 +161,8 @@ class HubService(rpc.HubServicer):
     async def ListServers(self, request: pb.ListServersRequest, access: Access) -> pb.ListServersReply:
         """Answer with the single-user servers that have a token."""
         query = sa.select(tokens).where(_OPEN).order_by(tokens.c.created)
-        with self._store.reader.connect() as db:
+
+        def work(db: sa.Connection) -> pb.ListServersReply:
             return pb.ListServersReply(
                 servers=[
                     pb.OpenedServer(
@@ -171,6 +171,8 @@ class HubService(rpc.HubServicer):
                     for row in db.execute(query)
                 ]
             )
+
+        return await self._store.read(work)
 
 
 def _check_names(*names: str) -> None:

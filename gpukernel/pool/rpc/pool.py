@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
+import sqlalchemy as sa
 
 import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
@@ -25,6 +26,12 @@ from gpukernel.pool.scheduling.request_queue import KEY_IN_USE
 __all__ = ["PoolService"]
 
 log = logging.getLogger(__name__)
+
+PAGE = 16
+"""Leases of one message that are looked up in one turn of the loop."""
+
+REQUESTS_AHEAD = 4
+"""Messages of a stream that wait for their turn."""
 
 
 class PoolService(rpc.PoolServicer):
@@ -101,14 +108,18 @@ class PoolService(rpc.PoolServicer):
         held = set[str]()
         # Requests, ids of leases that are different, and None at the end.
         events: asyncio.Queue[pb.HoldRequest | str | None] = asyncio.Queue()
-        reading = asyncio.create_task(_read_into(events, requests))
+        room = asyncio.Semaphore(REQUESTS_AHEAD)
+        reading = asyncio.create_task(_read_into(events, requests, room))
         try:
             while (event := await events.get()) is not None:
                 if isinstance(event, pb.HoldRequest):
                     for lease_id in held.intersection(event.let_go):
                         held.discard(lease_id)
                         self._manager.keepalive.let_go(lease_id, events.put_nowait)
-                    for lease_id in set(event.hold) - held:
+                    room.release()
+                    for number, lease_id in enumerate(set(event.hold) - held, 1):
+                        if number % PAGE == 0:
+                            await asyncio.sleep(0)  # the decisions of others come between
                         lease = self._manager.lease(lease_id)
                         if lease is not None and access.covers(lease.holder, self._manager.policy()):
                             held.add(lease_id)
@@ -172,25 +183,27 @@ class PoolService(rpc.PoolServicer):
     @unary
     async def ListLeases(self, request: pb.ListLeasesRequest, access: Access) -> pb.ListLeasesReply:
         """Answer with the leases and waiting requests that the caller may see."""
-        policy = self._manager.policy()
-        leases = [
-            messages.lease_to(lease)
-            for lease in self._manager.leases(request.include_ended)
-            if access.covers(lease.holder, policy)
-        ]
-        waiting = [
-            messages.waiting_to(waiting)
-            for waiting in self._manager.waiting()
-            if access.covers(waiting.holder, policy)
-        ]
-        return pb.ListLeasesReply(leases=leases, waiting=waiting)
+        policy, queue, store = self._manager.policy(), self._manager.waiting(), self._manager.store
+
+        def work(db: sa.Connection) -> pb.ListLeasesReply:
+            leases = store.leases.all(include_ended=request.include_ended, db=db)
+            return pb.ListLeasesReply(
+                leases=[messages.lease_to(one) for one in leases if access.covers(one.holder, policy)],
+                waiting=[messages.waiting_to(one) for one in queue if access.covers(one.holder, policy)],
+            )
+
+        return await store.read(work)
 
 
 async def _read_into(
-    events: asyncio.Queue[pb.HoldRequest | str | None], requests: AsyncIterator[pb.HoldRequest]
+    events: asyncio.Queue[pb.HoldRequest | str | None],
+    requests: AsyncIterator[pb.HoldRequest],
+    room: asyncio.Semaphore,
 ) -> None:
+    """Pass requests on, no faster than they are done with."""
     with contextlib.suppress(grpc.aio.AioRpcError):
         async for request in requests:
+            await room.acquire()
             events.put_nowait(request)
     events.put_nowait(None)
 

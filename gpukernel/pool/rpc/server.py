@@ -168,7 +168,7 @@ async def serve(
     PoolError
         When another pool runs on `state`, an address cannot be listened on, or the database cannot be used.
     """
-    raise_descriptor_limit()
+    descriptors = raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
     hub = HubTokens(hub_api) if hub_api else None
     prepare_state(state)
@@ -190,7 +190,7 @@ async def serve(
         services = _services(manager, store, identity, agents, public, certify, token_seconds)
         check_services(*(service for _, service in services))
         rates = CallRates(calls_per_second, calls_at_once)
-        doors = _Doors(services, identity, rates, asyncio.get_running_loop())
+        doors = _Doors(services, identity, rates, Connections.within(descriptors))
         work = [
             asyncio.create_task(manager.run()),
             asyncio.create_task(_write_back(store)),
@@ -226,13 +226,13 @@ class _Doors:
         services: Iterable[Service],
         identity: Identity,
         rates: CallRates,
-        deciding: asyncio.AbstractEventLoop,
+        connections: Connections,
     ) -> None:
         self._services = services
         self._identity = identity
         self._rates = rates
-        self._deciding = deciding
-        self._connections = Connections()
+        self._deciding = asyncio.get_running_loop()
+        self._connections = connections
         self._servers: list[grpc.aio.Server] = []
         self._stack = contextlib.AsyncExitStack()
 

@@ -10,6 +10,7 @@ import json
 import math
 
 import grpc
+import sqlalchemy as sa
 
 import gpukernel.common.proto.teaching_pb2 as pb
 import gpukernel.common.proto.teaching_pb2_grpc as rpc
@@ -19,7 +20,7 @@ from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.policy.changes import change_policy, course_change, effects_of, quota_change
 from gpukernel.pool.rpc.administration import may_share_out
-from gpukernel.pool.rpc.callers import Access, or_refuse, refuse, teacher, unary
+from gpukernel.pool.rpc.callers import Access, or_refuse, or_refuse_reading, refuse, teacher, unary
 from gpukernel.pool.scheduling.reordering import move_request
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.store import Store
@@ -166,13 +167,12 @@ class TeachingService(rpc.TeachingServicer):
         end = request.end or self._manager.now()
         begin = request.begin
 
-        def work() -> pb.CourseUseReply:
+        def work(db: sa.Connection) -> pb.CourseUseReply:
             if not (math.isfinite(begin) and math.isfinite(end) and 0 < begin < end < 1e11):
                 raise Refused("invalid", "A history ends after it begins.")
             if end - begin > LONGEST_HISTORY:
                 raise Refused("invalid", f"A history spans at most {LONGEST_HISTORY / 86400:.0f} days.")
-            with self._store.reader.connect() as db:
-                found = use_by_day(db, begin, end, request.course)
+            found = use_by_day(db, begin, end, request.course)
             days = [
                 pb.DailyUse(
                     day=use.day.isoformat(),
@@ -184,4 +184,4 @@ class TeachingService(rpc.TeachingServicer):
             ]
             return pb.CourseUseReply(days=days)
 
-        return await or_refuse(access.context, work)
+        return await or_refuse_reading(access.context, self._store, work)

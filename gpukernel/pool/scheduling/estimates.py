@@ -25,7 +25,9 @@ __all__ = ["chances"]
 
 
 def chances(
+    db: sa.Connection,
     store: Store,
+    kinds: list[DeviceClass],
     policy: Policy,
     person: str,
     course: str,
@@ -33,7 +35,7 @@ def chances(
     queue: Iterable[Waiting],
     now: float,
 ) -> list[Chance]:
-    """Return one estimate for each of `requests` that `person` would make for `course`, in their order.
+    """Return one estimate for each of `requests` that `person` would make for `course`, in their order, on devices of `kinds`.
 
     Raises
     ------
@@ -43,48 +45,46 @@ def chances(
     role = policy.role(course, person)
     levels = quota_usage.accounts_of(person, course)
     waiting = [one for one in queue if not one.reason]  # others wait for quotas, not for devices
-    kinds = store.devices.classes()
-    with store.reader.connect() as db:
-        standings = quota_usage.standings(db, policy, levels, dict.fromkeys(levels, role), now)
-        held = [standings[account] for account in levels]
-        span = policy.longest(levels, role)
-        length = math.inf if span is None else span
-        placements = ReservationPlacements(db, store, policy, now)
-        placements.read()
-        result = []
-        for request in requests:
-            try:
-                check_request(request)
-                fitting = matching(request, kinds)
-            except Refused as no:
-                result.append(Chance("refused", sentence=sentence_of(no)))
-                continue
-            size = min(slice_bytes(request, kind) for kind in fitting)
-            kept, whose = _kept(placements, course, now, length)
-            free = sum(_room(db, request, kind, kept) for kind in fitting)
-            ahead = [one for one in waiting if _same(one.slice, fitting)]
-            claims = [claim_on(request, kind) for kind in fitting]
-            hopeless = [never(claim, held) for claim in claims]
-            free = min(free, max(_within(claim, held) for claim in claims))
-            full = [refusal(claim, held, now, policy.term_begins, request.model) for claim in claims]
-            found = Chance("free", size, free, len(ahead))
-            if all(hopeless) and (why := hopeless[-1]) is not None:
-                found = Chance("refused", size, free, len(ahead), sentence=why.sentence)
-            elif all(full) and (why := full[-1]) is not None:
-                seconds = why.until - now if why.until else -1.0
-                found = Chance("wait", size, free, len(ahead), seconds, why.sentence)
-            elif ahead:
-                told = max(one.estimate_seconds for one in ahead)
-                found = Chance("wait", size, free, len(ahead), told, _before(len(ahead)))
-            elif not free:
-                when = _first_end(store, db, request, fitting, length, now)
-                sentence = say("All devices are in use now.")
-                if request.model:
-                    sentence = say("All %(models)s are in use now.", models=request.model)
-                if whose and sum(_room(db, request, kind, {}) for kind in fitting):
-                    when, sentence = math.inf, say("What is free is %(reserved)s.", reserved=whose)
-                found = Chance("wait", size, 0, 0, when - now if math.isfinite(when) else -1.0, sentence)
-            result.append(found)
+    standings = quota_usage.standings(db, policy, levels, dict.fromkeys(levels, role), now)
+    held = [standings[account] for account in levels]
+    span = policy.longest(levels, role)
+    length = math.inf if span is None else span
+    placements = ReservationPlacements(db, store, policy, now)
+    placements.read()
+    result = []
+    for request in requests:
+        try:
+            check_request(request)
+            fitting = matching(request, kinds)
+        except Refused as no:
+            result.append(Chance("refused", sentence=sentence_of(no)))
+            continue
+        size = min(slice_bytes(request, kind) for kind in fitting)
+        kept, whose = _kept(placements, course, now, length)
+        free = sum(_room(db, request, kind, kept) for kind in fitting)
+        ahead = [one for one in waiting if _same(one.slice, fitting)]
+        claims = [claim_on(request, kind) for kind in fitting]
+        hopeless = [never(claim, held) for claim in claims]
+        free = min(free, max(_within(claim, held) for claim in claims))
+        full = [refusal(claim, held, now, policy.term_begins, request.model) for claim in claims]
+        found = Chance("free", size, free, len(ahead))
+        if all(hopeless) and (why := hopeless[-1]) is not None:
+            found = Chance("refused", size, free, len(ahead), sentence=why.sentence)
+        elif all(full) and (why := full[-1]) is not None:
+            seconds = why.until - now if why.until else -1.0
+            found = Chance("wait", size, free, len(ahead), seconds, why.sentence)
+        elif ahead:
+            told = max(one.estimate_seconds for one in ahead)
+            found = Chance("wait", size, free, len(ahead), told, _before(len(ahead)))
+        elif not free:
+            when = _first_end(store, db, request, fitting, length, now)
+            sentence = say("All devices are in use now.")
+            if request.model:
+                sentence = say("All %(models)s are in use now.", models=request.model)
+            if whose and sum(_room(db, request, kind, {}) for kind in fitting):
+                when, sentence = math.inf, say("What is free is %(reserved)s.", reserved=whose)
+            found = Chance("wait", size, 0, 0, when - now if math.isfinite(when) else -1.0, sentence)
+        result.append(found)
     return result
 
 

@@ -16,7 +16,7 @@ from gpukernel.common.model import SliceRequest, Waiting
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import Places, matching_in_mode
 from gpukernel.pool.domain.placement import MIB, DeviceClass, slice_bytes
-from gpukernel.pool.domain.quota import Standing, claim_on, never
+from gpukernel.pool.domain.quota import Standing, claim_on, never, too_many_waiting
 from gpukernel.pool.scheduling.backfill_state import BackfillState
 from gpukernel.pool.scheduling.pending_requests import PendingRequest, PendingRequests
 from gpukernel.pool.scheduling.preemption import Eviction, evictions
@@ -171,6 +171,8 @@ class RequestQueue:
                     if own_key and old is not None and old.holder.person != newcomer.holder.person:
                         raise Refused("invalid", KEY_IN_USE)
                     self._requests.doubtful.add(newcomer.key)
+                    if old is None:
+                        self._check_waiting(db, policy, newcomer)
                     newcomer = self._check_newcomer(policy, kinds, places, newcomer, row.ticket + 1)
                     waiting[newcomer.key] = newcomer
                     here.add(newcomer.key)
@@ -186,10 +188,10 @@ class RequestQueue:
                 cycle = SchedulingCycle(db, self._store, policy, kinds, state, self._last)
                 order = cycle.order(waiting)
                 living = self._living(db, waiting, newcomer if own_key else None)
-                granted = cycle.run(order, living, here)
+                granted, looked_at = cycle.run(order, living, here)
                 over = {g.key for g in granted}
                 self._requests.doubtful = set(living)
-                self._order = [request.key for request in order if request.key not in over]
+                self._order = [request.key for request in looked_at if request.key not in over]
                 if then is not None:
                     then(db, policy, state)
                 if newcomer is not None and newcomer.key not in over:
@@ -210,6 +212,17 @@ class RequestQueue:
         if owner is not None and owner.key in living and living[owner.key][2] != owner.holder.person:
             raise Refused("invalid", KEY_IN_USE)
         return living
+
+    def _check_waiting(self, db: sa.Connection, policy: Policy, newcomer: PendingRequest) -> None:
+        """Refuse a request beside as many as its person, or another level, may have waiting; one that has its lease already is none."""
+        role = policy.role_in(newcomer.course, newcomer.holder.person)
+        for account in newcomer.accounts:
+            most = policy.most_waiting(account, role)
+            if most is None:
+                continue
+            count = sum(account in request.accounts for request in self._requests.by_key.values())
+            if count >= most and not self._store.leases.living([newcomer.key], db):
+                raise Refused("quota", too_many_waiting(account, role, count, most))
 
     def _placements(
         self, db: sa.Connection, policy: Policy, kinds: list[DeviceClass], now: float

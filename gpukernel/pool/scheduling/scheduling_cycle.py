@@ -23,7 +23,7 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, Lease
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import matching_in_mode
-from gpukernel.pool.domain.fairness import AvailabilityProfile, fair_order, promise
+from gpukernel.pool.domain.fairness import AvailabilityProfile, FairOrder, promise
 from gpukernel.pool.domain.placement import DeviceClass, Placement, best_fit, slice_bytes
 from gpukernel.pool.domain.quota import Claim, claim_on, refusal
 from gpukernel.pool.scheduling.backfill_state import BackfillState
@@ -33,7 +33,7 @@ from gpukernel.pool.store.store import Store
 
 __all__ = ["DEVICES_FOR_A_PROMISE", "ENDS_FOR_A_PROMISE", "CycleResult", "Granted", "SchedulingCycle"]
 
-DEPTH = 200  # so many requests are looked at in one cycle; those behind them wait for the next one
+DEPTH = 200  # for so many requests room is looked for in one cycle; those behind them wait for the next one
 PROMISES = 16
 DEVICES_FOR_A_PROMISE = 8
 ENDS_FOR_A_PROMISE = 512
@@ -98,18 +98,22 @@ class SchedulingCycle:
         self._state = state
         self._result = result
 
-    def order(self, waiting: Mapping[str, PendingRequest]) -> list[PendingRequest]:
+    def order(self, waiting: Mapping[str, PendingRequest]) -> FairOrder[PendingRequest]:
         """Return `waiting` in the order in which it is served."""
-        if len(waiting) <= 1:
-            return list(waiting.values())
         names = {request.course for request in waiting.values()}
         held = quota_usage.held_by_courses(self._db, list(names)) if len(names) > 1 else {}
-        return fair_order(waiting.values(), held, {name: self._policy.weight(name) for name in names})
+        return FairOrder(waiting.values(), held, {name: self._policy.weight(name) for name in names})
 
     def run(
-        self, order: list[PendingRequest], living: Mapping[str, tuple[str, str, str]], here: set[str]
-    ) -> list[Granted]:
-        """Grant what can be granted, in `order`.
+        self,
+        order: FairOrder[PendingRequest],
+        living: Mapping[str, tuple[str, str, str]],
+        here: set[str],
+    ) -> tuple[list[Granted], list[PendingRequest]]:
+        """Grant what can be granted, in `order`; return it, and the requests as they were looked at.
+
+        Those that a quota holds back cost a look at a dictionary once somebody of that quota was refused, and count for nothing: not for their
+        course in the order, and not for `DEPTH`.
 
         Parameters
         ----------
@@ -118,30 +122,45 @@ class SchedulingCycle:
         here
             Keys for which this process holds a call.
         """
-        state, granted, ahead = self._state, [], 1
-        looked_at = order[:DEPTH]
-        if state.placements:
-            # What is reserved waits for nobody further ahead.
-            own = (r for r in order[DEPTH:] if state.placements.open_for(r.course, state.now))
-            looked_at += itertools.islice(own, DEPTH)
-        for number, request in enumerate(looked_at):
+        state, granted, seen = self._state, list[Granted](), list[PendingRequest]()
+        ahead, tried, own = 1, 0, 0
+        for request in order:
+            seen.append(request)
             if request.key in living:
                 lease_id, lease_state, _ = living[request.key]
                 if lease_state in ("starting", "live"):
                     granted.append(Granted(request.key, lease_id))
                 continue  # its old lease is ending: wait for that
             if request.key not in here and request.seen < state.steady - ABSENT:
+                order.pass_over()
                 continue  # nobody would take it
+            if sentence := state.waited_for(request.accounts):
+                self._result.reasons[request.key] = sentence
+                order.pass_over()
+                continue
             if state.closes(self._kinds) and not self._may_yet(request):
                 self._result.reserved[request.key] = state.reserved
                 continue  # only those with a lease or a reservation of their own can get anything now
+            if tried >= DEPTH:
+                # What is reserved waits for nobody further ahead.
+                if own >= DEPTH or not self._reserved_for(request):
+                    continue
+                own += 1
             if any(account not in state.standings for account in request.accounts):
-                self._read_standings(looked_at[number : number + ahead])
+                self._read_standings([request, *(order.upcoming(ahead - 1) if ahead > 1 else ())])
                 ahead = min(2 * ahead, READ_AHEAD)  # most cycles end with the second one
             lease = self._admit(request)
             if lease is not None:
                 granted.append(Granted(request.key, lease.id, lease))
-        return granted
+            if request.key in self._result.reasons:
+                order.pass_over()
+            else:
+                tried += 1
+        return granted, seen
+
+    def _reserved_for(self, request: PendingRequest) -> bool:
+        placements = self._state.placements
+        return bool(placements and placements.open_for(request.course, self._state.now))
 
     def _may_yet(self, request: PendingRequest) -> bool:
         """Return whether something could be left for `request` although others wait for every kind.

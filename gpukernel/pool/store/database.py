@@ -9,11 +9,13 @@ Guarantees
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import alembic.command
 import alembic.config
@@ -27,10 +29,14 @@ from gpukernel.pool.store.schema import ledger
 
 __all__ = ["NEWEST", "Database", "database_url", "open_database"]
 
-NEWEST = "0014_fencing"  # the last of the migrations; a test compares
+NEWEST = "0015_waiting"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
 _VERSIONS = CompiledSql(sa.select(ledger.c.policy_version, ledger.c.devices_version))
+T = TypeVar("T")
+
+_READERS = 2  # threads in which long answers are read
+
 _MIGRATION_LOCK = 0x6770756B  # PostgreSQL's advisory locks are numbers; this one is ours
 
 
@@ -150,6 +156,16 @@ class Database:
         self._db = self.engine.connect()
         self._under_way = False  # a transaction on it
         self.shared = self.engine.dialect.name != "sqlite"
+        self._readers = ThreadPoolExecutor(_READERS, "gpukernel-read")
+
+    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run `work` in a thread, in a transaction of its own that only reads: answers that may be long hold no decision up."""
+
+        def there() -> T:
+            with self.reader.connect() as db:
+                return work(db)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, there)
 
     def write_back(self) -> None:
         """Checkpoint SQLite's write-ahead log; call it in a thread, since the disk may take longer than many decisions."""
@@ -159,6 +175,7 @@ class Database:
 
     def close(self) -> None:
         """Close every connection."""
+        self._readers.shutdown(cancel_futures=True)
         self._db.close()
         self.engine.dispose()
 

@@ -12,6 +12,7 @@ Guarantees
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -369,9 +370,9 @@ class Leases:
         with self._database.transaction() as db:
             return list(db.execute(query).scalars())
 
-    def all(self, *, include_ended: bool = False) -> list[Lease]:
+    def all(self, *, include_ended: bool = False, db: sa.Connection | None = None) -> list[Lease]:
         """Return leases, oldest first; of those that have ended, the newest hundred."""
-        with self._database.transaction() as db:
+        with contextlib.nullcontext(db) if db is not None else self._database.transaction() as db:
             return (queries.NEWEST_ENDED.read(db) if include_ended else []) + queries.NOT_OVER.read(db)
 
     def on_server(self, server: str, *, unsettled: bool = False) -> list[tuple[Lease, Slice]]:

@@ -304,6 +304,7 @@ quotas = Table(
     Column("longest_seconds", Float, nullable=True),
     Column("largest_slice", Float, nullable=True),
     Column("idle_seconds", Float, nullable=True),
+    Column("waiting", Integer, nullable=True),
     CheckConstraint("kind IN ('pool', 'course', 'student', 'instructor', 'person')", name="known_kind"),
 )
 

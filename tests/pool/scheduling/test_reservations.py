@@ -519,7 +519,9 @@ def test_who_looks_before_asking_sees_what_is_left(tmp_path: Path) -> None:
 
         def look(course: str, share: float) -> Chance:
             wanted = [SliceRequest(share=share)]
-            return chances(world.store, world.store.policy.current(), "p", course, wanted, [], world.now)[0]
+            kinds, policy = world.store.devices.classes(), world.store.policy.current()
+            with world.store.reader.connect() as db:
+                return chances(db, world.store, kinds, policy, "p", course, wanted, [], world.now)[0]
 
         assert (look("ml", 0.25).state, look("ml", 0.25).free) == ("free", 4)
         assert (look("phys", 0.25).state, look("phys", 0.25).free) == ("free", 1)

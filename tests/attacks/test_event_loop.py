@@ -1,0 +1,103 @@
+"""A student sends one message that names 170,000 leases, and a flood of calls beside it; meanwhile the pool hears nobody's renewals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from asyncio.events import Handle
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+import gpukernel.common.proto.pool_pb2 as pb
+import gpukernel.common.proto.pool_pb2_grpc as rpc
+from gpukernel.client.admin import AdminClient
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.address import socket_path
+from gpukernel.common.errors import PoolError
+from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.pool.rpc.server import serve
+from tests.pool.world import Agent
+from tests.ports import free_port
+
+LEASES = 170_000  # 3.9 MB of ids
+HONEST = 40
+
+
+class Turns:
+    """The processor time of the longest callback of each thread's event loop, in seconds."""
+
+    def __init__(self) -> None:
+        self.longest: dict[str, float] = defaultdict(float)
+
+    @contextlib.contextmanager
+    def measured(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        run, longest = Handle._run, self.longest
+
+        def timed(handle: Handle) -> None:
+            begin = time.thread_time()
+            try:
+                run(handle)
+            finally:
+                name = threading.current_thread().name
+                longest[name] = max(longest[name], time.thread_time() - begin)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Handle, "_run", timed)
+            yield
+
+
+async def honest_work(client: PoolClient, rounds: int) -> None:
+    for number in range(rounds):
+        lease = await client.acquire_now(f"honest {number}", SliceRequest(share=0.01), Holder("anna"))
+        await client.renew(lease.id)
+        await client.release(lease.id)
+
+
+def test_no_message_keeps_an_event_loop_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        address = f"127.0.0.1:{free_port()}"
+        async with (
+            serve(tmp_path, address) as running,
+            AdminClient(f"unix:{socket_path(tmp_path)}") as admin,
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            Agent(running.manager, "s").attach()
+            _, token = await admin.create_token("laptop", "mallory")
+            metadata = (("authorization", f"Bearer {token}"),)
+            stub = rpc.PoolStub(channel)
+            usual, flooded = Turns(), Turns()
+            with usual.measured(monkeypatch):
+                await honest_work(admin, HONEST)
+
+            # Made before: that costs this process, and none of the pool's.
+            message = pb.HoldRequest(hold=[f"{number:022d}" for number in range(LEASES)])
+            largest = pb.HoldRequest(hold=[f"{number:022d}" for number in range(1000)])
+
+            async def hold(request: pb.HoldRequest) -> None:
+                call = stub.Hold(metadata=metadata)
+                with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    await call.write(request)
+                    await call.read()
+                    await asyncio.sleep(1)
+                call.cancel()
+
+            async def flood() -> None:
+                async with PoolClient(address, token) as client:
+                    client.patience = 0.5
+                    for _ in range(100):
+                        with contextlib.suppress(PoolError):
+                            await client.leases(include_ended=True)
+
+            with flooded.measured(monkeypatch):
+                await asyncio.gather(hold(message), hold(largest), flood(), honest_work(admin, HONEST))
+        for thread, longest in flooded.longest.items():
+            assert longest < 10 * max(usual.longest[thread], 0.005), (thread, longest, dict(usual.longest))
+
+    asyncio.run(work())

@@ -1,0 +1,80 @@
+"""Rates of calls: each identity has its own, a crowd behind one service is counted as its people."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpukernel.pool.doors import call_rates
+from gpukernel.pool.doors.call_rates import CallRates, Identified, TooMany
+
+ANNA, HUB, ROOT = Identified("anna"), Identified("hub", trusted=True), Identified("root", counted=False)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_person_who_calls_too_often_is_told_when_to_call_again(clock: Clock) -> None:
+    rates = CallRates(2, 3, clock)
+    for _ in range(3):
+        rates.take(ANNA, "", 1)
+    with pytest.raises(
+        TooMany, match=r"anna calls .* 2 calls a second .* 3 at once; try again in 0.5 s"
+    ) as no:
+        rates.take(ANNA, "", 1)
+    clock.now += no.value.seconds
+    rates.take(ANNA, "", 1)
+    with pytest.raises(TooMany):
+        rates.take(ANNA, "", 1)
+    rates.take(Identified("ben"), "", 1)  # is another
+
+
+def test_a_service_s_calls_count_for_those_on_whose_behalf_they_are_made(clock: Clock) -> None:
+    rates = CallRates(1, 2, clock)
+    for number in range(200):
+        rates.take(HUB, f"student {number}", 1)
+    rates.take(HUB, "anna", 1)
+    rates.take(HUB, "anna", 1)
+    with pytest.raises(TooMany, match="anna calls"):
+        rates.take(ANNA, "", 1)  # she is one person, whichever way she comes
+    for _ in range(50):
+        rates.take(HUB, "", 1)  # for nobody in particular
+
+
+def test_a_name_that_a_person_gives_does_not_count_for_another(clock: Clock) -> None:
+    rates = CallRates(1, 1, clock)
+    rates.take(ANNA, "ben", 1)
+    with pytest.raises(TooMany, match="anna"):
+        rates.take(ANNA, "ben", 1)
+    rates.take(Identified("ben"), "", 1)
+
+
+def test_administrators_are_not_counted_and_open_calls_are(clock: Clock) -> None:
+    rates = CallRates(1, 1, clock)
+    for _ in range(1000):
+        rates.take(ROOT, "", 1)
+        rates.begin(ROOT, "")
+    ends = [rates.begin(ANNA, "") for _ in range(call_rates.OPEN_CALLS)]
+    with pytest.raises(TooMany, match="has 200 calls open"):
+        rates.begin(ANNA, "")
+    ends.pop()()
+    rates.begin(HUB, "anna")
+
+
+def test_the_buckets_of_a_crowd_are_forgotten_once_they_are_full(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_rates, "MOST_KEPT", 10)
+    rates = CallRates(1, 2, clock)
+    for number in range(100):
+        clock.now += 1
+        rates.take(Identified(f"{number}"), "", 1)
+    assert len(rates._buckets) <= 20
