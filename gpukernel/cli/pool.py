@@ -25,7 +25,14 @@ class ClientCertificates(StrEnum):
 @app.callback(invoke_without_command=True)
 def pool(
     context: typer.Context,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Also listen on TCP, with tokens.")] = "",
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Also listen on TCP, with tokens; may be given again. HOST:PORT=require and HOST:PORT=off say for one address "
+            "whether client certificates must be shown there.",
+        ),
+    ] = None,
     everybody: Annotated[
         bool,
         typer.Option(
@@ -49,7 +56,7 @@ def pool(
         ClientCertificates,
         typer.Option(
             envvar="GPUKERNEL_CLIENT_CERTIFICATES",
-            help="Whether clients and GPU servers must show the certificate in their connection file, over TCP.",
+            help="Whether clients and GPU servers must show the certificate in their connection file, at every address that does not say.",
         ),
     ] = ClientCertificates.OFF,
     hub_api: HubApi = "",
@@ -76,6 +83,7 @@ def pool(
       gpukernel pool --listen 0.0.0.0:7437 --state /var/lib/gpukernel
       gpukernel pool --listen 0.0.0.0:7437 --tls-cert fullchain.pem --tls-key privkey.pem
       gpukernel pool --listen 0.0.0.0:7437 --client-certificates require
+      gpukernel pool --listen 0.0.0.0:7437=require --listen 10.0.0.5:7438=off
       gpukernel pool --listen 0.0.0.0:7437 --hub-api https://hub.example.edu/hub/api
       GPUKERNEL_DATABASE=postgresql://pool@db.example.edu/pool gpukernel pool --listen 0.0.0.0:7437
     """
@@ -91,15 +99,19 @@ def pool(
     if tls_cert and not listen:
         raise Problem("--tls-cert is for TCP; say where with --listen HOST:PORT.", 2)
     from gpukernel.cli import services
+    from gpukernel.common.errors import PoolError
+    from gpukernel.pool.auth.listeners import read_listeners
 
-    required = client_certificates is ClientCertificates.REQUIRE and bool(listen)
+    try:
+        listeners = read_listeners(listen or (), client_certificates is ClientCertificates.REQUIRE)
+    except PoolError as error:
+        raise Problem(str(error), 2) from None
     services.pool(
-        listen,
+        listeners,
         everybody,
         metrics,
         tls_cert,
         tls_key,
-        required,
         hub_api,
         max(seconds(token_validity), 0.0),
         grace,

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import platform
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from gpukernel.common import logs
 from gpukernel.common.address import is_network_address, resolve_address, resolve_state
 from gpukernel.common.connection import Connection, connection_to, read_connection_file
 from gpukernel.common.errors import PoolError
+from gpukernel.pool.auth.listeners import Listener
 from gpukernel.pool.rpc.server import prepare_state, serve
 
 __all__ = ["agent", "pool", "up", "watchdog_or_default"]
@@ -131,12 +132,11 @@ def up(
 
 
 def pool(
-    listen: str,
+    listeners: Sequence[Listener],
     everybody: bool,
     metrics: str,
     certificate: Path | None,
     key: Path | None,
-    require_certificates: bool,
     hub_api: str,
     token_seconds: float,
     grace: str,
@@ -152,22 +152,25 @@ def pool(
     async def work() -> None:
         async with serve(
             directory,
-            listen,
             everybody=everybody,
             metrics=metrics,
             certificate=certificate,
             key=key,
-            require_certificates=require_certificates,
+            also_listen=listeners,
             hub_api=hub_api,
             token_seconds=token_seconds,
             valid_seconds=valid_seconds,
         ) as running:
             if running.warning:
                 complain(running.warning)
+            asking = [one.address for one in listeners if one.require_certificates]
             tokens = ""
-            if require_certificates:
-                tokens = " Who comes over TCP shows a client certificate: gpukernel token create --file."
-            elif listen:
+            if asking:
+                where = "" if len(asking) == len(listeners) else f" at {', '.join(asking)}"
+                tokens = (
+                    f" Who comes over TCP{where} shows a client certificate: gpukernel token create --file."
+                )
+            elif listeners:
                 tokens = (
                     f" Tokens: {directory}/pool.token for JupyterHub, {directory}/agent.token for GPU servers; "
                     "for people: gpukernel token create."

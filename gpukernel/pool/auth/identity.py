@@ -5,7 +5,7 @@ the kernel tells (``SO_PEERCRED``).  The pool believes no caller's own statement
 speak for others: the pool's own account, root, and tokens with the scope ``service`` or ``admin``.  They may also ask on behalf
 of a person, and then have that person's permissions.
 
-Where client certificates are required, a token counts over TCP only on a connection that has shown the certificate made for it.
+At an address where client certificates are required, a token counts only on a connection that has shown the certificate made for it.
 A pool that knows a JupyterHub takes the Hub's own tokens too: each for its person, a server's for the course for which that was opened, and nothing more.
 """
 
@@ -31,6 +31,7 @@ from gpukernel.pool.store.schema import tokens
 from gpukernel.pool.store.store import Store
 
 __all__ = [
+    "CERTIFIED",
     "NOBODY",
     "REMOTE",
     "Caller",
@@ -42,6 +43,9 @@ NOBODY = -1
 
 REMOTE = -2
 """The account of those who came over TCP: none that this machine knows; they need a token, and a certificate where the pool asks for it."""
+
+CERTIFIED = -3
+"""The same, at an address that asks for client certificates."""
 
 _TOKEN = CompiledSql(sa.select(tokens).where(tokens.c.id == sa.bindparam("id")))  # with every call over TCP
 
@@ -155,7 +159,7 @@ class Identity:
     files
         The pool's own tokens, which lie in files of its state directory, by scope.
     require_certificates
-        Who comes over TCP shows the certificate of the token that they use.
+        Who comes over TCP shows the certificate of the token that they use, at one address at least (`CERTIFIED`).
     hub
         The JupyterHub whose tokens count too.
     """
@@ -205,8 +209,13 @@ class Identity:
         uid = self._accounts.get(peer)
         if peer.startswith("unix") and uid is None:
             return None
-        here = uid not in (None, REMOTE)  # on the pool's machine, where no certificate can be shown
-        uid = None if uid in (NOBODY, REMOTE) else uid
+        here = uid not in (
+            None,
+            REMOTE,
+            CERTIFIED,
+        )  # on the pool's machine, where no certificate can be shown
+        unasked = uid == REMOTE  # at an address where none is asked for
+        uid = None if uid in (NOBODY, REMOTE, CERTIFIED) else uid
         if not authorization:
             if uid is None:
                 return None
@@ -218,14 +227,14 @@ class Identity:
             return None
         for scope, known in self._files.items():
             if hmac.compare_digest(token.encode(), known.encode()):
-                self._check_certificate(here, certificate)
+                self._check_certificate(here or unasked, certificate)
                 return Caller(f"{scope} token", scope, credential=f"{scope}.token")
         row = self._known_token(token, now)
         if row is None:
             return None
         # A server there cannot show what it has; others could, and do so over TCP.
         spared = here and (bool(row.server) or row.certificate_expires is None)
-        self._check_certificate(spared, certificate, row.id)
+        self._check_certificate(spared or unasked, certificate, row.id)
         return Caller(
             row.person or row.name,
             row.scope,
@@ -254,7 +263,7 @@ class Identity:
         if not (person := owner.person):
             return None
         shown: frozenset[str] = frozenset()
-        if self._require_certificates and uid in (None, REMOTE):
+        if self._require_certificates and uid in (None, CERTIFIED):
             row = self._living(certificate, now)
             if row is None or row.person != person:
                 raise Refused(
@@ -262,7 +271,7 @@ class Identity:
                     f"The certificate that this connection shows is not one of {person}'s, whose JupyterHub token this is.",
                 )
             shown = frozenset({certificate})
-        account = None if uid in (NOBODY, REMOTE) else uid
+        account = None if uid in (NOBODY, REMOTE, CERTIFIED) else uid
         caller = Caller(person, "person", account, tokens=shown, hub_token=token)
         return caller if owner.server is None else self._as_server(caller, owner.server)
 

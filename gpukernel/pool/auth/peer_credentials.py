@@ -13,7 +13,7 @@ import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gpukernel.pool.auth.identity import NOBODY, REMOTE, Identity
+from gpukernel.pool.auth.identity import CERTIFIED, NOBODY, REMOTE, Identity
 from gpukernel.pool.doors.connections import Connections
 from gpukernel.pool.doors.front import serve_front
 
@@ -58,12 +58,17 @@ async def serve_with_peer_credentials(
 
 @contextlib.asynccontextmanager
 async def serve_tcp(
-    listener: socket.socket, behind: Path, identity: Identity, connections: Connections
+    listener: socket.socket,
+    behind: Path,
+    identity: Identity,
+    connections: Connections,
+    *,
+    require_certificates: bool = False,
 ) -> AsyncIterator[None]:
-    """Serve a listening TCP socket for as long as the context lasts; gRPC listens at `behind`."""
+    """Serve a listening TCP socket for as long as the context lasts; gRPC listens at `behind`, and asks for certificates there or not."""
 
     def came(peer: str, end: socket.socket) -> str:
-        identity.connected(peer, REMOTE)
+        identity.connected(peer, CERTIFIED if require_certificates else REMOTE)
         return f"address {end.getpeername()[0]}"
 
     async with serve_front(listener, behind, connections, came, identity.disconnected):

@@ -11,7 +11,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from gpukernel.common.fork_safe_grpc import grpc
 from gpukernel.common.machine import raise_descriptor_limit
 from gpukernel.pool.auth.hub_tokens import HubTokens
 from gpukernel.pool.auth.identity import Identity
+from gpukernel.pool.auth.listeners import Listener
 from gpukernel.pool.auth.peer_credentials import listen_on_tcp, serve_tcp, serve_with_peer_credentials
 from gpukernel.pool.auth.tls import ServerTls, certifier, server_tls, warning
 from gpukernel.pool.auth.tokens import VALID_SECONDS, Certify, warn_of_ends
@@ -140,6 +141,7 @@ async def serve(
     calls_at_once: float = CALLS_AT_ONCE,
     token_seconds: float = VALID_SECONDS,
     valid_seconds: float = fencing.VALID_SECONDS,
+    also_listen: Sequence[Listener] = (),
 ) -> AsyncIterator[RunningPool]:
     """Run a pool on the state directory `state`, on its unix socket and, where `listen` is ``HOST:PORT``, on TCP.
 
@@ -153,7 +155,7 @@ async def serve(
         What to show over TCP, where it is not what `gpukernel.pool.auth.certificate_authority.init_authority` made in `state`.  With either,
         TCP is TLS and nothing else.
     require_certificates
-        Over TCP nobody gets in without a client certificate of the authority in `state`, and no token counts with another's.
+        At `listen` nobody gets in without a client certificate of the authority in `state`, and no token counts with another's.
     hub_api
         The REST API of a JupyterHub whose tokens count as their persons, as `gpukernel.pool.auth.hub_tokens.HubTokens` wants it.
     calls_per_second, calls_at_once
@@ -162,6 +164,8 @@ async def serve(
         How long a token is valid where its administrator does not say; 0: it has no end.
     valid_seconds
         How long workers live on a GPU server that does not reach the pool: so long the pool may be away, and no lease is lost.
+    also_listen
+        More TCP addresses; each says for itself whether certificates are required there.
 
     Raises
     ------
@@ -174,19 +178,22 @@ async def serve(
     prepare_state(state)
     with _only_one(state):
         store = Store.in_directory(state)
-        tls = (
-            server_tls(state, certificate, key, require_certificates=require_certificates) if listen else None
-        )
+        listeners = [*([Listener(listen, require_certificates)] if listen else []), *also_listen]
+        tls = [
+            server_tls(state, certificate, key, require_certificates=one.require_certificates)
+            for one in listeners
+        ]
+        certified = any(one.require_certificates for one in listeners)
         identity = Identity(
-            store, _tokens(state) if listen else {}, require_certificates=require_certificates, hub=hub
+            store, _tokens(state) if listeners else {}, require_certificates=certified, hub=hub
         )
         manager = LeaseManager(store, valid_seconds=valid_seconds)
         agents = AgentsService(manager, identity)
 
         def public() -> Connection:
-            return tls.public(listen) if tls else Connection("")
+            return tls[0].public(listeners[0].address) if tls and tls[0] else Connection("")
 
-        certify = certifier(state, tls, require_certificates=require_certificates)
+        certify = certifier(state, tls[0] if tls else None, require_certificates=certified)
         services = _services(manager, store, identity, agents, public, certify, token_seconds)
         check_services(*(service for _, service in services))
         rates = CallRates(calls_per_second, calls_at_once)
@@ -200,13 +207,16 @@ async def serve(
         ]
         try:
             with IoThread() as io:
-                address = public().address or listen or f"unix:{socket_path(state)}"
+                address = public().address or (
+                    listeners[0].address if listeners else f"unix:{socket_path(state)}"
+                )
+                warnings = (warning(one.address, its) for one, its in zip(listeners, tls, strict=True))
                 try:
-                    await io.run(doors.open(state, listen, tls, everybody=everybody))
+                    await io.run(doors.open(state, listeners, tls, everybody=everybody))
                     if metrics:
                         deciding = asyncio.get_running_loop()
                         await io.run(doors.enter(serve_metrics(metrics, store, manager, deciding)))
-                    yield RunningPool(manager, agents, address, warning(listen, tls))
+                    yield RunningPool(manager, agents, address, next(filter(None, warnings), ""))
                 finally:
                     await io.run(doors.close())
         finally:
@@ -236,12 +246,20 @@ class _Doors:
         self._servers: list[grpc.aio.Server] = []
         self._stack = contextlib.AsyncExitStack()
 
-    async def open(self, state: Path, listen: str, tls: ServerTls | None, *, everybody: bool) -> None:
-        """Listen on the unix sockets of a state directory, and on TCP where `listen` is not empty."""
+    async def open(
+        self,
+        state: Path,
+        listeners: Sequence[Listener],
+        tls: Sequence[ServerTls | None],
+        *,
+        everybody: bool,
+    ) -> None:
+        """Listen on the unix sockets of a state directory, and at these addresses on TCP, each with its TLS."""
         path, behind = socket_path(state), socket_path(state).with_name("inner.sock")
-        listener = _tcp_listener(listen) if listen else None
-        if listener is not None:
-            self._stack.callback(listener.close)
+        sockets = []
+        for one in listeners:
+            sockets.append(_tcp_listener(one.address))
+            self._stack.callback(sockets[-1].close)
         await self._serve(behind)
         accounts = serve_with_peer_credentials(
             path, behind, self._identity, everybody=everybody, connections=self._connections
@@ -259,10 +277,18 @@ class _Doors:
                 connections=self._connections,
             )
         )
-        if listener is not None:
-            remote = path.with_name("inner-tcp.sock")
-            await self._serve(remote, tls)
-            await self.enter(serve_tcp(listener, remote, self._identity, self._connections))
+        for number, (one, its, listener) in enumerate(zip(listeners, tls, sockets, strict=True)):
+            remote = path.with_name(f"inner-tcp{number or ''}.sock")
+            await self._serve(remote, its)
+            await self.enter(
+                serve_tcp(
+                    listener,
+                    remote,
+                    self._identity,
+                    self._connections,
+                    require_certificates=one.require_certificates,
+                )
+            )
 
     async def enter(self, context: contextlib.AbstractAsyncContextManager[Any]) -> None:
         """Enter a context, which `close` leaves."""
