@@ -20,6 +20,7 @@
 #include "simgpu/driver/streams/schedule.h"
 #include "simgpu/driver/textures/texture_table.h"
 #include "simgpu/engine.h"
+#include "simgpu/host_memory.h"
 
 namespace gpukernel::simgpu {
 
@@ -28,6 +29,7 @@ CUresult code_of(Status status);
 bool sticky(CUresult code);
 
 struct Loaded {  // a module or a library: the same thing under two names
+    HostShare share;
     std::unique_ptr<Module> image;
     struct Device* device = nullptr;
     std::vector<std::unique_ptr<struct Kernel>> functions;

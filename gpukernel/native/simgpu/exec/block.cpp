@@ -12,6 +12,8 @@ void BlockState::prepare(LaunchState& state) {
     uint32_t threads = state.threads();
     const Dim3& shape = state.launch->block;
     uint32_t count = (threads + kLanes - 1) / kLanes;
+    constexpr size_t PER_WARP = sizeof(Warp) + sizeof(Frame) + sizeof(Storage) + 64;
+    if (!share.grow(sizeof(BlockState) + PER_WARP * count)) no_host_memory();
     warps.resize(count);
     size_t per_warp = (state.kernel->register_bytes + 127) / 64 * 64;
     char* regs = registers.need(per_warp * count);

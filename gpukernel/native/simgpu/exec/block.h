@@ -7,23 +7,29 @@
 #include <vector>
 
 #include "simgpu/exec/machine.h"
+#include "simgpu/host_memory.h"
 
 namespace gpukernel::simgpu {
 
 struct FreeBytes {
     void operator()(char* p) const { std::free(p); }
 };
+[[noreturn]] inline void no_host_memory() {
+    throw Fault{Status::out_of_memory, "the host has no memory for a simulated block"};
+}
 // Aligned storage that grows and is not cleared.
 struct Storage {
     std::unique_ptr<char, FreeBytes> bytes;
     size_t size = 0;
+    HostShare share;
     char* need(size_t n) {
         if (n > size) {
             bytes.reset();
             size = 0;
             const size_t wanted = (n + 4095) / 4096 * 4096;
+            if (!share.grow(wanted)) no_host_memory();
             bytes.reset(static_cast<char*>(std::aligned_alloc(64, wanted)));
-            if (!bytes) throw Fault{Status::out_of_memory, "the host has no memory for a simulated block"};
+            if (!bytes) no_host_memory();
             size = wanted;
         }
         return bytes.get();
@@ -72,6 +78,7 @@ struct BlockState {
     uint32_t rank = 0;  // in its cluster
     uint32_t ctaid[3] = {};
     uint64_t linear = 0;
+    HostShare share;  // of what follows, beside the storage
     std::vector<Warp> warps;
     Storage registers, shared, local;
     std::vector<Frame*> spare;  // frames of device functions

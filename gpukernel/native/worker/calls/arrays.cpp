@@ -84,8 +84,10 @@ CUresult make(Session& session, Writer& out, Kind kind, uint64_t least, Make mak
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (least > session.lease().memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
     Handle handle = nullptr;
+    auto host = session.host_charge(HostMemory::ARRAY);
+    if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = make_charged(session, charge(least), &session, handle, make, destroy);
-    if (result == CUDA_SUCCESS) out.put(session.number_of(handle, kind));
+    if (result == CUDA_SUCCESS) out.put(session.number_of(handle, kind, nullptr, std::move(*host)));
     return result;
 }
 
@@ -292,16 +294,19 @@ CUresult serve_cuMipmappedArrayDestroy(Session& session, Reader& in, Writer&) {
 // --- textures and surfaces ---
 
 CUresult serve_cuTexObjectCreate(Session& session, Reader& in, Writer& out) {
-    View view{in.get<CUDA_RESOURCE_DESC>(), in.get<CUDA_TEXTURE_DESC>(), {}, in.get<uint8_t>() != 0};
+    View view{in.get<CUDA_RESOURCE_DESC>(), in.get<CUDA_TEXTURE_DESC>(), {}, in.get<uint8_t>() != 0, {}};
     if (view.viewed) view.view = in.get<CUDA_RESOURCE_VIEW_DESC>();
     CUDA_RESOURCE_DESC real;
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (CUresult error = translate(session, view.resource, real); error != CUDA_SUCCESS) return error;
     CUtexObject object = 0;
+    auto host = session.host_charge(HostMemory::TEXTURE);
+    if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result =
         session.cuda().cuTexObjectCreate(&object, &real, &view.texture, view.viewed ? &view.view : nullptr);
-    if (result == CUDA_SUCCESS) session.views.textures[object] = view, out.put(object);
+    if (result == CUDA_SUCCESS)
+        view.charge = std::move(*host), session.views.textures[object] = std::move(view), out.put(object);
     return result;
 }
 CUresult serve_cuTexObjectDestroy(Session& session, Reader& in, Writer&) {
@@ -324,14 +329,17 @@ CUresult serve_cuTexObjectGetResourceViewDesc(Session& session, Reader& in, Writ
 }
 
 CUresult serve_cuSurfObjectCreate(Session& session, Reader& in, Writer& out) {
-    const View view{in.get<CUDA_RESOURCE_DESC>(), {}, {}, false};
+    View view{in.get<CUDA_RESOURCE_DESC>(), {}, {}, false, {}};
     CUDA_RESOURCE_DESC real;
     if (in.failed() || view.resource.resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     if (CUresult error = translate(session, view.resource, real); error != CUDA_SUCCESS) return error;
     CUsurfObject object = 0;
+    auto host = session.host_charge(HostMemory::TEXTURE);
+    if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = session.cuda().cuSurfObjectCreate(&object, &real);
-    if (result == CUDA_SUCCESS) session.views.surfaces[object] = view, out.put(object);
+    if (result == CUDA_SUCCESS)
+        view.charge = std::move(*host), session.views.surfaces[object] = std::move(view), out.put(object);
     return result;
 }
 CUresult serve_cuSurfObjectDestroy(Session& session, Reader& in, Writer&) {

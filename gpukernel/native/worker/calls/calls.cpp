@@ -19,6 +19,8 @@ static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream
         if (const auto again = lease.freed.reuse(bytes, stream, &session))
             return out.put(*again), CUDA_SUCCESS;
     }
+    auto host = session.host_charge(HostMemory::BLOCK);
+    if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     if (CUresult error = session.reserve(charge(bytes)); error != CUDA_SUCCESS) return error;
     std::lock_guard allocating(lease.allocation_mutex);
     CUdeviceptr address = 0;
@@ -265,8 +267,10 @@ CUresult serve_cuLinkDestroy(Session& s, Reader& in, Writer&) {
 
 static CUresult new_stream(Session& session, uint64_t name, unsigned flags, int priority) {
     CUstream stream;
+    auto host = session.host_charge(HostMemory::STREAM);
+    if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = session.cuda().cuStreamCreateWithPriority(&stream, flags, priority);
-    if (result == CUDA_SUCCESS && !session.accept_number(name, stream, Kind::stream)) {
+    if (result == CUDA_SUCCESS && !session.accept_number(name, stream, Kind::stream, std::move(*host))) {
         session.cuda().cuStreamDestroy_v2(stream);
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -284,8 +288,10 @@ CUresult serve_cuStreamCreateWithPriority(Session& session, Reader& in, Writer&)
 CUresult serve_cuEventCreate(Session& session, Reader& in, Writer&) {
     const auto name = in.get<uint64_t>();
     CUevent event;
+    auto host = session.host_charge(HostMemory::EVENT);
+    if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = session.cuda().cuEventCreate(&event, in.get<unsigned>());
-    if (result == CUDA_SUCCESS && !session.accept_number(name, event, Kind::event)) {
+    if (result == CUDA_SUCCESS && !session.accept_number(name, event, Kind::event, std::move(*host))) {
         session.cuda().cuEventDestroy_v2(event);
         return CUDA_ERROR_INVALID_HANDLE;
     }

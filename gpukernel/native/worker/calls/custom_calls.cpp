@@ -94,6 +94,8 @@ CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function fun
     const Image image(lease.images, request.form, request.image);
     if (image.error() != CUDA_SUCCESS) return image.error();
     auto log = std::make_unique<Log>();
+    auto host = session.host_charge(HostMemory::MODULE + 2 * image.bytes().size());
+    if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     Handle handle = nullptr;
     const CUresult result = make_charged(
         session, 0, nullptr, handle,
@@ -108,7 +110,7 @@ CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function fun
                 return session.cuda().cuLibraryUnload(made);
         });
     Answer answer{log->view(), std::nullopt};
-    if (result == CUDA_SUCCESS) answer.handle = session.number_of(handle, kind);
+    if (result == CUDA_SUCCESS) answer.handle = session.number_of(handle, kind, nullptr, std::move(*host));
     answer.write(out);
     return result;
 }
@@ -249,8 +251,11 @@ CUresult serve_cluster_occupancy(Session& session, Reader& in, Writer& out) {
 CUresult serve_link_create(Session& session, Reader&, Writer& out) {
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     CUlinkState link;
+    auto host = session.host_charge(HostMemory::LINK);
+    if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = session.cuda().cuLinkCreate_v2(0, nullptr, nullptr, &link);
-    if (result == CUDA_SUCCESS) wire::LinkCreateAnswer{session.number_of(link, Kind::link)}.write(out);
+    if (result == CUDA_SUCCESS)
+        wire::LinkCreateAnswer{session.number_of(link, Kind::link, nullptr, std::move(*host))}.write(out);
     return result;
 }
 
@@ -262,11 +267,12 @@ CUresult serve_link_add(Session& session, Reader& in, Writer& out) {
     const Image image(session.lease().images, request.form, request.image);
     if (image.error() != CUDA_SUCCESS) return image.error();
     const std::string_view bytes = image.bytes();
-    std::vector<char>& kept = session.link_data(link, bytes.size() + 1);
-    std::memcpy(kept.data(), bytes.data(), bytes.size());
+    std::vector<char>* const kept = session.link_data(link, bytes.size() + 1);
+    if (!kept) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::memcpy(kept->data(), bytes.data(), bytes.size());
     auto log = std::make_unique<Log>();
     CUresult result =
-        session.cuda().cuLinkAddData_v2(link, static_cast<CUjitInputType>(request.type), kept.data(),
+        session.cuda().cuLinkAddData_v2(link, static_cast<CUjitInputType>(request.type), kept->data(),
                                         bytes.size(), label.c_str(), 2, log->options, log->values);
     wire::LinkAddAnswer{log->view()}.write(out);
     return result;

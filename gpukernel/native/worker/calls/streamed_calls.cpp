@@ -148,7 +148,9 @@ bool Session::serve_share_memory(RequestContext& context) {
     const FrameHeader frame{sizeof(AnswerHead), header.call, header.number};
     std::memcpy(context.out.data(), &frame, sizeof frame);
     std::scoped_lock lock(writing_, mutex_);
-    if (domain == AF_UNIX && channel_.offer_ring(context.out.data(), context.out.size())) return true;
+    if (domain == AF_UNIX && ring_charge_.grow(2 * wire::RING_BYTES) &&
+        channel_.offer_ring(context.out.data(), context.out.size()))
+        return true;
     const AnswerHead refused{CUDA_ERROR_NOT_SUPPORTED, 0};
     std::memcpy(context.out.data() + sizeof frame, &refused, sizeof refused);
     return channel_.write(context.out.data(), context.out.size());

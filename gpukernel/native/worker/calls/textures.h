@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "worker/lease/host_memory.h"
 #include "worker/server/driver.h"
 
 namespace gpukernel::worker {
@@ -16,6 +17,7 @@ struct View {
     CUDA_TEXTURE_DESC texture;
     CUDA_RESOURCE_VIEW_DESC view;
     bool viewed;  // `view` was given
+    HostCharge charge;
 };
 
 // All of a program's.

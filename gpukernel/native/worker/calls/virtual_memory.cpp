@@ -59,6 +59,8 @@ CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out, std::unique_lo
         return error;
     if (!bytes || bytes % unit) return CUDA_ERROR_INVALID_VALUE;
     Lease& lease = session_.lease();
+    auto host = session_.host_charge(HostMemory::RANGE);
+    if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     for (uint64_t seen = lease.releases(); !lease.charge(&session_, bytes); seen = lease.releases()) {
         allocating.unlock();
         const bool more = session_.wait_for_memory(seen);
@@ -72,7 +74,8 @@ CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out, std::unique_lo
         session_.lease().refund(&session_, bytes);
         return result;
     }
-    const uint64_t name = session_.number_of(reinterpret_cast<void*>(handle), Kind::memory);
+    const uint64_t name =
+        session_.number_of(reinterpret_cast<void*>(handle), Kind::memory, nullptr, std::move(*host));
     physical_[name] = {handle, bytes, 1, 0};
     wire::VirtualMemoryAnswer{name}.write(out);
     return CUDA_SUCCESS;

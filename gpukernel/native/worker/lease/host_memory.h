@@ -12,6 +12,9 @@ namespace gpukernel::worker {
 class HostMemory {
   public:
     static constexpr uint64_t USUAL = uint64_t{1} << 30;  // where no option says otherwise
+    // Bytes for one of each, with what the driver keeps of it: generous, since drivers do not tell.
+    static constexpr uint64_t STREAM = 4096, EVENT = 1024, LINK = 1024, MODULE = 4096, ARRAY = 1024,
+                              TEXTURE = 1024, HANDLE = 256, BLOCK = 512, RANGE = 1024, HOST_FUNCTION = 512;
 
     void limit(uint64_t bytes) { limit_ = bytes; }
     uint64_t limit() const { return limit_; }
@@ -61,6 +64,7 @@ class HostCharge {
         if (bytes < bytes_) book_->give_back(bytes_ - bytes), bytes_ = bytes;
     }
     uint64_t bytes() const { return bytes_; }
+    void keep() { bytes_ = 0; }  // somebody else gives it back
 
   private:
     HostMemory* book_ = nullptr;

@@ -38,6 +38,7 @@ void Lease::cancel(uint64_t bytes) {
 void Lease::commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner) {
     std::lock_guard lock(mutex_);
     in_advance_ -= bytes;
+    host_memory.note(HostMemory::BLOCK);
     blocks_[address] = {asked, bytes, owner, nullptr};
 }
 
@@ -100,6 +101,7 @@ void Lease::end_release(CUdeviceptr address) {
     std::lock_guard lock(mutex_);
     auto it = blocks_.find(address);
     give_back(it->second.charged);
+    host_memory.give_back(HostMemory::BLOCK);
     blocks_.erase(it);
     --ending_;
     ++releases_;
@@ -133,6 +135,7 @@ uint64_t Lease::detach(CUdeviceptr address) {
     auto it = blocks_.find(address);
     const uint64_t charged = it->second.charged;
     physical_[it->second.owner] += charged;
+    host_memory.give_back(HostMemory::BLOCK);
     blocks_.erase(it);
     return charged;
 }
@@ -211,6 +214,7 @@ void Lease::free_all(const void* owner, const std::function<bool(CUdeviceptr)>& 
             ++it;
             continue;
         }
+        if (it->second.charged) host_memory.give_back(HostMemory::BLOCK);
         if (it->second.charged && free(it->first)) give_back(it->second.charged);
         it = blocks_.erase(it);
     }

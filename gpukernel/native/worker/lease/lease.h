@@ -43,7 +43,7 @@ class Lease {
     TimeSlicing time_slicing;
     // An error of work that another thread waited for; the next answer returns it.
     std::atomic<CUresult> stray_error{CUDA_SUCCESS};
-    StagingBuffers staging_buffers{cuda, stray_error};
+    StagingBuffers staging_buffers{cuda, stray_error, host_memory};
     FreedBlocks freed{*this};
 
     // --- allocations ---

@@ -21,6 +21,7 @@ bool Driver::load(const std::string& path, std::string& error) {
         error = std::string("the CUDA library cannot be loaded: ") + ::dlerror();
         return false;
     }
+    library_ = library;
 #define GPUKERNEL_DRIVER_FUNCTION(name)                  \
     if (void* symbol = ::dlsym(library, #name))          \
         name = reinterpret_cast<decltype(name)>(symbol); \
@@ -34,6 +35,18 @@ bool Driver::load(const std::string& path, std::string& error) {
         return false;
     }
     return true;
+}
+
+bool Driver::simulated() const { return ::dlsym(library_, "gpukernel_simgpu_bound"); }
+
+void Driver::bound(HostMemory& book) const {
+    using Take = bool (*)(void*, uint64_t);
+    using GiveBack = void (*)(void*, uint64_t);
+    auto bound =
+        reinterpret_cast<void (*)(Take, GiveBack, void*)>(::dlsym(library_, "gpukernel_simgpu_bound"));
+    if (!bound) return;  // NVIDIA's
+    bound([](void* book, uint64_t bytes) { return static_cast<HostMemory*>(book)->take(bytes); },
+          [](void* book, uint64_t bytes) { static_cast<HostMemory*>(book)->give_back(bytes); }, &book);
 }
 
 std::string Driver::error_name(CUresult code) const {

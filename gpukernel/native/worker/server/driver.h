@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/execution_gate.h"
+#include "worker/lease/host_memory.h"
 
 namespace gpukernel::worker {
 
@@ -23,6 +24,12 @@ struct Driver {
     // `error` says why, where it cannot be loaded or finds no usable device.
     bool load(const std::string& path, std::string& error);
     std::string error_name(CUresult code) const;
+    bool simulated() const;
+    // Has the simulated GPU's library ask `book` for what it takes of the host's memory.
+    void bound(HostMemory& book) const;
+
+  private:
+    void* library_ = nullptr;
 };
 
 }  // namespace gpukernel::worker

@@ -313,6 +313,7 @@ int main(int argc, char** argv) {
     }
     if (!options.images.empty()) lease->images.open(options.images);
     if (!lease->cuda.load(options.library, error)) return refuse(error);
+    lease->cuda.bound(lease->host_memory);
     CUresult code = lease->cuda.cuDevicePrimaryCtxRetain(&lease->context, options.device);
     if (code == CUDA_SUCCESS) code = lease->cuda.cuCtxSetCurrent(lease->context);
     if (code != CUDA_SUCCESS)

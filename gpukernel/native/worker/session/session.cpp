@@ -18,9 +18,11 @@ using wire::FrameHeader;
 
 namespace {
 int output_pipe = -1;
-constexpr int MOST_THREADS = 64;  // of one connection, besides its own
-constexpr int MOST_RESTING = 2;   // threads without a request that are kept
-constexpr int MOST_FREES = 8;     // tries to free an allocation
+constexpr int MOST_THREADS = 64;                    // of one connection, besides its own
+constexpr int MOST_RESTING = 2;                     // threads without a request that are kept
+constexpr int MOST_FREES = 8;                       // tries to free an allocation
+constexpr size_t SMALL = 64 << 10;                  // bytes of a request or answer that count for nothing
+constexpr size_t MOST_KEPT = 2 * wire::COPY_PIECE;  // bytes of a buffer that its thread keeps
 
 // How long an allocation waits for memory that was freed in a stream: for the device alone, and where streams
 // may wait for the host, which may be the one that waits here.
@@ -174,18 +176,21 @@ bool Session::find(uint64_t name, Kind kind, void*& handle) {
     return true;
 }
 
-uint64_t Session::number_of(const void* handle, Kind kind, const void* parent) {
+uint64_t Session::number_of(const void* handle, Kind kind, const void* parent, HostCharge charge) {
     auto [it, fresh] = names_.try_emplace({kind, handle}, 0);
     if (fresh) {
+        if (!charge.bytes()) charge = HostCharge(lease_.host_memory), charge.note(HostMemory::HANDLE);
         it->second = next_name_ += 16;
-        handles_[it->second] = {const_cast<void*>(handle), kind, parent};
+        handles_[it->second] = {const_cast<void*>(handle), kind, parent, std::move(charge)};
     }
     return it->second;
 }
 
-bool Session::accept_number(uint64_t name, const void* handle, Kind kind) {
+bool Session::accept_number(uint64_t name, const void* handle, Kind kind, HostCharge charge) {
     return (name & wire::NAMED_BY_SHIM) &&
-           handles_.try_emplace(name, OwnedHandle{const_cast<void*>(handle), kind, nullptr}).second;
+           handles_
+               .try_emplace(name, OwnedHandle{const_cast<void*>(handle), kind, nullptr, std::move(charge)})
+               .second;
 }
 
 bool Session::has_parent(uint64_t name) const {
@@ -207,8 +212,11 @@ void Session::drop(uint64_t name) {
     for (uint64_t child : children) drop(child);
 }
 
-std::vector<char>& Session::link_data(const void* link, size_t size) {
-    return linked_[link].emplace_back(size);
+std::vector<char>* Session::link_data(const void* link, size_t size) {
+    Linked& linked = linked_.try_emplace(link, Linked{HostCharge(lease_.host_memory), {}}).first->second;
+    return linked.charge.grow(linked.charge.bytes() + size + HostMemory::HANDLE)
+               ? &linked.inputs.emplace_back(size)
+               : nullptr;
 }
 
 // --- the threads ---
@@ -228,6 +236,7 @@ void Session::serve() {
 // Serves requests whenever this is the reading thread.
 void Session::run_thread(bool stays) {
     RequestContext context;
+    context.charge = HostCharge(lease_.host_memory);
     context_ = &context;
     try {
         cuda().cuCtxSetCurrent(lease_.context);
@@ -245,17 +254,27 @@ void Session::read_requests(RequestContext& context) {
             if (context.reads) end();
             return;
         }
-        if (context.body.capacity() > 8 * wire::COPY_PIECE)
-            context.body = {};  // images are rare: their memory is not kept
-        if (context.out.capacity() > 8 * wire::COPY_PIECE) context.out = {};
+        // Images are rare: their memory is not kept.
+        if (context.body.capacity() > MOST_KEPT || context.out.capacity() > MOST_KEPT)
+            release_buffers(context);
+        else if (const size_t kept = context.body.capacity() + context.out.capacity();
+                 kept > context.charge.bytes() + SMALL) {
+            context.charge.note(kept);
+            if (lease_.host_memory.used() > lease_.host_memory.limit()) release_buffers(context);
+        }
     }
+}
+
+void Session::release_buffers(RequestContext& context) {
+    context.body = {}, context.out = {};
+    context.charge.shrink(0);
 }
 
 // Waits until this thread shall take over the reading; false where it shall end.
 bool Session::wait_for_reading(RequestContext& context, bool stays) {
     std::unique_lock lock(mutex_);
     if (resting_ >= MOST_RESTING && called_ == 0 && !stays) return false;
-    context.body = {}, context.out = {};
+    release_buffers(context);
     ++resting_;
     call_.wait(lock, [&] { return over_ || called_ > 0; });
     --resting_;
@@ -452,24 +471,46 @@ bool Session::serve_one(RequestContext& context) {
     if (custom == CustomCall::copy_to_host) return serve_copy_to_host(context);
     if (custom == CustomCall::share_memory) return serve_share_memory(context);
     if (header.length > wire::max_request(header.call)) return false;
-    // Grow only as bytes really come: a false length costs no memory.
-    context.body.clear();
-    for (size_t got = 0; got < header.length;) {
-        const size_t piece = std::min<size_t>(header.length - got, std::max<size_t>(got, 64 << 10));
-        context.body.resize(got + piece);
-        if (!channel_.read(context.body.data() + got, piece)) return false;
-        got += piece;
-    }
-    context.body.push_back(0);  // ends an image's text
+    bool fits = true;
+    if (!read_body(context, fits)) return false;
     context.question = call->question, context.launches = lease_.launches;
     if (!context.question) called(custom == CustomCall::launch);
     Reader in(context.body.data(), header.length);
     context.out.assign(ANSWER_BYTES, 0);
     Writer out(context.out);
-    CUresult result = call->serve(*this, in, out);
+    const CUresult result = fits ? call->serve(*this, in, out) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!call->asynchronous) return answer(context, result);
     keep(result);
     return true;
+}
+
+// Reads a request's body, or past it where `fits` says that it is beyond the limit of host memory.  False
+// where the connection has ended.
+bool Session::read_body(RequestContext& context, bool& fits) {
+    const size_t length = context.request.length;
+    // Grow only as bytes really come: a false length costs no memory.
+    context.body.clear();
+    for (size_t got = 0, piece; got < length; got += piece) {
+        piece = std::min(length - got, std::max<size_t>(got, SMALL));
+        // A vector takes twice what it had.
+        if (got + piece > SMALL && fits && !context.charge.grow(2 * (got + piece) + context.out.capacity()))
+            fits = false, context.body.resize(SMALL);
+        if (!fits) piece = std::min(piece, SMALL);
+        if (fits) context.body.resize(got + piece);
+        if (!channel_.read(context.body.data() + (fits ? got : 0), piece)) return false;
+    }
+    context.body.push_back(0);  // ends an image's text
+    return true;
+}
+
+// Tells a program once why something was refused, although the device has memory left.
+std::string Session::host_memory_sentence() {
+    if (told_of_host_memory_.exchange(true)) return {};
+    return "gpukernel: what this slice's programs keep on the GPU server beside the device's memory "
+           "(modules, "
+           "linker inputs, streams, events, large local memory, requests) has reached the limit of " +
+           std::to_string(lease_.host_memory.limit() >> 20) +
+           " MiB; end what is not needed, or ask the administrator to raise --host-memory\n";
 }
 
 void Session::called(bool launch) {
@@ -499,7 +540,9 @@ bool Session::answer(RequestContext& context, CUresult result, const void* bulk,
     std::lock_guard lock(writing_);
     // Printed text is for programs, and only new launches can have printed any.
     const bool silent = context.question || lease_.heard_out == lease_.launches;
-    const std::string text = silent ? std::string() : printed_text();
+    std::string text = silent ? std::string() : printed_text();
+    if (lease_.host_memory.refusals() != refusals_before_ && !context.question && !told_of_host_memory_)
+        text += host_memory_sentence();
     if (context.request.call == static_cast<uint16_t>(wire::DriverCall::cuCtxSynchronize) &&
         result == CUDA_SUCCESS)
         lease_.heard_out = context.launches;

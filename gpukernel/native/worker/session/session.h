@@ -123,16 +123,22 @@ class Session {
         return true;
     }
     // The program's number of a handle: the same each time, until the handle or its parent is dropped.
-    uint64_t number_of(const void* handle, Kind kind, const void* parent = nullptr);
+    uint64_t number_of(const void* handle, Kind kind, const void* parent = nullptr, HostCharge charge = {});
     // Gives a handle the number that the shim chose; false where it is in use or not the shim's to choose.
-    bool accept_number(uint64_t name, const void* handle, Kind kind);
+    bool accept_number(uint64_t name, const void* handle, Kind kind, HostCharge charge);
+    // A charge of host memory for something that is going to be made; nothing where that is beyond the limit.
+    std::optional<HostCharge> host_charge(uint64_t bytes) {
+        HostCharge charge(lease_.host_memory);
+        return charge.grow(bytes) ? std::optional(std::move(charge)) : std::nullopt;
+    }
     void drop(uint64_t name);
     void release_everything();  // that this program made on the device, memory included
     bool has_parent(uint64_t name) const;
     // The error of an earlier asynchronous call, which the next answer returns instead of success.  A call
     // that creates something checks it first, since the program would not receive the result.
     CUresult kept_error() const { return kept_; }
-    std::vector<char>& link_data(const void* link, size_t size);
+    // Memory for what a linker is given; nullptr where it is beyond the limit of host memory.
+    std::vector<char>* link_data(const void* link, size_t size);
     Views views;  // texture and surface objects
 
   private:
@@ -140,6 +146,7 @@ class Session {
         void* handle;
         Kind kind;
         const void* parent;  // the handle that it is released with, as a function with its module
+        HostCharge charge;
     };
     // The waits for a stream or event, and its destruction where that must come after them.
     struct PendingWaits {
@@ -149,6 +156,7 @@ class Session {
     // The request that one thread serves.
     struct RequestContext {
         std::vector<char> body, out;
+        HostCharge charge;  // of both
         wire::FrameHeader request{};
         bool question = false;  // by its call's flag
         bool reads = false;     // this thread reads the next request, too
@@ -166,6 +174,9 @@ class Session {
     void begin_wait(const void* used);
     void end_wait(const void* used);
     bool serve_one(RequestContext& context);
+    bool read_body(RequestContext& context, bool& fits);
+    void release_buffers(RequestContext& context);
+    std::string host_memory_sentence();
     bool serve_copy_to_device(RequestContext& context);
     bool serve_copy_to_host(RequestContext& context);
     bool serve_share_memory(RequestContext& context);
@@ -186,7 +197,14 @@ class Session {
     // Used by the reading thread only:
     std::unordered_map<uint64_t, OwnedHandle> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
-    std::unordered_map<const void*, std::vector<std::vector<char>>> linked_;
+    struct Linked {
+        HostCharge charge;
+        std::vector<std::vector<char>> inputs;
+    };
+    std::unordered_map<const void*, Linked> linked_;
+    HostCharge ring_charge_{lease_.host_memory};
+    const uint64_t refusals_before_ = lease_.host_memory.refusals();
+    std::atomic<bool> told_of_host_memory_{false};
     VirtualMemory virtual_memory_{*this};
     const std::shared_ptr<HostFunctions> host_functions_ = std::make_shared<HostFunctions>();
     uint64_t next_name_ = 0x1000;

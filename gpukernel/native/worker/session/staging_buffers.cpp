@@ -16,7 +16,7 @@ StagingBuffers::StagingBuffer* StagingBuffers::take() {
             free->taken = true;
             return &*free;
         }
-        if (buffers_.size() < MOST) {
+        if (buffers_.size() < MOST && book_.take(wire::COPY_PIECE)) {
             void* memory = nullptr;
             StagingBuffer fresh;
             if (cuda_.cuMemHostAlloc(&memory, wire::COPY_PIECE, 0) == CUDA_SUCCESS) {
@@ -25,6 +25,7 @@ StagingBuffers::StagingBuffer* StagingBuffers::take() {
                     return &buffers_.emplace_back(fresh);
                 cuda_.cuMemFreeHost(memory);
             }
+            book_.give_back(wire::COPY_PIECE);
         }
         const auto oldest = std::find_if(buffers_.begin(), buffers_.end(),
                                          [](const StagingBuffer& buffer) { return !buffer.taken; });
@@ -54,6 +55,7 @@ void StagingBuffers::clear() {
     for (StagingBuffer& buffer : buffers_) {
         cuda_.cuEventDestroy_v2(buffer.free);
         cuda_.cuMemFreeHost(buffer.memory);
+        book_.give_back(wire::COPY_PIECE);
     }
     buffers_.clear();
 }

@@ -7,6 +7,7 @@
 #include <list>
 #include <mutex>
 
+#include "worker/lease/host_memory.h"
 #include "worker/server/driver.h"
 
 namespace gpukernel::worker {
@@ -19,7 +20,8 @@ class StagingBuffers {
         bool taken = true;
     };
     // Errors of work that `take` waits for are stored in `error`.
-    StagingBuffers(const Driver& cuda, std::atomic<CUresult>& error) : cuda_(cuda), error_(error) {}
+    StagingBuffers(const Driver& cuda, std::atomic<CUresult>& error, HostMemory& book)
+        : cuda_(cuda), error_(error), book_(book) {}
 
     // A buffer; waits for one where all are in use.  nullptr where the host has no pinned memory left.
     StagingBuffer* take();
@@ -32,6 +34,7 @@ class StagingBuffers {
     static constexpr size_t MOST = 24;
     const Driver& cuda_;
     std::atomic<CUresult>& error_;
+    HostMemory& book_;
     std::mutex mutex_;
     std::list<StagingBuffer> buffers_;  // given back longest ago first
 };

@@ -61,9 +61,12 @@ CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, cons
         return in_order(device, stream, [=] { transfer(at(destination), source, bytes); });
     // Pageable memory may change as soon as the call returns: take the bytes now, as CUDA does, and like it
     // ("API synchronization behavior") wait with more than 64 KiB, so that a queue of copies stays small.
-    if (busy && !from_pinned && bytes <= SMALL && staged < MOST_STAGED) {
+    if (busy && !from_pinned && bytes <= SMALL && staged < MOST_STAGED && take_host_memory(bytes)) {
         staged += bytes;
-        std::shared_ptr<char> taken(new char[bytes], [bytes](char* p) { delete[] p, staged -= bytes; });
+        std::shared_ptr<char> taken(new char[bytes], [bytes](char* p) {
+            delete[] p, staged -= bytes;
+            give_back_host_memory(bytes);
+        });
         transfer(taken.get(), source, bytes);
         return in_order(device, stream, [=] { transfer(at(destination), taken.get(), bytes); });
     }

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "simgpu/host_memory.h"
+
 namespace gpukernel::simgpu {
 
 namespace {
@@ -76,7 +78,8 @@ Image fatbin(const char* data, size_t bytes) {
             continue;
         }
         if (flags & 0x2000) {
-            if (full > (1u << 30) || !lz4(body, text, full)) {
+            HostShare share;  // before a few bytes become many
+            if (full > (1u << 30) || !share.grow(full) || !lz4(body, text, full)) {
                 image.message = "the fat binary's compressed PTX is damaged";
                 continue;
             }

@@ -32,6 +32,8 @@ CUresult cluster_of(const Device& device, const Kernel& kernel, Dim3 named, Dim3
 using namespace gpukernel::simgpu;
 
 namespace {
+constexpr uint64_t QUEUED = 512;  // bytes of a launch that waits, beside its parameters
+
 CUresult pack(const KernelInfo& info, void** params, void** extra, std::vector<char>& block) {
     block.assign(std::max<size_t>(info.param_bytes, 1), 0);
     if (extra) {
@@ -80,17 +82,29 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
         if (uint64_t{g.x} * g.y > uint64_t(std::max(each, 1)) * device->model->multiprocessors / g.z)
             return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     }
-    auto block = std::make_shared<std::vector<char>>();
-    if (CUresult error = pack(*function->info, params, extra, *block); error != CUDA_SUCCESS) return error;
+    struct Parameters {
+        HostShare share;
+        std::vector<char> bytes;
+    };
+    auto block = std::make_shared<Parameters>();
+    if (!block->share.grow(function->info->param_bytes + QUEUED)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (CUresult error = pack(*function->info, params, extra, block->bytes); error != CUDA_SUCCESS)
+        return error;
+    std::shared_ptr<const Textures> textures;
+    try {
+        textures = device->textures.now();
+    } catch (const std::bad_alloc&) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     schedule().submit(*stream, Engine::kernels,
                       [device, function, g, b, c, in_clusters, shared = shape.shared_bytes,
-                       cooperative = shape.cooperative, block, textures = device->textures.now()] {
+                       cooperative = shape.cooperative, block, textures = std::move(textures)] {
                           Launch launch;
                           launch.grid = g, launch.block = b;
                           launch.cluster = c, launch.in_clusters = in_clusters;
                           launch.dynamic_shared_bytes = shared;
                           launch.cooperative = cooperative;
-                          launch.params = block->data();
+                          launch.params = block->bytes.data();
                           launch.textures = textures;
                           launch.gate = device->gate.load();
                           launch.print = [device](std::string_view text) {

@@ -8,6 +8,16 @@ using namespace gpukernel::simgpu;
 using gpukernel::libcuda::JitLogs;
 
 namespace {
+// Bytes of the host's memory for each byte of PTX, of which the shortest instruction has four: while it is
+// parsed, and for as long as the decoded module is there.
+constexpr uint64_t WHILE_DECODED = 48, DECODED = 20;
+
+uint64_t bytes_of(const std::vector<std::string>& texts) {
+    uint64_t sum = 0;
+    for (const std::string& text : texts) sum += text.size();
+    return sum;
+}
+
 void write(const JitLogs& logs, const std::string& log) {
     if (!logs.write(log)) log_line(log);
 }
@@ -19,6 +29,10 @@ CUresult load(Device* device, const void* data, size_t bytes, const JitLogs& log
         return image.error;
     }
     auto fresh = std::make_unique<Loaded>();
+    if (!fresh->share.grow(bytes_of(image.texts) * WHILE_DECODED)) {
+        write(logs, "the host has no memory for a module of this size");
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     fresh->device = device;
     std::string log;
     std::vector<std::string_view> texts(image.texts.begin(), image.texts.end());
@@ -27,6 +41,7 @@ CUresult load(Device* device, const void* data, size_t bytes, const JitLogs& log
     if (log.empty()) log = result.message;
     write(logs, result ? "" : log);
     if (!result) return code_of(result.status);
+    fresh->share.shrink(bytes_of(image.texts) * DECODED);
     for (const std::string& name : fresh->image->kernels()) {
         fresh->functions.push_back(std::make_unique<Kernel>(Kernel{fresh.get(), fresh->image->kernel(name)}));
         driver()->functions.add(fresh->functions.back().get());
@@ -201,6 +216,7 @@ struct Link {
     std::vector<std::string> texts;
     std::string image;
     JitLogs logs;
+    HostShare share = {};  // of texts and image
 };
 }  // namespace
 
@@ -340,6 +356,10 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
         write(link->logs, image.message);
         return image.error;
     }
+    if (!link->share.grow(link->share.bytes() + 2 * bytes_of(image.texts))) {
+        write(link->logs, "the host has no memory for so much to link");
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     for (std::string& text : image.texts) link->texts.push_back(std::move(text));
     return CUDA_SUCCESS;
 }
@@ -352,6 +372,11 @@ CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* size
     std::unique_ptr<Module> module;
     std::string log;
     std::vector<std::string_view> texts(link->texts.begin(), link->texts.end());
+    HostShare decoded;
+    if (!decoded.grow(bytes_of(link->texts) * WHILE_DECODED)) {
+        write(link->logs, "the host has no memory for a module of this size");
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     Result result = load_module(texts, *device->memory, device->model->major * 10 + device->model->minor,
                                 device->model->multiprocessors, module, log);
     write(link->logs, result ? "" : log.empty() ? result.message : log);
