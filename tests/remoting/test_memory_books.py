@@ -310,3 +310,35 @@ def test_small_blocks_are_charged_as_the_device_rounds_them(size: int, tmp_path:
         assert books.said() - before == -(-size // GRAIN) * GRAIN
         assert books.said() == books.held()
         program.communicate()
+
+
+def test_a_cap_may_shrink_to_what_is_left_after_frees_in_stream_order() -> None:
+    code = """begin(); s = ok(d.cuStreamCreate(1)); a = ok(d.cuMemAllocAsync(40 << 20, s)); ok(d.cuMemFreeAsync(a, s)); ok(d.cuEventQuery(ok(d.cuEventCreate(0))))
+print("freed", flush=True); sys.stdin.readline(); print(d.cuMemAllocAsync(40 << 20, s)[0].name)"""
+
+    async def story() -> None:
+        async with worker(memory_mib=64) as one:
+            program = one.start(code)
+            assert program.stdout is not None
+            assert await asyncio.to_thread(program.stdout.readline) == "freed\n"
+            await one.handle.limit(16 * MIB, 1)
+            said, errors = await asyncio.to_thread(program.communicate, "\n")
+            assert said == "CUDA_ERROR_OUT_OF_MEMORY\n", errors
+
+    asyncio.run(story())
+
+
+def test_a_loop_in_one_stream_gets_its_block_again_and_another_size_waits_for_the_device() -> None:
+    code = """begin(); s = ok(d.cuStreamCreate(1)); places = set()
+for n in range(200):
+    a = ok(d.cuMemAllocAsync(48 << 20, s)); ok(d.cuMemsetD8Async(a, n % 256, 1 << 20, s)); places.add(int(a)); ok(d.cuMemFreeAsync(a, s))
+for n in range(50):
+    a = ok(d.cuMemAllocAsync((40 << 20) + n * 4096, s)); ok(d.cuMemsetD8Async(a, n % 256, 1 << 20, s)); ok(d.cuMemFreeAsync(a, s))
+b = ok(d.cuMemAlloc(60 << 20)); print(len(places))"""
+
+    async def story() -> None:
+        async with worker(memory_mib=64) as one:
+            done = await one.run(code)
+            assert done.stdout == "1\n", done.stderr
+
+    asyncio.run(story())

@@ -97,8 +97,10 @@ CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function fun
     auto host = session.host_charge(HostMemory::MODULE + 2 * image.bytes().size());
     if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     Handle handle = nullptr;
+    // Where the device does not say what this process holds, the image is all that is known.
+    const uint64_t least = lease.footprint.bytes() ? 0 : charge(image.bytes().size());
     const CUresult result = make_charged(
-        session, 0, nullptr, handle,
+        session, least, nullptr, handle,
         [&](Handle* made) {
             log->text[0] = 0;
             return function(made, image.bytes().data(), *log);

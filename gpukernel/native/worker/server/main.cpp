@@ -294,7 +294,7 @@ int main(int argc, char** argv) {
     ::prctl(PR_SET_DUMPABLE, 0);  // the secret is in this process's memory
     ::mallopt(M_ARENA_MAX, 2);    // fifty workers share a machine with a class's notebooks
     ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
-    ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // a module is there, and counted, once it is loaded
+    ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);  // a module is there, and counted, once it is loaded
 
     auto lease = std::make_unique<Lease>();
     Server::Listeners listeners;

@@ -322,7 +322,7 @@ std::string Server::run_command(const std::string& line) {
         uint64_t bytes = 0;
         double weight = 0;
         if (!(words >> bytes >> weight)) return R"({"ok":false,"error":"limit wants BYTES WEIGHT"})";
-        if (!lease_.limit(bytes))  // the weight stays as it was, too
+        if (!lease_.limit(bytes) && !limit_after_frees(bytes))  // the weight stays as it was, too
             return R"({"ok":false,"error":"more is allocated: )" + std::to_string(lease_.memory_used()) +
                    R"( bytes"})";
         lease_.time_slicing.set_weight(weight);
@@ -341,6 +341,25 @@ std::string Server::run_command(const std::string& line) {
         return R"({"ok":true})";
     }
     return R"({"ok":false,"error":"known are status [UNTIL], limit BYTES WEIGHT, interrupt, stop REASON"})";
+}
+
+// Sets the limit once what programs have freed in stream order is back.  A stream may keep that waiting, so
+// another thread gives it to the driver.
+bool Server::limit_after_frees(uint64_t bytes) {
+    if (!lease_.freed.any()) return false;
+    std::thread([&lease = lease_] {
+        lease.cuda.cuCtxSetCurrent(lease.context);
+        std::lock_guard allocating(lease.allocation_mutex);
+        lease.freed.flush();
+        lease.freed.settle();
+    }).detach();
+    for (const auto end = Clock::now() + LAST_WORDS; Clock::now() < end;
+         std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+        if (std::unique_lock allocating(lease_.allocation_mutex, std::try_to_lock); allocating)
+            lease_.freed.settle(false);
+        if (lease_.limit(bytes)) return true;
+    }
+    return false;
 }
 
 std::string Server::status() const {

@@ -60,6 +60,7 @@ class Server {
     std::string hang_reason();
     bool answer_control(int fd, std::string& pending);
     std::string run_command(const std::string& line);
+    bool limit_after_frees(uint64_t bytes);
     std::string status() const;
 
     Lease& lease_;
