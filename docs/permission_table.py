@@ -40,11 +40,14 @@ def table() -> Iterator[str]:
     """Return a table for each service."""
     from gpukernel.pool.auth.permissions import PERMISSIONS
 
+    names = " | ".join(f"<span>{role}</span>" for role in ROLES)
+    yield '<div class="roles" markdown>'
     for service in services():
-        yield f"\n| `{service.name}` | {' | '.join(ROLES)} |\n| --- |{' --- |' * len(ROLES)}"
+        yield f"\n| `{service.name}` | {names} |\n| --- |{' --- |' * len(ROLES)}"
         for method in service.methods:
             permission = PERMISSIONS[f"{service.name}/{method.name}"]
             yield f"| `{method.name}` | {' | '.join(role(permission) for role in ROLES.values())} |"
+    yield "\n</div>"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

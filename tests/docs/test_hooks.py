@@ -6,7 +6,7 @@ import re
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-from docs import cli_reference, line_breaks, schema_diagram, settings_reference
+from docs import cli_reference, line_breaks, permission_table, schema_diagram, settings_reference
 from gpukernel.pool.store import schema
 
 
@@ -50,3 +50,13 @@ def test_long_names_in_tables_may_break_and_nothing_else_changes() -> None:
     assert "<p><code>gpukernel/pool/rpc/pool.py</code></p><td>a/b " in broken
     assert "<code>gpukernel/<wbr>pool/<wbr>rpc/<wbr>pool.<wbr>py</code> <code>at_start</code>" in broken
     assert broken.replace("<wbr>", "") == page
+
+
+def test_every_call_of_the_pool_has_its_line_with_a_cell_for_each_role() -> None:
+    text = permission_table.on_page_markdown(f"# Security\n\n{permission_table.MARK}\n")
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| `")]
+    calls = [method.name for service in permission_table.services() for method in service.methods]
+    assert [row[0].strip(" `") for row in rows if "<span>" not in row[1]] == calls
+    assert {len(row) for row in rows} == {1 + len(permission_table.ROLES)}
+    cells = {cell.strip() for row in rows if "<span>" not in row[1] for cell in row[1:]}
+    assert cells == {"–", "own", "course", "all"}

@@ -11,8 +11,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 
+import gpukernel.common.proto.pool_pb2 as pool_pb
+import gpukernel.common.proto.pool_pb2_grpc as pool_rpc
 from gpukernel.client.admin import AdminClient
 from gpukernel.client.hub import HubClient
 from gpukernel.client.pool import PoolClient
@@ -141,6 +145,30 @@ def test_a_single_user_servers_own_token_is_bound_to_the_course_of_the_server(
                 assert (taken.holder.course, taken.holder.server) == ("ml101", "jupyterhub")
             async with PoolClient(address, persons) as both:
                 assert {lease.id for lease in (await both.leases())[0]} == {phys.id, taken.id}
+
+    run(work)
+
+
+def test_a_call_that_is_open_ends_when_the_hub_takes_the_token_back(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_tokens, "YES_SECONDS", 1.0)  # as after a minute
+    identifier, stolen = new_token(hub, "anna")
+    _, good = new_token(hub, "ben")
+
+    async def work() -> None:
+        async with pool(tmp_path, api(hub)) as (_, address), grpc.aio.insecure_channel(address) as channel:
+            calls = {}
+            for token in (stolen, good):
+                call = pool_rpc.PoolStub(channel).Hold(metadata=(("authorization", f"Bearer {token}"),))
+                await call.write(pool_pb.HoldRequest(hold=["0" * 16]))
+                assert (await call.read()).lease.state == "ended"
+                calls[token] = call
+            hub.ask("DELETE", f"/users/anna/tokens/{identifier}").raise_for_status()
+            async with asyncio.timeout(60):
+                assert await calls[stolen].code() is grpc.StatusCode.UNAUTHENTICATED
+            assert not calls[good].done()
+            calls[good].cancel()
 
     run(work)
 
