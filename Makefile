@@ -17,7 +17,7 @@ LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 LEVELS_FOR_hub-demo = $(LEVELS_FOR_demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model crashes lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
+.PHONY: help demo hub test quick test-one metrics model crashes crowd lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, and upgr
 	GPUKERNEL_CRASH_STRIDE=1 GPUKERNEL_CRASH_MOMENTS=60 GPUKERNEL_CRASH_JOBS=2 \
 	    $(BIN)/python -m pytest tests/pool/test_crashes.py tests/pool/store/test_interrupted_upgrade.py \
 	    --timeout=0 -rP $(PYTEST_ARGS)
+
+crowd: $(VENV)/.test  ## Put 200 honest students and 5 hostile ones into one pool, and compare the honest ones' waits (ten minutes)
+	$(BIN)/python -m tests.attacks.crowd $(CROWD_ARGS)
 
 # Fuzzers and sanitizers (docs/robustness.md): builds of their own, which nothing installs.
 SECONDS   ?= 15

@@ -6,6 +6,7 @@ service identity carries a whole class.  The pool's administrators are not count
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -32,6 +33,12 @@ STRANGERS_AT_ONCE = 50.0
 """Failed authentications from one address; those above are answered late (`LATE_SECONDS`), one at a time for each connection."""
 
 LATE_SECONDS = 1.0
+
+PATIENT_REFUSALS = 20.0
+"""Refusals that are answered at once; further ones within a second are answered late, so that who does not wait is made to."""
+
+LATE_AT_MOST = 100
+"""Late answers of one identity that may be under way; whose next call comes before that loses the connection."""
 
 IDS_PER_CALL = 32
 """Leases named in a message of a stream that cost as much as a call."""
@@ -107,6 +114,7 @@ class CallRates:
         self._per_second, self._at_once, self._clock = per_second, max(at_once, 1.0), clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
         self._open: dict[str, int] = {}
+        self._late: dict[str, int] = {}
         self._known: OrderedDict[bytes, Identified] = OrderedDict()
 
     # --- identities ---
@@ -186,6 +194,21 @@ class CallRates:
     def stranger(self, address: str) -> bool:
         """Count a failed authentication from an address; return whether there were too many."""
         return self.seconds_until(f"stranger {address}", 1.0, STRANGERS_PER_SECOND, STRANGERS_AT_ONCE) > 0
+
+    async def hold_back(self, name: str) -> bool:
+        """Wait where `name` was refused often in the last moments; return False where so many such calls wait that the connection should go."""
+        if not self.seconds_until(f"refused {name}", 1.0, PATIENT_REFUSALS, PATIENT_REFUSALS):
+            return True
+        if self._late.get(name, 0) >= LATE_AT_MOST:
+            return False
+        self._late[name] = self._late.get(name, 0) + 1
+        try:
+            await asyncio.sleep(LATE_SECONDS)
+        finally:
+            self._late[name] -= 1
+            if not self._late[name]:
+                del self._late[name]
+        return True
 
     # --- open calls ---
 

@@ -168,6 +168,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         except Unfit as unfit:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, unfit)
         except TooMany as many:
+            if not await self._rates.hold_back(connection.admitted or connection.address):
+                connection.close()
             after = ((RETRY_AFTER, f"{max(1, round(many.seconds * 1000))}"),) if many.seconds else ()
             await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, many, after)
         finally:
