@@ -10,6 +10,8 @@ import typer
 from gpukernel.common.logs import Form, Level
 
 __all__ = [
+    "CallsAtOnce",
+    "CallsPerSecond",
     "Command",
     "Course",
     "Devices",
@@ -98,6 +100,22 @@ Everybody = Annotated[
     bool,
     typer.Option(
         "--everybody", help="Every account of this machine may ask over the unix socket, each for itself."
+    ),
+]
+CallsPerSecond = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        envvar="GPUKERNEL_CALLS_PER_SECOND",
+        help="Calls a second that a person may make for long; a JupyterHub's count for those for whom it makes them.",
+    ),
+]
+CallsAtOnce = Annotated[
+    float,
+    typer.Option(
+        min=1,
+        envvar="GPUKERNEL_CALLS_AT_ONCE",
+        help="Calls that a person may make at once, after having made none for a while.",
     ),
 ]
 HubApi = Annotated[

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from gpukernel.cli.options import Form, Grace, HubApi, Level, LogFormat, LogLevel, State
+from gpukernel.cli.options import (
+    CallsAtOnce,
+    CallsPerSecond,
+    Form,
+    Grace,
+    HubApi,
+    Level,
+    LogFormat,
+    LogLevel,
+    State,
+)
 
 __all__ = ["app"]
 
@@ -45,9 +55,7 @@ def pool(
     ] = "",
     tls_cert: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Show this certificate over TCP, not that of “gpukernel pool init”."
-        ),
+        typer.Option(metavar="FILE", help="Show this certificate over TCP, not “gpukernel pool init”'s."),
     ] = None,
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Its key, where that is not in the same file.")
@@ -60,6 +68,8 @@ def pool(
         ),
     ] = ClientCertificates.OFF,
     hub_api: HubApi = "",
+    calls_per_second: CallsPerSecond = 10.0,
+    calls_at_once: CallsAtOnce = 500.0,
     token_validity: Annotated[
         str,
         typer.Option(
@@ -115,6 +125,8 @@ def pool(
         hub_api,
         max(seconds(token_validity), 0.0),
         grace,
+        calls_per_second,
+        calls_at_once,
         state,
         log_level,
         log_format,

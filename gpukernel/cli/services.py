@@ -20,6 +20,7 @@ from gpukernel.common import logs
 from gpukernel.common.address import is_network_address, resolve_address, resolve_state
 from gpukernel.common.connection import Connection, connection_to, read_connection_file
 from gpukernel.common.errors import PoolError
+from gpukernel.common.machine import raise_descriptor_limit
 from gpukernel.pool.auth.listeners import Listener
 from gpukernel.pool.rpc.server import prepare_state, serve
 
@@ -140,6 +141,8 @@ def pool(
     hub_api: str,
     token_seconds: float,
     grace: str,
+    calls_per_second: float,
+    calls_at_once: float,
     state: Path | None,
     log_level: logs.Level,
     log_format: logs.Form,
@@ -160,6 +163,8 @@ def pool(
             hub_api=hub_api,
             token_seconds=token_seconds,
             valid_seconds=valid_seconds,
+            calls_per_second=calls_per_second,
+            calls_at_once=calls_at_once,
         ) as running:
             if running.warning:
                 complain(running.warning)
@@ -196,6 +201,7 @@ def agent(
 ) -> None:
     """Run the agent alone."""
     logs.configure(log_level, log_format)
+    raise_descriptor_limit()
     found = _devices(simulate)
     directory = prepare_state(resolve_state(state))
     try:

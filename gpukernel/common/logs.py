@@ -10,6 +10,8 @@ Guarantees
 * One event is one line: control characters in what people and programs say are written as escapes.  Only a traceback has more, and
   in JSON not even that.
 * Tokens and secrets are in no line.
+* Lines of one kind (the same text but for its figures) are written `LINES_A_MINUTE` times a minute, those with a traceback
+  `TRACEBACKS_A_MINUTE` times; the others are summed up in one line.  So nobody fills a disk by what they make a server say.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import enum
 import json
 import logging
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -47,6 +51,11 @@ class Form(enum.StrEnum):
 
 
 _LONGEST = 4000
+
+LINES_A_MINUTE = 600
+TRACEBACKS_A_MINUTE = 20
+_MINUTE = 60.0
+_MOST_KINDS = 1000
 
 
 def fields(**known: str) -> dict[str, dict[str, str]]:
@@ -104,9 +113,55 @@ class _Json(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class _Summing(logging.StreamHandler[TextIO]):
+    """A handler that sums up what is repeated too often."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._clock = clock
+        self._begin = clock()
+        self._counts: dict[tuple[str, int, str], tuple[int, int]] = {}
+        self._timer: threading.Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`; called with the handler's lock."""
+        if self._clock() - self._begin >= _MINUTE:
+            self.sum_up()
+        kind = (record.name, record.levelno, str(record.msg)[:200])
+        if kind not in self._counts and len(self._counts) >= _MOST_KINDS:
+            kind = (record.name, record.levelno, "lines of many kinds")
+        written, left_out = self._counts.get(kind, (0, 0))
+        if written < (TRACEBACKS_A_MINUTE if record.exc_info else LINES_A_MINUTE):
+            self._counts[kind] = (written + 1, left_out)
+            super().emit(record)
+            return
+        self._counts[kind] = (written, left_out + 1)
+        if self._timer is None:
+            # Said also where nothing else is written afterwards.
+            self._timer = threading.Timer(_MINUTE, self._later)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _later(self) -> None:
+        self.acquire()
+        try:
+            self._timer = None
+            self.sum_up()
+        finally:
+            self.release()
+
+    def sum_up(self) -> None:
+        """Write how many lines of each kind were left out, and begin to count anew."""
+        counts, self._counts, self._begin = self._counts, {}, self._clock()
+        for (name, level, text), (_, left_out) in counts.items():
+            if left_out:
+                said = f"… {left_out:,} more like this in the last minute: {text}"
+                super().emit(logging.LogRecord(name, level, "", 0, said, None, None))
+
+
 def configure(level: Level, form: Form, stream: TextIO | None = None) -> None:
     """Log to `stream` (standard error where None) from now on; of other libraries warnings only."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = _Summing(stream or sys.stderr)
     handler.setFormatter(_Json() if form is Form.JSON else _Lines())
     chosen: int = getattr(logging, level.upper())
     logging.basicConfig(level=max(chosen, logging.WARNING), handlers=[handler], force=True)

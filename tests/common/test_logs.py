@@ -76,3 +76,36 @@ def test_levels_leave_lines_out() -> None:
     assert written(logs.Form.TEXT, logs.Level.ERROR) == ""
     assert "unimportant" in written(logs.Form.TEXT, logs.Level.DEBUG)
     assert "chatter" not in written(logs.Form.TEXT, logs.Level.DEBUG)
+
+
+def test_lines_of_one_kind_are_summed_up_and_others_are_not() -> None:
+    now, stream = [0.0], io.StringIO()
+    handler = logs._Summing(stream, lambda: now[0])
+    lines = logging.getLogger("gpukernel.tests.many")
+    lines.propagate, lines.handlers = False, [handler]
+    lines.setLevel(logging.INFO)
+    for number in range(5000):
+        lines.warning("refused: %s", number)
+    lines.warning("something else")
+    for number in range(100):
+        try:
+            raise ValueError(number)
+        except ValueError:
+            lines.exception("failed")
+    assert stream.getvalue().count("refused") == logs.LINES_A_MINUTE
+    assert stream.getvalue().count("Traceback") == logs.TRACEBACKS_A_MINUTE
+    assert stream.getvalue().count("something else") == 1
+    now[0] += 61
+    lines.warning("refused: %s", "again")
+    assert "… 4,400 more like this in the last minute: refused: %s" in stream.getvalue()
+    assert "… 80 more like this in the last minute: failed" in stream.getvalue()
+    assert stream.getvalue().endswith("refused: again\n")
+
+
+def test_a_crowd_of_kinds_is_counted_as_one() -> None:
+    stream = io.StringIO()
+    handler = logs._Summing(stream, lambda: 0.0)
+    for number in range(3000):
+        handler.handle(logging.LogRecord("x", logging.INFO, "", 0, f"kind {number}", None, None))
+    assert len(handler._counts) <= logs._MOST_KINDS + 1
+    assert stream.getvalue().count("kind") == logs._MOST_KINDS + logs.LINES_A_MINUTE
