@@ -1,4 +1,4 @@
-"""The pool's own work: the time of a grant, grants a second, a class that arrives at once, and the memory of a lease.
+"""The pool's own work: the time of a grant, grants a second, the longest pause of its loops, a class that arrives at once, and the memory of a lease.
 
 Decisions are made by a real pool on a real SQLite file; its GPU servers are stand-ins that call every worker ready at once,
 except in the last table, whose workers are real.
@@ -14,14 +14,18 @@ import sqlite3
 import statistics
 import sys
 import tempfile
+import threading
 import time
+from asyncio.events import Handle
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest import mock
 
 import grpc
 import sqlalchemy as sa
 
+import gpukernel.common.proto.pool_pb2 as pb
 from benchmarks.report import Table, mebibytes
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import resolve_address
@@ -264,6 +268,71 @@ async def a_class(people: int = 200) -> Table:
     )
 
 
+def flood(address: str) -> None:
+    """Flood a pool as an administrator, whose calls nobody counts: lists, grants and streams that name many leases."""
+    names = [f"{number:016x}" for number in range(1000)]
+
+    async def hold(client: PoolClient) -> None:
+        while True:
+            call = client._pool.Hold()
+            await call.write(pb.HoldRequest(hold=names))
+            for _ in names:
+                await call.read()
+            call.cancel()
+
+    async def look(client: PoolClient) -> None:
+        while True:
+            await client.leases(include_ended=True)
+
+    async def take(client: PoolClient, number: int) -> None:
+        while True:
+            await client.release((await client.acquire_now(f"flood {number}", SLICE, HOLDER)).id)
+
+    async def work() -> None:
+        async with PoolClient(address) as client:
+            await asyncio.gather(
+                *(hold(client) for _ in range(4)), *(look(client) for _ in range(4)), take(client, 1)
+            )
+
+    asyncio.run(work())
+
+
+async def pauses(live: int = 300, seconds: float = 10) -> Table:
+    """Measure the longest callback of the pool's two event loops while a process floods it."""
+    longest: dict[str, tuple[float, float]] = {}
+    run = Handle._run
+
+    def timed(handle: Handle) -> None:
+        begin, processor = time.perf_counter(), time.thread_time()
+        run(handle)
+        took = time.perf_counter() - begin, time.thread_time() - processor
+        name = threading.current_thread().name
+        longest[name] = max(longest.get(name, took), took)
+
+    async with running(live // 50 + 2) as pool:
+        for number in range(live):
+            await get(pool.manager, f"live {number}")
+        code = f"from benchmarks import decisions; decisions.flood({pool.address!r})"
+        program = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+        await asyncio.sleep(2)
+        with mock.patch.object(Handle, "_run", timed):
+            await asyncio.sleep(seconds)
+        program.kill()
+        await program.wait()
+    names = {"gpukernel-io": "the I/O loop", "MainThread": "the deciding loop"}
+    return Table(
+        "The longest pause of the pool's loops under a flood",
+        ["loop", "on the clock", "processor", "aim"],
+        [
+            [names[name], milliseconds(took[0]), milliseconds(took[1]), "≤ 50 ms"]
+            for name, took in sorted(longest.items())
+            if name in names
+        ],
+        notes=f"Beside {live} live leases, for {seconds:g} s: an administrator's process that nobody slows down lists leases, takes slices, "
+        "and names 1,000 leases in each message of four streams.",
+    )
+
+
 def fill(store: Store, leases: int) -> None:
     """Write as many leases as the pool would hold after granting them one by one, in one go; 40 of 50 on each device."""
     share, memory = 20_000, int(0.02 * MEMORY) // 2**20 * 2**20
@@ -440,4 +509,4 @@ async def real(leases: int = 400) -> Table:
 
 async def measure() -> list[Table]:
     """Return every table."""
-    return [await grants(), await a_class(), await growth(), await real()]
+    return [await grants(), await pauses(), await a_class(), await growth(), await real()]

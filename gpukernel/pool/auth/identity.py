@@ -177,7 +177,7 @@ class Identity:
         self._files = dict(files or {})
         self._require_certificates = require_certificates
         self._accounts: dict[str, int] = {}  # what gRPC calls the peer → account
-        self._names: dict[str, str] = {}  # asked once a connection: a directory service may answer slowly
+        self._names: dict[int, str] = {}  # asked once an account: a directory service may answer slowly
         self.open_calls = OpenCalls(self._those_living, self._person_of_hub)
 
     def connected(self, peer: str, uid: int) -> None:
@@ -187,7 +187,6 @@ class Identity:
     def disconnected(self, peer: str) -> None:
         """Forget a connection."""
         self._accounts.pop(peer, None)
-        self._names.pop(peer, None)
 
     def caller(self, peer: str, authorization: str, now: float, certificate: str = "") -> Caller | None:
         """Return who is at the other end; None for a stranger.
@@ -219,7 +218,7 @@ class Identity:
         if not authorization:
             if uid is None:
                 return None
-            name = self._names.get(peer) or self._names.setdefault(peer, account_name(uid))
+            name = self._names.get(uid) or self._names.setdefault(uid, account_name(uid))
             scope = "admin" if uid in (0, os.geteuid()) else "person"
             return Caller(name, scope, uid, credential=f"account {uid}")
         kind, _, token = authorization.partition(" ")
