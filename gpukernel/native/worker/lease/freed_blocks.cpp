@@ -6,9 +6,7 @@
 
 namespace gpukernel::worker {
 
-// The simulated GPU keeps no pool: there is nothing to trim.
 void FreedBlocks::use_device(CUdevice device) {
-    if (lease_.cuda.simulated()) return;
     if (lease_.cuda.cuDeviceGetDefaultMemPool(&pool_, device) != CUDA_SUCCESS) pool_ = nullptr;
 }
 

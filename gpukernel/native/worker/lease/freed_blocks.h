@@ -24,7 +24,7 @@ class Lease;
 class FreedBlocks {
   public:
     explicit FreedBlocks(Lease& lease) : lease_(lease) {}
-    void use_device(CUdevice device);
+    void use_device(CUdevice device);  // whose driver keeps a pool: not the simulated GPU's
 
     // Whether there is anything to flush or to settle.
     bool any() const { return any_.load(std::memory_order_relaxed); }

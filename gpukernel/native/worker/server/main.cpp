@@ -321,7 +321,7 @@ int main(int argc, char** argv) {
                       " gave no context: " + lease->cuda.error_name(code));
 
     lease->footprint.use_device(lease->cuda, options.device);
-    lease->freed.use_device(options.device);
+    if (!lease->cuda.simulated()) lease->freed.use_device(options.device);
     lease->footprint_at_first = lease->footprint.bytes().value_or(0);
     if (!options.time_slicing.empty() &&
         !lease->time_slicing.open(
