@@ -19,10 +19,10 @@ from gpukernel.remoting.lease_file import write_lease_file
 
 
 @contextlib.asynccontextmanager
-async def pool_running() -> AsyncIterator[EmbeddedPool]:
+async def pool_running(*options: str) -> AsyncIterator[EmbeddedPool]:
     """Run a pool with one simulated V100, which this process's environment points at."""
     with (
-        EmbeddedPool("v100:1", tcp_host="127.0.0.1") as pool,
+        EmbeddedPool("v100:1", tcp_host="127.0.0.1", options=options) as pool,
         mock.patch.dict(os.environ, {"GPUKERNEL_STATE": str(pool.state)}),
     ):
         yield pool
@@ -32,9 +32,10 @@ async def pool_running() -> AsyncIterator[EmbeddedPool]:
 async def leased(share: float, count: int = 1, transport: str = "") -> AsyncIterator[dict[str, str]]:
     """Hold `count` leases of `share`, and yield the environment of a program under the shim on the last of them.
 
-    `transport` ``"unix"`` or ``"tcp"`` leaves only endpoints of that kind.
+    `transport` ``"unix"``, ``"tcp"`` or ``"tls"`` leaves only endpoints of that kind.
     """
-    async with pool_running() as pool, contextlib.AsyncExitStack() as stack:
+    options = ("--data-tls", "on") if transport == "tls" else ()
+    async with pool_running(*options) as pool, contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(PoolClient(resolve_address(None, pool.state)))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for number in range(count):

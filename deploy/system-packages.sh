@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what pip cannot bring: a C++ compiler and Python's venv module, and the packages that are named. Silent when
+# Installs what pip cannot bring: a C++ compiler, Python's venv module and, where it can, OpenSSL's static libraries, and the packages that are named. Silent when
 # nothing is missing.
 #
 #     system-packages.sh [--optional] [PACKAGE…]      --optional: go on without those that cannot be had
@@ -13,6 +13,9 @@ missing=
 if [ -z "$optional" ]; then
     command -v c++ >/dev/null 2>&1 || missing="$missing g++"
     "${PYTHON:-python3}" -c 'import venv, ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
+    # Wanted, not needed: without it there is no TLS between programs and workers, and the build says so.
+    wanted=$(find /usr/lib /usr/local/lib -name libssl.a 2>/dev/null | head -n 1)
+    [ -n "$wanted" ] || "$0" --optional libssl-dev || true
 fi
 for package in "$@"; do
     dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"

@@ -52,6 +52,8 @@ class Agent:
         Work on a slice that does not end within this time is ended, with its program's context; 0: never.
     host_memory
         Bytes of this machine's own memory that the programs of one slice may make its worker take.
+    tls
+        Programs that reach the workers over TCP must speak TLS (`gpukernel.agent.data_path.tls_wanted` decides).
     direct
         Programs on this machine may use its devices themselves, and nobody else may (`gpukernel.agent.direct_slices`).
     """
@@ -66,6 +68,7 @@ class Agent:
         watchdog_seconds: float = 0.0,
         direct: bool = False,
         host_memory: int = HOST_MEMORY,
+        tls: bool = False,
     ) -> None:
         self.name = name
         self.attached = asyncio.Event()
@@ -89,6 +92,7 @@ class Agent:
             watchdog_seconds,
             self._holders.about,
             host_memory=host_memory,
+            tls=tls,
         )
         self._direct = DirectSlices(
             directory,

@@ -50,6 +50,8 @@ class Workers:
         Gives what a log line about a worker carries.
     host_memory
         Bytes of this machine's own memory that the programs of one lease may make its worker take.
+    tls
+        Whoever comes over TCP must speak TLS.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Workers:
         watchdog_seconds: float = 0.0,
         about: LogFields = lease_only,
         host_memory: int = HOST_MEMORY,
+        tls: bool = False,
     ) -> None:
         self._directory = state / "workers"
         self.time_slicing = state / "time-slicing"
@@ -70,6 +73,7 @@ class Workers:
         self._host_memory = host_memory
         self._inventory = inventory
         self._tcp_host = tcp_host
+        self._tls = tls
         self._ended = ended
         self._about = about
         self._handles: dict[Key, WorkerHandle] = {}
@@ -153,6 +157,7 @@ class Workers:
                 watchdog_seconds=self._watchdog_seconds,
                 host_memory=self._host_memory,
                 until=until,
+                tls=self._tls,
             )
         except (WorkerStartFailed, OSError) as error:
             shutil.rmtree(directory, ignore_errors=True)

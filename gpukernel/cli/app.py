@@ -13,6 +13,7 @@ from gpukernel.cli.kernelspec import app as kernelspec_app
 from gpukernel.cli.options import (
     Command,
     Course,
+    DataTlsOption,
     Devices,
     Direct,
     Everybody,
@@ -38,6 +39,7 @@ from gpukernel.cli.quota import app as quota_app
 from gpukernel.cli.reserve import app as reserve_app
 from gpukernel.cli.server import app as server_app
 from gpukernel.cli.token import app as token_app
+from gpukernel.common.data_tls import DataTls
 
 __all__ = ["app"]
 
@@ -78,6 +80,7 @@ def up(
     simulate: Simulate = "",
     state: State = None,
     tcp_host: TcpHost = "",
+    data_tls: DataTlsOption = DataTls.AUTO,
     name: Name = "",
     watchdog: Watchdog = None,
     host_memory: HostMemory = 1024,
@@ -100,6 +103,7 @@ def up(
         simulate,
         state,
         tcp_host,
+        data_tls,
         name,
         watchdog,
         host_memory,
@@ -121,6 +125,7 @@ def agent(
     simulate: Simulate = "",
     state: State = None,
     tcp_host: TcpHost = "",
+    data_tls: DataTlsOption = DataTls.AUTO,
     name: Name = "",
     watchdog: Watchdog = None,
     host_memory: HostMemory = 1024,
@@ -143,6 +148,7 @@ def agent(
         simulate,
         state,
         tcp_host,
+        data_tls,
         name,
         watchdog,
         host_memory,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gpukernel.common.data_tls import DataTls
 from gpukernel.common.logs import Form, Level
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "CallsPerSecond",
     "Command",
     "Course",
+    "DataTlsOption",
     "Devices",
     "Direct",
     "Everybody",
@@ -60,6 +62,13 @@ TcpHost = Annotated[
     typer.Option(
         metavar="HOST",
         help="Let programs on other machines reach the workers at this address of this machine.",
+    ),
+]
+DataTlsOption = Annotated[
+    DataTls,
+    typer.Option(
+        "--data-tls",
+        help="Encrypt what passes between programs and workers over TCP; auto: wherever --tcp-host is not loopback.",
     ),
 ]
 Name = Annotated[

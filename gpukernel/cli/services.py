@@ -14,11 +14,13 @@ from typing import Any
 
 from gpukernel.agent import inventory
 from gpukernel.agent.agent import Agent
+from gpukernel.agent.data_path import TlsUnavailable, tls_wanted
 from gpukernel.cli.output import Problem, complain, seconds
 from gpukernel.client.tokens import TokenRenewal, TokensClient
 from gpukernel.common import logs
 from gpukernel.common.address import is_network_address, resolve_address, resolve_state
 from gpukernel.common.connection import Connection, connection_to, read_connection_file
+from gpukernel.common.data_tls import DataTls
 from gpukernel.common.errors import PoolError
 from gpukernel.common.machine import raise_descriptor_limit
 from gpukernel.pool.auth.listeners import Listener
@@ -86,10 +88,18 @@ def _summary(found: inventory.Inventory) -> str:
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
+def _tls(tcp_host: str, setting: DataTls) -> bool:
+    try:
+        return tls_wanted(tcp_host, setting)
+    except TlsUnavailable as error:
+        raise Problem(str(error)) from None
+
+
 def up(
     simulate: str,
     state: Path | None,
     tcp_host: str,
+    data_tls: DataTls,
     name: str,
     watchdog: float | None,
     host_memory_mib: int,
@@ -101,6 +111,7 @@ def up(
 ) -> None:
     """Run pool and agent in one process; the agent speaks to the pool over its socket like any other."""
     logs.configure(log_level, log_format)
+    tls = _tls(tcp_host, data_tls)
     found = _devices(simulate)
     directory = resolve_state(state)
 
@@ -112,6 +123,7 @@ def up(
                 found,
                 directory,
                 tcp_host=tcp_host,
+                tls=tls,
                 watchdog_seconds=watchdog_or_default(watchdog, found, shared=everybody),
                 host_memory=host_memory_mib * MIB,
                 direct=direct,
@@ -192,6 +204,7 @@ def agent(
     simulate: str,
     state: Path | None,
     tcp_host: str,
+    data_tls: DataTls,
     name: str,
     watchdog: float | None,
     host_memory_mib: int,
@@ -202,6 +215,7 @@ def agent(
     """Run the agent alone."""
     logs.configure(log_level, log_format)
     raise_descriptor_limit()
+    tls = _tls(tcp_host, data_tls)
     found = _devices(simulate)
     directory = prepare_state(resolve_state(state))
     try:
@@ -218,6 +232,7 @@ def agent(
             found,
             directory,
             tcp_host=tcp_host,
+            tls=tls,
             watchdog_seconds=watchdog_or_default(watchdog, found, shared=True),
             host_memory=host_memory_mib * MIB,
             direct=direct,

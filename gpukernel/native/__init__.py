@@ -1,7 +1,7 @@
 """The native parts of the data path and their places: the shim, the worker and the simulated GPU.
 
 The sources stand beside this file; what is built from them is installed into this package by the
-wheel (``shim/libcuda.so.1`` and ``shim/libnvidia-ml.so.1``, ``direct/libcuda.so.1``, ``simgpu/libcuda.so.1``,
+wheel (``shim/libcuda.so.1``, ``shim/libnvidia-ml.so.1`` and, with OpenSSL, ``shim/libgpukernel-tls.so``, ``direct/libcuda.so.1``, ``simgpu/libcuda.so.1``,
 ``bin/gpukernel-worker``, ``wire/calls.json``).
 An editable install puts them under ``site-packages`` while this file stays in the checkout, so both places are
 looked at.  The agent, the command line and `gpukernel.remoting` import from here; it imports nothing of gpukernel.
@@ -20,6 +20,7 @@ __all__ = [
     "own_drivers",
     "shim_dir",
     "simgpu_library",
+    "tls_library",
     "wire_calls",
     "worker_executable",
 ]
@@ -59,6 +60,11 @@ def own_drivers() -> list[Path]:
 def nvml_library() -> Path:
     """Return the ``libnvidia-ml.so.1`` that shows NVML tools the slice; it lies beside the shim."""
     return _find("shim/libnvidia-ml.so.1")
+
+
+def tls_library() -> Path:
+    """Return the library of the data path's TLS, which lies beside the shim; it is missing where OpenSSL was when this was built."""
+    return _find("shim/libgpukernel-tls.so")
 
 
 def simgpu_library() -> Path:

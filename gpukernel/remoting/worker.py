@@ -243,6 +243,7 @@ async def start_worker(
     watchdog_seconds: float = 0.0,
     host_memory: int = HOST_MEMORY,
     until: float | None = None,
+    tls: bool = False,
 ) -> WorkerHandle:
     """Start a worker and return once it listens.
 
@@ -274,6 +275,8 @@ async def start_worker(
         Bytes of this machine's memory that the lease's programs may make the worker take, beside a simulated device's.
     until
         As `WorkerHandle.status` has it (``CLOCK_BOOTTIME``); None: it does not end by itself.
+    tls
+        Whoever comes over TCP must speak TLS, and the endpoint begins with ``tls:``.
 
     Raises
     ------
@@ -293,24 +296,11 @@ async def start_worker(
     }
     for option, value in choices.items():
         command += [] if value is None else [option, str(value)]
+    command += ["--tls"] if tls else []
     process = _spawn(command, env, directory / "worker.log")
-    assert process.stdin is not None
-    assert process.stdout is not None
     pidfd = os.pidfd_open(process.pid)
-    reader = asyncio.StreamReader()
     try:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(secret.encode() + b"\n")
-            process.stdin.close()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), process.stdout
-        )
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                line = await reader.readline()
-        finally:
-            transport.close()
-        ready = json.loads(line) if line else {"ready": False, "error": "it ended before it was ready"}
+        ready = await _first_words(process, secret)
         if not ready["ready"]:
             raise WorkerStartFailed(f"the worker of lease {lease_id} did not start: {ready['error']}")
     except BaseException as error:
@@ -325,6 +315,25 @@ async def start_worker(
     process.returncode = 0  # reaped through its pidfd: Popen must not wait for it
     status = await _status_of(directory)
     return WorkerHandle(directory, process.pid, pidfd, status)
+
+
+async def _first_words(process: subprocess.Popen[bytes], secret: str) -> dict[str, Any]:
+    """Tell a worker its secret, and return what it says of itself when it listens, or why it does not."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(secret.encode() + b"\n")
+        process.stdin.close()
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+    )
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            line = await reader.readline()
+    finally:
+        transport.close()
+    return dict(json.loads(line)) if line else {"ready": False, "error": "it ended before it was ready"}
 
 
 async def _status_of(directory: Path) -> WorkerStatus:

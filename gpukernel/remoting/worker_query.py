@@ -14,10 +14,14 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gpukernel.remoting.lease_file import DIRECT_ENDPOINT
 from gpukernel.remoting.usage import SliceUsage
 from gpukernel.remoting.wire import wire_protocol
+
+if TYPE_CHECKING:
+    from gpukernel.remoting.tls import TlsSocket
 
 __all__ = ["WorkerQuery", "WorkerSilent", "usage_of"]
 
@@ -81,11 +85,14 @@ class WorkerQuery:
             launches=used["launches"],
         )
 
-    def _open(self, endpoints: Sequence[str], secret: str) -> socket.socket:
+    _socket: socket.socket | TlsSocket
+
+    def _open(self, endpoints: Sequence[str], secret: str) -> socket.socket | TlsSocket:
         reason = "the lease names no worker"
         magic, version = wire_protocol().magic, wire_protocol().version
         for endpoint in endpoints:
             kind, _, place = endpoint.partition(":")
+            binding = b""
             try:
                 if kind == "unix":
                     self._socket = socket.socket(socket.AF_UNIX)
@@ -93,15 +100,21 @@ class WorkerQuery:
                     self._socket.connect(place)
                 else:
                     host, _, port = place.rpartition(":")
-                    self._socket = socket.create_connection((host.strip("[]"), int(port)), self._seconds)
+                    connected = socket.create_connection((host.strip("[]"), int(port)), self._seconds)
+                    self._socket = connected
+                    if kind == "tls":
+                        from gpukernel.remoting.tls import TlsSocket  # OpenSSL is loaded for this alone
+
+                        self._socket = secured = TlsSocket(connected, secret)
+                        binding = secured.binding
                 challenge = self._read(40)
                 if struct.unpack_from("<II", challenge) != (magic, version):
                     raise WorkerSilent("it speaks another version of the protocol")
                 theirs, ours = challenge[8:], os.urandom(32)
-                proof = hmac.digest(secret.encode(), b"shim" + theirs + ours, "sha256")
+                proof = hmac.digest(secret.encode(), b"shim" + theirs + ours + binding, "sha256")
                 self._socket.sendall(struct.pack("<II", magic, version) + ours + proof)
                 welcome = self._read(40)
-                mac = hmac.digest(secret.encode(), b"worker" + ours + theirs, "sha256")
+                mac = hmac.digest(secret.encode(), b"worker" + ours + theirs + binding, "sha256")
                 if struct.unpack_from("<II", welcome) == (magic, 0) and hmac.compare_digest(welcome[8:], mac):
                     return self._socket
                 reason = "it is not this lease's worker"

@@ -36,7 +36,7 @@ void nvmlDevice_st::belong_to(unsigned place, std::vector<std::string> endpoints
 }
 
 void nvmlDevice_st::forget() {
-    socket_ = {};
+    channel_ = {};
     table_.close();
 }
 
@@ -46,12 +46,12 @@ std::string nvmlDevice_st::directory() const {
 }
 
 bool nvmlDevice_st::connect() {
-    if (socket_) return true;
+    if (channel_) return true;
     if (lost_ != Clock::time_point{} && Clock::now() - lost_ < LOST_TIME) return false;
     std::string reason;
-    socket_ = gpukernel::wire::connect_to_worker(endpoints_, secret_, ANSWER_SECONDS, reason);
-    lost_ = socket_ ? Clock::time_point{} : Clock::now();
-    return static_cast<bool>(socket_);
+    channel_ = gpukernel::wire::connect_to_worker(endpoints_, secret_, ANSWER_SECONDS, reason);
+    lost_ = channel_ ? Clock::time_point{} : Clock::now();
+    return static_cast<bool>(channel_);
 }
 
 bool nvmlDevice_st::ask_once(CustomCall question, std::vector<char>& answer) {
@@ -60,16 +60,16 @@ bool nvmlDevice_st::ask_once(CustomCall question, std::vector<char>& answer) {
         FrameHeader header;
         gpukernel::wire::AnswerHead answer;
     } head;
-    if (!socket_.write(&request, sizeof request) || !socket_.read(&head, sizeof head)) return false;
+    if (!channel_.write(&request, sizeof request) || !channel_.read(&head, sizeof head)) return false;
     if (head.header.call != request.call || head.header.length < sizeof head.answer ||
         head.header.length > MOST_ANSWER || head.answer.result || head.answer.printed)
         return false;
     answer.resize(head.header.length - sizeof head.answer);
-    return socket_.read(answer.data(), answer.size());
+    return channel_.read(answer.data(), answer.size());
 }
 
 nvmlReturn_t nvmlDevice_st::ask(CustomCall question, std::vector<char>& answer) {
-    for (bool fresh : {!socket_, true}) {
+    for (bool fresh : {!channel_, true}) {
         if (!connect()) break;
         if (ask_once(question, answer)) return NVML_SUCCESS;
         forget();

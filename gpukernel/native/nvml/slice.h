@@ -17,8 +17,8 @@
 
 #include "calls.h"
 #include "nvml/table.h"
+#include "wire/channel.h"
 #include "wire/device_facts.h"
-#include "wire/socket.h"
 
 namespace gpukernel::nvml {
 
@@ -60,7 +60,7 @@ struct nvmlDevice_st {
 
     std::vector<std::string> endpoints_;
     std::string secret_;
-    gpukernel::wire::Socket socket_;
+    gpukernel::wire::Channel channel_;
     std::chrono::steady_clock::time_point lost_{};  // when connecting last failed
     bool knows_facts_ = false;
     gpukernel::wire::DeviceFacts facts_{};

@@ -10,7 +10,8 @@
 namespace gpukernel::wire {
 
 bool Channel::read(void* data, size_t size) {
-    return ring_ ? ring_->read(socket_, data, size) : read_socket(static_cast<char*>(data), size);
+    if (ring_) return ring_->read(socket_, data, size);
+    return tls_ ? tls_->read(socket_, data, size) : read_socket(static_cast<char*>(data), size);
 }
 
 bool Channel::read_socket(char* to, size_t size) {
@@ -29,18 +30,20 @@ bool Channel::read_socket(char* to, size_t size) {
 }
 
 bool Channel::write(const void* head, size_t head_size, const void* tail, size_t tail_size) {
+    if (tls_) return tls_->write(socket_, head, head_size, tail, tail_size);
     if (!ring_) return socket_.write(head, head_size, tail, tail_size);
     return ring_->write(socket_, head, head_size) && ring_->write(socket_, tail, tail_size);
 }
 
 bool Channel::write_now(const void* data, size_t size) {
     if (ring_) return ring_->room() >= size && ring_->write(socket_, data, size);
+    if (tls_) return tls_->write_now(socket_, data, size);
     return ::send(socket_.fd(), data, size, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(size);
 }
 
 bool Channel::expect() {
     if (ring_) return ring_->expect(socket_);
-    if (ahead_at_ < ahead_end_) return true;
+    if (tls_ ? tls_->has_data() : ahead_at_ < ahead_end_) return true;
     char byte;
     return ::recv(socket_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;  // its end, too
 }

@@ -1,10 +1,11 @@
-// The carrier of frames: a socket or, on one host, a ring of shared memory beside the socket.
+// The carrier of frames: a socket, TLS on it, or, on one host, a ring of shared memory beside it.
 #pragma once
 
 #include <memory>
 
 #include "wire/ring.h"
 #include "wire/socket.h"
+#include "wire/tls.h"
 
 namespace gpukernel::wire {
 
@@ -12,9 +13,16 @@ namespace gpukernel::wire {
 class Channel {
   public:
     Channel() = default;
-    explicit Channel(Socket socket) : socket_(std::move(socket)) {}
+    explicit Channel(Socket socket, std::unique_ptr<Tls> tls = nullptr)
+        : socket_(std::move(socket)), tls_(std::move(tls)) {}
     Socket& socket() { return socket_; }
+    explicit operator bool() const { return static_cast<bool>(socket_); }
     bool shares_memory() const { return ring_ != nullptr; }
+    // Bytes that both proofs of the handshake cover, so that neither is worth anything on another connection;
+    // none without TLS.
+    std::string_view binding() const { return tls_ ? tls_->binding() : std::string_view(); }
+    // Why TLS has ended the connection; empty where it has not.
+    std::string problem() const { return tls_ ? tls_->problem() : std::string(); }
 
     // Read and write all of it; false at the end of the stream or an error.
     bool read(void* data, size_t size);
@@ -46,6 +54,7 @@ class Channel {
     bool read_socket(char* to, size_t size);
 
     Socket socket_;
+    std::unique_ptr<Tls> tls_;
     std::unique_ptr<Ring> ring_;
     // Bytes read ahead: one system call reads many small frames.
     std::unique_ptr<char[]> ahead_;

@@ -14,17 +14,20 @@
 //       | <--------------------------------------------------------------- |
 //       |                                                                  |
 //       |   Proof      magic, version, nonce S,                            |
-//       |              HMAC-SHA256(secret, "shim" || W || S)               |
+//       |              HMAC-SHA256(secret, "shim" || W || S || B)          |
 //       | ---------------------------------------------------------------> |
 //       |                                                                  |
 //       |   Welcome    magic, admission,                                   |
-//       |              HMAC-SHA256(secret, "worker" || S || W)             |
+//       |              HMAC-SHA256(secret, "worker" || S || W || B)        |
 //       | <--------------------------------------------------------------- |
 //       |                                                                  |
 //       |   FrameHeader, request                                           |
 //       | ---------------------------------------------------------------> |
 //       |   FrameHeader, AnswerHead, outputs                               |
 //       | <--------------------------------------------------------------- |
+//
+// B is the binding of TLS's (wire/tls.h) where the endpoint says that it is spoken, which then comes before
+// all of this; without TLS it is empty.
 //
 // A shim closes the connection where magic, version or MAC is not what it expects.  A worker replies to a
 // Proof that it does not accept with another admission than `welcome` and a MAC of zeros, and closes the

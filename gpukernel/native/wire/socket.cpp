@@ -1,5 +1,6 @@
 #include "wire/socket.h"
 
+#include <fcntl.h>
 #include <immintrin.h>
 #include <linux/sockios.h>
 #include <netdb.h>
@@ -25,18 +26,26 @@ namespace {
 constexpr size_t MUCH = 64 << 10;
 constexpr int LOOKS = 200, PAUSES = 8;  // together some 50 µs
 constexpr int MOST_RARELY = 64;
+constexpr int BACKLOG = 512;  // connections that came while the listener was busy with others
 }  // namespace
 
 bool Socket::read(void* data, size_t size) {
     char* at = static_cast<char*>(data);
     while (size) {
-        const int how = size < MUCH ? 0 : much_comes() ? MSG_DONTWAIT : MSG_WAITALL;
-        ssize_t got = ::recv(fd_, at, size, how);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
+        const size_t got = read_much(at, size);
+        if (!got) return false;
         at += got, size -= got;
     }
     return true;
+}
+
+size_t Socket::read_much(void* data, size_t size) {
+    for (;;) {
+        const int how = size < MUCH ? 0 : much_comes() ? MSG_DONTWAIT : MSG_WAITALL;
+        const ssize_t got = ::recv(fd_, data, size, how);
+        if (got >= 0) return static_cast<size_t>(got);
+        if (errno != EINTR) return 0;
+    }
 }
 
 // Polls for some 50 µs until much data has come.  A thread that sleeps in a read is woken for every packet,
@@ -86,6 +95,11 @@ void Socket::timeout(int seconds) {
     timeval limit{seconds, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+void Socket::blocking(bool on) {
+    const int flags = ::fcntl(fd_, F_GETFL);
+    ::fcntl(fd_, F_SETFL, on ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
 }
 
 void Socket::shut() { ::shutdown(fd_, SHUT_RDWR); }
@@ -154,7 +168,8 @@ Socket connect_to(const std::string& endpoint, int seconds, std::string& error) 
             error = std::strerror(errno);
             return {};
         }
-    } else if (size_t colon = endpoint.rfind(':'); endpoint.starts_with("tcp:") && colon > 4) {
+    } else if (size_t colon = endpoint.rfind(':');
+               (endpoint.starts_with("tcp:") || endpoint.starts_with("tls:")) && colon > 4) {
         socket = connect_tcp(endpoint.substr(4, colon - 4), endpoint.substr(colon + 1), seconds, error);
     } else {
         error = "'" + endpoint + "' is no endpoint";
@@ -171,7 +186,7 @@ Socket listen_unix(const std::string& path, int mode, std::string& error) {
     const mode_t before = ::umask(0177);
     const bool bound = ::bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
     ::umask(before);
-    if (!bound || ::chmod(path.c_str(), mode) != 0 || ::listen(socket.fd(), 64) != 0) {
+    if (!bound || ::chmod(path.c_str(), mode) != 0 || ::listen(socket.fd(), BACKLOG) != 0) {
         error = path + ": " + std::strerror(errno);
         return {};
     }
@@ -188,7 +203,7 @@ Socket listen_tcp(const std::string& host, int& port, std::string& error) {
     }
     Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const bool bound =
-        ::bind(socket.fd(), found->ai_addr, found->ai_addrlen) == 0 && ::listen(socket.fd(), 64) == 0;
+        ::bind(socket.fd(), found->ai_addr, found->ai_addrlen) == 0 && ::listen(socket.fd(), BACKLOG) == 0;
     ::freeaddrinfo(found);
     sockaddr_storage name{};
     socklen_t size = sizeof name;

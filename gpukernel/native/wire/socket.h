@@ -21,12 +21,15 @@ class Socket {
     }
     ~Socket();
     int fd() const { return fd_; }
+    void blocking(bool on);
     explicit operator bool() const { return fd_ >= 0; }
 
     // Reads all of it; false at the end of the stream or an error.
     bool read(void* data, size_t size);
     // Reads what there is, at least one byte; 0 at the end of the stream or an error.
     size_t read_some(void* data, size_t most);
+    // Reads up to `size` bytes, of which all are sure to come, and is woken seldom; 0 as above.
+    size_t read_much(void* data, size_t size);
     // Writes all of it, in one system call where it fits.
     bool write(const void* data, size_t size);
     bool write(const void* head, size_t head_size, const void* tail, size_t tail_size);
@@ -41,8 +44,8 @@ class Socket {
     int vain_ = 0, leave_out_ = 0;  // back-off of `much_comes`
 };
 
-// Connects to "unix:/path" or "tcp:host:port".  Returns an empty socket, and `error` says why, where nothing
-// answers within `seconds`.
+// Connects to "unix:/path", "tcp:host:port" or, for TLS to be spoken on it, "tls:host:port".  Returns an
+// empty socket, and `error` says why, where nothing answers within `seconds`.
 Socket connect_to(const std::string& endpoint, int seconds, std::string& error);
 // Listen; empty, and `error` says why, where that fails.  Port 0 is replaced by the one that the system
 // chose.

@@ -18,9 +18,9 @@ class Caller {
   public:
     bool start(Connection& connection) {
         std::string error;
-        socket_ = connection.open_another(error);
+        channel_ = connection.open_another(error);
         key_ = connection.key();
-        return socket_ && start_thread([this] { run(); });
+        return channel_ && start_thread([this] { run(); });
     }
     uint64_t expect(const HostCall& call) {
         std::lock_guard lock(mutex_);
@@ -54,7 +54,7 @@ class Caller {
             calling_host = false;
             --host_calls_left;
             const std::vector<char> done = wire::frame_of(wire::HostFunctionDoneRequest{key_, number});
-            if (!socket_.write(done.data(), done.size())) return;
+            if (!channel_.write(done.data(), done.size())) return;
         }
     }
     bool next(uint64_t& number, CUresult& status) {
@@ -64,7 +64,7 @@ class Caller {
             wire::AnswerHead answer;
             char outputs[wire::NextHostFunctionAnswer::HEAD_BYTES];
         } frame;
-        if (!socket_.write(ask.data(), ask.size()) || !socket_.read(&frame, sizeof frame) ||
+        if (!channel_.write(ask.data(), ask.size()) || !channel_.read(&frame, sizeof frame) ||
             frame.header.length != sizeof frame - sizeof frame.header || frame.answer.result != CUDA_SUCCESS)
             return false;
         wire::Reader in(frame.outputs, sizeof frame.outputs);
@@ -73,7 +73,7 @@ class Caller {
         return true;
     }
 
-    wire::Socket socket_;
+    wire::Channel channel_;
     uint64_t key_ = 0;
     std::mutex mutex_;
     std::map<uint64_t, HostCall> waiting_;

@@ -31,9 +31,9 @@ void complain(const std::string& sentence) {
 bool Connection::open(const std::vector<std::string>& endpoints, const std::string& secret,
                       std::string& error) {
     for (size_t i = 0; i < endpoints.size(); ++i) {
-        wire::Socket socket = wire::connect_to_worker({endpoints[i]}, secret, CONNECT_SECONDS, error);
-        if (!socket) continue;
-        channel_ = wire::Channel(std::move(socket));
+        wire::Channel channel = wire::connect_to_worker({endpoints[i]}, secret, CONNECT_SECONDS, error);
+        if (!channel) continue;
+        channel_ = std::move(channel);
         if (endpoints[i].starts_with("unix:") && !share_memory()) {
             error = "its worker ended the connection";
             continue;
@@ -75,10 +75,10 @@ bool Connection::flush_with(const void* data, size_t size) {
     return sent;
 }
 
-wire::Socket Connection::open_another(std::string& error) const {
-    wire::Socket socket = wire::connect_to_worker({endpoint_}, secret_, CONNECT_SECONDS, error);
-    if (socket) socket.timeout(0);
-    return socket;
+wire::Channel Connection::open_another(std::string& error) const {
+    wire::Channel channel = wire::connect_to_worker({endpoint_}, secret_, CONNECT_SECONDS, error);
+    if (channel) channel.socket().timeout(0);
+    return channel;
 }
 
 // Has the worker serve requests while another one waits, from the second thread on.  If a thread waits right
@@ -98,7 +98,7 @@ void Connection::note_thread(const void* thread) {
     }
     if (somebody_waits) {
         std::string error;
-        wire::Socket other = open_another(error);
+        wire::Channel other = open_another(error);
         if (other && other.write(frame.data(), frame.size())) return;
     }
     wire::Writer(buffer_).bytes(frame.data(), frame.size());
@@ -226,6 +226,8 @@ void Connection::lost(const char* while_doing) {
         if (!channel_.read(body.data(), body.size())) break;
         if (header.call == wire::GOODBYE) reason = body;
     }
+    if (const std::string problem = channel_.problem(); reason.empty() && !problem.empty())
+        reason = "the connection to the worker of this slice is not safe: " + problem;
     goodbye(reason.empty() ? std::string("the worker of this slice ended while ") + while_doing : reason);
 }
 

@@ -41,7 +41,7 @@ class Connection {
     bool open(const std::vector<std::string>& endpoints, const std::string& secret, std::string& error);
     bool alive() const { return alive_.load(std::memory_order_acquire); }
     // Opens another connection to the same worker, for what must not wait behind this one's requests.
-    wire::Socket open_another(std::string& error) const;
+    wire::Channel open_another(std::string& error) const;
     uint64_t key() const { return key_; }  // by which another connection can refer to this one
 
     // Whether the worker's server caches images, and the salt of their names.

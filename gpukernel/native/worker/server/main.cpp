@@ -5,8 +5,10 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,17 +26,19 @@ constexpr char USAGE[] =
     "gpukernel-worker --list-devices --library PATH\n"
     "gpukernel-worker --describe --library PATH --device INDEX\n"
     "gpukernel-worker --library PATH --device INDEX --memory BYTES --weight W --lease ID --directory DIR\n"
-    "                 [--tcp HOST:PORT] [--orphan-seconds N] [--watchdog-seconds N] [--until N]\n"
+    "                 [--tcp HOST:PORT] [--tls] [--orphan-seconds N] [--watchdog-seconds N] [--until N]\n"
     "                 [--time-slicing FILE] [--images DIR] [--host-memory BYTES]\n"
     "Executes one lease's CUDA calls on one device. The lease's secret comes as one line on standard input.\n"
     "Agents start it; there is no need to do so by hand.\n";
+
+constexpr rlim_t DESCRIPTORS = 4096;
 
 struct Options {
     std::string library, lease, directory, tcp, time_slicing, images;
     int device = 0, resume = -1;
     uint64_t memory = 0, host_memory = HostMemory::USUAL;
     double weight = 1, orphan_seconds = 120, watchdog_seconds = 0;
-    bool list = false, describe = false;
+    bool list = false, describe = false, tls = false;
 };
 
 // The state that a restart keeps: the new process image has a new context, but the same listeners and
@@ -57,6 +61,7 @@ bool parse(int argc, char** argv, Options& options) {
                                    {"lease", required_argument, nullptr, 'i'},
                                    {"directory", required_argument, nullptr, 'D'},
                                    {"tcp", required_argument, nullptr, 't'},
+                                   {"tls", no_argument, nullptr, 's'},
                                    {"orphan-seconds", required_argument, nullptr, 'o'},
                                    {"watchdog-seconds", required_argument, nullptr, 'g'},
                                    {"time-slicing", required_argument, nullptr, 'T'},
@@ -93,6 +98,9 @@ bool parse(int argc, char** argv, Options& options) {
                 break;
             case 't':
                 options.tcp = optarg;
+                break;
+            case 's':
+                options.tls = true;
                 break;
             case 'o':
                 options.orphan_seconds = std::atof(optarg);
@@ -239,6 +247,7 @@ bool read_secret(std::string& secret) {
                                    std::to_string(validity.until()),
                                    "--resume",
                                    std::to_string(memory)};
+    if (options.tls) words.push_back("--tls");
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -264,6 +273,15 @@ bool resume(const Options& options, Lease& lease, Server::Listeners& listeners) 
     return true;
 }
 
+// The places of programs and strangers together, and what the driver opens.  A program that uses select()
+// bears no more than 1024, and this one does not.
+void raise_descriptor_limit() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= DESCRIPTORS) return;
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, DESCRIPTORS);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 bool open_listeners(const Options& options, Server::Listeners& listeners, std::string& error) {
     const std::string data = options.directory + "/data.sock";
     listeners.unix_socket = wire::listen_unix(data, 0666, error);  // the handshake protects it
@@ -274,7 +292,8 @@ bool open_listeners(const Options& options, Server::Listeners& listeners, std::s
         int port = colon == std::string::npos ? 0 : std::atoi(options.tcp.c_str() + colon + 1);
         listeners.tcp = wire::listen_tcp(options.tcp.substr(0, colon), port, error);
         if (!listeners.tcp) return false;
-        listeners.endpoints.push_back("tcp:" + options.tcp.substr(0, colon) + ":" + std::to_string(port));
+        listeners.endpoints.push_back((options.tls ? "tls:" : "tcp:") + options.tcp.substr(0, colon) + ":" +
+                                      std::to_string(port));
     }
     listeners.control = wire::listen_unix(options.directory + "/control.sock", 0600, error);
     return static_cast<bool>(listeners.control);
@@ -299,6 +318,7 @@ int main(int argc, char** argv) {
     auto lease = std::make_unique<Lease>();
     Server::Listeners listeners;
     std::string error;
+    raise_descriptor_limit();
     lease->id = options.lease;
     lease->device = options.device;
     lease->limit(options.memory);
@@ -311,6 +331,9 @@ int main(int argc, char** argv) {
             return refuse("the lease's secret must be one line of 64 hexadecimal digits on standard input");
         if (!open_listeners(options, listeners, error)) return refuse(error);
     }
+    // Before anything confines this process: the library is a file, and OpenSSL prepares itself once.
+    listeners.tls = options.tls;
+    if (options.tls && !wire::Tls::make(wire::Tls::End::worker, lease->secret, error)) return refuse(error);
     if (!options.images.empty()) lease->images.open(options.images);
     if (!lease->cuda.load(options.library, error)) return refuse(error);
     lease->cuda.bound(lease->host_memory);

@@ -2,31 +2,25 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <sstream>
 #include <thread>
 
-#include "common/hmac.h"
-
 namespace gpukernel::worker {
 
 namespace {
-constexpr size_t MOST_CLIENTS = 128;  // connections at one time, admitted or not
-constexpr int HANDSHAKE_SECONDS = 5;
+constexpr size_t MOST_CLIENTS = 128;  // connections at one time; strangers are not among them
+constexpr size_t MOST_CONTROL_CLIENTS = 16;
 constexpr double WATCHES = 32;       // so often does the watchdog look in the time that it allows
 constexpr double GRACE_SECONDS = 1;  // for work of a program that was interrupted or has gone
 constexpr auto LAST_WORDS = std::chrono::milliseconds(500);  // for a GOODBYE to arrive
 constexpr size_t MOST_CONTROL_LINE = 4096;
-
-std::string_view view(const uint8_t* data, size_t size) {
-    return {reinterpret_cast<const char*>(data), size};
-}
 
 std::string quoted(std::string_view text) {
     std::string out = "\"";
@@ -39,63 +33,50 @@ std::string quoted(std::string_view text) {
 }  // namespace
 
 Server::Ending Server::run() {
+    // Who has gone again since poll() saw them is not waited for.
+    for (wire::Socket* one : {&listeners_.unix_socket, &listeners_.tcp, &listeners_.control})
+        if (*one) one->blocking(false);
     lease_.attend = [this](uint64_t key) { attend(key); };
     lease_.host_functions_of = [this](uint64_t key) { return host_functions_of(key); };
-    struct ControlClient {
-        int fd;
-        std::string pending;
-    };
-    std::list<ControlClient> control;
     while (!stopping_) {
         // No client is accepted while the context is poisoned, nor while a program that has gone left work
         // that may never end: new clients wait in the backlog and are served by the restarted worker.
         const bool closed = lease_.poisoned || program_has_left();
-        std::vector<pollfd> watched{{closed ? -1 : listeners_.unix_socket.fd(), POLLIN, 0},
-                                    {listeners_.control.fd(), POLLIN, 0},
-                                    {closed ? -1 : listeners_.tcp.fd(), POLLIN, 0},
-                                    {wakeup_, POLLIN, 0},
-                                    {readers_, POLLIN, 0}};
-        for (ControlClient& one : control) watched.push_back({one.fd, POLLIN, 0});
+        std::vector<pollfd> watched{
+            {wakeup_, POLLIN, 0}, {readers_, POLLIN, 0}, {listeners_.control.fd(), POLLIN, 0}};
+        for (const ControlClient& one : control_clients_) watched.push_back({one.socket.fd(), POLLIN, 0});
+        const size_t first_served = watched.size();
         std::vector<std::shared_ptr<Client>> served;
         {
             std::lock_guard lock(mutex_);
             for (auto& client : clients_)
-                if (client->admitted && !client->left) served.push_back(client);
+                if (!client->left) served.push_back(client);
         }
         for (auto& client : served) watched.push_back({client->channel.socket().fd(), POLLRDHUP, 0});
-        ::poll(watched.data(), watched.size(), closed || hang_detector_.pending_seconds() ? 100 : 1000);
-        for (size_t listener : {0, 2})
-            if (watched[listener].revents & POLLIN && !lease_.poisoned)  // since the check above
-                if (int fd = ::accept4(watched[listener].fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
-                    accept(wire::Socket(fd));
-        if (uint64_t count; watched[3].revents & POLLIN) [[maybe_unused]]
+        const size_t first_of_doors = watched.size();
+        admission_control_.watch(watched, listeners_.unix_socket, listeners_.tcp, !closed);
+        const int most = closed || hang_detector_.pending_seconds() ? 100 : 1000;
+        ::poll(watched.data(), watched.size(), admission_control_.pause(most));
+        if (uint64_t count; watched[0].revents & POLLIN) [[maybe_unused]]
             ssize_t got = ::read(wakeup_, &count, sizeof count);
-        if (watched[4].revents & POLLIN) resume_reading();
-        size_t at = 5;
-        for (auto it = control.begin(); it != control.end(); ++at) {
-            const bool ready = watched[at].revents != 0;
-            if (ready && !answer_control(it->fd, it->pending)) {
-                ::close(it->fd);
-                it = control.erase(it);
-            } else {
-                ++it;
-            }
-        }
-        if (watched[1].revents & POLLIN)
-            if (int fd = ::accept4(listeners_.control.fd(), nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
-                control.push_back({fd, {}});
+        if (watched[1].revents & POLLIN) resume_reading();
+        size_t at = 3;
+        for (auto it = control_clients_.begin(); it != control_clients_.end(); ++at)
+            it = watched[at].revents && !answer_control(*it) ? control_clients_.erase(it) : std::next(it);
+        if (watched[2].revents & POLLIN) accept_control();
         for (size_t i = 0; i < served.size(); ++i)
-            if (watched[watched.size() - served.size() + i].revents) {
+            if (watched[first_served + i].revents) {
                 served[i]->left = Clock::now();
                 std::lock_guard lock(mutex_);
                 if (served[i]->session) served[i]->session->left();
             }
+        admission_control_.serve(watched, first_of_doors,
+                                 !closed && !lease_.poisoned);  // since the check above
         if (std::string why = hang_reason(); !why.empty()) {
             say_goodbye(why);
             return Ending::poisoned;
         }
         if (lease_.connections == 0 && lease_.poisoned) return Ending::poisoned;
-        end_slow_handshakes();
         const double silent = std::chrono::duration<double>(Clock::now() - last_contact_).count();
         if (lease_.connections == 0 && silent > orphan_seconds_) return Ending::orphaned;
         if (validity.over()) {
@@ -106,12 +87,29 @@ Server::Ending Server::run() {
     return Ending::stopped;
 }
 
-void Server::accept(wire::Socket socket) {
+// The agent has one connection and, when it starts again, another.  Only its own account may come here at
+// all; the one that was silent longest goes where there are many.
+void Server::accept_control() {
+    const int fd = ::accept4(listeners_.control.fd(), nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd >= 0) {
+        if (control_clients_.size() >= MOST_CONTROL_CLIENTS) control_clients_.pop_front();
+        control_clients_.push_back({wire::Socket(fd), {}});
+    } else if (errno == EMFILE || errno == ENFILE) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the listener stays readable
+    }
+}
+
+bool Server::has_room() {
+    std::lock_guard lock(mutex_);
+    return clients_.size() < MOST_CLIENTS;
+}
+
+// Serves a connection whose handshake is over, in a thread of its own.
+void Server::admit(wire::Channel channel) {
     auto client = std::make_shared<Client>();
-    client->channel = wire::Channel(std::move(socket));
+    client->channel = std::move(channel);
     {
         std::lock_guard lock(mutex_);
-        if (clients_.size() >= MOST_CLIENTS) return;
         client->number = ++numbers_;
         clients_.push_back(client);
     }
@@ -139,62 +137,29 @@ void Server::accept(wire::Socket socket) {
 }
 
 void Server::serve(std::shared_ptr<Client> client) {
-    tune(client->channel.socket());
-    client->channel.socket().timeout(HANDSHAKE_SECONDS);
-    if (shake_hands(client->channel.socket()) == wire::Admission::welcome) {
-        client->channel.socket().timeout(0);
+    try {
+        Session session(lease_, client->channel, client->writing, &client->program);
         {
             std::lock_guard lock(mutex_);
-            client->admitted = true;
+            client->session = &session;
         }
-        ::eventfd_write(wakeup_, 1);  // from now on its end is watched
-        try {
-            Session session(lease_, client->channel, client->writing, &client->program);
-            {
-                std::lock_guard lock(mutex_);
-                client->session = &session;
+        struct Leaving {  // before the session goes
+            std::mutex& mutex;
+            Client& client;
+            ~Leaving() {
+                std::lock_guard lock(mutex);
+                client.session = nullptr;
             }
-            struct Leaving {  // before the session goes
-                std::mutex& mutex;
-                Client& client;
-                ~Leaving() {
-                    std::lock_guard lock(mutex);
-                    client.session = nullptr;
-                }
-            } leaving{mutex_, *client};
-            session.serve();
-        } catch (const std::exception&) {
-            // Out of host memory for what a program sent: its connection ends, the worker does not.
-        }
-        {
-            std::lock_guard lock(mutex_);
-            clients_.remove(client);
-        }
-        ::eventfd_write(wakeup_, 1);  // after the last one has left a poisoned context, the worker restarts
-    } else {
+        } leaving{mutex_, *client};
+        session.serve();
+    } catch (const std::exception&) {
+        // Out of host memory for what a program sent: its connection ends, the worker does not.
+    }
+    {
         std::lock_guard lock(mutex_);
         clients_.remove(client);
     }
-}
-
-wire::Admission Server::shake_hands(wire::Socket& socket) {
-    using namespace wire;
-    Challenge challenge{MAGIC, VERSION, {}};
-    Proof proof;
-    if (::getrandom(challenge.nonce, NONCE, 0) != NONCE) return Admission::wrong_version;
-    if (!socket.write(&challenge, sizeof challenge) || !socket.read(&proof, sizeof proof))
-        return Admission::wrong_version;
-    Welcome welcome{MAGIC, Admission::welcome, {}};
-    const auto ours = view(challenge.nonce, NONCE), theirs = view(proof.nonce, NONCE);
-    if (proof.magic != MAGIC || proof.version != VERSION)
-        welcome.status = Admission::wrong_version;
-    else if (!equal(hmac_sha256(lease_.secret, {"shim", ours, theirs}), proof.mac))
-        welcome.status = Admission::wrong_secret;
-    else {
-        Digest mac = hmac_sha256(lease_.secret, {"worker", theirs, ours});
-        std::memcpy(welcome.mac, mac.data(), MAC);
-    }
-    return socket.write(&welcome, sizeof welcome) ? welcome.status : Admission::wrong_version;
+    ::eventfd_write(wakeup_, 1);  // after the last one has left a poisoned context, the worker restarts
 }
 
 void Server::say_goodbye(const std::string& sentence) {
@@ -209,8 +174,7 @@ void Server::say_goodbye(const std::string& sentence) {
     std::list<Farewell> farewells;
     {
         std::lock_guard lock(mutex_);
-        for (auto& client : clients_)
-            if (client->admitted) farewells.push_back(Farewell{client});
+        for (auto& client : clients_) farewells.push_back(Farewell{client});
     }
     // The frame is never written inside an answer.  An answer being written is waited for: the thread that
     // writes it may have lost its processor to the very program that it woke.  A client that does not read
@@ -226,15 +190,6 @@ void Server::say_goodbye(const std::string& sentence) {
         });
         if (farewells.empty() || Clock::now() - start > LAST_WORDS) return;
     }
-}
-
-// Each read of a handshake has a time limit, but a stranger may send a byte now and then: the whole handshake
-// has a limit, too.
-void Server::end_slow_handshakes() {
-    std::lock_guard lock(mutex_);
-    for (auto& client : clients_)
-        if (!client->admitted && Clock::now() - client->accepted > std::chrono::seconds(HANDSHAKE_SECONDS))
-            client->channel.socket().shut();
 }
 
 bool Server::program_has_left() {
@@ -296,15 +251,18 @@ void Server::resume_reading() {
             if (client->session && client->number == events[i].data.u64) client->session->resume_reading();
 }
 
-bool Server::answer_control(int fd, std::string& pending) {
+bool Server::answer_control(ControlClient& client) {
     char buffer[1024];
-    const ssize_t got = ::recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+    std::string& pending = client.pending;
+    const ssize_t got = ::recv(client.socket.fd(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (got <= 0 || pending.size() + got > MOST_CONTROL_LINE) return false;
     pending.append(buffer, got);
     for (size_t end; (end = pending.find('\n')) != std::string::npos; pending.erase(0, end + 1)) {
         last_contact_ = Clock::now();
         const std::string answer = run_command(pending.substr(0, end)) + "\n";
-        if (::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(answer.size()))
+        // Who does not read its answers is not waited for: programs would wait, too.
+        if (::send(client.socket.fd(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+            static_cast<ssize_t>(answer.size()))
             return false;
     }
     return true;

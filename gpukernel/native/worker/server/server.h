@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "worker/lease/hang_detector.h"
+#include "worker/server/admission_control.h"
 #include "worker/server/validity.h"
 #include "worker/session/session.h"
 
@@ -22,6 +23,7 @@ class Server {
     struct Listeners {
         wire::Socket unix_socket, tcp, control;
         std::vector<std::string> endpoints;
+        bool tls = false;  // whoever comes over TCP speaks TLS
     };
     // Ends when no agent has been heard of for `orphan_seconds` and no program is connected.  Work that does
     // not end within `watchdog_seconds` ends the programs of this lease; 0: never.
@@ -38,27 +40,30 @@ class Server {
     void say_goodbye(const std::string& sentence);
 
   private:
-    // A connection of a program, or of one that asks about the slice, from its acceptance on.
+    // A connection of a program, or of one that asks about the slice, from its admission on.
     struct Client {
         wire::Channel channel;
         std::mutex writing;
-        bool admitted = false;
         std::atomic<bool> program{false};  // it sent a call that is no question
-        Clock::time_point accepted = Clock::now();
         Session* session = nullptr;
         uint64_t number = 0;
         std::optional<Clock::time_point> left;  // when its program went, while it is still served
     };
-    void accept(wire::Socket socket);
+    bool has_room();
+    void admit(wire::Channel channel);
     void serve(std::shared_ptr<Client> client);
-    wire::Admission shake_hands(wire::Socket& socket);
-    void end_slow_handshakes();
+    void accept_control();
     void attend(uint64_t key);
     std::shared_ptr<HostFunctions> host_functions_of(uint64_t key);
     void resume_reading();
     bool program_has_left();
     std::string hang_reason();
-    bool answer_control(int fd, std::string& pending);
+    // A connection of the agent's.
+    struct ControlClient {
+        wire::Socket socket;
+        std::string pending;
+    };
+    bool answer_control(ControlClient& client);
     std::string run_command(const std::string& line);
     bool limit_after_frees(uint64_t bytes);
     std::string status() const;
@@ -66,13 +71,18 @@ class Server {
     Lease& lease_;
     Listeners listeners_;
     double orphan_seconds_, watchdog_seconds_;
+    AdmissionControl admission_control_{
+        lease_.secret,
+        listeners_.tls,
+        {[this] { return has_room(); }, [this](wire::Channel one) { admit(std::move(one)); }}};
+    std::list<ControlClient> control_clients_;
     HangDetector hang_detector_{lease_};
     bool interrupted_ = false;                                     // by the agent
     const int wakeup_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);  // a client was admitted, or left
     const int readers_ = ::epoll_create1(EPOLL_CLOEXEC);           // connections whose reading threads wait
     uint64_t numbers_ = 0;
     std::mutex mutex_;
-    std::list<std::shared_ptr<Client>> clients_;
+    std::list<std::shared_ptr<Client>> clients_;  // at most MOST_CLIENTS
     bool stopping_ = false;
     Clock::time_point last_contact_ = Clock::now(), watched_{};
 };

@@ -1,0 +1,15 @@
+"""The administrator's word on TLS of the data path; `gpukernel.agent.data_path` acts on it."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["DataTls"]
+
+
+class DataTls(enum.StrEnum):
+    """Whether programs speak TLS to workers over TCP; ``auto``: wherever the address is not loopback."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
