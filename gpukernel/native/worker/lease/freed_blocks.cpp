@@ -14,8 +14,10 @@ CUresult FreedBlocks::free(CUdeviceptr address, CUstream stream, const void* own
     uint64_t bytes;
     if (!lease_.retire(address, owner, bytes)) return CUDA_ERROR_INVALID_VALUE;
     kept_.push_back({address, bytes, stream, owner});
-    if (kept_.size() > MOST_KEPT) {
-        const auto middle = kept_.begin() + MOST_KEPT / 2;
+    uint64_t sum = 0;
+    for (const Block& block : kept_) sum += block.bytes;
+    if (kept_.size() > MOST_KEPT || (kept_.size() > FEW && sum > lease_.memory_limit() / 4)) {
+        const auto middle = kept_.begin() + static_cast<std::ptrdiff_t>(kept_.size() / 2);
         const std::vector<Block> oldest(kept_.begin(), middle);
         kept_.erase(kept_.begin(), middle);
         give_to_driver(oldest);

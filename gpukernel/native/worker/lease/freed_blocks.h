@@ -76,7 +76,7 @@ class FreedBlocks {
     void drop_empty();
     void note() { any_ = !kept_.empty() || !batches_.empty(); }
 
-    static constexpr size_t MOST_KEPT = 32;
+    static constexpr size_t MOST_KEPT = 32, FEW = 4;  // more than a few: only of a quarter of the cap
     Lease& lease_;
     std::deque<Block> kept_;  // the oldest first
     std::deque<Batch> batches_;

@@ -32,7 +32,7 @@ CUresult cluster_of(const Device& device, const Kernel& kernel, Dim3 named, Dim3
 using namespace gpukernel::simgpu;
 
 namespace {
-constexpr uint64_t QUEUED = 512;  // bytes of a launch that waits, beside its parameters
+constexpr uint32_t SMALL = 256;  // bytes of parameters: the number of launches that wait bounds their sum
 
 CUresult pack(const KernelInfo& info, void** params, void** extra, std::vector<char>& block) {
     block.assign(std::max<size_t>(info.param_bytes, 1), 0);
@@ -87,7 +87,8 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
         std::vector<char> bytes;
     };
     auto block = std::make_shared<Parameters>();
-    if (!block->share.grow(function->info->param_bytes + QUEUED)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (function->info->param_bytes > SMALL && !block->share.grow(function->info->param_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (CUresult error = pack(*function->info, params, extra, block->bytes); error != CUDA_SUCCESS)
         return error;
     std::shared_ptr<const Textures> textures;
