@@ -66,7 +66,10 @@ CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice dev)
 
 CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
     GPUKERNEL_DEVICE(found, dev);
-    return put_text(bus_id_of(*found), pciBusId, len);
+    const std::string text = bus_id_of(*found);
+    // A part of it would name another device, or none.  The driver API asks for room for 13 characters.
+    if (len < 0 || static_cast<size_t>(len) <= text.size()) return CUDA_ERROR_INVALID_VALUE;
+    return put_text(text, pciBusId, len);
 }
 
 CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {

@@ -103,7 +103,8 @@ def test_an_unknown_model_is_no_device_and_a_sentence() -> None:
 
 
 def test_a_device_is_found_by_the_bus_it_names_where_others_are_hidden() -> None:
-    code = """ok(d.cuInit(0)); bus = ok(d.cuDeviceGetPCIBusId(13, 0)).rstrip(b"\\0"); print(ok(d.cuDeviceGetCount()), bus.decode(), int(ok(d.cuDeviceGetByPCIBusId(bus))))"""
+    code = """ok(d.cuInit(0)); assert d.cuDeviceGetPCIBusId(12, 0)[0].name == "CUDA_ERROR_INVALID_VALUE"
+bus = ok(d.cuDeviceGetPCIBusId(13, 0)).rstrip(b"\\0"); print(ok(d.cuDeviceGetCount()), bus.decode(), int(ok(d.cuDeviceGetByPCIBusId(bus))))"""
     assert out(code, models="v100:3", CUDA_VISIBLE_DEVICES="2") == "1 0000:03:00.0 0"
 
 

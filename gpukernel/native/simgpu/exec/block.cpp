@@ -15,10 +15,10 @@ void BlockState::prepare(LaunchState& state) {
     constexpr size_t PER_WARP = sizeof(Warp) + sizeof(Frame) + sizeof(Storage) + 64;
     if (!share.grow(sizeof(BlockState) + PER_WARP * count)) no_host_memory();
     warps.resize(count);
-    size_t per_warp = (state.kernel->register_bytes + 127) / 64 * 64;
+    const size_t per_warp = state.registers_of_a_warp();
     char* regs = registers.need(per_warp * count);
     frames.clear();
-    frame_storage.clear();
+    frame_storage.clear(), frame_bytes = 0;
     spare.clear();
     uint64_t stride = (state.stack_bytes + 15) / 16 * 16;
     char* stack = stride ? local.need(stride * kLanes * count) : nullptr;

@@ -60,6 +60,7 @@ struct LaunchState {
         if (launch->cancel && *launch->cancel) throw Fault{Status::trap, "the launch was cancelled"};
         if (launch->gate) launch->gate->running(launch->gate->argument);
     }
+    uint64_t registers_of_a_warp() const { return (uint64_t{kernel->register_bytes} + 127) / 64 * 64; }
     uint64_t clusters() const { return launch->grid.volume() / launch->cluster.volume(); }
     uint32_t threads() const { return static_cast<uint32_t>(launch->block.volume()); }
 };
@@ -81,6 +82,7 @@ struct BlockState {
     HostShare share;  // of what follows, beside the storage
     std::vector<Warp> warps;
     Storage registers, shared, local;
+    size_t frame_bytes = 0;     // of frame_storage
     std::vector<Frame*> spare;  // frames of device functions
     std::vector<std::unique_ptr<Frame>> frames;
     std::vector<Storage> frame_storage;

@@ -192,6 +192,12 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
     state.launch = &launch;
     state.memory = &memory;
     state.multiprocessors = multiprocessors;
+    const uint64_t warps = (threads + kLanes - 1) / kLanes;
+    if (state.registers_of_a_warp() > kMostBlockRegisters / (warps * c.volume()))
+        return {Status::out_of_memory,
+                "the registers of a block of " + std::to_string(threads) + " threads of '" + kernel.name +
+                    "' take more than the " + std::to_string(kMostBlockRegisters >> 20) +
+                    " MiB that the simulated GPU has for them; smaller blocks take less"};
     state.stack_bytes = kernel.stack_bytes;
     state.shared_bytes = (kernel.shared_bytes + 15) / 16 * 16 + launch.dynamic_shared_bytes;
     state.params.assign(

@@ -23,6 +23,8 @@ using Handler = void (*)(Warp&, const Op&);
 constexpr int kLanes = 32;
 constexpr uint32_t kFull = 0xffffffffu;
 constexpr int kBarriers = 16;
+// Host memory for registers: of a block's kernel, and of the functions that its threads are in.
+constexpr uint64_t kMostBlockRegisters = 512 << 20, kMostFrameRegisters = 512 << 20;
 constexpr uint32_t kNoGuard = 0xffffffffu;
 
 // Generic addresses: host user space is below 2^47, so the top byte names the window.

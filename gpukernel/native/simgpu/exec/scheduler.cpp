@@ -474,7 +474,7 @@ struct Pair {
 }  // namespace
 
 Frame* BlockState::make_frame(const Function& function) {
-    size_t need = function.register_bytes + 64;
+    const size_t need = size_t{function.register_bytes} + 64;
     for (size_t i = spare.size(); i-- > 0;) {
         if (spare[i]->capacity < need) continue;
         Frame* f = spare[i];
@@ -483,11 +483,17 @@ Frame* BlockState::make_frame(const Function& function) {
         f->function = &function;
         return f;
     }
+    if (need > kMostFrameRegisters - frame_bytes)
+        throw Fault{Status::illegal_address,
+                    "stack overflow: the registers of all calls within each other take " +
+                        std::to_string(kMostFrameRegisters >> 20) + " MiB in one block, at a call of " +
+                        function.name};
     frames.push_back(std::make_unique<Frame>());
     frame_storage.emplace_back();
     Frame* f = frames.back().get();
     f->registers = frame_storage.back().need(need);
     f->capacity = frame_storage.back().size;
+    frame_bytes += f->capacity;
     f->function = &function;
     return f;
 }

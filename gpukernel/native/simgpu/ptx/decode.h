@@ -19,6 +19,11 @@ using Symbols = std::map<std::string, Symbol, std::less<>>;
 // ISA 5.1.6, CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").  More is refused
 // before any sum of sizes could wrap around.
 constexpr uint64_t kMostShared = 256 << 10, kMostLocal = 512 << 10, kMostParameters = 32764;
+// All constant variables of a module (PTX ISA 5.1.3: 64 KiB, and ten regions of as much).
+constexpr uint64_t kMostConstant = 11 * (64 << 10);
+// A virtual register, and a different constant, takes up to 256 bytes of a warp.  A function that a compiler
+// made uses some thousands.
+constexpr uint32_t kMostRegisterBytes = 64 << 20, kMostConstantBytes = 64 << 20;
 
 // Throws SyntaxError; Status::unsupported names what is lacking.  `shared_at` is where the function's own
 // shared variables begin; it grows.

@@ -65,6 +65,14 @@ void LinkedModule::place_globals(std::vector<Unit>& units, Symbols& symbols) {
             if (v.where != Where::global && v.where != Where::constant) continue;
             if (v.external || symbols.count(v.name)) continue;
             if (v.count == 0) continue;
+            if (v.where == Where::constant) {
+                if (v.bytes() > kMostConstant - constant_bytes_)
+                    throw SyntaxError{Status::invalid_ptx, v.line,
+                                      "too much constant memory: with '" + v.name +
+                                          "' the module has more than the " + std::to_string(kMostConstant) +
+                                          " bytes of a device"};
+                constant_bytes_ += static_cast<uint32_t>(v.bytes());
+            }
             auto address = memory_.allocate(v.bytes());
             if (!address)
                 throw SyntaxError{Status::out_of_memory, v.line,
@@ -73,7 +81,6 @@ void LinkedModule::place_globals(std::vector<Unit>& units, Symbols& symbols) {
             placed_.emplace_back(&v, *address);
             auto& list = v.type == Type::texref ? textures_ : v.type == Type::surfref ? surfaces_ : globals_;
             list.push_back({v.name, *address, v.bytes(), v.managed});
-            if (v.where == Where::constant) constant_bytes_ += v.bytes();
             symbols[v.name] = {Symbol::global, *address};
         }
 }

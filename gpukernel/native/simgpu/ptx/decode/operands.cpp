@@ -94,8 +94,13 @@ uint32_t Decoder::target(const std::string& name, uint32_t line) const {
 }
 
 uint32_t Decoder::reserve(uint32_t bytes) {
-    uint32_t at = registers_;
-    registers_ += round_up(bytes == 4 ? 64 : bytes, 64);
+    const uint32_t at = registers_, size = round_up(bytes == 4 ? 64 : bytes, 64);
+    if (size > kMostRegisterBytes - at)
+        throw SyntaxError{Status::unsupported, here_ ? here_->line : tree_.line,
+                          "'" + out_.name +
+                              "' uses more registers than the simulated GPU has for a function: " +
+                              std::to_string(kMostRegisterBytes >> 20) + " MiB for the 32 threads of a warp"};
+    registers_ += size;
     return at;
 }
 
@@ -152,6 +157,11 @@ uint32_t Decoder::constant(uint32_t bytes, uint64_t value) {  // 0 bytes: a pred
     auto [it, fresh] = constants_.try_emplace({bytes, value}, 0);
     if (fresh) {
         size_t at = out_.constants.size();
+        if (at >= kMostConstantBytes)
+            throw SyntaxError{Status::unsupported, here_->line,
+                              "'" + out_.name +
+                                  "' uses more different constants than the simulated GPU has room for: " +
+                                  std::to_string(kMostConstantBytes / (8 * kLanes))};
         it->second = static_cast<uint32_t>(at) | 1;
         if (!bytes) value = value ? kFull : 0, bytes = 4;
         out_.constants.resize(at + round_up(std::max(bytes, 2u) * kLanes, 64));
