@@ -1,6 +1,7 @@
 // Linear memory and arrays, charged to the slice, and the answer to cuMemGetInfo.
 #include <algorithm>
 
+#include "common/checked.h"
 #include "direct/charges.h"
 
 using namespace gpukernel::direct;
@@ -89,7 +90,7 @@ extern "C" CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsign
 extern "C" CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
                                        unsigned int ElementSizeBytes) {
     // Rows are padded to what the driver likes; it is known only afterwards.
-    const uint64_t bytes = times((WidthInBytes + 511) / 512 * 512, Height);
+    const uint64_t bytes = times(gpukernel::checked_round_up(WidthInBytes, 512).value_or(UINT64_MAX), Height);
     return charge_for(memory(), bytes, dptr, [=] {
         return real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
     });

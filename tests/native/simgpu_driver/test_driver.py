@@ -320,3 +320,16 @@ c = d.CUDA_MEMCPY2D(); c.srcMemoryType = d.CUmemorytype.CU_MEMORYTYPE_HOST; c.sr
 c.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE; c.dstDevice = p; c.dstPitch = pitch; c.WidthInBytes = 3; c.Height = 2; ok(d.cuMemcpy2D(c))
 back = np.zeros(int(pitch) * 2, np.uint8); ok(d.cuMemcpyDtoH(back.ctypes.data, p, back.nbytes)); print(back[:5].tolist(), back[int(pitch):][:5].tolist())"""
     assert out(code) == "[10, 11, 12, 99, 99] [18, 19, 20, 99, 99]"
+
+
+def test_sizes_whose_products_do_not_fit_are_refused() -> None:
+    code = """begin(); p = int(ok(d.cuMemAlloc(4096)))
+print(d.cuMemAllocPitch(1 << 33, (1 << 31) + 1, 4)[0].name)
+print(d.cuMemAllocPitch((1 << 64) - 100, 1, 4)[0].name)
+print(d.cuMemsetD2D8(p, 1 << 63, 0, 1, 3)[0].name)
+print(d.cuMemsetD2D32(p, 1 << 62, 0, 1, 5)[0].name)
+copy = d.CUDA_MEMCPY2D(); copy.srcMemoryType = copy.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE
+copy.srcDevice = copy.dstDevice = p; copy.WidthInBytes = 16; copy.Height = 3; copy.srcPitch = copy.dstPitch = 1 << 63
+print(d.cuMemcpy2D(copy)[0].name)
+copy.srcPitch = copy.dstPitch = 16; copy.srcY = (1 << 60) - 1; copy.Height = 2; print(d.cuMemcpy2D(copy)[0].name)"""
+    assert out(code).split() == ["CUDA_ERROR_OUT_OF_MEMORY"] * 2 + ["CUDA_ERROR_INVALID_VALUE"] * 4

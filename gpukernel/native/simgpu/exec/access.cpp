@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/checked.h"
 #include "simgpu/exec/block.h"
 
 namespace gpukernel::simgpu {
@@ -153,7 +154,7 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
             default: {
                 bool cached = false;
                 for (const CachedRange& c : warp.cache)
-                    cached |= at >= c.lo && at + size <= c.hi && at + size >= at;
+                    cached |= at >= c.lo && fits(at - c.lo, size, c.hi - c.lo);
                 if (!cached) {
                     auto block = warp.launch->memory->find(at);
                     if (!block || size > block->bytes - (at - block->address) ||

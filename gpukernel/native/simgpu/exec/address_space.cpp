@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "common/checked.h"
+
 namespace gpukernel::simgpu {
 namespace {
 
@@ -48,7 +50,9 @@ std::optional<uint64_t> AddressSpace::reserve(size_t bytes, size_t alignment, ui
         if (there != MAP_FAILED) ::munmap(there, bytes);  // a kernel that does not know the flag
     }
     // As much more as the alignment may need; what is too much goes back.
-    const size_t room = bytes + alignment;
+    const std::optional<size_t> sum = checked_sum(bytes, alignment);
+    if (!sum) return std::nullopt;
+    const size_t room = *sum;
     void* there = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, kAnonymous, -1, 0);
     if (there == MAP_FAILED) return std::nullopt;
     const uint64_t base = reinterpret_cast<uint64_t>(there);

@@ -79,8 +79,9 @@ class ReservedMemory final : public DeviceMemory {
 
     std::optional<uint64_t> allocate_heap(size_t bytes) override {
         std::lock_guard lock(heap_mutex_);
+        if (bytes > heap_limit_) return std::nullopt;
         const uint64_t room = round_up(bytes, kGrain);
-        if (room < bytes || room > heap_limit_ || heap_used_ > heap_limit_ - room) return std::nullopt;
+        if (room > heap_limit_ || heap_used_ > heap_limit_ - room) return std::nullopt;
         auto address = allocate(bytes, Account::context);
         if (address) heap_[*address] = room, heap_used_ += room;
         return address;
@@ -108,7 +109,7 @@ class ReservedMemory final : public DeviceMemory {
     }
 
     std::optional<Block> find(uint64_t address) const override {
-        if (address - base_ >= reserved_) {
+        if (address < base_ || address - base_ >= reserved_) {
             auto run = mapped_.run(address);
             return run ? std::optional(Block{run->address, run->bytes, run->writable}) : std::nullopt;
         }

@@ -475,10 +475,10 @@ struct Pair {
 
 Frame* BlockState::make_frame(const Function& function) {
     const size_t need = size_t{function.register_bytes} + 64;
-    for (size_t i = spare.size(); i-- > 0;) {
-        if (spare[i]->capacity < need) continue;
-        Frame* f = spare[i];
-        spare[i] = spare.back();
+    for (auto i = spare.rbegin(); i != spare.rend(); ++i) {
+        if ((*i)->capacity < need) continue;
+        Frame* f = *i;
+        *i = spare.back();
         spare.pop_back();
         f->function = &function;
         return f;

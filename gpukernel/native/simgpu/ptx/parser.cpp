@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "common/checked.h"
 #include "simgpu/ptx/syntax.h"
 
 namespace gpukernel::simgpu::ptx {
@@ -85,7 +86,7 @@ class Parser {
         if (here().kind != Tok::integer) fail("expected a number, not '" + std::string(here().text) + "'");
         uint64_t bits = here().bits;
         step();
-        return negative ? 0 - bits : bits;
+        return negative ? wrapping_negative(bits) : bits;
     }
     void skip_past(std::string_view text) {
         while (!take(text)) {
@@ -286,7 +287,7 @@ class Parser {
         if (kind == Tok::floating64) value.name = "d";
         if (negative)
             value.bits = kind == Tok::integer
-                             ? 0 - value.bits
+                             ? wrapping_negative(value.bits)
                              : value.bits ^ (kind == Tok::floating32 ? 1ull << 31 : 1ull << 63);
         return value;
     }
@@ -348,8 +349,8 @@ class Parser {
     }
 
     int lookup(std::string_view name) {
-        for (size_t s = scopes_.size(); s-- > 0;) {
-            Scope& scope = scopes_[s];
+        for (auto s = scopes_.rbegin(); s != scopes_.rend(); ++s) {
+            Scope& scope = *s;
             if (auto it = scope.names.find(name); it != scope.names.end()) return it->second;
             for (RegisterRange& range : scope.ranges) {
                 if (!name.starts_with(range.prefix)) continue;
@@ -494,7 +495,7 @@ class Parser {
         if (negative)
             out.value = static_cast<int64_t>(
                 out.kind == Operand::integer
-                    ? 0 - token.bits
+                    ? wrapping_negative(token.bits)
                     : token.bits ^ (out.kind == Operand::floating32 ? 1ull << 31 : 1ull << 63));
         return out;
     }

@@ -10,12 +10,13 @@
 #include <cstring>
 #include <string>
 
+#include "common/checked.h"
 #include "common/uuid.h"
 
 namespace gpukernel::simgpu {
 
 namespace {
-uint64_t mix(uint64_t x) {  // splitmix64
+GPUKERNEL_WRAPS uint64_t mix(uint64_t x) {  // splitmix64
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

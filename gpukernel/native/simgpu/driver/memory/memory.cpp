@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/checked.h"
 #include "simgpu/driver/memory/arrays.h"
 #include "simgpu/driver/memory/managed.h"
 
@@ -105,8 +106,9 @@ CUresult fill(CUstream handle, CUdeviceptr address, size_t pitch, T value, size_
     if (!width || !height) return CUDA_SUCCESS;
     // Rows that overlap could be so many that filling them never ends.
     if (height > 1 && (pitch % sizeof(T) || pitch / sizeof(T) < width)) return CUDA_ERROR_INVALID_VALUE;
-    if (outside(device, address, (height - 1) * pitch + width * sizeof(T), true))
-        return CUDA_ERROR_INVALID_VALUE;
+    const auto row = gpukernel::checked_product(width, sizeof(T));
+    const auto span = row ? gpukernel::checked_extent(height, pitch, *row) : std::nullopt;
+    if (!span || outside(device, address, *span, true)) return CUDA_ERROR_INVALID_VALUE;
     return in_order(device, stream, [=] {
         for (size_t row = 0; row < height; ++row) {
             T* to = reinterpret_cast<T*>(address + row * pitch);
@@ -128,6 +130,28 @@ CopySide side(CUmemorytype type, const void* host, CUdeviceptr device, CUarray a
     return {type, array, base, pitch, height, x, y, z};
 }
 
+// Where the rows of a copy begin, and how many bytes lie from there to the last one's end; false where that
+// is more than there are addresses.
+bool find_rows(CopySide& s, size_t width, size_t height, size_t depth, uint64_t& first, size_t& span) {
+    bool fits = true;
+    const auto sum = [&](size_t a, size_t b) {
+        const auto result = gpukernel::checked_sum(a, b);
+        fits &= result.has_value();
+        return result.value_or(0);
+    };
+    const auto product = [&](size_t a, size_t b) {
+        const auto result = gpukernel::checked_product(a, b);
+        fits &= result.has_value();
+        return result.value_or(0);
+    };
+    if (!s.pitch) s.pitch = sum(s.x, width);
+    if (!s.height) s.height = sum(s.y, height);
+    first = sum(s.base, sum(product(sum(product(s.z, s.height), s.y), s.pitch), s.x));
+    span = sum(product(sum(product(depth - 1, s.height), height - 1), s.pitch), width);
+    sum(first, span);
+    return fits;
+}
+
 CUresult copy_pitched(CUstream handle, CopySide from, CopySide to, size_t width, size_t height,
                       size_t depth) {
     GPUKERNEL_HERE(device);
@@ -141,10 +165,9 @@ CUresult copy_pitched(CUstream handle, CopySide from, CopySide to, size_t width,
             if (error != CUDA_SUCCESS) return error;
             continue;
         }
-        if (!s->pitch) s->pitch = s->x + width;
-        if (!s->height) s->height = s->y + height;
-        uint64_t first = s->base + (s->z * s->height + s->y) * s->pitch + s->x;
-        size_t span = ((depth - 1) * s->height + height - 1) * s->pitch + width;
+        uint64_t first;
+        size_t span;
+        if (!find_rows(*s, width, height, depth, first, span)) return CUDA_ERROR_INVALID_VALUE;
         bool device_side = s->type == CU_MEMORYTYPE_DEVICE ||
                            (s->type == CU_MEMORYTYPE_UNIFIED && on_device(device, at(first)));
         if (device_side && outside(device, first, span, s == &to)) return CUDA_ERROR_INVALID_VALUE;
@@ -191,8 +214,11 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* dptr, size_t bytesize) {
 CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
                                  unsigned int ElementSizeBytes) {
     if (!pPitch || !WidthInBytes || !Height) return CUDA_ERROR_INVALID_VALUE;
-    *pPitch = (WidthInBytes + 511) / 512 * 512;
-    return cuMemAlloc(dptr, *pPitch * Height);
+    const auto pitch = gpukernel::checked_round_up(WidthInBytes, 512);
+    const auto bytes = pitch ? gpukernel::checked_product(*pitch, Height) : std::nullopt;
+    if (!bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    *pPitch = *pitch;
+    return cuMemAlloc(dptr, *bytes);
 }
 
 CUresult CUDAAPI cuMemFree(CUdeviceptr dptr) {

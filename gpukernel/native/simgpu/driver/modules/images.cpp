@@ -43,7 +43,7 @@ bool lz4(std::string_view in, std::string& out, size_t size) {
         at += 2;
         size_t match = length(token & 15) + 4;
         if (offset == 0 || offset > out.size() || match > size - out.size()) return false;
-        for (size_t from = out.size() - offset; match--; ++from) out.push_back(out[from]);
+        for (size_t from = out.size() - offset; match > 0; --match, ++from) out.push_back(out[from]);
     }
     return out.size() == size;
 }

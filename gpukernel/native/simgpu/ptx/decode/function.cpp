@@ -74,7 +74,8 @@ void Decoder::run() {
 
 void Decoder::stretches() {
     uint16_t straight = 0;
-    for (size_t n = out_.code.size(); n-- > 0;) {
+    for (size_t left = out_.code.size(); left > 0; --left) {
+        const size_t n = left - 1;
         Op& op = out_.code[n];
         const bool plain = op.control == Control::none && op.guard == kNoGuard;
         straight = !plain ? 0 : straight == UINT16_MAX ? 1 : straight + 1;
