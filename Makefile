@@ -79,6 +79,7 @@ fuzzers: $(VENV)/.native
 	@deploy/clang.sh >/dev/null 2>&1 || deploy/system-packages.sh --optional clang-19 libclang-rt-19-dev
 	@if clang=$$(deploy/clang.sh); then \
 	    CXX=$$clang $(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DGPUKERNEL_FUZZ=ON \
+	        -DGPUKERNEL_FUZZ_STRICT=$(if $(STRICT),ON,OFF) \
 	        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null && \
 	    echo "Building the fuzzers: two minutes the first time …" && $(BIN)/ninja -C build/fuzz --quiet fuzzers; fi
 

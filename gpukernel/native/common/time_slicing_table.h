@@ -22,7 +22,7 @@ constexpr int64_t LINGER = 300'000, LINGER_BEHIND = 4 * MS;
 constexpr int64_t RECENT = 40 * MS;  // a launch this recent means that a participant has work
 // After this long without a sign a participant is taken for stopped: it stands in nobody's way, and loses the
 // turn.
-constexpr int64_t SILENT = 100 * MS;
+constexpr int64_t SILENT = 250 * MS;
 
 inline int64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
     timespec now;
