@@ -17,7 +17,7 @@ LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 LEVELS_FOR_hub-demo = $(LEVELS_FOR_demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model crashes crowd lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
+.PHONY: help demo hub test quick test-one metrics model partitions crashes crowd lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,11 @@ STEPS ?= 100000
 model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a model of it, in two processes (a quarter of an hour)
 	GPUKERNEL_MODEL_STEPS=$(STEPS) GPUKERNEL_MODEL_PARTS=2 \
 	    $(BIN)/python -m pytest -n 2 tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
+
+SCHEDULES ?= 10000
+partitions: $(VENV)/.test  ## Hold no byte twice in SCHEDULES=10000 random schedules of partitions and clocks, in two processes (an hour)
+	GPUKERNEL_PARTITION_SCHEDULES=$(SCHEDULES) GPUKERNEL_PARTITION_PARTS=2 \
+	    $(BIN)/python -m pytest -n 2 tests/pool/test_partitions.py --timeout=0 -rP $(PYTEST_ARGS)
 
 crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, and upgrades, on SQLite and PostgreSQL (ten minutes)
 	GPUKERNEL_CRASH_STRIDE=1 GPUKERNEL_CRASH_MOMENTS=60 GPUKERNEL_CRASH_JOBS=2 \

@@ -18,6 +18,7 @@ from gpukernel.agent.keys import Key
 from gpukernel.agent.own_identity import OwnIdentity
 from gpukernel.agent.process_watch import ProcessWatch
 from gpukernel.agent.processes import with_account
+from gpukernel.agent.validity import Wakefulness
 from gpukernel.agent.workers import Workers
 from gpukernel.common import messages
 from gpukernel.common.address import short_directory
@@ -73,6 +74,7 @@ class Agent:
         self.name = name
         self.attached = asyncio.Event()
         self._own = OwnIdentity(state)
+        self._wakefulness = Wakefulness()
         self._old_pool = True  # it knows nothing of validity, as far as is known
         self._valid_seconds = 0.0
         self._connection = connection
@@ -134,6 +136,7 @@ class Agent:
                 reason = "its GPU server has not reached the pool for too long"
                 log.error("%s: every worker is stopped", reason, extra=fields(server=self.name))
                 await self.stop(reason)
+            self._wakefulness.wait()
             await asyncio.sleep(VALIDITY_SECONDS)
 
     async def _speak(self) -> None:
@@ -319,7 +322,12 @@ class Agent:
                 endpoints = await self._direct.start(key, start.memory_bytes, start.weight, start.user)
             else:
                 endpoints = await self._workers.start(
-                    key, start.memory_bytes, start.weight, start.secret, self._own.validity.until
+                    key,
+                    start.memory_bytes,
+                    start.weight,
+                    start.secret,
+                    self._own.validity.until,
+                    self._wakefulness.wait(),
                 )
         except WorkerStartFailed as error:
             log.error("not started: %s", error, extra=self._holders.about(key))

@@ -9,9 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["Epochs", "Validity", "boot_seconds"]
+__all__ = ["Epochs", "Validity", "Wakefulness", "boot_seconds"]
 
 MOST_UNANSWERED = 10_000
+
+SLEEP_SECONDS = 0.2
+"""The shortest sleep of a machine that counts: its clocks differ by less between two looks."""
+
+SETTLE_SECONDS = 10.0
+"""The time that workers need to end after their machine slept: the stop time of `gpukernel.pool.domain.fencing`."""
 
 
 def boot_seconds() -> float:
@@ -60,6 +66,31 @@ class Validity:
     def over(self) -> bool:
         """Return whether no worker may live any more."""
         return self.until is not None and self._clock() >= self.until
+
+
+class Wakefulness:
+    """The time since this machine slept: workers that were over meanwhile need a moment to end, and no other one starts before that.
+
+    Parameters
+    ----------
+    clock, awake
+        Clocks that count the machine's sleep, and that do not.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = boot_seconds, awake: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock, self._awake = clock, awake
+        self._asleep = clock() - awake()
+        self._woke = float("-inf")
+
+    def wait(self) -> float:
+        """Return the seconds to wait before a worker may start; look at least as often as workers do."""
+        asleep = self._clock() - self._awake()
+        if asleep > self._asleep + SLEEP_SECONDS:
+            self._woke = self._clock()
+        self._asleep = asleep
+        return max(self._woke + SETTLE_SECONDS - self._clock(), 0.0)
 
 
 class Epochs:

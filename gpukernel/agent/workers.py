@@ -115,9 +115,15 @@ class Workers:
         return [key for key in self._starting if key not in self._handles]
 
     async def start(
-        self, key: Key, memory_bytes: int, weight: float, secret: str, until: float | None = None
+        self,
+        key: Key,
+        memory_bytes: int,
+        weight: float,
+        secret: str,
+        until: float | None = None,
+        wait: float = 0.0,
     ) -> tuple[str, ...]:
-        """Start a worker and return its endpoints; it ends by itself at `until`, in seconds since the machine's start, unless it hears of a later end.
+        """Start a worker and return its endpoints; it ends by itself at `until`, in seconds since the machine's start, unless it hears of a later end.  It starts after `wait` seconds.
 
         Raises
         ------
@@ -127,6 +133,7 @@ class Workers:
         self._starting.add(key)
         try:
             async with self._orders[key]:
+                await asyncio.sleep(wait)
                 return await self._start(key, memory_bytes, weight, secret, until)
         finally:
             self._starting.discard(key)

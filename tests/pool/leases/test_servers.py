@@ -1,0 +1,176 @@
+"""GPU servers that fall silent, are given up, come back, and do not confirm what they are told to start."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from gpukernel.common.errors import Refused
+from gpukernel.common.model import Holder, Lease, SliceRequest
+from gpukernel.pool.domain.fencing import SILENT_SECONDS, fence_seconds
+from gpukernel.pool.store.schema import audit
+from tests.pool.world import Agent, World, story
+
+
+async def silence(world: World, seconds: float, agent: Agent | None = None) -> None:
+    """Let time pass, a second at a time, in which `agent` alone is heard of."""
+    for _ in range(round(seconds)):
+        world.now += 1
+        if agent is not None:
+            agent.beat()
+        world.manager.tick()
+        await asyncio.sleep(0)
+
+
+def test_a_silent_server_is_away_its_quotas_are_free_and_its_memory_is_fenced(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        lease = await world.get("a", 1.0)
+        world.agent.prompt = False
+        await silence(world, SILENT_SECONDS + 2)
+        assert [device.trouble for device in world.manager.devices()] == ["away"]
+        world.manager.end(lease.id, "released")
+        with world.store.reader.connect() as db:
+            held = db.execute(sa.text("SELECT sum(leases_held), sum(share_held) FROM quota_usage")).one()
+        assert tuple(held) == (0, 0)
+        assert world.promised() == 1.0
+        world.agent.beat()  # it was only slow
+        assert world.manager.devices()[0].available
+        world.agent.stop()
+        assert world.promised() == 0
+
+    story(tmp_path, tell)
+
+
+def test_what_is_fenced_is_free_after_the_fence_and_not_before(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        await world.get("a", 1.0)
+        heard = world.now
+        world.agent.prompt = False
+        world.sessions.detach("s", world.agent)
+        await silence(world, fence_seconds(world.manager.valid_seconds) - (world.now - heard) - 2)
+        assert world.promised() == 1.0
+        await silence(world, 4)
+        assert world.promised() == 0
+
+    story(tmp_path, tell)
+
+
+def test_another_place_does_not_free_what_it_does_not_know_and_the_first_one_is_displaced(
+    tmp_path: Path,
+) -> None:
+    async def tell(world: World) -> None:
+        lease = await world.get("a", 1.0)
+        other = Agent(world.manager, "s")
+        other.registration = replace(other.registration, place="elsewhere", instance=secrets.token_hex(4))
+        with pytest.raises(Refused, match="Another agent speaks for GPU server s"):
+            other.attach()
+        await silence(world, SILENT_SECONDS + 2)
+        other.attach()
+        assert world.agent.closed[-1].startswith("another agent speaks")
+        assert world.store.leases.get(lease.id).state == "ending"  # type: ignore[union-attr]
+        assert world.promised() == 1.0
+        assert other.attachment is not None
+        assert world.agent.attachment is not None
+        assert other.attachment.epoch > world.agent.attachment.epoch
+        other.sessions.worker_ended("s", lease.id, 0, "stopped")  # it cannot know
+        assert world.promised() == 1.0
+        await silence(world, fence_seconds(world.manager.valid_seconds), other)
+        assert world.promised() == 0
+
+    story(tmp_path, tell)
+
+
+def test_a_forgotten_server_that_comes_back_stops_its_workers_before_it_gets_leases(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        lease = await world.get("a", 1.0)
+        with pytest.raises(Refused, match="gpukernel drain s"):
+            world.manager.forget_server("s", "root")
+        with pytest.raises(Refused, match="no GPU server x"):
+            world.manager.forget_server("x", "root")
+        world.agent.prompt = False
+        await silence(world, SILENT_SECONDS + 2)
+        assert world.manager.forget_server("s", "root") == 1
+        assert world.manager.devices() == []
+        assert world.store.leases.get(lease.id).end_reason == "its GPU server s was given up"  # type: ignore[union-attr]
+        with world.store.reader.connect() as db:
+            assert ("root", "forget", "s") in {tuple(row)[2:5] for row in db.execute(sa.select(audit))}
+        world.agent.attach()
+        assert world.agent.to_stop == [(lease.id, 0)]
+        assert [device.trouble for device in world.manager.devices()] == ["its old workers are being stopped"]
+        world.agent.stop()
+        assert world.manager.devices()[0].available
+        world.agent.prompt = True
+        assert await world.get("b", 1.0)
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_start_that_is_not_confirmed_goes_elsewhere_and_the_request_stays_one(
+    tmp_path: Path, devices: int
+) -> None:
+    async def tell(world: World) -> None:
+        world.agent.prompt = False
+        events: list[object] = []
+
+        async def ask() -> Lease:
+            wanted = SliceRequest(share=0.5, devices=devices)
+            async for event in world.manager.acquire("k", wanted, Holder("anna"), -1, 0):
+                events.append(event)
+            assert isinstance(event, Lease)
+            return event
+
+        asked = asyncio.create_task(ask())
+        await asyncio.sleep(0)
+        assert len(world.agent.to_start) == devices
+        other = Agent(world.manager, "t", devices=devices)
+        other.attach()
+        for _ in range(8):
+            world.agent.beat()
+            await silence(world, 1, other)
+        lease = await asyncio.wait_for(asked, 10)
+        assert {piece.server for piece in lease.slices} == {"t"}
+        assert [event for event in events if isinstance(event, Lease)] == [lease]
+        assert {key[0] for key in world.agent.to_stop} == {key[0] for key in world.agent.to_start}
+        world.agent.start()  # the late worker
+        world.agent.stop()
+        assert world.promised() == 0.5 * devices
+
+    story(tmp_path, tell, devices=devices)
+
+
+def test_the_true_reason_is_told_where_no_server_confirms(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        world.agent.prompt = False
+        asked = asyncio.create_task(world.get("k", 0.5))
+        await asyncio.sleep(0)
+        for _ in range(8):
+            await silence(world, 1, world.agent)
+        with pytest.raises(Refused, match="GPU server s did not confirm the start within 5 s"):
+            await asyncio.wait_for(asked, 10)
+
+    story(tmp_path, tell)
+
+
+def test_a_step_of_the_wall_clock_moves_what_people_see_and_ends_nothing(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        lease = await world.get("a", 0.5, longest=3600)
+        begin, step = world.now, 86_400.0
+        world.store.clock._wall = lambda: world.now + step
+        shown = world.manager.lease(lease.id)
+        assert shown is not None
+        assert shown.until == lease.until + step
+        for _ in range(10):
+            world.pass_time(1)
+            world.manager.renew(lease.id)
+        assert world.manager.now() == world.now + step
+        assert [one.state for one in world.manager.leases(False)] == ["live"]
+        assert (await world.get("b", 0.1)).created == world.now + step
+        assert world.manager.steady() < begin + step + 100
+
+    story(tmp_path, tell)
