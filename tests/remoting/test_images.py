@@ -107,7 +107,7 @@ def test_it_is_named_by_its_content_under_the_servers_salt(images: Path) -> None
         content = kept.read_bytes()
         assert content.endswith(b"\0")
         assert kept.name == hmac.digest(salt, content[:-1], "sha256").hex()
-        assert {path.stat().st_mode & 0o777 for path in (kept, images / "salt")} == {0o600}
+        assert {path.stat().st_mode & 0o777 for path in (kept, images / "salt")} == {0o640}
 
     asyncio.run(story())
 
@@ -129,19 +129,20 @@ def test_a_file_that_was_damaged_is_sent_again(images: Path, damage: str) -> Non
     asyncio.run(story())
 
 
-def test_the_oldest_go_when_there_is_no_room(images: Path) -> None:
+@pytest.mark.parametrize("planted", ["a link", "a pipe", "a folder"])
+def test_what_is_no_plain_file_is_never_read(images: Path, planted: str) -> None:
     async def story() -> None:
         async with worker(images=images) as one:
             assert (await one.run(LOAD)).returncode == 0
             (kept,) = kept_in(images)
-            for age, name in enumerate(("a" * 64, "b" * 64, "c" * 64)):
-                with (images / name).open("wb") as file:
-                    file.truncate(400 << 20)  # sparse
-                os.utime(images / name, (1000 - age, 1000 - age))
-            assert (await one.run(LOAD.replace("range(5000)", "range(4000)"))).returncode == 0
-            left = {path.name for path in kept_in(images)}
-            assert kept.name in left
-            assert "a" * 64 in left
-            assert "c" * 64 not in left
+            elsewhere = images.parent / "elsewhere"
+            kept.rename(elsewhere)
+            if planted == "a link":
+                kept.symlink_to(elsewhere)
+            elif planted == "a pipe":
+                os.mkfifo(kept)
+            else:
+                kept.mkdir()
+            assert await bytes_sent(one, LOAD) > SIZE
 
     asyncio.run(story())

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,13 +25,27 @@ constexpr double CREDIT = 0.1;
 constexpr double MOST_CARRIED = 1;
 }  // namespace
 
+bool TimeSlicing::prepare(const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0) return false;
+    struct stat status{};
+    const bool made =
+        ::fstat(file, &status) == 0 && (status.st_size >= static_cast<off_t>(sizeof(TimeSlicingTable)) ||
+                                        ::ftruncate(file, sizeof(TimeSlicingTable)) == 0);
+    ::close(file);
+    return made;
+}
+
 bool TimeSlicing::open(const std::string& path, std::function<CUresult()> wait,
                        const std::function<void()>& enter, std::atomic<CUresult>& error,
                        const std::function<bool(const ExecutionGate&)>& set_gate) {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file_ < 0) return false;
     FileLock lock(file_);
-    if (::ftruncate(file_, sizeof(TimeSlicingTable)) != 0) return false;
+    struct stat status{};  // a confined worker may not change the file's size
+    if (::fstat(file_, &status) != 0 || (status.st_size < static_cast<off_t>(sizeof(TimeSlicingTable)) &&
+                                         ::ftruncate(file_, sizeof(TimeSlicingTable)) != 0))
+        return false;
     void* memory = ::mmap(nullptr, sizeof(TimeSlicingTable), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     if (memory == MAP_FAILED) return false;
     auto* table = static_cast<TimeSlicingTable*>(memory);  // zeroes are an empty table

@@ -35,6 +35,8 @@ struct TimeSlicingSlot;
 // One participant; its methods may be called from any thread.
 class TimeSlicing {
   public:
+    // Makes the table's file where there is none; a confined worker can only open it afterwards.
+    static bool prepare(const std::string& path);
     // Maps the table at `path`, which is made where there is none; false where that fails: then launches do
     // not wait.  `wait` returns when everything launched is done; `enter` is called once in the thread that
     // passes the turn on.  Errors of work that is waited for here, and not by its program, are stored in

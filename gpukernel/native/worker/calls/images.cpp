@@ -6,16 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <vector>
-
 #include "wire/protocol.h"
 #include "wire/socket.h"
 
 namespace gpukernel::worker {
-
-namespace fs = std::filesystem;
 
 namespace {
 bool write_all(int fd, const char* from, size_t left) {
@@ -27,7 +21,8 @@ bool write_all(int fd, const char* from, size_t left) {
 // Creates the file at `path` atomically; where one exists already, that one stays.
 bool publish(const std::string& path, const char* data, size_t size) {
     const std::string fresh = path + "." + std::to_string(::getpid());
-    const int fd = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    ::unlink(fresh.c_str());
+    const int fd = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640);
     if (fd < 0) return false;
     const bool written = write_all(fd, data, size);
     ::close(fd);
@@ -66,24 +61,36 @@ Images::Mapped::~Mapped() {
     if (data_) ::munmap(const_cast<char*>(data_), size_);
 }
 
+// The file is copied before it is checked: other workers write to the folder, too, and what was checked must
+// not change, or become shorter, while it is read.
 Images::Mapped Images::find(const wire::Digest& name) const {
     if (!kept()) return {};
     const std::string path = path_of(name);
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return {};
     struct stat status{};
     void* data = MAP_FAILED;
-    if (::fstat(fd, &status) == 0 && status.st_size)
-        data = ::mmap(nullptr, status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    const bool plain = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0 &&
+                       static_cast<uint64_t>(status.st_size) <= MOST_BYTES / 4;
+    if (plain)
+        data = ::mmap(nullptr, status.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool whole = false;
+    if (data != MAP_FAILED) {
+        off_t done = 0;
+        for (ssize_t got; done < status.st_size; done += got)
+            if ((got = ::read(fd, static_cast<char*>(data) + done, status.st_size - done)) <= 0) break;
+        whole = done == status.st_size;
+    }
     ::futimens(fd, nullptr);  // the time of its last use
     ::close(fd);
     if (data != MAP_FAILED) {
         Mapped image(data, status.st_size);
-        if (static_cast<const char*>(data)[status.st_size - 1] == 0 &&
+        if (whole && static_cast<const char*>(data)[status.st_size - 1] == 0 &&
             wire::equal(wire::hmac_sha256({salt_.data(), salt_.size()}, {image.view()}), name.data()))
             return image;
     }
-    ::unlink(path.c_str());  // damaged: the disk was full, or the machine crashed
+    if (::unlink(path.c_str()) != 0)
+        ::rmdir(path.c_str());  // damaged: the disk was full, the machine crashed, or somebody wrote to it
     return {};
 }
 
@@ -91,31 +98,7 @@ void Images::keep(std::string_view image) const {
     if (!kept() || image.size() < wire::NAMED_IMAGE || image.size() > MOST_BYTES / 4) return;
     const std::string path = path_of(wire::hmac_sha256({salt_.data(), salt_.size()}, {image}));
     if (::access(path.c_str(), F_OK) == 0) return;
-    make_room(image.size());
     publish(path, image.data(), image.size() + 1);
-}
-
-void Images::make_room(uint64_t bytes) const {
-    struct File {
-        fs::file_time_type used;
-        uint64_t bytes;
-        fs::path path;
-    };
-    std::vector<File> files;
-    std::error_code error;  // other workers remove files, too
-    for (const auto& entry : fs::directory_iterator(directory_, error)) {
-        if (entry.path().filename() == "salt") continue;
-        const File file{entry.last_write_time(error), entry.file_size(error), entry.path()};
-        if (error) continue;
-        files.push_back(file);
-        bytes += file.bytes;
-    }
-    std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
-    for (const File& file : files) {
-        if (bytes <= MOST_BYTES) return;
-        fs::remove(file.path, error);
-        bytes -= file.bytes;
-    }
 }
 
 }  // namespace gpukernel::worker

@@ -3,7 +3,8 @@
 //
 // The name is HMAC-SHA256(salt, image) under a salt of this server.  Only a program that has an image can
 // compute its name, so no program reads another's image; and a worker computes the name of what it stores
-// itself.
+// itself.  The folder is shared by workers that do not trust each other: what is read is copied and checked
+// against its name, and the agent, which alone can list the folder, keeps it within MOST_BYTES.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@ namespace gpukernel::worker {
 
 class Images {
   public:
-    static constexpr uint64_t MOST_BYTES = 1 << 30;  // of all files; the least recently used are removed
+    static constexpr uint64_t MOST_BYTES = 1 << 30;  // of all files; one has at most a quarter
 
     // Uses `directory`, and the salt in it, which is made where there is none; false where that fails: then
     // nothing is cached and the salt stays zero.
@@ -25,7 +26,7 @@ class Images {
     bool kept() const { return !directory_.empty(); }
     const std::array<char, 32>& salt() const { return salt_; }
 
-    // A cached image, mapped read-only; a NUL follows its bytes.
+    // A copy of a cached image; a NUL follows its bytes.
     class Mapped {
       public:
         Mapped() = default;
@@ -47,7 +48,6 @@ class Images {
 
   private:
     std::string path_of(const wire::Digest& name) const;
-    void make_room(uint64_t bytes) const;
     std::string directory_;
     std::array<char, 32> salt_{};
 };

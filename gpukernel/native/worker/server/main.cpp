@@ -14,6 +14,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "worker/confinement/confinement.h"
 #include "worker/lease/facts.h"
 #include "worker/server/server.h"
 #include "worker/server/validity.h"
@@ -25,9 +26,12 @@ namespace {
 constexpr char USAGE[] =
     "gpukernel-worker --list-devices --library PATH\n"
     "gpukernel-worker --describe --library PATH --device INDEX\n"
+    "gpukernel-worker --probe --library PATH [--confine RUNGS] [--account UID:GID] [--cgroup DIR]...\n"
     "gpukernel-worker --library PATH --device INDEX --memory BYTES --weight W --lease ID --directory DIR\n"
     "                 [--tcp HOST:PORT] [--tls] [--orphan-seconds N] [--watchdog-seconds N] [--until N]\n"
     "                 [--time-slicing FILE] [--images DIR] [--host-memory BYTES]\n"
+    "                 [--confine RUNGS] [--account UID:GID] [--cgroup DIR]...\n"
+    "RUNGS, separated by commas: no-new-privileges, limits, landlock, system-calls, real-device.\n"
     "Executes one lease's CUDA calls on one device. The lease's secret comes as one line on standard input.\n"
     "Agents start it; there is no need to do so by hand.\n";
 
@@ -38,7 +42,8 @@ struct Options {
     int device = 0, resume = -1;
     uint64_t memory = 0, host_memory = HostMemory::USUAL;
     double weight = 1, orphan_seconds = 120, watchdog_seconds = 0;
-    bool list = false, describe = false, tls = false;
+    bool list = false, describe = false, probe = false, tls = false;
+    Confinement confinement;
 };
 
 // The state that a restart keeps: the new process image has a new context, but the same listeners and
@@ -69,6 +74,10 @@ bool parse(int argc, char** argv, Options& options) {
                                    {"host-memory", required_argument, nullptr, 'H'},
                                    {"resume", required_argument, nullptr, 'r'},
                                    {"until", required_argument, nullptr, 'u'},
+                                   {"probe", no_argument, nullptr, 'p'},
+                                   {"confine", required_argument, nullptr, 'C'},
+                                   {"account", required_argument, nullptr, 'A'},
+                                   {"cgroup", required_argument, nullptr, 'G'},
                                    {nullptr, 0, nullptr, 0}};
     for (int c; (c = ::getopt_long(argc, argv, "", known, nullptr)) != -1;) {
         switch (c) {
@@ -123,12 +132,29 @@ bool parse(int argc, char** argv, Options& options) {
             case 'r':
                 options.resume = std::atoi(optarg);
                 break;
+            case 'p':
+                options.probe = true;
+                break;
+            case 'C':
+                if (!options.confinement.parse(optarg)) return false;
+                break;
+            case 'A':
+                if (!options.confinement.parse_account(optarg)) return false;
+                break;
+            case 'G':
+                options.confinement.cgroups.emplace_back(optarg);
+                break;
             default:
                 return false;
         }
     }
+    options.confinement.library = options.library;
+    options.confinement.images = options.images;
+    options.confinement.time_slicing = options.time_slicing;
+    if (const char* processes = std::getenv("GPUKERNEL_SIMGPU_PROCESSES"))
+        options.confinement.processes = processes;
     return !options.library.empty() &&
-           (options.list || options.describe ||
+           (options.list || options.describe || options.probe ||
             (options.memory && !options.lease.empty() && !options.directory.empty()));
 }
 
@@ -193,6 +219,16 @@ int describe(const Options& options) {
         return 1;
     }
     return std::fwrite(&facts, sizeof facts, 1, stdout) == 1 ? 0 : 1;
+}
+
+// Says which rungs of its confinement this machine has, and whether the driver bears them all.
+int probe(const Options& options) {
+    const std::string rungs = options.confinement.probe();
+    Driver cuda;
+    std::string error;
+    cuda.load(options.library, error);
+    std::printf("{\"rungs\":%s,\"library\":%s}\n", rungs.c_str(), json_string(error).c_str());
+    return 0;
 }
 
 bool read_secret(std::string& secret) {
@@ -308,7 +344,7 @@ int main(int argc, char** argv) {
     }
     if (options.list) return list_devices(options);
     if (options.describe) return describe(options);
-    validity.enforce();
+    if (options.probe) return probe(options);
     ::signal(SIGPIPE, SIG_IGN);
     ::prctl(PR_SET_DUMPABLE, 0);  // the secret is in this process's memory
     ::mallopt(M_ARENA_MAX, 2);    // fifty workers share a machine with a class's notebooks
@@ -319,21 +355,30 @@ int main(int argc, char** argv) {
     Server::Listeners listeners;
     std::string error;
     raise_descriptor_limit();
+    listeners.tls = options.tls;
+    const auto make_tls = [&] {  // OpenSSL prepares itself once
+        return !options.tls || wire::Tls::make(wire::Tls::End::worker, lease->secret, error);
+    };
     lease->id = options.lease;
     lease->device = options.device;
     lease->limit(options.memory);
     lease->host_memory.limit(options.host_memory);
     lease->time_slicing.set_weight(options.weight);
     if (options.resume >= 0) {
+        report_refused_system_calls();  // all else of the confinement has outlasted the restart
         if (!resume(options, *lease, listeners)) return 1;
+        if (!make_tls()) return refuse(error);
     } else {
+        if (!options.confinement.enter(error)) return refuse(error);
         if (!read_secret(lease->secret))
             return refuse("the lease's secret must be one line of 64 hexadecimal digits on standard input");
         if (!open_listeners(options, listeners, error)) return refuse(error);
+        if (!options.time_slicing.empty()) TimeSlicing::prepare(options.time_slicing);
+        if (!make_tls())
+            return refuse(error);  // before anything confines this process: the library is a file
+        if (!options.confinement.close(error)) return refuse(error);
     }
-    // Before anything confines this process: the library is a file, and OpenSSL prepares itself once.
-    listeners.tls = options.tls;
-    if (options.tls && !wire::Tls::make(wire::Tls::End::worker, lease->secret, error)) return refuse(error);
+    validity.enforce();  // its thread is confined like all others, which it must not precede
     if (!options.images.empty()) lease->images.open(options.images);
     if (!lease->cuda.load(options.library, error)) return refuse(error);
     lease->cuda.bound(lease->host_memory);
