@@ -10,6 +10,7 @@ from pathlib import Path
 
 import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
+from gpukernel.agent.confinement import ACCOUNTS
 from gpukernel.agent.direct_slices import DirectSlices
 from gpukernel.agent.health import Health
 from gpukernel.agent.holders import Holders
@@ -55,6 +56,10 @@ class Agent:
         Bytes of this machine's own memory that the programs of one slice may make its worker take.
     tls
         Programs that reach the workers over TCP must speak TLS (`gpukernel.agent.data_path.tls_wanted` decides).
+    confinement
+        The rungs of the workers' confinement: ``auto``, ``off``, or names of `gpukernel.agent.confinement.RUNGS`.
+    accounts
+        The first account of workers and how many there are, where the agent may change accounts.
     direct
         Programs on this machine may use its devices themselves, and nobody else may (`gpukernel.agent.direct_slices`).
     """
@@ -70,6 +75,8 @@ class Agent:
         direct: bool = False,
         host_memory: int = HOST_MEMORY,
         tls: bool = False,
+        confinement: str = "auto",
+        accounts: tuple[int, int] = ACCOUNTS,
     ) -> None:
         self.name = name
         self.attached = asyncio.Event()
@@ -95,6 +102,8 @@ class Agent:
             self._holders.about,
             host_memory=host_memory,
             tls=tls,
+            confinement=confinement,
+            accounts=accounts,
         )
         self._direct = DirectSlices(
             directory,
@@ -252,6 +261,7 @@ class Agent:
             place=self._own.place,
             instance=self._own.instance,
             epoch=self._own.epochs.highest,
+            rungs=map(messages.rung_to, self._workers.confinement.rungs),
         )
         self._own.validity.sent(0)
         yield pb.AgentMessage(register=register)

@@ -13,6 +13,11 @@ from gpukernel.remoting.worker import DeviceDescription, WorkerStartFailed, list
 __all__ = ["Inventory", "NoDevices", "real", "simulated"]
 
 
+# What a worker is told of the agent's environment, in which an administrator may have put secrets.
+_PASSED_ON = {"PATH", "HOME", "LANG", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR"}
+_PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "MALLOC_", "ASAN_", "UBSAN_", "TSAN_", "LSAN_")
+
+
 class NoDevices(Exception):
     """An error: there is nothing to offer; the text is a sentence that says what to do."""
 
@@ -35,7 +40,9 @@ class Inventory:
 
     def worker_environment(self, index: int) -> Mapping[str, str]:
         """Return the environment of a worker on device `index`, which sees no other real device."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUKERNEL_")}
+        environment = {
+            k: v for k, v in os.environ.items() if k in _PASSED_ON or k.startswith(_PASSED_ON_PREFIXES)
+        }
         if self.simulated:
             environment.pop("CUDA_VISIBLE_DEVICES", None)  # it selects among real devices
             return {

@@ -7,19 +7,21 @@ had read to.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 __all__ = ["WorkerLog"]
 
 _LONGEST_LOOK = 65536
 _MOST_LINES = 50
+_LARGEST_FILE = 1 << 20
 
 
 class WorkerLog:
     """The ``worker.log`` of a worker's directory.
 
     A worker serves a stranger's program and could be made to write much: of one look at most `_MOST_LINES` lines are told, and how
-    many there were more.
+    many there were more.  The file is emptied once it is larger than `_LARGEST_FILE` and read.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -45,9 +47,16 @@ class WorkerLog:
             return []
         left = size - self._read - len(data)
         self._read += whole + (left if left > 0 else 0)
+        if size > _LARGEST_FILE and whole == len(data):
+            with contextlib.suppress(OSError):  # the worker appends: it goes on at the beginning
+                os.truncate(self._path, 0)
+                self._read = 0
         with contextlib.suppress(OSError):
             self._mark.write_text(str(self._read))
-        lines = [line for line in data[:whole].decode(errors="replace").splitlines() if line.strip()]
+        text = data[:whole].decode(errors="replace")
+        # Control characters would be obeyed by the terminal on which somebody reads the log.
+        lines = ["".join(c if c.isprintable() else "\ufffd" for c in line) for line in text.splitlines()]
+        lines = [line for line in lines if line.strip()]
         more = len(lines) - _MOST_LINES
         if more > 0 or left > 0:
             lines = [

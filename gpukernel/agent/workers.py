@@ -10,7 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from gpukernel.agent.confinement import ACCOUNTS, Confinement, WorkerPlaces
 from gpukernel.agent.container_sockets import ContainerSockets
+from gpukernel.agent.device_confinement import mps_environment
+from gpukernel.agent.image_cache import ImageCache
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.keys import Key, LogFields, lease_only
 from gpukernel.agent.worker_log import WorkerLog
@@ -30,6 +33,7 @@ __all__ = ["Workers"]
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 3.0
+STATUS_SECONDS = 1.0
 
 
 class Workers:
@@ -52,6 +56,15 @@ class Workers:
         Bytes of this machine's own memory that the programs of one lease may make its worker take.
     tls
         Whoever comes over TCP must speak TLS.
+    confinement
+        The rungs of confinement (`gpukernel.agent.confinement`): ``auto``, ``off``, or names.
+    accounts
+        The first account of workers and how many there are.
+
+    Raises
+    ------
+    ConfinementImpossible
+        When a rung is asked for by name that this machine lacks.
     """
 
     def __init__(
@@ -64,6 +77,8 @@ class Workers:
         about: LogFields = lease_only,
         host_memory: int = HOST_MEMORY,
         tls: bool = False,
+        confinement: str = "auto",
+        accounts: tuple[int, int] = ACCOUNTS,
     ) -> None:
         self._directory = state / "workers"
         self.time_slicing = state / "time-slicing"
@@ -88,6 +103,11 @@ class Workers:
         self._directory.chmod(0o711)
         self.time_slicing.mkdir(mode=0o700, exist_ok=True)
         self._images.mkdir(mode=0o700, exist_ok=True)
+        self._image_cache = ImageCache(self._images)
+        self._asked: dict[Key, asyncio.Task[WorkerStatus | None]] = {}
+        self.confinement = Confinement(
+            confinement, inventory, state, WorkerPlaces(self.time_slicing, self._images), accounts
+        )
 
     def pids(self) -> list[int]:
         """Return the process ids of the living workers."""
@@ -108,7 +128,9 @@ class Workers:
                 continue
             key = (lease_id, int(index))
             log.info("worker adopted", extra=self._about(key))
+            self.confinement.adopt(key, handle.pid)
             self._keep(key, handle)
+        self.confinement.clear_all_but(self._handles)
 
     def starting(self) -> list[Key]:
         """Return the workers whose start is under way."""
@@ -149,6 +171,13 @@ class Workers:
         except OSError as error:
             raise WorkerStartFailed(f"{directory} cannot be made: {error.strerror}") from None
         try:
+            confines = await asyncio.to_thread(
+                self.confinement.enter, key, memory_bytes, self._host_memory, weight
+            )
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise WorkerStartFailed(f"the worker of lease {lease_id} cannot be confined: {error}") from None
+        try:
             handle = await start_worker(
                 library=self._inventory.library,
                 device=self._inventory.worker_device(index),
@@ -158,15 +187,21 @@ class Workers:
                 secret=secret,
                 directory=directory,
                 tcp_host=self._tcp_host or None,
-                env=self._inventory.worker_environment(index),
+                env={
+                    **self._inventory.worker_environment(index),
+                    **mps_environment(self._inventory, memory_bytes),
+                },
                 time_slicing=self.time_slicing / str(index),
                 images=self._images,
                 watchdog_seconds=self._watchdog_seconds,
                 host_memory=self._host_memory,
                 until=until,
                 tls=self._tls,
+                before=confines.before,
+                confinement=confines.options,
             )
         except (WorkerStartFailed, OSError) as error:
+            self.confinement.leave(key)
             shutil.rmtree(directory, ignore_errors=True)
             raise WorkerStartFailed(str(error)) from None
         self._keep(key, handle)
@@ -186,6 +221,7 @@ class Workers:
         del self._handles[key], self._logs[key]
         self._orders.pop(key, None)
         shutil.rmtree(handle.directory, ignore_errors=True)
+        await asyncio.to_thread(self.confinement.leave, key)
         self._sockets.remove(handle.directory.name)
         self._ended(key, self._reasons.pop(key, "its worker ended unexpectedly"))
 
@@ -221,7 +257,13 @@ class Workers:
                 self._orders.pop(key, None)
                 return None
             try:
+                # More room first and less room afterwards: what the cap allows, the group allows as well.
+                confine = self.confinement.change
+                await asyncio.to_thread(
+                    confine, key, max(memory_bytes, handle.memory_limit), self._host_memory, weight
+                )
                 await handle.limit(memory_bytes, weight)
+                await asyncio.to_thread(confine, key, memory_bytes, self._host_memory, weight)
             except ValueError:
                 try:
                     return max((await handle.status()).memory_used_bytes, memory_bytes + 1)
@@ -246,8 +288,9 @@ class Workers:
     async def statuses(
         self, keys: Collection[Key] | None = None, until: float | None = None
     ) -> dict[Key, WorkerStatus]:
-        """Return what the workers, or those of `keys`, say of themselves; one that does not answer is left out.
+        """Return what the workers, or those of `keys`, say of themselves.
 
+        One that does not answer within `STATUS_SECONDS` is left out, and asked again once it has: no worker makes the others wait.
         They may live until `until`, in seconds since the machine's start, and end by themselves then.
         """
 
@@ -259,6 +302,14 @@ class Workers:
 
         for key in self._logs:
             self._log_what_it_says(key)
-        handles = {k: h for k, h in self._handles.items() if keys is None or k in keys}
-        answers = await asyncio.gather(*(ask(handle) for handle in handles.values()))
-        return {key: status for key, status in zip(handles, answers, strict=True) if status is not None}
+        await asyncio.to_thread(self._image_cache.prune)
+        for key, handle in self._handles.items():
+            if (keys is None or key in keys) and key not in self._asked:
+                self._asked[key] = asyncio.create_task(ask(handle))
+        asked = {k: task for k, task in self._asked.items() if keys is None or k in keys}
+        if asked:
+            await asyncio.wait(asked.values(), timeout=STATUS_SECONDS)
+        answers = {key: task.result() for key, task in asked.items() if task.done()}
+        for key in answers:
+            self._asked.pop(key, None)
+        return {key: status for key, status in answers.items() if status is not None}

@@ -12,6 +12,7 @@ from gpukernel.cli.demo import demo
 from gpukernel.cli.kernelspec import app as kernelspec_app
 from gpukernel.cli.options import (
     Command,
+    ConfinementSetting,
     Course,
     DataTlsOption,
     Devices,
@@ -33,6 +34,7 @@ from gpukernel.cli.options import (
     State,
     TcpHost,
     Watchdog,
+    WorkerAccounts,
 )
 from gpukernel.cli.pool import app as pool_app
 from gpukernel.cli.quota import app as quota_app
@@ -84,6 +86,8 @@ def up(
     name: Name = "",
     watchdog: Watchdog = None,
     host_memory: HostMemory = 1024,
+    confinement: ConfinementSetting = "auto",
+    worker_accounts: WorkerAccounts = "1900000000-1900000999",
     direct: Direct = False,
     everybody: Everybody = False,
     hub_api: HubApi = "",
@@ -107,6 +111,8 @@ def up(
         name,
         watchdog,
         host_memory,
+        confinement,
+        worker_accounts,
         direct,
         everybody,
         hub_api,
@@ -129,6 +135,8 @@ def agent(
     name: Name = "",
     watchdog: Watchdog = None,
     host_memory: HostMemory = 1024,
+    confinement: ConfinementSetting = "auto",
+    worker_accounts: WorkerAccounts = "1900000000-1900000999",
     direct: Direct = False,
     log_level: LogLevel = Level.INFO,
     log_format: LogFormat = Form.TEXT,
@@ -152,6 +160,8 @@ def agent(
         name,
         watchdog,
         host_memory,
+        confinement,
+        worker_accounts,
         direct,
         log_level,
         log_format,

@@ -19,7 +19,7 @@ from gpukernel.client.tokens import TokenLine
 from gpukernel.common.address import resolve_address
 from gpukernel.common.connection import certificate_days_left, days_left
 from gpukernel.common.errors import NotAllowed, PoolError
-from gpukernel.common.model import Device, Lease, Waiting
+from gpukernel.common.model import Device, Lease, Rung, Waiting
 
 __all__ = ["Finding", "health"]
 
@@ -35,6 +35,7 @@ class Finding:
     fine: bool
     seen: str
     advice: str = ""
+    rungs: tuple[Rung, ...] = ()
 
 
 def health(pool: str | None, state: Path | None, json: bool) -> None:
@@ -71,12 +72,16 @@ def _pool(pool: str | None, state: Path | None) -> Iterable[Finding]:
     begin = time.monotonic()
     took = 0.0
 
+    confinement: dict[str, tuple[Rung, ...]] = {}
+
     async def ask() -> tuple[list[Device], list[Lease], list[Waiting], list[Finding]]:
         nonlocal address, took
         async with AdminClient(address) as client:
             address = client.address
             found = await client.devices(), *await client.leases()
             took = time.monotonic() - begin
+            with contextlib.suppress(PoolError):  # it is for administrators, and pools of 0.2 do not know it
+                confinement.update(await client.confinement())
             checks = (_certificates(client), _tokens(client))
             return *found, [finding for check in checks for finding in [one async for one in check]]
 
@@ -94,6 +99,8 @@ def _pool(pool: str | None, state: Path | None) -> Iterable[Finding]:
         )
     for server in dict.fromkeys(device.server for device in devices):
         yield from _server(server, [device for device in devices if device.server == server])
+        if rungs := confinement.get(server):
+            yield _confinement(server, rungs)
     stuck = [lease for lease in leases if lease.state == "ending" and time.time() - lease.ended > 60]
     if stuck:
         yield Finding(
@@ -150,6 +157,19 @@ async def _tokens(client: AdminClient) -> AsyncIterator[Finding]:
         if ending:
             renew = "Renew one with “gpukernel token renew ID”; a GPU server or JupyterHub that runs renews its own."
             yield Finding("tokens", False, f"valid for: {', '.join(ending)}", renew)
+
+
+def _confinement(server: str, rungs: tuple[Rung, ...]) -> Finding:
+    used = [rung.name for rung in rungs if rung.used]
+    missing = [f"{rung.name} ({rung.detail})" for rung in rungs if not rung.used]
+    seen = f"workers are confined by {', '.join(used)}" if used else "workers are not confined"
+    if not used:
+        return Finding(
+            f"confinement {server}", False, seen, "Start its agent with --confinement auto, not off.", rungs
+        )
+    return Finding(
+        f"confinement {server}", True, seen, f"Not in use: {'; '.join(missing)}." if missing else "", rungs
+    )
 
 
 def _server(server: str, devices: list[Device]) -> Iterable[Finding]:

@@ -14,6 +14,7 @@ __all__ = [
     "CallsAtOnce",
     "CallsPerSecond",
     "Command",
+    "ConfinementSetting",
     "Course",
     "DataTlsOption",
     "Devices",
@@ -36,6 +37,7 @@ __all__ = [
     "State",
     "TcpHost",
     "Watchdog",
+    "WorkerAccounts",
 ]
 
 Pool = Annotated[
@@ -90,6 +92,23 @@ HostMemory = Annotated[
         metavar="MIB",
         min=64,
         help="This machine's own memory that the programs of one slice may make its worker take.",
+    ),
+]
+ConfinementSetting = Annotated[
+    str,
+    typer.Option(
+        "--confinement",
+        metavar="auto|off|RUNGS",
+        help="What workers give up before they serve anybody: every rung that the machine has; nothing; or these, separated by commas: "
+        "cgroup, account, no-new-privileges, limits, landlock, system-calls.",
+    ),
+]
+WorkerAccounts = Annotated[
+    str,
+    typer.Option(
+        "--worker-accounts",
+        metavar="FIRST-LAST",
+        help="The numbers of accounts that nobody else has, one for each worker; used where the agent may change accounts, as root may.",
     ),
 ]
 Direct = Annotated[

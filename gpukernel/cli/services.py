@@ -14,6 +14,7 @@ from typing import Any
 
 from gpukernel.agent import inventory
 from gpukernel.agent.agent import Agent
+from gpukernel.agent.confinement import ConfinementImpossible
 from gpukernel.agent.data_path import TlsUnavailable, tls_wanted
 from gpukernel.cli.output import Problem, complain, seconds
 from gpukernel.client.tokens import TokenRenewal, TokensClient
@@ -41,7 +42,7 @@ def _say(line: str) -> None:
 def _run(work: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(work)
-    except PoolError as error:
+    except (PoolError, ConfinementImpossible) as error:
         raise Problem(str(error)) from None
     except PermissionError as error:
         raise Problem(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
@@ -83,6 +84,16 @@ def _grace(text: str) -> float:
     return span
 
 
+def _accounts(text: str) -> tuple[int, int]:
+    """Return the first of a range of accounts, and how many there are."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 2**32 - 2):
+        raise Problem(
+            f"“{text}” is no range of accounts; write FIRST-LAST, for example 1900000000-1900000999."
+        )
+    return int(first), int(last) - int(first) + 1
+
+
 def _summary(found: inventory.Inventory) -> str:
     names = [device.name for device in found.devices]
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
@@ -103,6 +114,8 @@ def up(
     name: str,
     watchdog: float | None,
     host_memory_mib: int,
+    confinement: str,
+    worker_accounts: str,
     direct: bool,
     everybody: bool,
     hub_api: str,
@@ -126,6 +139,8 @@ def up(
                 tls=tls,
                 watchdog_seconds=watchdog_or_default(watchdog, found, shared=everybody),
                 host_memory=host_memory_mib * MIB,
+                confinement=confinement,
+                accounts=_accounts(worker_accounts),
                 direct=direct,
             )
             task = asyncio.create_task(server.run())
@@ -208,6 +223,8 @@ def agent(
     name: str,
     watchdog: float | None,
     host_memory_mib: int,
+    confinement: str,
+    worker_accounts: str,
     direct: bool,
     log_level: logs.Level,
     log_format: logs.Form,
@@ -235,6 +252,8 @@ def agent(
             tls=tls,
             watchdog_seconds=watchdog_or_default(watchdog, found, shared=True),
             host_memory=host_memory_mib * MIB,
+            confinement=confinement,
+            accounts=_accounts(worker_accounts),
             direct=direct,
         )
         task = asyncio.create_task(server.run())

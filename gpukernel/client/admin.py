@@ -15,8 +15,9 @@ from gpukernel.client.hub import HubClient
 from gpukernel.client.reservations import ReservationsClient
 from gpukernel.client.teaching import TeachingClient
 from gpukernel.client.tokens import TokenLine, TokensClient, token_line
+from gpukernel.common import messages
 from gpukernel.common.connection import Connection
-from gpukernel.common.model import GpuServer, LeaseUse
+from gpukernel.common.model import GpuServer, LeaseUse, Rung
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -129,6 +130,11 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient, TokensClient):
         """Return every token that was made."""
         reply = await self._call(self._administration.ListTokens, pb.ListTokensRequest())
         return [token_line(token) for token in reply.tokens]
+
+    async def confinement(self) -> dict[str, tuple[Rung, ...]]:
+        """Return what confines the workers of each GPU server, from outside in; nothing for one whose agent does not say."""
+        reply = await self._call(self._administration.ShowConfinement, pb.ShowConfinementRequest())
+        return {each.server: tuple(map(messages.rung_from, each.rungs)) for each in reply.servers}
 
     async def revoke_token(self, identifier: str) -> TokenLine:
         """Revoke a token: nobody gets in with it from now on."""

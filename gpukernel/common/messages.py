@@ -20,6 +20,8 @@ __all__ = [
     "refused_to",
     "request_from",
     "request_to",
+    "rung_from",
+    "rung_to",
     "usage_from",
     "usage_to",
     "waiting_from",
@@ -43,6 +45,16 @@ def usage_from(message: pb.Usage) -> model.Usage:
 def usage_to(usage: model.Usage) -> pb.Usage:
     """Return the message of `model.Usage`."""
     return pb.Usage(**_fields(usage, _USAGE))
+
+
+def rung_from(message: pb.Rung) -> model.Rung:
+    """Return the `model.Rung` of a message."""
+    return model.Rung(message.name, message.used, message.detail)
+
+
+def rung_to(rung: model.Rung) -> pb.Rung:
+    """Return the message of a `model.Rung`."""
+    return pb.Rung(name=rung.name, used=rung.used, detail=rung.detail)
 
 
 def device_from(message: pb.Device) -> model.Device:

@@ -14,6 +14,7 @@ __all__ = [
     "Lease",
     "LeaseUse",
     "Queued",
+    "Rung",
     "Slice",
     "SliceRequest",
     "Usage",
@@ -61,6 +62,15 @@ class Usage:
     gpu_seconds: float = 0.0
     connections: int = 0
     idle_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of the confinement of a server's workers; `detail` says how it is used, or why it is not."""
+
+    name: str
+    used: bool
+    detail: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ import dataclasses
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,15 +90,45 @@ class WorkerStatus:
     host_memory_used_bytes: int = 0
 
 
-def _from_json(kind: type[T], data: Mapping[str, Any]) -> T:
-    values = {
-        field.name: data[field.name]
-        for field in dataclasses.fields(kind)
-        if field.name in data
-        or field.default is dataclasses.MISSING  # a worker of an older version says less
-    }
-    if "endpoints" in values:
-        values["endpoints"] = tuple(values["endpoints"])
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda value: int(_count(value)),
+    "float": lambda value: float(_count(value)),
+    "str": lambda value: _text(value),
+    "tuple[str, ...]": lambda value: tuple(_text(each) for each in value),
+}
+
+
+def _count(value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+        raise ValueError(f"{str(value)[:40]!r} is no count")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > 4096:
+        raise ValueError(f"{str(value)[:40]!r} is no text")
+    return value
+
+
+def _from_json(kind: type[T], data: object) -> T:
+    """Return `data` as a `kind`.  What a worker says is checked: its programs may have taken it over.
+
+    Raises
+    ------
+    ValueError
+        When a field is missing that has no default, is of another type, negative or too large.
+    """
+    if not isinstance(data, dict):
+        raise ValueError("it is no object")
+    try:
+        values = {
+            field.name: _READERS[str(field.type)](data[field.name])
+            for field in dataclasses.fields(kind)
+            if field.name in data
+            or field.default is dataclasses.MISSING  # a worker of an older version says less
+        }
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{error} is missing, or no list") from None
     return kind(**values)
 
 
@@ -129,8 +161,9 @@ class WorkerHandle:
         self.directory = directory
         self.lease_id = status.lease
         self.device = status.device
+        self.memory_limit = status.memory_limit_bytes
         self.pid = pid
-        self.endpoints = status.endpoints
+        self.endpoints = _own_endpoints(directory, status.endpoints)
         self._pidfd = pidfd
         self._control: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._lock = asyncio.Lock()
@@ -162,6 +195,11 @@ class WorkerHandle:
                     error = "it has gone"
                 except (OSError, TimeoutError) as problem:
                     error = str(problem) or "no answer in time"
+                except (ValueError, TypeError, RecursionError) as problem:  # too long a line, or no JSON
+                    error = str(problem)[:200]
+                except BaseException:  # cancelled: the answer to come is nobody's
+                    self._close()
+                    raise
                 self._close()
                 if last_try:
                     break
@@ -173,17 +211,22 @@ class WorkerHandle:
             self._control = None
 
     async def status(self, until: float | None = None) -> WorkerStatus:
-        """Ask the worker for its figures; raises `WorkerGone` where it no longer answers.
+        """Ask the worker for its figures; raises `WorkerGone` where it does not answer, or with nonsense.
 
         `until`: it ends by itself then, in seconds since the machine's start, unless it is told of a later end.
         """
-        return _from_json(WorkerStatus, await self._ask("status" if until is None else f"status {until:.3f}"))
+        answer = await self._ask("status" if until is None else f"status {until:.3f}")
+        try:
+            return _from_json(WorkerStatus, answer)
+        except ValueError as error:
+            raise WorkerGone(f"the worker of lease {self.lease_id} answers with nonsense: {error}") from None
 
     async def limit(self, memory_bytes: int, weight: float) -> None:
         """Change the cap in bytes and the compute weight; raises `ValueError` where more is already allocated."""
         answer = await self._ask(f"limit {memory_bytes} {weight}")
         if not answer.get("ok"):
             raise ValueError(str(answer.get("error")))
+        self.memory_limit = memory_bytes
 
     async def interrupt(self) -> None:
         """End work that is not done a second from now, and with it the context of the programs; the lease stays."""
@@ -244,6 +287,8 @@ async def start_worker(
     host_memory: int = HOST_MEMORY,
     until: float | None = None,
     tls: bool = False,
+    before: Sequence[str] = (),
+    confinement: Sequence[str] = (),
 ) -> WorkerHandle:
     """Start a worker and return once it listens.
 
@@ -277,16 +322,21 @@ async def start_worker(
         As `WorkerHandle.status` has it (``CLOCK_BOOTTIME``); None: it does not end by itself.
     tls
         Whoever comes over TCP must speak TLS, and the endpoint begins with ``tls:``.
+    before
+        Words before the command, of a program that executes the worker in its place (``systemd-run --scope``).
+    confinement
+        The worker's options ``--confine``, ``--account`` and ``--cgroup``, as `gpukernel.agent.confinement` makes them.
 
     Raises
     ------
     WorkerStartFailed
         With the worker's own sentence.
     """
-    command = [str(native.worker_executable()), "--library", str(library), "--device", str(device)]
+    command = [*before, str(native.worker_executable()), "--library", str(library), "--device", str(device)]
     command += ["--memory", str(memory_bytes), "--weight", str(weight), "--lease", lease_id]
     command += ["--directory", str(directory), "--orphan-seconds", str(orphan_seconds)]
     command += ["--host-memory", str(host_memory)]
+    command += confinement
     choices = {
         "--time-slicing": time_slicing,
         "--images": images,
@@ -300,9 +350,8 @@ async def start_worker(
     process = _spawn(command, env, directory / "worker.log")
     pidfd = os.pidfd_open(process.pid)
     try:
-        ready = await _first_words(process, secret)
-        if not ready["ready"]:
-            raise WorkerStartFailed(f"the worker of lease {lease_id} did not start: {ready['error']}")
+        await _until_ready(process, lease_id, secret)
+        _, status = await _status_of(directory)
     except BaseException as error:
         process.kill()
         process.wait()
@@ -311,20 +360,21 @@ async def start_worker(
             raise WorkerStartFailed(
                 f"the worker of lease {lease_id} was not ready within {START_SECONDS:.0f} s"
             ) from error
+        if isinstance(error, OSError | ValueError):
+            raise WorkerStartFailed(f"the worker of lease {lease_id} does not answer: {error}") from None
         raise
     process.returncode = 0  # reaped through its pidfd: Popen must not wait for it
-    status = await _status_of(directory)
     return WorkerHandle(directory, process.pid, pidfd, status)
 
 
-async def _first_words(process: subprocess.Popen[bytes], secret: str) -> dict[str, Any]:
-    """Tell a worker its secret, and return what it says of itself when it listens, or why it does not."""
+async def _until_ready(process: subprocess.Popen[bytes], lease_id: str, secret: str) -> None:
+    """Give a worker its secret, and return once it says that it is ready."""
     assert process.stdin is not None
     assert process.stdout is not None
+    reader = asyncio.StreamReader()
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(secret.encode() + b"\n")
         process.stdin.close()
-    reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), process.stdout
     )
@@ -333,16 +383,27 @@ async def _first_words(process: subprocess.Popen[bytes], secret: str) -> dict[st
             line = await reader.readline()
     finally:
         transport.close()
-    return dict(json.loads(line)) if line else {"ready": False, "error": "it ended before it was ready"}
+    ready = json.loads(line) if line else {"ready": False, "error": "it ended before it was ready"}
+    if not ready["ready"]:
+        raise WorkerStartFailed(f"the worker of lease {lease_id} did not start: {ready['error']}")
 
 
-async def _status_of(directory: Path) -> WorkerStatus:
+def _own_endpoints(directory: Path, said: Sequence[str]) -> tuple[str, ...]:
+    """Return those of a worker's endpoints that can be its own: its socket, and ports.  Others are links and files of somebody else."""
+    own = f"unix:{directory / 'data.sock'}"
+    return tuple(each for each in said if each == own or each.startswith(("tcp:", "tls:")))
+
+
+async def _status_of(directory: Path) -> tuple[int, WorkerStatus]:
+    """Return the process id of who listens, by the system's word and not by the worker's, and what it says of itself."""
     reader, writer = await asyncio.open_unix_connection(str(directory / "control.sock"))
     try:
+        peer = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         async with asyncio.timeout(CONTROL_SECONDS):
             writer.write(b"status\n")
             await writer.drain()
-            return _from_json(WorkerStatus, json.loads(await reader.readline()))
+            status = _from_json(WorkerStatus, json.loads(await reader.readline()))
+        return struct.unpack("iII", peer)[0], status
     finally:
         writer.close()
 
@@ -350,12 +411,15 @@ async def _status_of(directory: Path) -> WorkerStatus:
 async def adopt_worker(directory: Path) -> WorkerHandle | None:
     """Return the living worker of `directory`, started by an earlier agent, or None where none lives there."""
     try:
-        status = await _status_of(directory)
-        pidfd = os.pidfd_open(status.pid)
+        pid, _ = await _status_of(directory)
+        pidfd = os.pidfd_open(pid)
     except (OSError, TimeoutError, ValueError):
         return None
     try:
-        return WorkerHandle(directory, status.pid, pidfd, await _status_of(directory))
+        again, status = await _status_of(directory)
+        if again == pid:
+            return WorkerHandle(directory, pid, pidfd, status)
     except (OSError, TimeoutError, ValueError):
-        os.close(pidfd)
-        return None
+        pass
+    os.close(pidfd)
+    return None

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
+
+from gpukernel.embedded import PoolDidNotStart
 from tests.cli.held_slices import hold, over
 from tests.conftest import Pool, eventually
 
@@ -35,3 +39,38 @@ def test_health_without_a_pool_says_how_to_start_one(gpu1_pool: Pool) -> None:
     answer = gpu1_pool.gpukernel("health", "--state", "/nowhere/at/all")
     assert answer.returncode == 1
     assert "gpukernel up" in answer.stdout
+
+
+def test_health_names_the_rungs_of_each_servers_confinement_and_why_others_are_missing(
+    gpu1_pool: Pool,
+) -> None:
+    findings = json.loads(gpu1_pool.gpukernel("health", "--json").stdout)
+    (one,) = [finding for finding in findings if finding["part"] == "confinement gpu1"]
+    rungs = {rung["name"]: rung for rung in one["rungs"]}
+    assert list(rungs) == [
+        *("cgroup", "account", "no-new-privileges", "limits", "landlock", "system-calls"),
+        *("no-network", "mps", "mig"),
+    ]
+    assert rungs["no-new-privileges"]["used"]
+    assert rungs["mps"] == {"name": "mps", "used": False, "detail": "simulated devices have no MPS"}
+    assert all(rung["detail"] for rung in rungs.values() if not rung["used"])
+    assert "Not in use: " in one["advice"]
+    assert "confinement gpu1: workers are confined by " in gpu1_pool.gpukernel("health").stdout
+
+
+def test_a_rung_that_is_asked_for_and_missing_ends_the_agents_start(tmp_path: Path) -> None:
+    for setting, sentence in (
+        ("moat", "“moat” is no rung of --confinement; write auto, off, or some of cgroup,"),
+        ("cgroup,moat", "“moat” is no rung"),
+    ):
+        with pytest.raises(PoolDidNotStart, match=sentence):
+            Pool("v100:1", tmp_path / "state", options=("--confinement", setting)).start()
+    with pytest.raises(PoolDidNotStart, match="“7” is no range of accounts; write FIRST-LAST"):
+        Pool("v100:1", tmp_path / "state", options=("--worker-accounts", "7")).start()
+
+
+def test_workers_without_any_confinement_are_a_finding(tmp_path: Path) -> None:
+    with Pool("v100:1", tmp_path / "state", options=("--confinement", "off", "--name", "gpu1")) as pool:
+        answer = pool.gpukernel("health")
+    assert answer.returncode == 1
+    assert "confinement gpu1: workers are not confined" in answer.stdout

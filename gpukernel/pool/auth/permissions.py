@@ -137,6 +137,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "Administration/ListTokens": _ADMINISTRATORS,
     "Administration/RevokeToken": _ADMINISTRATORS,
     "Administration/Drain": _ADMINISTRATORS,
+    "Administration/ShowConfinement": _ADMINISTRATORS,
     "Administration/Report": replace(_HOLDERS, instructor=Reach.COURSE),
     "Administration/ShowAudit": _ADMINISTRATORS,
     "Tokens/ShowToken": Permission(Reach.OWN, Reach.OWN, Reach.NONE, Reach.OWN, Reach.OWN, Reach.OWN),

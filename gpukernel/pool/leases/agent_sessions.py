@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpukernel.common.logs import fields, of_lease
-from gpukernel.common.model import Device, Usage
+from gpukernel.common.model import Device, Rung, Usage
 from gpukernel.pool.domain.fencing import NOBODY, Registration
 from gpukernel.pool.domain.placement import MIB
 from gpukernel.pool.leases.agent_orders import AgentOrders, AgentStream
@@ -137,6 +137,10 @@ class AgentSessions:
                 assert attachment.before is not None
                 self._store.leases.fence(lease_id, piece.device_id, attachment.before.fenced_until)
                 self._manager.end(lease_id, f"another agent speaks for its GPU server {server} now")
+
+    def confined(self, server: str, rungs: Iterable[Rung]) -> None:
+        """Record what confines the workers of a server."""
+        self._store.servers.note_confinement(server, rungs)
 
     def detach(self, server: str, agent: AgentStream) -> None:
         """Mark the server of an agent away whose stream broke; its workers may well live on."""

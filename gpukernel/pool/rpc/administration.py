@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 import gpukernel.common.proto.admin_pb2 as pb
 import gpukernel.common.proto.admin_pb2_grpc as rpc
+from gpukernel.common import messages
 from gpukernel.common.bounds import MILLION, Account, Bounds
 from gpukernel.common.connection import Connection
 from gpukernel.common.course_entries import BOUNDS
@@ -256,6 +257,18 @@ class AdministrationService(rpc.AdministrationServicer):
             return pb.ResetGpuServerReply()
 
         return await or_refuse(access.context, work)
+
+    @unary
+    async def ShowConfinement(
+        self, request: pb.ShowConfinementRequest, access: Access
+    ) -> pb.ShowConfinementReply:
+        """Answer with what confines the workers of each server."""
+        return pb.ShowConfinementReply(
+            servers=[
+                pb.ServerConfinement(server=server, rungs=map(messages.rung_to, rungs))
+                for server, rungs in self._store.servers.confinement().items()
+            ]
+        )
 
     @unary
     async def ShowAudit(self, request: pb.ShowAuditRequest, access: Access) -> pb.ShowAuditReply:

@@ -141,6 +141,7 @@ class AgentsService(rpc.AgentsServicer):
                 register.direct_machine,
                 new,
             )
+            self._sessions.confined(server, map(messages.rung_from, register.rungs))
             reading = asyncio.create_task(self._read(attachment, requests, orders))
             if new.instance:
                 yield _with_epoch(

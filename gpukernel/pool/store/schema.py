@@ -101,6 +101,8 @@ servers = Table(
     Column("drain_until", Float, nullable=True),  # those that it has end then at the latest
     # The identity of its machine where its agent allows direct mode, else empty.
     Column("direct_machine", String, nullable=False, server_default=""),
+    # What confines its workers, as its agent says: a list of rungs in JSON.
+    Column("confinement", String, nullable=False, server_default="[]"),
     # Who may speak for it, since an agent did for the first time: “token ID”, “account UID” or “agent.token”; and from which machine.
     Column("credential", String, nullable=False, server_default=""),
     Column("machine", String, nullable=False, server_default=""),

@@ -10,6 +10,7 @@ All times are steady ones (`gpukernel.pool.store.clock`), but those of the audit
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
-from gpukernel.common.model import Device, GpuServer
+from gpukernel.common.model import Device, GpuServer, Rung
 from gpukernel.pool.domain import fencing
 from gpukernel.pool.domain.fencing import KnownServer, Registration
 from gpukernel.pool.store.compiled_sql import CompiledSql
@@ -28,6 +29,8 @@ from gpukernel.pool.store.schema import IN_USE, devices, servers, slices
 
 __all__ = ["Attachment", "Servers"]
 
+MOST_RUNGS = 32
+LONGEST_DETAIL = 500
 _NO_MORE = "its server has it no more"
 _SEEN = CompiledSql(
     servers.update().where(servers.c.pool == sa.bindparam("us")).values(seen=sa.bindparam("now"))
@@ -297,6 +300,23 @@ class Servers:
         return row
 
     # --- faults and drains ---
+
+    def note_confinement(self, server: str, rungs: Iterable[Rung]) -> None:
+        """Record what confines the workers of a server."""
+        text = json.dumps(
+            [[rung.name, rung.used, rung.detail[:LONGEST_DETAIL]] for rung in rungs][:MOST_RUNGS]
+        )
+        with self._database.transaction() as db:
+            db.execute(servers.update().where(servers.c.name == server).values(confinement=text))
+
+    def confinement(self) -> dict[str, tuple[Rung, ...]]:
+        """Return what confines the workers of each server, from outside in; nothing where its agent does not say."""
+        query = sa.select(servers.c.name, servers.c.confinement).order_by(servers.c.name)
+        with self._database.transaction() as db:
+            return {
+                row.name: tuple(Rung(*each) for each in json.loads(row.confinement))
+                for row in db.execute(query)
+            }
 
     def note_faults(self, server: str, found: Mapping[int, str]) -> list[str]:
         """Record which devices of a server do not work now, by index; return the ids of those that did until now."""

@@ -348,6 +348,7 @@ answers(
 answers("Administration/ListTokens", ADMIN, admin_pb.ListTokensRequest)
 answers("Administration/Drain", ADMIN, lambda: admin_pb.DrainRequest(server="s", undo=True))
 answers("Administration/ShowAudit", ADMIN, admin_pb.ShowAuditRequest)
+answers("Administration/ShowConfinement", ADMIN, admin_pb.ShowConfinementRequest)
 answers("Administration/ListGpuServers", ADMIN, admin_pb.ListGpuServersRequest)
 answers("Administration/ResetGpuServer", ADMIN, lambda: admin_pb.ResetGpuServerRequest(server="s"))
 
