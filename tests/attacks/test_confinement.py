@@ -1,0 +1,154 @@
+"""Somebody who executes code of their own inside a worker reads the server's tokens and other leases' data, opens connections, starts programs, ends siblings and fills the machine."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.hostile_worker import FAULT, Door, hostile_native, on_a_slice
+from tests.conftest import Pool
+
+MIB = 2**20
+AT_FDCWD = -100
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A server whose workers have the door; its state lies where every account may pass."""
+    folder = tmp_path_factory.mktemp("hostile")
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(0o755)
+    pool = Pool("v100:1", folder / "state", tcp_host="127.0.0.1")
+    pool.environment["GPUKERNEL_NATIVE_DIR"] = str(hostile_native(folder))
+    with pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def door(server: Pool) -> Iterator[Door]:
+    with on_a_slice(server) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def sibling(server: Pool) -> Iterator[Door]:
+    with on_a_slice(server) as one:
+        yield one
+
+
+def test_it_reads_no_secret_of_the_pool_or_the_agent(door: Door, server: Pool) -> None:
+    secrets = [path for path in server.state.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".db" for path in secrets)
+    shared = {
+        server.state / "images/salt",
+        server.state / "time-slicing/0",
+    }  # what every program is told, or shares
+    got = {str(path): door.act(f"cat {path}") for path in secrets if path not in shared}
+    assert not {path: str(outcome) for path, outcome in got.items() if not outcome.refused}
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "/etc/shadow", "/proc/1/environ", "/proc/self/environ", "/root", "/home"]
+)
+def test_it_reads_nothing_of_the_machine(door: Door, path: str) -> None:
+    outcome = door.act(f"cat {path}")
+    assert outcome.refused, str(outcome)
+
+
+def test_it_writes_nowhere(door: Door, server: Pool) -> None:
+    made = 0o101  # O_WRONLY | O_CREAT
+    workers = next((server.state / "workers").iterdir())
+    for folder in (workers, server.state, server.state / "containers", Path("/tmp"), Path("/dev/shm")):
+        for outcome in (
+            door.call("open", folder / "hostile", made, 0o600),
+            door.call("mkdir", folder / "hostile-folder", 0o700),
+            door.call("symlink", "/etc/passwd", folder / "hostile-link"),
+        ):
+            assert outcome.refused, (folder, str(outcome))
+    assert door.call("rename", workers / "worker.log", workers / "other.log").refused
+    assert door.call("unlink", workers / "control.sock").refused
+    assert door.call("chmod", workers / "control.sock", 0o666).refused
+
+
+def test_it_reaches_nobody_over_any_network(door: Door, server: Pool) -> None:
+    for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK, socket.AF_PACKET):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
+            outcome = door.call("socket", int(family), int(kind), 0)
+            assert outcome.refused, (family, kind, str(outcome))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        place = f"x0200{port:04x}7f000001" + "00" * 8
+        for descriptor in range(3, 40):  # those that it has, and the listeners among them
+            assert door.call("connect", descriptor, place, 16).refused
+            assert door.call("bind", descriptor, place, 16).refused
+            assert door.call("listen", descriptor, 5).refused
+
+
+def test_it_starts_no_process(door: Door) -> None:
+    assert door.call("fork").refused
+    assert door.act("shell id").refused
+
+
+def test_it_executes_no_other_program(server: Pool) -> None:
+    with on_a_slice(server) as one:
+        outcome = one.deadly("syscall 59 /bin/echo 0 0")
+        assert outcome is not None, "another program ran in the worker's place"
+        assert outcome.refused, str(outcome)
+
+
+def test_it_touches_no_other_process(door: Door, sibling: Door) -> None:
+    other = sibling.pid
+    seize = 0x4206
+    for outcome in (
+        door.call("ptrace", seize, other, 0, 0),
+        door.call("process_vm_readv", other, 0, 0, 0, 0, 0),
+        door.call("pidfd_open", other, 0),
+        door.call("kill", other, 9),
+        door.act(f"cat /proc/{other}/maps"),
+        door.act(f"cat /proc/{other}/environ"),
+        door.act(f"cat /proc/{other}/cmdline"),
+    ):
+        assert outcome.refused, str(outcome)
+    assert sibling.pid == other
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("unshare", [0x10000000]),
+        ("mount", ["none", "/mnt", "tmpfs", 0, 0]),
+        ("bpf", [0, "@", 64]),
+        ("userfaultfd", [0]),
+        ("io_uring_setup", [8, "@"]),
+    ],
+)
+def test_it_asks_the_kernel_for_nothing_that_it_does_not_need(
+    door: Door, name: str, words: list[object]
+) -> None:
+    outcome = door.call(name, *words)
+    assert outcome.refused, str(outcome)
+
+
+def test_the_worker_that_began_anew_after_a_fault_is_confined_as_before(server: Pool) -> None:
+    with on_a_slice(server, before=FAULT) as one:
+        assert one.act("count").result == 1  # the fault's program had counted one: this is another image
+        assert one.call("socket", 2, 1, 0).refused
+        assert one.act("cat /etc/passwd").refused
+        assert one.act("shell id").refused
+
+
+def test_threads_without_end_end(server: Pool) -> None:
+    with on_a_slice(server) as one:
+        outcome = one.act("threads 20000")
+        assert 0 <= outcome.result < 5000, str(outcome)
+
+
+def test_memory_without_end_ends_the_worker_and_nobody_else(server: Pool, sibling: Door) -> None:
+    before = sibling.pid
+    with on_a_slice(server) as one:
+        outcome = one.deadly(f"fill {6 << 30}")
+        assert outcome is None or outcome.result < 6 << 30, str(outcome)
+    assert sibling.pid == before
