@@ -4,6 +4,9 @@ A worker executes the work of people whom nobody knows.  What it gives up before
 its own, no new privileges, limits, files and ports (Landlock), system calls (seccomp).  The worker takes the rungs itself
 (``native/worker/confinement``); this module finds out which there are, once, by a rehearsal with the driver that workers load.
 
+Below it a real device has MPS, which bounds a client's memory in the driver, and MIG, which divides the device; of both only NVIDIA's
+documented interfaces are used.
+
 Guarantees
 ----------
 * A rung that is called used was taken by a process like a worker, and the driver library could be loaded afterwards.
@@ -18,19 +21,26 @@ import logging
 import os
 import secrets
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpukernel import native
 from gpukernel.agent.cgroups import CgroupBounds, Cgroups, NoCgroups, find_cgroups
-from gpukernel.agent.device_confinement import device_rungs, mps_directory
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.keys import Key
 from gpukernel.agent.processes import identity
 from gpukernel.common.model import Rung
 
-__all__ = ["ACCOUNTS", "RUNGS", "Confinement", "ConfinementImpossible", "Confines", "WorkerPlaces"]
+__all__ = [
+    "ACCOUNTS",
+    "RUNGS",
+    "Confinement",
+    "ConfinementImpossible",
+    "Confines",
+    "WorkerPlaces",
+    "mps_environment",
+]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +57,7 @@ OWN_BYTES = 256 << 20
 """Memory of a worker beside what its programs make it take: code, stacks, the simulated device's threads."""
 
 PROBE_SECONDS = 60
+MIB = 2**20
 
 
 class ConfinementImpossible(Exception):
@@ -325,3 +336,51 @@ class Confinement:
 
 def _name(key: Key) -> str:
     return f"{key[0]}-{key[1]}"
+
+
+def mps_directory() -> Path | None:
+    """Return the directory of pipes of a running MPS control daemon; None where none is visible."""
+    directory = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return directory if directory.is_dir() else None
+
+
+def mps_environment(inventory: Inventory, memory_bytes: int) -> Mapping[str, str]:
+    """Return what has MPS bound a worker's memory on its only device below its cap; empty without MPS."""
+    if inventory.simulated or mps_directory() is None:
+        return {}
+    return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={-(-memory_bytes // MIB)}M"}
+
+
+def device_rungs(inventory: Inventory) -> tuple[Rung, ...]:
+    """Return whether MPS and MIG stand below the workers of `inventory`, and why not."""
+    if inventory.simulated:
+        return (
+            Rung("mps", False, "simulated devices have no MPS"),
+            Rung("mig", False, "simulated devices have no MIG"),
+        )
+    directory = mps_directory()
+    mps = (
+        Rung("mps", True, f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT for each worker; pipes in {directory}")
+        if directory
+        else Rung("mps", False, "no MPS control daemon runs (nvidia-cuda-mps-control -d)")
+    )
+    return (mps, _mig(inventory))
+
+
+def _mig(inventory: Inventory) -> Rung:
+    import pynvml
+
+    states = []
+    try:
+        pynvml.nvmlInit()
+        for device in inventory.devices:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+            try:
+                states.append(pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+            except pynvml.NVMLError_NotSupported:
+                states.append(False)
+    except pynvml.NVMLError as error:
+        return Rung("mig", False, f"NVML: {error}")
+    if not any(states):
+        return Rung("mig", False, "no device is in MIG mode")
+    return Rung("mig", True, f"{sum(states)} of {len(states)} devices are in MIG mode")

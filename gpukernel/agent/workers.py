@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from gpukernel.agent.confinement import ACCOUNTS, Confinement, WorkerPlaces
+from gpukernel.agent.confinement import ACCOUNTS, Confinement, WorkerPlaces, mps_environment
 from gpukernel.agent.container_sockets import ContainerSockets
-from gpukernel.agent.device_confinement import mps_environment
 from gpukernel.agent.image_cache import ImageCache
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.keys import Key, LogFields, lease_only
