@@ -34,6 +34,7 @@ COLUMNS = {"line_version": "queue_version", "rules_version": "policy_version"}
 
 ADDED: dict[str, dict[str, Any]] = {
     "servers": {
+        "confinement": "[]",
         **dict.fromkeys(("credential", "machine", "place", "instance"), ""),
         **dict.fromkeys(("epoch", "heard", "settling", "forgotten"), 0),
         "fenced_until": 1e18,
