@@ -88,17 +88,19 @@ class LeaseManager:
         self.valid_seconds = valid_seconds
         if clock is not None:
             store.clock = Clock(store, clock, steady or clock, asks=False)
-        alone = store.clock.start()
         self._queue = RequestQueue(store, self.id)
         self._positions = Positions(store, self._queue)
         self._expiry = Expiry(store, self._queue, self.end)
-        now, steady_now = self.now(), self.steady()
-        # A restart is no reason to lose a lease: everyone gets their time again.
-        if alone:
-            store.leases.renew_all(steady_now)
-            store.leases.refund_ending(now)
-            store.servers.hear_again(steady_now)
-        store.servers.mark_unseen_away(float("inf") if alone else steady_now - POOL_GRACE, steady_now)
+        # One transaction: another pool may start at the same moment, and what its agents say then is no earlier pool's.
+        with store.deciding():
+            alone = store.clock.start()
+            now, steady_now = self.now(), self.steady()
+            # A restart is no reason to lose a lease: everyone gets their time again.
+            if alone:
+                store.leases.renew_all(steady_now)
+                store.leases.refund_ending(now)
+                store.servers.hear_again(steady_now)
+            store.servers.mark_unseen_away(float("inf") if alone else steady_now - POOL_GRACE, steady_now)
         self._watch = ServerWatch(store, self.orders, self._queue, self.id, self.end, self._lost)
 
     # --- holders ---

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +13,12 @@ import pytest
 import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
-from gpukernel.common.model import Holder, Lease, SliceRequest
+from gpukernel.common.model import Device, Holder, Lease, SliceRequest
 from gpukernel.pool.domain.fencing import SILENT_SECONDS, fence_seconds
+from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store.schema import audit
+from gpukernel.pool.store.servers import Servers
+from gpukernel.pool.store.store import Store
 from tests.pool.world import Agent, World, story
 
 
@@ -174,3 +179,32 @@ def test_a_step_of_the_wall_clock_moves_what_people_see_and_ends_nothing(tmp_pat
         assert world.manager.steady() < begin + step + 100
 
     story(tmp_path, tell)
+
+
+def test_a_pool_that_starts_beside_the_first_one_keeps_its_servers(
+    new_postgresql: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = new_postgresql()
+    first, second = Store(url), Store(url)
+    device = Device("t/0", "t", 0, "Tesla T4", 16 << 30, "7.5", 40)
+
+    def start_beside() -> None:
+        manager = LeaseManager(second)
+        second.servers.register("t", [device], manager.id, manager.steady())
+
+    beside = threading.Thread(target=start_beside)
+    hear_again = Servers.hear_again
+
+    def begin_beside(self: Servers, steady: float) -> None:
+        hear_again(self, steady)
+        beside.start()
+        beside.join(3)  # it ends here unless the first one's start keeps it waiting
+
+    monkeypatch.setattr(Servers, "hear_again", begin_beside)
+    try:
+        LeaseManager(first)
+        beside.join()
+        assert [found.trouble for found in second.devices.all()] == [""]
+    finally:
+        first.close()
+        second.close()
