@@ -19,7 +19,7 @@ import pytest
 from gpukernel import native
 from tests.conftest import Pool
 
-__all__ = ["CALLS", "Door", "Outcome", "hostile_native", "on_a_slice"]
+__all__ = ["CALLS", "Door", "Outcome", "hostile_native", "on_a_slice", "rungs_of"]
 
 CALLS = {
     "open": 2,
@@ -171,6 +171,13 @@ def hostile_native(folder: Path) -> Path:
     command += [f"-Wl,-rpath,{real.parent}", "-o", str(root / "simgpu/libcuda.so.1"), "-ldl", "-lpthread"]
     subprocess.run(command, check=True)
     return root
+
+
+def rungs_of(pool: Pool) -> frozenset[str]:
+    """Return the rungs of the confinement that this machine lets the workers of `pool` have."""
+    findings = json.loads(pool.gpukernel("health", "--json").stdout)
+    (one,) = [finding for finding in findings if finding["part"].startswith("confinement ")]
+    return frozenset(rung["name"] for rung in one["rungs"] if rung["used"])
 
 
 @contextlib.contextmanager

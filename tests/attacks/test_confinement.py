@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.hostile_worker import FAULT, Door, hostile_native, on_a_slice
+from tests.attacks.hostile_worker import FAULT, Door, hostile_native, on_a_slice, rungs_of
 from tests.conftest import Pool
 
 MIB = 2**20
@@ -28,6 +30,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 @pytest.fixture(scope="module")
+def rungs(server: Pool) -> frozenset[str]:
+    return rungs_of(server)
+
+
+@pytest.fixture(autouse=True)
+def _skip_where_a_rung_is_missing(request: pytest.FixtureRequest, rungs: frozenset[str]) -> None:
+    mark = request.node.get_closest_marker("needs")
+    if mark is not None and (missing := set(mark.args) - rungs):
+        pytest.skip(f"this machine lets a worker have no {', '.join(sorted(missing))}")
+
+
+@pytest.fixture(scope="module")
 def door(server: Pool) -> Iterator[Door]:
     with on_a_slice(server) as one:
         yield one
@@ -39,6 +53,20 @@ def sibling(server: Pool) -> Iterator[Door]:
         yield one
 
 
+def test_what_the_kernel_offers_is_in_use(rungs: frozenset[str]) -> None:
+    landlock_create_ruleset, version = 444, 1
+    kernel = ctypes.CDLL(None, use_errno=True)
+    offers = {"no-new-privileges", "limits"}
+    if kernel.syscall(landlock_create_ruleset, None, 0, version) > 0:
+        offers.add("landlock")
+    if "Seccomp_filters" in Path("/proc/self/status").read_text():
+        offers.add("system-calls")
+    if os.geteuid() == 0:
+        offers.add("account")
+    assert rungs >= offers
+
+
+@pytest.mark.needs("landlock")
 def test_it_reads_no_secret_of_the_pool_or_the_agent(door: Door, server: Pool) -> None:
     secrets = [path for path in server.state.rglob("*") if path.is_file()]
     assert any(path.suffix == ".db" for path in secrets)
@@ -50,6 +78,7 @@ def test_it_reads_no_secret_of_the_pool_or_the_agent(door: Door, server: Pool) -
     assert not {path: str(outcome) for path, outcome in got.items() if not outcome.refused}
 
 
+@pytest.mark.needs("landlock")
 @pytest.mark.parametrize(
     "path", ["/etc/passwd", "/etc/shadow", "/proc/1/environ", "/proc/self/environ", "/root", "/home"]
 )
@@ -58,6 +87,7 @@ def test_it_reads_nothing_of_the_machine(door: Door, path: str) -> None:
     assert outcome.refused, str(outcome)
 
 
+@pytest.mark.needs("landlock", "system-calls")
 def test_it_writes_nowhere(door: Door, server: Pool) -> None:
     made = 0o101  # O_WRONLY | O_CREAT
     workers = next((server.state / "workers").iterdir())
@@ -73,6 +103,7 @@ def test_it_writes_nowhere(door: Door, server: Pool) -> None:
     assert door.call("chmod", workers / "control.sock", 0o666).refused
 
 
+@pytest.mark.needs("system-calls")
 def test_it_reaches_nobody_over_any_network(door: Door, server: Pool) -> None:
     for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK, socket.AF_PACKET):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
@@ -87,11 +118,13 @@ def test_it_reaches_nobody_over_any_network(door: Door, server: Pool) -> None:
             assert door.call("listen", descriptor, 5).refused
 
 
+@pytest.mark.needs("system-calls")
 def test_it_starts_no_process(door: Door) -> None:
     assert door.call("fork").refused
     assert door.act("shell id").refused
 
 
+@pytest.mark.needs("landlock", "system-calls")
 def test_it_executes_no_other_program(server: Pool) -> None:
     with on_a_slice(server) as one:
         outcome = one.deadly("syscall 59 /bin/echo 0 0")
@@ -99,6 +132,7 @@ def test_it_executes_no_other_program(server: Pool) -> None:
         assert outcome.refused, str(outcome)
 
 
+@pytest.mark.needs("landlock", "system-calls")
 def test_it_touches_no_other_process(door: Door, sibling: Door) -> None:
     other = sibling.pid
     seize = 0x4206
@@ -115,6 +149,7 @@ def test_it_touches_no_other_process(door: Door, sibling: Door) -> None:
     assert sibling.pid == other
 
 
+@pytest.mark.needs("system-calls")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -132,6 +167,7 @@ def test_it_asks_the_kernel_for_nothing_that_it_does_not_need(
     assert outcome.refused, str(outcome)
 
 
+@pytest.mark.needs("landlock", "system-calls")
 def test_the_worker_that_began_anew_after_a_fault_is_confined_as_before(server: Pool) -> None:
     with on_a_slice(server, before=FAULT) as one:
         assert one.act("count").result == 1  # the fault's program had counted one: this is another image
@@ -140,12 +176,14 @@ def test_the_worker_that_began_anew_after_a_fault_is_confined_as_before(server: 
         assert one.act("shell id").refused
 
 
+@pytest.mark.needs("cgroup")
 def test_threads_without_end_end(server: Pool) -> None:
     with on_a_slice(server) as one:
         outcome = one.act("threads 20000")
         assert 0 <= outcome.result < 5000, str(outcome)
 
 
+@pytest.mark.needs("cgroup")
 def test_memory_without_end_ends_the_worker_and_nobody_else(server: Pool, sibling: Door) -> None:
     before = sibling.pid
     with on_a_slice(server) as one:
