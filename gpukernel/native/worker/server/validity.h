@@ -22,7 +22,8 @@ class Validity {
     }
     double until() const { return until_; }  // 0: it has no end
     bool over() const { return until_ > 0 && now() >= until_; }
-    // Kills the process where it has not ended by itself soon after its end: its threads may be inside the driver.
+    // Kills the process where it has not ended by itself soon after its end: its threads may be inside the
+    // driver.
     void enforce() const {
         std::thread([this] {
             // Looks often all the same: a machine's sleep counts, and sleeping threads do not count it.
