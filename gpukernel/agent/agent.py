@@ -261,7 +261,7 @@ class Agent:
             place=self._own.place,
             instance=self._own.instance,
             epoch=self._own.epochs.highest,
-            rungs=map(messages.rung_to, self._workers.confinement.rungs),
+            rungs=map(messages.rung_to, self._workers.rungs()),
         )
         self._own.validity.sent(0)
         yield pb.AgentMessage(register=register)

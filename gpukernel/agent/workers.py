@@ -17,6 +17,7 @@ from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.keys import Key, LogFields, lease_only
 from gpukernel.agent.worker_log import WorkerLog
 from gpukernel.common.address import make_container_sockets, rename_state
+from gpukernel.common.model import Rung
 from gpukernel.remoting.worker import (
     HOST_MEMORY,
     WorkerGone,
@@ -107,6 +108,11 @@ class Workers:
         self.confinement = Confinement(
             confinement, inventory, state, WorkerPlaces(self.time_slicing, self._images), accounts
         )
+
+    def rungs(self) -> tuple[Rung, ...]:
+        """Return what bounds a worker, from outside in: its own book of host memory comes first."""
+        book = Rung("host-memory", True, f"{self._host_memory >> 20} MiB for a slice")
+        return (book, *self.confinement.rungs)
 
     def pids(self) -> list[int]:
         """Return the process ids of the living workers."""

@@ -160,9 +160,10 @@ async def _tokens(client: AdminClient) -> AsyncIterator[Finding]:
 
 
 def _confinement(server: str, rungs: tuple[Rung, ...]) -> Finding:
-    used = [rung.name for rung in rungs if rung.used]
+    used = [rung.name for rung in rungs if rung.used and rung.name != "host-memory"]
+    memory = next((f"; host memory: {rung.detail}" for rung in rungs if rung.name == "host-memory"), "")
     missing = [f"{rung.name} ({rung.detail})" for rung in rungs if not rung.used]
-    seen = f"workers are confined by {', '.join(used)}" if used else "workers are not confined"
+    seen = (f"workers are confined by {', '.join(used)}" if used else "workers are not confined") + memory
     if not used:
         return Finding(
             f"confinement {server}", False, seen, "Start its agent with --confinement auto, not off.", rungs

@@ -48,9 +48,11 @@ def test_health_names_the_rungs_of_each_servers_confinement_and_why_others_are_m
     (one,) = [finding for finding in findings if finding["part"] == "confinement gpu1"]
     rungs = {rung["name"]: rung for rung in one["rungs"]}
     assert list(rungs) == [
-        *("cgroup", "account", "no-new-privileges", "limits", "landlock", "system-calls"),
+        *("host-memory", "cgroup", "account", "no-new-privileges", "limits", "landlock", "system-calls"),
         *("no-network", "mps", "mig"),
     ]
+    assert rungs["host-memory"]["detail"] == "1024 MiB for a slice"
+    assert "; host memory: 1024 MiB for a slice" in one["seen"]
     assert rungs["no-new-privileges"]["used"]
     assert rungs["mps"] == {"name": "mps", "used": False, "detail": "simulated devices have no MPS"}
     assert all(rung["detail"] for rung in rungs.values() if not rung["used"])
