@@ -155,6 +155,8 @@ class Confinement:
                 self._cgroups = find_cgroups(state)
             except NoCgroups as error:
                 lacking["cgroup"] = str(error)
+        if "account" in wanted and (closed := _closed_to_others(state)):
+            lacking["account"] = f"no other account may pass through {closed}"
         while True:
             trying = [name for name in RUNGS if name in wanted and name not in lacking]
             found, trouble = self._rehearse(trying)
@@ -349,6 +351,14 @@ def mps_environment(inventory: Inventory, memory_bytes: int) -> Mapping[str, str
     if inventory.simulated or mps_directory() is None:
         return {}
     return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={-(-memory_bytes // MIB)}M"}
+
+
+def _closed_to_others(state: Path) -> Path | None:
+    """Return the outermost folder above the state directory that other accounts may not pass through."""
+    for folder in reversed(state.resolve().parents):
+        if not folder.stat().st_mode & 0o001:
+            return folder
+    return None
 
 
 def device_rungs(inventory: Inventory) -> tuple[Rung, ...]:

@@ -97,7 +97,7 @@ def test_a_token_is_renewed_with_the_certificate_in_its_file(secured: Secured) -
     shown = x509.load_pem_x509_certificate(after.certificate.encode())
     assert after.certificate != before.certificate
     assert shown.not_valid_after_utc.timestamp() == pytest.approx(now + 100 * 86400, abs=120)
-    agent = secured.agent("--pool", str(file))  # is let in with it
+    agent = secured.agent("--pool", str(file), name="gpu9")  # is let in with it
     assert "The agent is ready" in agent.line
     agent.stop()
     anna = secured.file("anna's phone", "--person", "anna", "--valid", "5d")
@@ -196,7 +196,7 @@ def test_revoking_a_token_ends_its_certificate_and_what_a_gpu_server_says(
     secured: Secured, tmp_path: Path
 ) -> None:
     gpu2, anna = secured.file("gpu2", "--scope", "agent"), secured.file("gone", "--person", "anna")
-    agent = secured.agent("--pool", str(gpu2))
+    agent = secured.agent("--pool", str(gpu2), name="gpu2")
     try:
         for file in (gpu2, anna):
             done("token", "revoke", token_of(file), "--state", str(secured.state))

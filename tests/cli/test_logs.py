@@ -96,7 +96,7 @@ def test_a_lease_can_be_followed_through_the_logs_of_pool_and_agent_and_no_secre
         said = [line["message"] for line in agent.lines() if "says" in line["message"]]
         assert said == [
             "its worker says: cuFoo is not supported",
-            "its worker says: from \\x1b[31mthere",
+            "its worker says: from \N{REPLACEMENT CHARACTER}[31mthere",
         ]
         about_leases = [line for line in of_pool + agent.lines() if "lease" in line]
         assert {tuple(line[name] for name in logs.FIELDS[1:]) for line in about_leases} == {

@@ -78,15 +78,15 @@ class Secured:
         done("token", "create", name, *options, "--file", str(path), "--state", str(self.state))
         return path
 
-    def agent(self, *options: str) -> Service:
-        folder = str(self.state.parent / "gpu1")
+    def agent(self, *options: str, name: str = "gpu1") -> Service:
+        folder = str(self.state.parent / name)
         return Service(
             "agent",
             *options,
             "--simulate",
             "v100",
             "--name",
-            "gpu1",
+            name,
             "--tcp-host",
             "127.0.0.1",
             "--state",

@@ -85,6 +85,7 @@ const Compress compress = best();
 }  // namespace
 
 void Sha256::add(std::string_view data) {
+    if (data.empty()) return;  // which may have no address
     auto from = reinterpret_cast<const uint8_t*>(data.data());
     size_t left = data.size();
     total_ += left;

@@ -52,7 +52,9 @@ async def serve_with_peer_credentials(
         return f"account {uid}" if accounts else f"account {uid} in a container"
 
     listener = _listening(path, 0o666 if everybody else 0o600)
-    async with serve_front(listener, behind, connections or Connections(), came, identity.disconnected):
+    async with serve_front(
+        listener, behind, Connections() if connections is None else connections, came, identity.disconnected
+    ):
         yield
 
 

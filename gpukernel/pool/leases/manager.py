@@ -152,7 +152,7 @@ class LeaseManager:
                         continue
                     if lease.state == "live":
                         delivered = True
-                        yield self._shown(lease)
+                        yield self.shown(lease)
                         return
                 else:
                     queued = self._positions.queued(key, request, self.now())
@@ -413,9 +413,9 @@ class LeaseManager:
     def lease(self, lease_id: str) -> Lease | None:
         """Return the lease with its secret, or None where it is not known."""
         lease = self.store.leases.get(lease_id)
-        return None if lease is None else self._shown(lease)
+        return None if lease is None else self.shown(lease)
 
-    def _shown(self, lease: Lease) -> Lease:
+    def shown(self, lease: Lease) -> Lease:
         """Return a lease with its times in wall time."""
         ahead = self.store.clock.ahead()
         return replace(
@@ -424,7 +424,7 @@ class LeaseManager:
 
     def leases(self, include_ended: bool) -> list[Lease]:
         """Return the leases as tables show them."""
-        return [self._shown(lease) for lease in self.store.leases.all(include_ended=include_ended)]
+        return [self.shown(lease) for lease in self.store.leases.all(include_ended=include_ended)]
 
     def devices(self) -> list[Device]:
         """Return every device; those without an attached agent are not available."""

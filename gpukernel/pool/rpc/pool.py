@@ -183,12 +183,14 @@ class PoolService(rpc.PoolServicer):
     @unary
     async def ListLeases(self, request: pb.ListLeasesRequest, access: Access) -> pb.ListLeasesReply:
         """Answer with the leases and waiting requests that the caller may see."""
-        policy, queue, store = self._manager.policy(), self._manager.waiting(), self._manager.store
+        manager = self._manager
+        policy, queue, store = manager.policy(), manager.waiting(), manager.store
 
         def work(db: sa.Connection) -> pb.ListLeasesReply:
             leases = store.leases.all(include_ended=request.include_ended, db=db)
+            seen = (manager.shown(one) for one in leases if access.covers(one.holder, policy))
             return pb.ListLeasesReply(
-                leases=[messages.lease_to(one) for one in leases if access.covers(one.holder, policy)],
+                leases=[messages.lease_to(one) for one in seen],
                 waiting=[messages.waiting_to(one) for one in queue if access.covers(one.holder, policy)],
             )
 
