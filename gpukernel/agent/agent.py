@@ -86,7 +86,7 @@ class Agent:
         self._valid_seconds = 0.0
         self._connection = connection
         self._inventory = inventory
-        self._outgoing: asyncio.Queue[pb.AgentMessage] | None = None
+        self._outgoing: asyncio.Queue[pb.AgentMessage | None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._health = Health(inventory, state)
         directory = short_directory(state)
@@ -225,14 +225,17 @@ class Agent:
                     ready.cancel()
                 for heart in hearts:
                     heart.cancel()
+                # The stream's task ends by itself; one that the channel's end destroys complains in the log.
+                self._outgoing.put_nowait(None)
                 self._outgoing = None
+                await asyncio.sleep(0)
 
     def _admitted(self) -> None:
         if not self.attached.is_set():
             self.attached.set()
             log.info("attached to %s", self._connection.address, extra=fields(server=self.name))
 
-    async def _say(self, outgoing: asyncio.Queue[pb.AgentMessage]) -> AsyncIterator[pb.AgentMessage]:
+    async def _say(self, outgoing: asyncio.Queue[pb.AgentMessage | None]) -> AsyncIterator[pb.AgentMessage]:
         devices = [
             Device(
                 id=f"{self.name}/{d.index}",
@@ -265,17 +268,17 @@ class Agent:
         )
         self._own.validity.sent(0)
         yield pb.AgentMessage(register=register)
-        while True:
-            yield await outgoing.get()
+        while (message := await outgoing.get()) is not None:
+            yield message
 
-    async def _heartbeats(self, outgoing: asyncio.Queue[pb.AgentMessage]) -> None:
+    async def _heartbeats(self, outgoing: asyncio.Queue[pb.AgentMessage | None]) -> None:
         """Give signs of life, which wait for nothing: neither for a worker nor for a device."""
         for number in itertools.count(1):
             await asyncio.sleep(HEARTBEAT_SECONDS)
             self._own.validity.sent(number)
             outgoing.put_nowait(pb.AgentMessage(heartbeat=pb.Heartbeat(number=number)))
 
-    async def _reports(self, outgoing: asyncio.Queue[pb.AgentMessage]) -> None:
+    async def _reports(self, outgoing: asyncio.Queue[pb.AgentMessage | None]) -> None:
         while True:
             message = _heartbeat(
                 {**await self._workers.statuses(until=self._own.validity.until), **self._direct.statuses()}

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from gpukernel import native
+from gpukernel.agent.confinement import ACCOUNTS
 from tests.conftest import Pool
 
-__all__ = ["CALLS", "Door", "Outcome", "hostile_native", "on_a_slice", "rungs_of"]
+__all__ = ["CALLS", "Door", "Outcome", "hostile_native", "may_have_accounts", "on_a_slice", "rungs_of"]
 
 CALLS = {
     "open": 2,
@@ -178,6 +179,21 @@ def rungs_of(pool: Pool) -> frozenset[str]:
     findings = json.loads(pool.gpukernel("health", "--json").stdout)
     (one,) = [finding for finding in findings if finding["part"].startswith("confinement ")]
     return frozenset(rung["name"] for rung in one["rungs"] if rung["used"])
+
+
+def may_have_accounts(*places: Path) -> bool:
+    """Return whether this process may start others with the accounts of workers, and whether those can reach `places`."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    change_group, change_user = 1 << 6, 1 << 7  # CAP_SETGID, CAP_SETUID
+    capable = int(status["CapEff"], 16) & (change_group | change_user) == change_group | change_user
+    first, count = ACCOUNTS
+
+    def mapped(kind: str) -> bool:
+        ranges = (map(int, line.split()) for line in Path(f"/proc/self/{kind}_map").read_text().splitlines())
+        return any(begin <= first and first + count <= begin + size for begin, _, size in ranges)
+
+    reached = all(folder.stat().st_mode & 0o001 for place in places for folder in place.resolve().parents)
+    return capable and mapped("uid") and mapped("gid") and reached
 
 
 @contextlib.contextmanager

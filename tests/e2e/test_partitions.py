@@ -74,6 +74,8 @@ def test_workers_of_a_frozen_agent_end_by_themselves_and_then_their_memory_is_gr
     first.thaw()
     until(lambda: "refused" in first.said)
     assert site.held() == WHOLE
+    first.end(signal.SIGTERM)
+    assert "asyncio" not in first.said + clone.said  # streams that were refused end without complaints
 
 
 def test_workers_behind_a_connection_that_is_cut_end_by_themselves(site: Site) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpukernel.common.i18n import say
+from gpukernel.common.errors import Refused
+from gpukernel.common.i18n import say, sentence_of
 from gpukernel.common.model import Queued, SliceRequest
 from gpukernel.pool.domain.direct_mode import Places, matching_in_mode
 from gpukernel.pool.domain.placement import DeviceClass
@@ -42,17 +43,25 @@ class Positions:
                 position=position,
             )
         else:
-            if self._kinds is None:
-                self._kinds = self._store.devices.classes(), self._store.devices.places()
-            places = self._kinds[1]
-            kinds = matching_in_mode(request, self._kinds[0], places)
-            place = places.of(request)
-            kept = self._queue.reserved(key)
-            what = place.servers if place else None, tuple(kinds)
-            if what not in self._free:
-                self._free[what] = self._store.devices.most_free(kinds, place)
-            no_room = reason_for_no_room(request, kinds, self._free[what], kept)
-            reason = say(
-                "%(no_room)s; position %(position)s in the queue.", no_room=no_room, position=position
-            )
+            reason = self._why_no_room(key, request, position)
         return Queued(position, self._queue.estimate(key, now), reason, quota or self._queue.reserved(key))
+
+    def _why_no_room(self, key: str, request: SliceRequest, position: int) -> str:
+        """Return why nothing is free for a request that no quota holds back."""
+        if self._kinds is None:
+            self._kinds = self._store.devices.classes(), self._store.devices.places()
+        every, places = self._kinds
+        try:
+            kinds = matching_in_mode(request, every, places)
+        except Refused as none:  # the servers it could be on are away, and may come back
+            return say(
+                "%(why)s The request keeps its place: position %(position)s in the queue.",
+                why=sentence_of(none),
+                position=position,
+            )
+        place = places.of(request)
+        what = place.servers if place else None, tuple(kinds)
+        if what not in self._free:
+            self._free[what] = self._store.devices.most_free(kinds, place)
+        no_room = reason_for_no_room(request, kinds, self._free[what], self._queue.reserved(key))
+        return say("%(no_room)s; position %(position)s in the queue.", no_room=no_room, position=position)

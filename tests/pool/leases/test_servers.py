@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
-from gpukernel.common.model import Device, Holder, Lease, SliceRequest
+from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.domain.fencing import SILENT_SECONDS, fence_seconds
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store.schema import audit
@@ -47,6 +47,34 @@ def test_a_silent_server_is_away_its_quotas_are_free_and_its_memory_is_fenced(tm
         assert world.manager.devices()[0].available
         world.agent.stop()
         assert world.promised() == 0
+
+    story(tmp_path, tell)
+
+
+def test_who_waits_keeps_the_place_while_every_server_is_away(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        holder = await world.get("a", 1.0)
+        places = list[Queued | Lease]()
+
+        async def wait() -> None:
+            async for each in world.ask("b", 1.0, wait=1000):
+                places.append(each)
+
+        waiting = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        world.agent.prompt = False
+        await silence(world, SILENT_SECONDS + 2)
+        said = places[-1]
+        assert isinstance(said, Queued)
+        assert said.reason == (
+            "The pool has no device: no GPU server is attached. The request keeps its place: position 1 in the queue."
+        )
+        assert not waiting.done()
+        world.agent.prompt = True
+        world.agent.beat()
+        world.manager.end(holder.id, "released")
+        await asyncio.wait_for(waiting, 10)
+        assert isinstance(places[-1], Lease)
 
     story(tmp_path, tell)
 
