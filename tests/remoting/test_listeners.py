@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import eventually
-from tests.remoting.conftest import Worker, call_number, worker
+from tests.remoting.conftest import PRELUDE, Worker, call_number, worker
 from tests.remoting.test_worker import until, unused
 
 MAGIC, VERSION = 0x4B555047, 4  # by themselves, so that a build that changed them is noticed here
@@ -416,5 +417,53 @@ def test_a_goodbye_waits_for_the_answer_that_is_on_its_way() -> None:
             said = b"course ml101 took the slice back"
             assert struct.pack("<IHH", len(said), GOODBYE, 0) + said in await asyncio.to_thread(rest, sock)
             await stopped
+
+    asyncio.run(story())
+
+
+def congestion_controls(port: int) -> list[str]:
+    """The congestion control of each end of the connections to `port`, from the kernel's socket diagnostics (sock_diag(7))."""
+    everything, established, with_congestion = 0x301, 1 << 1, 1 << 3
+    asked = struct.pack("=BBBBI48x", socket.AF_INET, socket.IPPROTO_TCP, with_congestion, 0, established)
+    names = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnostics:
+        diagnostics.settimeout(20)
+        diagnostics.send(struct.pack("=IHHII", 16 + len(asked), 20, everything, 1, 0) + asked)
+        while True:
+            told = diagnostics.recv(1 << 20)
+            while told:
+                size, kind = struct.unpack_from("=IH", told)
+                message, told = told[16:size], told[size + 3 & ~3 :]
+                if kind == 3:
+                    return names
+                if kind != 20:
+                    pytest.skip("the kernel does not tell the congestion control of a socket here (tcp_diag)")
+                ours = port in struct.unpack_from("!HH", message, 4)
+                attributes = message[72:]
+                while ours and attributes:
+                    length, what = struct.unpack_from("=HH", attributes)
+                    if what == 4:
+                        names.append(attributes[4:length].rstrip(b"\0").decode())
+                    attributes = attributes[length + 3 & ~3 :]
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+def test_neither_end_paces_on_loopback(kind: str) -> None:
+    """Whatever the machine's own congestion control is: BBR sets a timer for every packet."""
+    said = "begin(); print('there', flush=True); sys.stdin.readline()"
+
+    async def story() -> None:
+        async with worker(tls=kind == "tls") as one:
+            port = int(next(e for e in one.handle.endpoints if e.startswith(kind)).rpartition(":")[2])
+            program = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-u", "-c", PRELUDE + said),
+                env=one.environment(kind=kind),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            assert program.stdout is not None
+            assert await program.stdout.readline() == b"there\n"
+            assert congestion_controls(port) == ["reno", "reno"]
+            await program.communicate(b"\n")
 
     asyncio.run(story())

@@ -135,6 +135,19 @@ bool unix_address(const std::string& path, sockaddr_un& address, std::string& er
     return true;
 }
 
+// Within one host there is no network whose speed a congestion control would have to find out, and one that
+// paces (BBR) sets a timer for every packet.  Reno does not pace, and every kernel has it for everybody.
+// Before `connect` or `listen`: a socket that has begun to pace goes on.
+void leave_unpaced(const Socket& socket, const sockaddr* address) {
+    static constexpr char RENO[] = "reno";
+    const auto* four = reinterpret_cast<const sockaddr_in*>(address);
+    const auto* six = reinterpret_cast<const sockaddr_in6*>(address);
+    const bool loopback = address->sa_family == AF_INET6
+                              ? IN6_IS_ADDR_LOOPBACK(&six->sin6_addr)
+                              : ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    if (loopback) ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_CONGESTION, RENO, sizeof RENO - 1);
+}
+
 Socket connect_tcp(const std::string& host, const std::string& port, int seconds, std::string& error) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
@@ -147,6 +160,7 @@ Socket connect_tcp(const std::string& host, const std::string& port, int seconds
         Socket socket(::socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol));
         if (!socket) continue;
         socket.timeout(seconds);
+        leave_unpaced(socket, one->ai_addr);
         if (::connect(socket.fd(), one->ai_addr, one->ai_addrlen) == 0)
             result = std::move(socket);
         else
@@ -202,6 +216,7 @@ Socket listen_tcp(const std::string& host, int& port, std::string& error) {
         return {};
     }
     Socket socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    leave_unpaced(socket, found->ai_addr);
     const bool bound =
         ::bind(socket.fd(), found->ai_addr, found->ai_addrlen) == 0 && ::listen(socket.fd(), BACKLOG) == 0;
     ::freeaddrinfo(found);
