@@ -7,9 +7,10 @@ service identity carries a whole class.  The pool's administrators are not count
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from gpukernel.common.i18n import say
@@ -28,6 +29,9 @@ SERVICE_FACTOR = 50.0
 OPEN_CALLS = 200
 """Calls of a person that may be open at a time: requests that wait, and streams that hold leases."""
 
+OPEN_STREAMS = 64
+"""Calls of a person that may be open and send messages, of which each may have a part of one in memory; a connection needs one."""
+
 STRANGERS_PER_SECOND = 5.0
 STRANGERS_AT_ONCE = 50.0
 """Failed authentications from one address; those above are answered late (`LATE_SECONDS`), one at a time for each connection."""
@@ -43,6 +47,14 @@ LATE_AT_MOST = 100
 IDS_PER_CALL = 32
 """Leases named in a message of a stream that cost as much as a call."""
 
+REPORTED_PER_SECOND = 16_384.0
+REPORTED_AT_ONCE = 32_768.0
+"""Workers and devices that one agent may report: twice as many as it can have, each second."""
+
+READ_AT_ONCE = 8
+MANY_READ_AT_ONCE = 64
+"""Messages of a person, and of a service or an agent, that are being read at a time; all others wait outside of the pool's memory."""
+
 MOST_KEPT = 20_000
 
 COSTS = {
@@ -56,6 +68,7 @@ COSTS = {
     "Teaching/SetQuota": 5.0,
     "Teaching/SetCourse": 5.0,
     "Reservations/AddReservation": 5.0,
+    "Reservations/ListReservations": 3.0,
 }
 """Calls that cost as much as several others, by service and method."""
 
@@ -67,11 +80,22 @@ def cost_of(method: str) -> float:
 
 @dataclass(frozen=True)
 class Identified:
-    """The caller behind a credential, as far as rates go; `counted` is False for administrators, `trusted` for who speaks for others."""
+    """The caller behind a credential, as far as rates go.
+
+    Attributes
+    ----------
+    trusted
+        A service or a GPU server's agent, which stands for many people.
+    counted
+        False for administrators.
+    speaks
+        It may speak for others: a call counts for the person whom it names.  An agent may not, whatever its calls name.
+    """
 
     name: str
     trusted: bool = False
     counted: bool = True
+    speaks: bool = False
 
 
 class TooMany(Exception):
@@ -94,6 +118,12 @@ class _Bucket:
     since: float
 
 
+@dataclass
+class _Places:
+    free: asyncio.Semaphore
+    users: int = 0
+
+
 class CallRates:
     """The counts of calls by identity; used in one loop.
 
@@ -114,7 +144,9 @@ class CallRates:
         self._per_second, self._at_once, self._clock = per_second, max(at_once, 1.0), clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
         self._open: dict[str, int] = {}
+        self._streams: dict[str, int] = {}
         self._late: dict[str, int] = {}
+        self._reading: dict[str, _Places] = {}
         self._known: OrderedDict[bytes, Identified] = OrderedDict()
 
     # --- identities ---
@@ -129,6 +161,10 @@ class CallRates:
     def identified(self, credential: bytes) -> Identified | None:
         """Return who was behind a credential when it was last used; None where it is not known."""
         return self._known.get(credential)
+
+    def forget(self, credential: bytes) -> None:
+        """Forget who was behind a credential: it counts no more."""
+        self._known.pop(credential, None)
 
     # --- counting ---
 
@@ -187,9 +223,9 @@ class CallRates:
 
     @staticmethod
     def _key(who: Identified, person: str) -> tuple[str, float]:
-        if who.trusted:
-            return (person, 1.0) if person else (who.name, SERVICE_FACTOR)
-        return who.name, 1.0
+        if who.speaks and person:
+            return person, 1.0
+        return who.name, SERVICE_FACTOR if who.trusted else 1.0
 
     def stranger(self, address: str) -> bool:
         """Count a failed authentication from an address; return whether there were too many."""
@@ -210,10 +246,37 @@ class CallRates:
                 del self._late[name]
         return True
 
+    def reported(self, peer: str, entries: int) -> float:
+        """Count the entries of an agent's message; return the seconds to wait before they are taken."""
+        if not entries:
+            return 0.0
+        return self.seconds_until(f"reported {peer}", entries, REPORTED_PER_SECOND, REPORTED_AT_ONCE)
+
+    # --- messages that are being read ---
+
+    @contextlib.asynccontextmanager
+    async def reading(self, who: Identified | None) -> AsyncIterator[None]:
+        """Wait for a place to read a message in: who sends parts of many gets a few into memory.  Of strangers each connection has one."""
+        if who is None:
+            yield
+            return
+        places = self._reading.get(who.name)
+        if places is None:
+            most = MANY_READ_AT_ONCE if who.trusted or not who.counted else READ_AT_ONCE
+            places = self._reading[who.name] = _Places(asyncio.Semaphore(most))
+        places.users += 1
+        try:
+            async with places.free:
+                yield
+        finally:
+            places.users -= 1
+            if not places.users:
+                self._reading.pop(who.name, None)
+
     # --- open calls ---
 
-    def begin(self, who: Identified, person: str) -> Callable[[], None]:
-        """Count an open call; return the function that ends it.
+    def begin(self, who: Identified, person: str, *, stream: bool = False) -> Callable[[], None]:
+        """Count an open call; return the function that ends it.  `stream`: its caller may send messages for as long as it is open.
 
         Raises
         ------
@@ -232,11 +295,22 @@ class CallRates:
                 ),
                 0.0,
             )
+        if stream and self._streams.get(name, 0) >= OPEN_STREAMS:
+            raise TooMany(
+                f"{name[:80]} has {OPEN_STREAMS} streams open that hold leases, as many as a person may have; end one of them first.",
+                0.0,
+            )
+        if stream:
+            self._streams[name] = self._streams.get(name, 0) + 1
         self._open[name] = self._open.get(name, 0) + 1
 
         def end() -> None:
             self._open[name] -= 1
             if not self._open[name]:
                 del self._open[name]
+            if stream:
+                self._streams[name] -= 1
+                if not self._streams[name]:
+                    del self._streams[name]
 
         return end

@@ -11,8 +11,11 @@ nor says which it would rather lose.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+
+from gpukernel.pool.doors.call_rates import TooMany
 
 __all__ = ["Arrival", "Connections"]
 
@@ -30,17 +33,46 @@ CONNECTIONS_OF_A_SERVICE = 1024
 STRANGER_SECONDS = 30.0
 """Seconds after which a connection over which nothing was proven is closed."""
 
+BYTES_OF_STRANGERS = 64 * 2**20
+"""Bytes that connections over which nothing was proven have sent, together: they lie in the pool's memory until somebody is known."""
+
 
 @dataclass(eq=False)
 class Arrival:
-    """One connection; `peer` is what gRPC calls it, `address` the account or address that it comes from, `close` ends it."""
+    """One connection; `peer` is what gRPC calls it, `address` the account or address that it comes from, `close` ends it.
+
+    `sent` counts what it sent while it was a stranger's, `waiting` the calls that wait for others on it to be authenticated.
+    """
 
     peer: str
     address: str
     close: Callable[[], None] = lambda: None
     since: float = 0.0
     admitted: str = ""
+    trusted: bool = False
+    sent: int = 0
+    waiting: int = 0
     proving: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @contextlib.contextmanager
+    def waiting_to_prove(self, most: int) -> Iterator[None]:
+        """Count a call whose credential nobody knows yet.
+
+        Raises
+        ------
+        TooMany
+            With a sentence, where a person was admitted here and `most` such calls wait already: they change credentials with each call.
+        """
+        if self.admitted and not self.trusted and self.waiting >= most:
+            raise TooMany(
+                f"{most} calls wait on this connection until it is known who makes them; wait for their answers first.",
+                1.0,
+            )
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
 
 
 class Connections:
@@ -52,6 +84,7 @@ class Connections:
         self._strangers: dict[str, dict[str, Arrival]] = {}  # by address, then by peer, the oldest first
         self._admitted: dict[str, dict[str, Arrival]] = {}  # by name
         self.sent_away = 0
+        self._sent = 0
 
     @classmethod
     def within(cls, descriptors: int) -> Connections:
@@ -86,6 +119,16 @@ class Connections:
             most = max(self._strangers.values(), key=len)
             self._send_away(next(iter(most.values())))
 
+    def heard(self, connection: Arrival, size: int) -> None:
+        """Count what a connection sends; where strangers have sent too much, the one that sent the most goes."""
+        if connection.admitted or connection.peer not in self._by_peer:
+            return
+        connection.sent += size
+        self._sent += size
+        if self._sent > BYTES_OF_STRANGERS:
+            every = (one for mine in self._strangers.values() for one in mine.values())
+            self._send_away(max(every, key=lambda one: one.sent))
+
     def closed(self, connection: Arrival) -> None:
         """Forget a connection."""
         self._by_peer.pop(connection.peer, None)
@@ -100,7 +143,7 @@ class Connections:
         if connection.admitted or connection.peer not in self._by_peer:
             return
         self._leave_strangers(connection)
-        connection.admitted = name
+        connection.admitted, connection.trusted = name, trusted
         mine = self._admitted.setdefault(name, {})
         mine[connection.peer] = connection
         if len(mine) > (CONNECTIONS_OF_A_SERVICE if trusted else CONNECTIONS_OF_ONE):
@@ -126,5 +169,7 @@ class Connections:
 
     def _leave_strangers(self, connection: Arrival) -> None:
         mine = self._strangers.get(connection.address)
-        if mine is not None and mine.pop(connection.peer, None) is not None and not mine:
-            del self._strangers[connection.address]
+        if mine is not None and mine.pop(connection.peer, None) is not None:
+            self._sent -= connection.sent
+            if not mine:
+                del self._strangers[connection.address]

@@ -29,7 +29,8 @@ __all__ = ["Aborted", "CallContext", "IoThread", "answer", "answers"]
 T = TypeVar("T")
 
 AHEAD = 64
-"""Messages of a stream, in one direction, that have crossed and are not yet taken."""
+REQUESTS_AHEAD = 4
+"""Answers of a stream, and messages of its caller, that have crossed and are not yet taken."""
 
 
 class Aborted(Exception):
@@ -46,11 +47,11 @@ class CallContext:
     Attributes
     ----------
     on_caller
-        Is told, in the deciding thread, whose call it is, once that is known: the name, whether they speak for others, and whether their calls
-        are counted.
+        Is told, in the deciding thread, whose call it is, once that is known: the name, whether they stand for many, whether their calls are
+        counted, and whether they speak for others.
     """
 
-    def __init__(self, context: Any, on_caller: Callable[[str, bool, bool], None]) -> None:
+    def __init__(self, context: Any, on_caller: Callable[[str, bool, bool, bool], None]) -> None:
         self._metadata = tuple(context.invocation_metadata() or ())
         self._peer = context.peer()
         self._auth = context.auth_context()
@@ -145,13 +146,15 @@ async def answer(deciding: asyncio.AbstractEventLoop, work: Callable[[], Awaitab
 class _Conveyor:
     """A bounded queue from one loop to another: `put` there, iterate here."""
 
-    def __init__(self, source: asyncio.AbstractEventLoop, target: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, source: asyncio.AbstractEventLoop, target: asyncio.AbstractEventLoop, ahead: int = AHEAD
+    ) -> None:
         self._source, self._target = source, target
         self._items: asyncio.Queue[tuple[Any, BaseException | None]] = asyncio.Queue()
-        self._room = asyncio.Semaphore(AHEAD)
+        self._room = asyncio.Semaphore(ahead)
 
     async def put(self, item: Any) -> None:
-        """Send one item; waits while `AHEAD` of them are not taken."""
+        """Send one item; waits while `ahead` of them are not taken."""
         await self._room.acquire()
         self._target.call_soon_threadsafe(self._items.put_nowait, (item, None))
 
@@ -186,7 +189,7 @@ async def answers(
     """
     io = asyncio.get_running_loop()
     back = _Conveyor(deciding, io)
-    there = _Conveyor(io, deciding) if requests is not None else None
+    there = _Conveyor(io, deciding, REQUESTS_AHEAD) if requests is not None else None
     running: list[asyncio.Task[None]] = []
 
     async def handle() -> None:

@@ -93,8 +93,9 @@ class _End(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, other: _End | None = None) -> None:
+    def __init__(self, other: _End | None = None, heard: Callable[[int], None] | None = None) -> None:
         self.other = other
+        self._heard = heard
         self._early = b""
         self.lost = asyncio.get_running_loop().create_future()
 
@@ -105,6 +106,8 @@ class _End(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        if self._heard is not None:
+            self._heard(len(data))
         if self.other is not None:
             self.other.transport.write(data)
         else:
@@ -157,15 +160,18 @@ async def _pass_through(
         connections.opened(connection)
         stack.callback(connections.closed, connection)
         with contextlib.suppress(OSError):
-            _, theirs = await loop.connect_accepted_socket(_End, accepted)
-            stack.callback(theirs.transport.close)
+            _, theirs = await loop.connect_accepted_socket(
+                lambda: _End(heard=lambda size: connections.heard(connection, size)), accepted
+            )
+            # Not closed: as long as bytes of theirs are unsent the loop would keep the number of a descriptor that is another's by then.
+            stack.callback(theirs.transport.abort)
             ours = socket.socket(socket.AF_UNIX)
             stack.callback(ours.close)
             ours.setblocking(False)
             ours.bind(f"\0{name}")
             await loop.sock_connect(ours, str(behind))
             _, there = await loop.create_unix_connection(lambda: _End(theirs), sock=ours)
-            stack.callback(there.transport.close)
+            stack.callback(there.transport.abort)
             theirs.meet(there)
             told = asyncio.ensure_future(closing.wait())
             stack.callback(told.cancel)

@@ -3,8 +3,9 @@
 It runs in the I/O thread.  A call goes through these steps, and a handler sees none that fails one of them:
 
 1. Its caller's rate, where the credential was used before; a credential that was not is tried one call at a time for each connection.
-2. The size of the message, then its fields (`gpukernel.pool.doors.field_bounds`).
-3. The handler, in the deciding thread, which authenticates and answers.
+2. The message, which is not read before: so many at a time for each identity (`gpukernel.pool.doors.call_rates`), each within `READ_SECONDS`.
+3. The size of the message, then its fields (`gpukernel.pool.doors.field_bounds`).
+4. The handler, in the deciding thread, which authenticates and answers.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ from gpukernel.pool.doors.field_bounds import Unfit, decode
 
 __all__ = ["Guard"]
 
+READ_SECONDS = 30.0
+"""The time within which the one message of a call arrives, once it is read."""
+
+UNPROVEN_CALLS = 32
+"""Calls with credentials that nobody knows yet, which may wait on a connection that a person was admitted with."""
+
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """The interceptor of every call to one server.
@@ -69,30 +76,33 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler is None:
             return None
         kind = _input_type(details.method)
-        # Without a deserializer they get the bytes, so that their size is looked at first.
-        bare = handler._replace(request_deserializer=None)
+        # Without a deserializer they get the bytes, so that their size is looked at first.  All are streams here, since gRPC reads the
+        # message of any other call before anybody is asked, and a part of one for as long as its sender likes.
+        bare = handler._replace(request_deserializer=None, request_streaming=True)
         method: Any
         if handler.request_streaming:
             method = functools.partial(self._streams, details.method, kind, handler.stream_stream)
             guarded = bare._replace(stream_stream=_generator(method))
         elif handler.response_streaming:
             method = functools.partial(self._replies, details.method, kind, handler.unary_stream)
-            guarded = bare._replace(unary_stream=_generator(method))
+            guarded = bare._replace(unary_stream=None, stream_stream=_generator(method))
         else:
             method = functools.partial(self._unary, details.method, kind, handler.unary_unary)
-            guarded = bare._replace(unary_unary=_coroutine(method))
+            guarded = bare._replace(unary_unary=None, stream_unary=_coroutine(method))
         self._guarded[details.method] = guarded
         return guarded
 
-    async def _unary(self, name: str, kind: type[Message], handler: Any, data: bytes, context: Any) -> Any:
-        async with self._call(name, kind, data, context) as (message, crossing):
+    async def _unary(
+        self, name: str, kind: type[Message], handler: Any, requests: AsyncIterator[bytes], context: Any
+    ) -> Any:
+        async with self._call(name, kind, requests, context) as (message, crossing):
             return await answer(self._deciding, lambda: handler(message, crossing))
 
     async def _replies(
-        self, name: str, kind: type[Message], handler: Any, data: bytes, context: Any
+        self, name: str, kind: type[Message], handler: Any, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[Any]:
         async with (
-            self._call(name, kind, data, context) as (message, crossing),
+            self._call(name, kind, requests, context) as (message, crossing),
             contextlib.aclosing(answers(self._deciding, lambda _: handler(message, crossing))) as replies,  # type: ignore[type-var]
         ):
             async for reply in replies:
@@ -113,10 +123,16 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> AsyncIterator[Message]:
         """Yield the messages of a stream, no faster than its caller may call: who sends more is not read from."""
         key = self._credential(context)
+        peer = context.peer()
         async for data in requests:
             message = decode(kind, data)
-            entries = sum(len(v) for f, v in message.ListFields() if f.is_repeated)
+            entries = _entries(message)
             who = self._rates.identified(key)
+            if who is not None and who.trusted and not who.speaks:
+                # Many GPU servers may share a token: what one of them reports is counted on its own connection.
+                while delay := self._rates.reported(peer, entries):
+                    await asyncio.sleep(delay)
+                entries = 0
             if who is not None:
                 while delay := self._rates.delay(who, "", 1 + entries / IDS_PER_CALL):
                     await asyncio.sleep(delay)
@@ -124,9 +140,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     @contextlib.asynccontextmanager
     async def _call(
-        self, name: str, kind: type[Message], data: bytes | None, context: Any
+        self, name: str, kind: type[Message], requests: AsyncIterator[bytes] | None, context: Any
     ) -> AsyncIterator[tuple[Any, Any]]:
-        """Check a call, and see it to its end; yields its message, where there is one, and the context for its handler."""
+        """Check a call, and see it to its end; yields its one message, where it is not a stream, and the context for its handler."""
         connection = self._connections.of(context.peer())
         key = self._credential(context)
         io = asyncio.get_running_loop()
@@ -139,8 +155,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 held = False
                 connection.proving.release()
 
-        def found(name: str, trusted: bool, counted: bool) -> None:
-            io.call_soon_threadsafe(identified, Identified(name, trusted, counted))
+        def found(name: str, trusted: bool, counted: bool, speaks: bool) -> None:
+            io.call_soon_threadsafe(identified, Identified(name, trusted, counted, speaks))
 
         def identified(who: Identified) -> None:
             self._rates.identify(key, who)
@@ -151,19 +167,29 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             who = self._rates.identified(key)
             if who is None:
                 # One at a time: who guesses waits for each answer.
-                await connection.proving.acquire()
+                with connection.waiting_to_prove(UNPROVEN_CALLS):
+                    await connection.proving.acquire()
                 held = True
                 who = self._rates.identified(key)
-            message = decode(kind, data) if data is not None else None
+            message = None
             if who is not None:
                 release()
+                if not who.speaks:
+                    self._rates.take(who, "", cost_of(name))
+                    end = self._rates.begin(who, "", stream=requests is None)
+            if requests is not None:
+                async with self._rates.reading(who):
+                    message = await _one(kind, requests)
+            if who is not None and who.speaks:
                 person = _person(context, message)
                 self._rates.take(who, person, cost_of(name))
                 end = self._rates.begin(who, person)
             yield message, CallContext(context, found)
         except Aborted as aborted:
-            if aborted.code is grpc.StatusCode.UNAUTHENTICATED and self._rates.stranger(connection.address):
-                await asyncio.sleep(LATE_SECONDS)
+            if aborted.code is grpc.StatusCode.UNAUTHENTICATED:
+                self._rates.forget(key)  # it may have been good, and is tried as a stranger's from now on
+                if self._rates.stranger(connection.address):
+                    await asyncio.sleep(LATE_SECONDS)
             await context.abort(aborted.code, aborted.details, aborted.trailing)
         except Unfit as unfit:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, unfit)
@@ -192,8 +218,33 @@ async def _refuse(
     raise AssertionError  # abort has raised
 
 
+async def _one(kind: type[Message], requests: AsyncIterator[bytes]) -> Message:
+    """Read the one message of a call."""
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            data = await anext(requests)
+    except TimeoutError:
+        raise Unfit(
+            f"The message {kind.DESCRIPTOR.name} did not arrive within {READ_SECONDS:.0f} s; send it whole."
+        ) from None
+    except StopAsyncIteration:
+        raise Unfit(f"The call ended before its message {kind.DESCRIPTOR.name} had arrived.") from None
+    return decode(kind, data)
+
+
+def _entries(message: Message) -> int:
+    """Return how many entries the lists of a message have, those of the message within it included."""
+    entries = 0
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            entries += len(value)
+        elif field.message_type is not None:
+            entries += sum(len(inner) for one, inner in value.ListFields() if one.is_repeated)
+    return entries
+
+
 def _coroutine(method: Any) -> Any:
-    async def call(data: bytes, context: Any) -> Any:
+    async def call(data: Any, context: Any) -> Any:
         return await method(data, context)
 
     return call

@@ -7,7 +7,11 @@ import pytest
 from gpukernel.pool.doors import call_rates
 from gpukernel.pool.doors.call_rates import CallRates, Identified, TooMany
 
-ANNA, HUB, ROOT = Identified("anna"), Identified("hub", trusted=True), Identified("root", counted=False)
+ANNA, HUB, ROOT = (
+    Identified("anna"),
+    Identified("hub", trusted=True, speaks=True),
+    Identified("root", counted=False),
+)
 
 
 class Clock:

@@ -1,0 +1,58 @@
+"""The front: what one connection leaves behind does not reach the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+
+from gpukernel.pool.doors.connections import Connections
+from gpukernel.pool.doors.front import serve_front
+
+DEAF = 4  # the first connections, which nobody reads from
+BACKLOG = 8 * 2**20
+
+
+def test_a_connection_that_goes_with_bytes_unsent_makes_no_other_one_deaf(tmp_path: Path) -> None:
+    async def work() -> None:
+        behind, front = tmp_path / "inner.sock", tmp_path / "front.sock"
+        seen = 0
+
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal seen
+            seen += 1
+            if seen <= DEAF:
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                await asyncio.sleep(60)
+            while data := await reader.read(100):
+                writer.write(data)
+            writer.close()
+
+        inner = await asyncio.start_unix_server(echo, behind, limit=1000)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(front))
+        listener.listen(100)
+        connections = Connections()
+        async with serve_front(listener, behind, connections, lambda _, __: "account 0", lambda _: None):
+            for number in range(DEAF):
+                _, writer = await asyncio.open_unix_connection(front)
+                writer.write(bytes(BACKLOG))
+                while len(connections) == 0 or seen <= number:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
+                for one in list(connections):
+                    one.close()  # as a stranger's that has been silent for too long
+                writer.transport.abort()
+                while len(connections):
+                    await asyncio.sleep(0.01)
+            answers = []
+            for _ in range(2 * DEAF):
+                reader, writer = await asyncio.open_unix_connection(front)
+                writer.write(b"hello")
+                with contextlib.suppress(TimeoutError):
+                    answers.append(await asyncio.wait_for(reader.read(5), 5))
+            assert answers == [b"hello"] * (2 * DEAF)
+        inner.close()
+
+    asyncio.run(work())
