@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from gpukernel.common.model import Lease, Slice
 
-__all__ = ["FIELDS", "Form", "Level", "configure", "fields", "of_lease"]
+__all__ = ["FIELDS", "Form", "Level", "configure", "fields", "of_lease", "one_line"]
 
 FIELDS = ("lease", "person", "course", "server", "device")
 """The fields that tell who holds what where: the lease's id, its person and course, the GPU server, and the device as ``SERVER/INDEX``."""
@@ -75,8 +75,8 @@ def of_lease(lease: Lease, piece: Slice | None = None) -> dict[str, dict[str, st
     )
 
 
-def _plain(text: str) -> str:
-    """Return `text` in one line, whatever is in it."""
+def one_line(text: str) -> str:
+    """Return `text` in one line, with escapes for what is not printed: no log and no terminal takes it for anything else."""
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -87,9 +87,9 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         name = record.name.removeprefix("gpukernel.")
-        line = f"{when}.{record.msecs:03.0f} {record.levelname} {name}: {_plain(record.getMessage())}"
+        line = f"{when}.{record.msecs:03.0f} {record.levelname} {name}: {one_line(record.getMessage())}"
         for field, value in getattr(record, "fields", {}).items():
-            quoted = _plain(str(value))
+            quoted = one_line(str(value))
             if not quoted or any(c in quoted for c in ' "=\\'):
                 quoted = json.dumps(quoted, ensure_ascii=False)
             line += f" {field}={quoted}"
@@ -105,9 +105,9 @@ class _Json(logging.Formatter):
             "time": f"{when}.{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _plain(record.getMessage()),
+            "message": one_line(record.getMessage()),
         }
-        line |= {field: _plain(str(value)) for field, value in getattr(record, "fields", {}).items()}
+        line |= {field: one_line(str(value)) for field, value in getattr(record, "fields", {}).items()}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)

@@ -151,9 +151,11 @@ class AgentSessions:
 
     def worker_ready(self, server: str, lease_id: str, index: int, endpoints: tuple[str, ...]) -> None:
         """Record that a worker listens; stop it where its lease is over by now."""
-        lease = self._store.leases.worker_ready(
-            lease_id, f"{server}/{index}", endpoints, self._manager.steady()
-        )
+        lease = None
+        if self._is_there(server, lease_id):
+            lease = self._store.leases.worker_ready(
+                lease_id, f"{server}/{index}", endpoints, self._manager.steady()
+            )
         if lease is None or lease.state in ("ending", "ended"):
             reason = lease.end_reason if lease else "the lease is not known"
             self._orders.stop_worker(server, lease_id, index, reason)
@@ -168,7 +170,8 @@ class AgentSessions:
             strays.discard((lease_id, index))
             if not strays:
                 self._store.servers.settling(server, False)
-        self._manager.worker_died(lease_id, f"{server}/{index}", reason)
+        if self._is_there(server, lease_id):
+            self._manager.worker_died(lease_id, f"{server}/{index}", reason)
         self._manager.schedule()
         self._manager.changed()
 
@@ -176,6 +179,8 @@ class AgentSessions:
         self, server: str, lease_id: str, index: int, memory_bytes: int, done: bool, allocated: int
     ) -> None:
         """Record that a worker's cap is `memory_bytes`, or could not be lowered to that because `allocated` bytes are in use."""
+        if not self._is_there(server, lease_id):
+            return
         device_id = f"{server}/{index}"
         self._orders.cap_answered(lease_id, device_id, memory_bytes)
         if done:
@@ -195,9 +200,13 @@ class AgentSessions:
 
     def end_for(self, server: str, lease_id: str, reason: str) -> None:
         """End a lease with a slice on `server`, as its agent asks."""
-        lease = self._store.leases.get(lease_id)
-        if lease is not None and any(piece.server == server for piece in lease.slices):
+        if self._is_there(server, lease_id):
             self._manager.end(lease_id, reason)
+
+    def _is_there(self, server: str, lease_id: str) -> bool:
+        """Return whether a lease has a slice on `server`: nothing that its agent says counts for any other one."""
+        lease = self._store.leases.get(lease_id)
+        return lease is not None and any(piece.server == server for piece in lease.slices)
 
     def speaks(self, server: str, agent: AgentStream) -> bool:
         """Return whether `agent` still speaks for `server`; what another one says does not count."""
@@ -218,6 +227,11 @@ class AgentSessions:
         if not self._store.servers.displaced(attachment):
             return ""
         return f"another agent speaks for GPU server {attachment.server} now, or it was given up"
+
+    def of_server(self, server: str, usage: dict[tuple[str, int], Usage]) -> dict[tuple[str, int], Usage]:
+        """Return those of the figures that are of leases with a worker on `server`."""
+        here = self._store.leases.ids_on(server)
+        return {worker: figures for worker, figures in usage.items() if worker[0] in here}
 
     def heartbeat(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
         """Record what the workers of `server` did; a connected program renews its lease."""

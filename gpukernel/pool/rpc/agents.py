@@ -19,8 +19,15 @@ from gpukernel.common.logs import fields
 from gpukernel.common.model import Lease
 from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.domain.fencing import Registration
+from gpukernel.pool.doors.call_rates import CallRates
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.rpc.agent_reports import (
+    check_register,
+    reported_devices,
+    reported_reason,
+    reported_usage,
+)
 from gpukernel.pool.rpc.callers import Access, stream
 from gpukernel.pool.store.servers import Attachment
 
@@ -30,6 +37,17 @@ log = logging.getLogger(__name__)
 
 MOST_REFUSALS = 100
 """So many refusals are remembered, so that each is logged once."""
+
+ATTACHMENTS_PER_SECOND = 0.5
+ATTACHMENTS_AT_ONCE = 10.0
+"""Attachments of one server: each is one decision about all its devices and workers."""
+
+
+FAULTS_SECONDS = 1.0
+"""Seconds for which nothing more is read of an agent that has said other faults than before: each is written down."""
+
+PAGE = 512
+"""Workers of one report that are written down in one turn of the loop."""
 
 
 class _Stream:
@@ -104,6 +122,7 @@ class AgentsService(rpc.AgentsServicer):
         self._sessions = AgentSessions(manager)
         self.identity = identity
         self._refused: set[tuple[str, str]] = set()
+        self._attachments = CallRates()
         self.attached = asyncio.Event()
 
     @stream
@@ -119,11 +138,17 @@ class AgentsService(rpc.AgentsServicer):
             return
         register, orders = first.register, _Stream()
         server = register.server
-        if len(server) > 100 or not server.isprintable():
+        if wait := self._attachments.seconds_until(server, 1.0, ATTACHMENTS_PER_SECOND, ATTACHMENTS_AT_ONCE):
             await access.context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "A server's name has 1 to 100 printable characters; choose another --name.",
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"GPU server {server[:100]} attaches too often; try again in {wait:.1f} s.",
             )
+        try:
+            check_register(register)
+            devices = reported_devices(server, register.devices)
+        except Refused as refusal:
+            self._log_refusal(server, refusal)
+            await access.context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
         new = Registration(
             access.caller.credential,
             register.machine,
@@ -136,7 +161,7 @@ class AgentsService(rpc.AgentsServicer):
             attachment = self._sessions.attach(
                 server,
                 orders,
-                [messages.device_from(device) for device in register.devices],
+                devices,
                 {(w.lease_id, w.device_index): tuple(w.endpoints) for w in register.workers},
                 register.direct_machine,
                 new,
@@ -177,7 +202,7 @@ class AgentsService(rpc.AgentsServicer):
         requests: AsyncIterator[pb.AgentMessage],
         orders: _Stream,
     ) -> None:
-        server = attachment.server
+        server, faults = attachment.server, dict[int, str]()
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for request in requests:
                 if not self._sessions.speaks(server, orders):
@@ -192,13 +217,20 @@ class AgentsService(rpc.AgentsServicer):
                         if request.heartbeat.number:
                             orders.valid(request.heartbeat.number, valid)
                             continue
-                    workers = request.heartbeat.workers
-                    usage = {(w.lease_id, w.device_index): messages.usage_from(w.usage) for w in workers}
-                    self._sessions.heartbeat(server, usage)
+                    usage = list(
+                        self._sessions.of_server(server, reported_usage(request.heartbeat.workers)).items()
+                    )
+                    for first in range(0, len(usage), PAGE):
+                        self._sessions.heartbeat(server, dict(usage[first : first + PAGE]))
+                        await asyncio.sleep(0)  # the decisions of others come between
                     if request.heartbeat.devices_checked:
-                        self._sessions.faults(
-                            server, {f.device_index: f.sentence for f in request.heartbeat.faults}
-                        )
+                        found = {
+                            f.device_index: reported_reason(f.sentence) for f in request.heartbeat.faults
+                        }
+                        self._sessions.faults(server, found)
+                        if found != faults:
+                            faults = found
+                            await asyncio.sleep(FAULTS_SECONDS)
                 elif kind == "worker_starting":
                     starting = request.worker_starting
                     self._sessions.worker_starting(server, starting.lease_id, starting.device_index)
@@ -209,9 +241,11 @@ class AgentsService(rpc.AgentsServicer):
                     )
                 elif kind == "worker_ended":
                     ended = request.worker_ended
-                    self._sessions.worker_ended(server, ended.lease_id, ended.device_index, ended.reason)
+                    reason = reported_reason(ended.reason)
+                    self._sessions.worker_ended(server, ended.lease_id, ended.device_index, reason)
                 elif kind == "end_lease":
-                    self._sessions.end_for(server, request.end_lease.lease_id, request.end_lease.reason[:512])
+                    over = request.end_lease
+                    self._sessions.end_for(server, over.lease_id, reported_reason(over.reason))
                 elif kind == "worker_limited":
                     cap = request.worker_limited
                     self._sessions.worker_limited(

@@ -231,6 +231,11 @@ class Leases:
         with self._database.transaction() as db:
             return list(db.execute(query).scalars())
 
+    def ids_on(self, server: str) -> set[str]:
+        """Return the ids of the leases with a slice on a server whose worker is not known to be dead."""
+        with self._database.transaction() as db:
+            return {row.lease_id for row in queries.SLICES_ON_SERVER.rows(db, server=server)}
+
     # --- starts and fences ---
 
     def confirm(self, lease_id: str, device_id: str) -> None:

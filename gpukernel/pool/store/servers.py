@@ -165,7 +165,9 @@ class Servers:
                 "multiprocessors": device.multiprocessors,
             }
             before = known.pop(device.id, None)
-            if before is not None and before.fault == _NO_MORE:
+            if before is not None and device.memory_bytes < before.promised_bytes:
+                values = {"fault": _NO_MORE}  # what is promised there is not to be had any more
+            elif before is not None and before.fault == _NO_MORE:
                 values["fault"] = ""
             if before is None:
                 db.execute(devices.insert().values(id=device.id, promised_bytes=0, **values))

@@ -1,0 +1,104 @@
+"""Reports of agents, checked before anything of them reaches the books: an agent may be one of a GPU server that was taken over.
+
+Guarantees
+----------
+* An agent's devices are its own server's, each index once, with sizes that the database can count.
+* Figures are numbers that the database can keep, and sentences have printable characters only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import gpukernel.common.proto.pool_pb2 as pb
+from gpukernel.common import messages
+from gpukernel.common.errors import Refused
+from gpukernel.common.logs import one_line
+from gpukernel.common.model import Device, Usage
+
+__all__ = ["LARGEST_EPOCH", "check_register", "reported_devices", "reported_reason", "reported_usage"]
+
+LARGEST_EPOCH = 2**53
+"""The highest epoch that an agent may have seen: the pool counts on from it, and no pool comes so far by counting."""
+
+LARGEST_MEMORY = 2**50
+LEAST_MEMORY = 2**20
+LARGEST_INDEX = 2**16
+LONGEST_NAME = 256
+LONGEST_REASON = 512
+LARGEST_FIGURE = 2**62
+
+
+def check_register(register: pb.Register) -> None:
+    """Check what an agent says of itself.
+
+    Raises
+    ------
+    Refused
+        ``invalid``, with a sentence.
+    """
+    server = register.server
+    if len(server) > 100 or not server.isprintable():
+        raise Refused("invalid", "A server's name has 1 to 100 printable characters; choose another --name.")
+    if register.epoch > LARGEST_EPOCH:
+        raise Refused(
+            "invalid",
+            f"An epoch of {register.epoch} comes from no pool; it is at most {LARGEST_EPOCH}. Delete agent.json in the agent's state directory.",
+        )
+    own = (register.machine, register.place, register.instance, register.direct_machine)
+    if not all(text.isprintable() for text in own):
+        raise Refused("invalid", "An agent's machine, place and process have printable characters only.")
+
+
+def reported_devices(server: str, reported: Iterable[pb.Device]) -> list[Device]:
+    """Return the devices of a server.
+
+    Raises
+    ------
+    Refused
+        ``invalid``, with a sentence that names the device.
+    """
+    found: dict[int, Device] = {}
+    for message in reported:
+        device, own = messages.device_from(message), f"{server}/{message.index}"
+        if (device.id, device.server) != (own, server):
+            raise Refused(
+                "invalid",
+                f"GPU server {server} offers the device {one_line(device.id)[:120]}; its device {device.index} is {own}.",
+            )
+        if device.index in found or device.index >= LARGEST_INDEX:
+            raise Refused(
+                "invalid", f"Devices have numbers below {LARGEST_INDEX}, each its own; {own} has not."
+            )
+        if not LEAST_MEMORY <= device.memory_bytes <= LARGEST_MEMORY:
+            raise Refused(
+                "invalid",
+                f"Device {own} cannot have {device.memory_bytes} bytes of memory; it is 1 MiB to 1 PiB.",
+            )
+        if not 1 <= len(device.name) <= LONGEST_NAME or device.multiprocessors >= 2**31:
+            raise Refused(
+                "invalid",
+                f"Device {own} has a name of 1 to {LONGEST_NAME} characters, and fewer than 2³¹ multiprocessors.",
+            )
+        found[device.index] = replace(
+            device, name=one_line(device.name), compute_capability=one_line(device.compute_capability)
+        )
+    return list(found.values())
+
+
+def reported_reason(sentence: str) -> str:
+    """Return a sentence of an agent's as people and logs may have it."""
+    return one_line(sentence[:LONGEST_REASON])
+
+
+def reported_usage(workers: Iterable[pb.WorkerState]) -> dict[tuple[str, int], Usage]:
+    """Return the figures of workers, by lease and device index; those that are no counts are left out."""
+    found = {}
+    for worker in workers:
+        usage = messages.usage_from(worker.usage)
+        figures = (getattr(usage, name) for name in Usage.__dataclass_fields__)
+        if all(math.isfinite(figure) and 0 <= figure < LARGEST_FIGURE for figure in figures):
+            found[worker.lease_id, worker.device_index] = usage
+    return found
