@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from gpukernel.common.logs import one_line
+
 __all__ = ["Problem", "age", "bar", "complain", "estimate", "print_json", "seconds", "size"]
 
 
@@ -22,8 +24,8 @@ class Problem(Exception):
 
 
 def complain(sentence: str) -> None:
-    """Print one sentence on standard error."""
-    print(f"gpukernel: {sentence}", file=sys.stderr)
+    """Print one sentence on standard error; what is in it of others' names and reasons cannot command the terminal."""
+    print("\n".join(map(one_line, f"gpukernel: {sentence}".splitlines())), file=sys.stderr)
 
 
 def print_json(objects: Iterable[Any]) -> None:

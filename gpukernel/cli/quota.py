@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from gpukernel.cli.output import Problem, print_json
+from gpukernel.common.logs import one_line
 
 if TYPE_CHECKING:
     from gpukernel.client.admin import AdminClient
@@ -203,6 +204,5 @@ def audit(
         return
     for entry in entries:
         when = datetime.datetime.fromtimestamp(entry.time).isoformat(" ", "seconds")
-        print(
-            f"{when}  {entry.who}  {entry.subject}: {entry.before or 'nothing'} → {entry.after or 'nothing'}"
-        )
+        changed = f"{entry.before or 'nothing'} → {entry.after or 'nothing'}"
+        print(one_line(f"{when}  {entry.who}  {entry.subject}: {changed}"))

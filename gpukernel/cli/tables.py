@@ -6,18 +6,19 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from gpukernel.cli.output import Problem, age, bar, print_json, size
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import resolve_address
 from gpukernel.common.errors import PoolError
+from gpukernel.common.logs import one_line
 from gpukernel.common.model import Device, Lease, SliceRequest, Waiting
 
 __all__ = ["ask_pool", "asks", "leases", "list_gpus", "make_table", "top"]
@@ -38,9 +39,17 @@ def ask_pool(pool: str | None, state: Path | None, call: Callable[[PoolClient], 
         raise Problem(str(error)) from None
 
 
+class PlainTable(Table):
+    """A table whose texts are shown as they are: rich would take what people write for styles, and a terminal for commands."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row; texts in it are plain, what is styled is given as `Text`."""
+        super().add_row(*(Text(one_line(one)) if isinstance(one, str) else one for one in cells), **options)
+
+
 def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return an empty table in the style of every command; the columns of `right` are aligned right."""
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    table = PlainTable(box=box.SIMPLE_HEAD, header_style="bold")
     for column in columns:
         table.add_column(
             column,
@@ -60,10 +69,12 @@ def list_gpus(pool: str | None, state: Path | None, json: bool) -> None:
         "Device", "Model", "Memory", "Promised", "", "Free", "Leases", right=("Memory", "Free", "Leases")
     )
     for device in devices:
-        share = device.promised_bytes / device.memory_bytes
+        share = device.promised_bytes / max(device.memory_bytes, 1)
         table.add_row(
             device.id,
-            device.name if device.available else f"[dim]{device.name} ({escape(device.trouble or 'away')})",
+            device.name
+            if device.available
+            else Text(one_line(f"{device.name} ({device.trouble or 'away'})"), "dim"),
             bar(device.promised_bytes, device.memory_bytes),
             f"{share:.0%}",
             f"{size(device.memory_bytes - device.promised_bytes)} of {size(device.memory_bytes)}",

@@ -39,5 +39,5 @@ def check_request(request: SliceRequest, texts: Iterable[str] = ()) -> None:
     for text in (request.model, *texts):
         if len(text) > LONGEST_TEXT:
             refuse(f"“{text[:20]}…” has {len(text)} characters; names have at most {LONGEST_TEXT}.")
-        if "\0" in text:
-            refuse("A name must not contain a zero byte.")
+        if any(c < " " or "\x7f" <= c < "\xa0" for c in text):
+            refuse("A name must not contain control characters.")

@@ -16,6 +16,7 @@ import gpukernel.common.proto.hub_pb2_grpc as rpc
 from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import words_to
+from gpukernel.common.logs import one_line
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.auth.tokens import Certify, token_hash
@@ -140,7 +141,7 @@ class HubService(rpc.HubServicer):
 
         def work() -> pb.CloseServerReply:
             _check_names(request.person, request.server)
-            reason = request.reason[:256] or "its server was stopped"
+            reason = one_line(request.reason[:256]) or "its server was stopped"
             return pb.CloseServerReply(
                 leases=self._close(request.person, request.server, reason, caller.name)
             )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -16,7 +17,7 @@ import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.common import messages
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
-from gpukernel.common.logs import fields
+from gpukernel.common.logs import fields, one_line
 from gpukernel.common.model import Lease
 from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.leases.manager import LeaseManager
@@ -46,6 +47,7 @@ class PoolService(rpc.PoolServicer):
         """Stream the places in the queue, then the lease."""
         caller = access.caller
         holder = caller.holder(messages.holder_from(request.holder))
+        holder = replace(holder, description=one_line(holder.description))
         places = self._manager.acquire(
             request.key,
             caller.request(messages.request_from(request.slice)),
@@ -147,8 +149,9 @@ class PoolService(rpc.PoolServicer):
         """End a lease."""
         caller, held = access.caller, await self._lease(request.lease_id, access)
         if held.state in ("starting", "live"):
-            self._write_down(caller, held, "end", request.reason[:256])
-        lease = self._manager.end(request.lease_id, request.reason[:256] or "released by its holder")
+            self._write_down(caller, held, "end", one_line(request.reason[:256]))
+        reason = one_line(request.reason[:256]) or "released by its holder"
+        lease = self._manager.end(request.lease_id, reason)
         return pb.ReleaseReply(lease=self._message(lease))
 
     @unary
