@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from sqlalchemy import event
 
 import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
@@ -99,5 +100,39 @@ def test_no_message_keeps_an_event_loop_for_long(tmp_path: Path, monkeypatch: py
                 await asyncio.gather(hold(message), hold(largest), flood(), honest_work(admin, HONEST))
         for thread, longest in flooded.longest.items():
             assert longest < 10 * max(usual.longest[thread], 0.005), (thread, longest, dict(usual.longest))
+
+    asyncio.run(work())
+
+
+COURSES = 20
+OF_EACH = 20
+
+
+def test_a_list_of_all_reservations_holds_no_decision_up(tmp_path: Path) -> None:
+    """A student asks for it ten times a second; it is as long as instructors have made it."""
+    entries = "".join(
+        f"  c{number}:\n    instructors: [prof]\n    reservations:\n"
+        + "".join(
+            f"      - {{days: [mon], from: '{hour:02}:00', to: '{hour:02}:30', devices: 0.01}}\n"
+            for hour in range(OF_EACH)
+        )
+        for number in range(COURSES)
+    )
+    asked: list[str] = []
+
+    def noted(*arguments: object) -> None:
+        if "reservation_placements" in str(arguments[2]):
+            asked.append(threading.current_thread().name)
+
+    async def work() -> None:
+        async with serve(tmp_path) as running, AdminClient(f"unix:{socket_path(tmp_path)}") as admin:
+            Agent(running.manager, "s").attach()
+            await admin.import_courses(f"courses:\n{entries}")
+            event.listen(running.manager.store.reader, "before_cursor_execute", noted)
+            found, _ = await admin.reservations()
+            event.remove(running.manager.store.reader, "before_cursor_execute", noted)
+            assert len(found) == COURSES * OF_EACH
+            assert len(asked) == 1
+            assert threading.current_thread().name not in asked
 
     asyncio.run(work())

@@ -7,6 +7,7 @@ A TCP address is served the same way, where the kernel knows no account.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import socket
 import struct
@@ -71,10 +72,20 @@ async def serve_tcp(
 
     def came(peer: str, end: socket.socket) -> str:
         identity.connected(peer, CERTIFIED if require_certificates else REMOTE)
-        return f"address {end.getpeername()[0]}"
+        return f"address {network_of(end.getpeername()[0])}"
 
     async with serve_front(listener, behind, connections, came, identity.disconnected):
         yield
+
+
+def network_of(address: str) -> str:
+    """Return who an address belongs to, as far as places and rates go: of IPv6 the network of one host, which has 2⁶⁴ addresses."""
+    there = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(there, ipaddress.IPv4Address):
+        return str(there)
+    if there.ipv4_mapped is not None:
+        return str(there.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(there), 64), strict=False))
 
 
 def listen_on_tcp(address: str) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import grpc
@@ -40,14 +41,19 @@ class ReservationsService(rpc.ReservationsServicer):
     ) -> pb.ListReservationsReply:
         """Answer with the reservations of all courses: they say why something waits."""
         policy = self._store.policy.current()
-        return pb.ListReservationsReply(
-            reservations=[
-                self._message(one, policy)
-                for one in policy.reservations
-                if request.course in ("", one.course)
-            ],
-            timezone=policy.timezone,
-        )
+
+        def work(db: sa.Connection) -> pb.ListReservationsReply:
+            ready = _ready(db)
+            return pb.ListReservationsReply(
+                reservations=[
+                    self._message(one, policy, ready)
+                    for one in policy.reservations
+                    if request.course in ("", one.course)
+                ],
+                timezone=policy.timezone,
+            )
+
+        return await self._store.read(work)
 
     @unary
     async def AddReservation(
@@ -102,7 +108,7 @@ class ReservationsService(rpc.ReservationsServicer):
                 policy, now = load_policy(db), self._manager.now()
                 ReservationPlacements(db, self._store, policy, now).place(self._store.devices.classes(db))
                 made = next(one for one in policy.reservations if one == new)
-                seen.append(self._message(made, policy, db))
+                seen.append(self._message(made, policy, _ready(db)))
 
             change_policy(self._manager, self._store, who, change, check=request.check, look=look)
             if request.check:
@@ -111,7 +117,7 @@ class ReservationsService(rpc.ReservationsServicer):
                 return pb.AddReservationReply(reservation=message)
             policy = self._store.policy.current()
             made = next((one for one in policy.reservations if one == new), new)
-            return pb.AddReservationReply(reservation=self._message(made, policy))
+            return pb.AddReservationReply(reservation=self._message(made, policy, self._ready_now()))
 
         return await or_refuse(access.context, work)
 
@@ -160,13 +166,19 @@ class ReservationsService(rpc.ReservationsServicer):
                 left = tuple(one for one in before.reservations if one.id != found.id)
                 return replace(before, reservations=left)
 
-            message = self._message(found, self._store.policy.current())
+            message = self._message(found, self._store.policy.current(), self._ready_now())
             change_policy(self._manager, self._store, who, change)
             return pb.RemoveReservationReply(reservation=message)
 
         return await or_refuse(access.context, work)
 
-    def _message(self, one: Reservation, policy: Policy, db: sa.Connection | None = None) -> pb.Reservation:
+    def _ready_now(self) -> Mapping[tuple[str, float], float]:
+        with self._store.reader.connect() as db:
+            return _ready(db)
+
+    def _message(
+        self, one: Reservation, policy: Policy, ready: Mapping[tuple[str, float], float]
+    ) -> pb.Reservation:
         message = pb.Reservation(
             id=one.id,
             course=one.course,
@@ -181,17 +193,18 @@ class ReservationsService(rpc.ReservationsServicer):
         ahead = windows(one, self._manager.now(), policy.timezone)
         if ahead:
             message.next_begins, message.next_ends = ahead[0]
-            placements, devices = schema.reservation_placements, schema.devices
-            worth = (
-                sa.select(sa.func.sum(sa.cast(placements.c.bytes, sa.Float) / devices.c.memory_bytes))
-                .join(devices, devices.c.id == placements.c.device)
-                .where(
-                    placements.c.reservation == one.id, devices.c.available, placements.c.until == ahead[0][1]
-                )
-            )
-            if db is not None:
-                message.ready = float(db.execute(worth).scalar_one() or 0.0)
-            else:
-                with self._store.reader.connect() as reader:
-                    message.ready = float(reader.execute(worth).scalar_one() or 0.0)
+            message.ready = ready.get((one.id, ahead[0][1]), 0.0)
         return message
+
+
+def _ready(db: sa.Connection) -> dict[tuple[str, float], float]:
+    """Return how many devices' worth each reservation has found room for, by its id and the end of the window."""
+    placements, devices = schema.reservation_placements, schema.devices
+    worth = sa.func.sum(sa.cast(placements.c.bytes, sa.Float) / devices.c.memory_bytes)
+    query = (
+        sa.select(placements.c.reservation, placements.c.until, worth.label("worth"))
+        .join(devices, devices.c.id == placements.c.device)
+        .where(devices.c.available)
+        .group_by(placements.c.reservation, placements.c.until)
+    )
+    return {(row.reservation, row.until): float(row.worth) for row in db.execute(query)}

@@ -13,10 +13,25 @@ from pathlib import Path
 import pytest
 
 from gpukernel.pool.auth.identity import Identity
-from gpukernel.pool.auth.peer_credentials import serve_with_peer_credentials
+from gpukernel.pool.auth.peer_credentials import network_of, serve_with_peer_credentials
 from gpukernel.pool.store.store import Store
 
 MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("address", "whose"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2::7", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff:1::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+    ],
+)
+def test_the_addresses_of_one_host_count_as_one(address: str, whose: str) -> None:
+    assert network_of(address) == whose
 
 
 class Noted(Identity):
