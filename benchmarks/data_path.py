@@ -175,7 +175,7 @@ def _copies(ways: Mapping[str, Subject], bare: Bare) -> Table:
         ["direction", *ways, "aim"],
         notes=(
             "Bare stream: the same MiB again and again, from and into the processor's cache. Bare copy: from one buffer of 256 MiB into another "
-            "over the same socket, as these copies have to. Two bare copies: one process copies 256 MiB into 1 MiB of shared memory and "
+            "over the same socket, as these copies have to. Over TCP the bare sockets use Reno, as gpukernel does on loopback. Two bare copies: one process copies 256 MiB into 1 MiB of shared memory and "
             "another out of it at the same time. Memcpy: one core, one copy. "
             f"Interleaved, in {LONG_ROUNDS} rounds; in each, everything {COPIES_IN_A_ROW} times in a row, of which the median counts: the first finds "
             "its processes asleep, and its buffers pushed out of the caches by the others' copies."

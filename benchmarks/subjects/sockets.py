@@ -24,8 +24,11 @@ STREAM_BYTES = 256 << 20
 def _pair(kind: str) -> tuple[socket.socket, socket.socket]:
     if kind == "unix":
         return socket.socketpair(socket.AF_UNIX)
+    client = socket.socket()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname())
+        for end in (server, client):  # as `wire/socket.cpp` does on loopback
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+        client.connect(server.getsockname())
         peer, _ = server.accept()
     for end in (client, peer):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
