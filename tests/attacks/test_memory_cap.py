@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.remoting.conftest import MIB, worker
+from tests.attacks.test_host_memory import BESIDE
+from tests.remoting.conftest import MIB, WITHOUT_SANITIZER, worker
 
 CAP = 64 * MIB
 
 # A stream that waits for a value for ever, and what a program needs to see whether memory is still there.
 WAIT = """
+import struct, time
 begin()
 flag = ok(d.cuMemAlloc(512)); ok(d.cuMemsetD32(flag, 0, 1))
 stuck = ok(d.cuStreamCreate(d.CUstream_flags.CU_STREAM_NON_BLOCKING))
@@ -100,6 +102,42 @@ hold(streams.index(stream), "streams"); let_go()
 """
 )
 
+# Warps that never end go on with what is freed behind their backs, in another stream: each with a place of its own.
+FREED_UNDER_A_KERNEL = (
+    WAIT
+    + r"""
+TOUCH = b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry touch(.param .u64 places, .param .u64 flag, .param .u32 pages) {
+    .reg .b64 %rd<6>; .reg .b32 %r<5>; .reg .pred %p;
+    ld.param.u64 %rd1, [places]; ld.param.u64 %rd2, [flag]; ld.param.u32 %r2, [pages];
+    mov.u32 %r1, %tid.x; and.b32 %r3, %r1, 31; setp.ne.u32 %p, %r3, 0; @%p bra DONE;
+    shr.u32 %r1, %r1, 5; mul.wide.u32 %rd3, %r1, 8; add.s64 %rd1, %rd1, %rd3;
+AGAIN: ld.volatile.global.u32 %r3, [%rd2]; setp.ne.u32 %p, %r3, 0; @%p bra DONE;
+    ld.volatile.global.u64 %rd4, [%rd1]; setp.eq.u64 %p, %rd4, 0; @%p bra AGAIN; mov.u32 %r1, 0;
+MORE: mov.u64 %rd5, %rd4; mov.u32 %r1, 0;
+NEXT: st.global.u32 [%rd5], %r1; add.s64 %rd5, %rd5, 4096; add.s32 %r1, %r1, 1; setp.lt.u32 %p, %r1, %r2; @%p bra NEXT;
+    ld.volatile.global.u32 %r3, [%rd2]; setp.eq.u32 %p, %r3, 0; @%p bra MORE;
+DONE: ret; }
+'''
+places = int(ok(d.cuMemAlloc(512))); ok(d.cuMemsetD32(places, 0, 128))
+values = ((places, int(flag), 30 << 8), (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32))
+ok(d.cuLaunchKernel(load(TOUCH, b"touch"), 1, 1, 1, 32 * 3, 1, 1, 0, stuck, values, 0))
+for n in range(3):  # of growing sizes, and never neighbours, so that each is at other addresses
+    code, block = d.cuMemAlloc((30 + n) << 20)
+    if int(code): break
+    fills = ok(d.cuMemAlloc(30 << 20)) if n == 1 else 0
+    ok(d.cuMemAlloc(512))
+    if n == 1: ok(d.cuMemFreeAsync(fills, free))
+    where = struct.pack("<Q", int(block)); last = int(block) + (((30 << 8) - 1) << 12); there = bytearray(4)
+    if int(d.cuMemcpyHtoDAsync(places + 8 * n, where, 8, free)[0]): break
+    while not any(there) and not int(d.cuMemcpyDtoHAsync(there, last, 4, free)[0]): d.cuStreamSynchronize(free)
+    if int(d.cuMemFreeAsync(block, free)[0]) or int(d.cuMemGetInfo()[0]) or int(d.cuStreamSynchronize(free)[0]): break
+time.sleep(1); hold(n + 1, "places"); os._exit(0)
+"""
+)
+
 
 # The test looks at the device when a program says that it holds what it could get.
 HOLD = """
@@ -111,6 +149,11 @@ def hold(*words):
 def held(folder: Path) -> int:
     """Return the bytes that the simulated device itself says that processes hold."""
     return sum(struct.unpack_from("QQQ", path.read_bytes())[1] for path in folder.iterdir())
+
+
+def memory(pid: int) -> int:
+    """Return what a process has in memory, in bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 WAYS = {
@@ -136,5 +179,25 @@ def test_the_device_never_holds_more_than_the_slice_has(way: str, tmp_path: Path
             assert CAP // 2 < bytes_held <= CAP, f"{bytes_held / MIB} MiB in {CAP / MIB}: {said}"
             _, errors = await asyncio.to_thread(program.communicate, "\n")
             assert program.returncode == 0, errors
+
+    asyncio.run(story())
+
+
+@WITHOUT_SANITIZER
+def test_a_kernel_that_goes_on_holds_no_memory_that_was_freed(tmp_path: Path) -> None:
+    """The simulated device is memory of its server, where nobody's books would have it."""
+
+    async def story() -> None:
+        async with worker(memory_mib=CAP // MIB) as one:
+            before = memory(one.handle.pid)
+            program = one.start(HOLD + FREED_UNDER_A_KERNEL)
+            assert program.stdout is not None
+            said = ""
+            while not said.startswith("holds"):
+                said = await asyncio.to_thread(program.stdout.readline)
+                assert said, program.communicate()[1]
+            taken = memory(one.handle.pid) - before
+            assert taken <= BESIDE, f"{taken / MIB} MiB of the server, and nothing is allocated: {said}"
+            await asyncio.to_thread(program.communicate, "\n")
 
     asyncio.run(story())

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from gpukernel import __version__
 from gpukernel.remoting.environment import shim_environment
 from gpukernel.remoting.lease_file import write_lease_file
@@ -351,10 +353,11 @@ def test_init_and_shutdown_are_counted_and_begin_again(tools: Tools) -> None:
     asyncio.run(story())
 
 
-def test_threads_and_forked_children_ask_side_by_side(tools: Tools) -> None:
+@pytest.mark.parametrize("kind", ["unix", "tls"])
+def test_threads_and_forked_children_ask_side_by_side(tools: Tools, kind: str) -> None:
     async def story() -> None:
-        async with worker(memory_mib=32) as one:
-            tool = tools(one.environment())
+        async with worker(memory_mib=32, tls=True) as one:
+            tool = tools(one.environment(kind=kind))
             total = "nvmlDeviceGetMemoryInfo(gpu()).total"
             assert tool.ask(f"in_threads(lambda: {total})") == [400, [32 * MIB]]
             assert tool.ask(f"in_child(lambda: {total})") == str(32 * MIB)

@@ -146,3 +146,25 @@ def test_what_is_no_plain_file_is_never_read(images: Path, planted: str) -> None
             assert await bytes_sent(one, LOAD) > SIZE
 
     asyncio.run(story())
+
+
+# Texts that are no PTX, each with other letters: kept as images, and refused as modules.
+FLOOD = """
+import time
+begin(); began = time.monotonic()
+for n in range(20):
+    image = (b"%08d" % n) * (1 << 20) + b"\\0"
+    assert int(d.cuModuleLoadData(image)[0])
+print(time.monotonic() - began)
+"""
+
+
+def test_a_program_does_not_fill_the_disk_with_images_before_the_agent_looks(images: Path) -> None:
+    async def story() -> None:
+        async with worker(images=images, host_memory=512 << 20) as one:
+            done = await one.run(FLOOD)
+            assert done.returncode == 0, done.stderr
+            kept = sum(path.stat().st_size for path in kept_in(images))
+            assert 0 < kept <= (64 << 20) + (2 << 20) * (float(done.stdout) + 1)  # of 160 MiB
+
+    asyncio.run(story())

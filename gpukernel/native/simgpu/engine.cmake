@@ -29,7 +29,7 @@ set(engine
     ptx/lexer ptx/link ptx/parser
     ptx/decode/arithmetic ptx/decode/control ptx/decode/convert ptx/decode/function ptx/decode/matrix ptx/decode/memory
     ptx/decode/operands ptx/decode/rows ptx/decode/texture ptx/decode/video
-    exec/access exec/address_space exec/block exec/builtins exec/host_memory exec/launch exec/levels exec/memory exec/processor
+    exec/access exec/address_space exec/block exec/builtins exec/host_memory exec/kernel_threads exec/launch exec/levels exec/memory exec/processor
     exec/scheduler exec/textures)
 list(TRANSFORM engine PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM engine APPEND .cpp)

@@ -69,7 +69,11 @@ Ring::Ring(void* memory, bool worker)
     out_data_ = memory_ + HEAD_BYTES + (worker ? RING_BYTES : 0);
 }
 
-Ring::~Ring() { ::munmap(memory_, BYTES); }
+Ring::~Ring() {
+    // The client may keep the descriptor for ever: the worker's memory goes back with the connection.
+    if (worker_) ::madvise(memory_, BYTES, MADV_REMOVE);
+    ::munmap(memory_, BYTES);
+}
 
 std::unique_ptr<Ring> Ring::make(int& descriptor) {
     descriptor = ::memfd_create("gpukernel-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -97,12 +97,15 @@ std::mutex& inside_openssl() {
     return mutex;
 }
 
+// Before anything else of this library or program can: of two locks, the one that is taken inside the other
+// is taken later by a thread that forks, and given back earlier in the child (pthread_atfork(3)).
+[[maybe_unused]] const int before_all_others = ::pthread_atfork(
+    [] { inside_openssl().lock(); }, [] { inside_openssl().unlock(); }, [] { inside_openssl().unlock(); });
+
 const Library& library() {
     static const Library& loaded = [&]() -> const Library& {
         auto* one = new Library{};
         load(*one);
-        ::pthread_atfork([] { inside_openssl().lock(); }, [] { inside_openssl().unlock(); },
-                         [] { inside_openssl().unlock(); });
         return *one;
     }();
     return loaded;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,8 +15,29 @@
 namespace gpukernel::simgpu {
 namespace {
 
+// A mangled name may refer to its own parts again and again, and so stand for one that is longer by a power
+// of its length.  At least as many letters as its demangled form has, but for words that one letter stands
+// for: each reference makes it at most 1.45 times as long (the largest n-th root of n), and each pack as many
+// times as it can have elements.
+double demangled_length(const std::string& name) {
+    double length = static_cast<double>(name.size());
+    for (size_t at = 0; at + 1 < name.size(); ++at) {
+        const char c = name[at];
+        if (c == 'S' || c == 'T') {
+            size_t end = at + 1;
+            while (end < name.size() && (std::isdigit(name[end]) || std::isupper(name[end]))) ++end;
+            if (end < name.size() && name[end] == '_') length *= 1.45;
+        } else if (c == 'D' && name[at + 1] == 'p') {
+            length *= static_cast<double>(name.size());
+        }
+    }
+    return length;
+}
+
 // The name as it stands in the source: C++ names demangled, without the tags that Numba's carry.
 std::string readable(const std::string& name) {
+    constexpr double kLongest = 1 << 20;
+    if (demangled_length(name) > kLongest) return name.substr(0, 1024);
     int status = 0;
     std::unique_ptr<char, FreeBytes> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status));
     if (status || !text) return name;

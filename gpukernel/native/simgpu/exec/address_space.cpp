@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "common/checked.h"
+#include "simgpu/exec/kernel_threads.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -165,8 +166,11 @@ bool AddressSpace::tiled(uint64_t address, size_t bytes) const {
 bool AddressSpace::unmap(uint64_t address, size_t bytes) {
     std::unique_lock lock(mutex_);
     if (reservation(address, bytes) == reserved_.end() || !tiled(address, bytes)) return false;
-    if (!empty_pages(address, bytes)) return false;
     grant(address, bytes, Access::none);
+    lock.unlock();
+    forget_allocations();
+    lock.lock();
+    if (!tiled(address, bytes) || !empty_pages(address, bytes)) return false;
     for (auto it = mapped_.find(address); it != mapped_.end() && it->first < address + bytes;) {
         auto physical = physical_.find(it->second.handle);
         it = mapped_.erase(it);
@@ -216,6 +220,8 @@ bool AddressSpace::set_access(uint64_t address, size_t bytes, Access access) {
     for (auto it = mapped_.find(address); it != mapped_.end() && it->first < address + bytes; ++it)
         it->second.access = access;
     grant(address, bytes, access);
+    lock.unlock();
+    forget_allocations();
     return true;
 }
 

@@ -118,6 +118,8 @@ struct Cluster {
     uint32_t waiting(const Warp& warp) const { return warp.arrived & (phase & 1 ? warp.odd : ~warp.odd); }
 };
 
+// In the middle of a warp's work: rests where kernels must.
+void pause(Warp& warp);
 bool call_builtin(Warp& warp, const CallSite& site);
 // "at k(int*), k.cu:12 (line 40 of its PTX) by thread (1,0,0) in block (2,0,0)"
 std::string place(const Warp& warp, int lane, uint32_t ptx_line = 0);

@@ -38,10 +38,20 @@ const char* pointer(Warp& warp, uint64_t address, uint32_t size, int lane) {
     warp.exec = exec;
     return reinterpret_cast<const char*>(ad[lane]) - (size - 1);
 }
-std::string text_at(Warp& warp, uint64_t address, int lane) {
+// The bytes of one line that a thread prints, and of what a warp's failed assertions say: what a context's
+// buffer for printed text has at first.  What is longer is cut, or a few bytes of a program's would become as
+// many as it likes in the host's memory.
+constexpr size_t kLongestText = 1 << 20;
+constexpr size_t kLongestName = 16 << 10;  // of a file or function in a failed assertion
+
+std::string text_at(Warp& warp, uint64_t address, int lane, size_t most) {
     std::string out;
     if (!address) return "(null)";
-    while (char c = *pointer(warp, address++, 1, lane)) out += c;
+    while (out.size() < most) {
+        const char c = *pointer(warp, address++, 1, lane);
+        if (!c) break;
+        out += c;
+    }
     return out;
 }
 
@@ -59,7 +69,7 @@ std::string format(Warp& warp, const std::string& text, uint64_t args, int lane,
         at += size;
         return value;
     };
-    for (size_t i = 0; i < text.size(); ++i) {
+    for (size_t i = 0; i < text.size() && out.size() < kLongestText; ++i) {
         if (text[i] != '%') {
             out += text[i];
             continue;
@@ -127,7 +137,7 @@ std::string format(Warp& warp, const std::string& text, uint64_t args, int lane,
                               static_cast<unsigned long long>(take(8)));
                 break;
             case 's': {
-                std::string s = text_at(warp, take(8), lane);
+                std::string s = text_at(warp, take(8), lane, kLongestText - out.size());
                 if (spec == "%") {
                     out += s;
                     ++count;
@@ -148,7 +158,9 @@ std::string format(Warp& warp, const std::string& text, uint64_t args, int lane,
 
 // The line that CUDA prints for a device assertion (CUDA C++ guide, "Assertion").
 std::string assertion(Warp& warp, const CallSite& site, int lane) {
-    auto text = [&](size_t n) { return text_at(warp, argument<uint64_t>(warp, site, n, lane), lane); };
+    auto text = [&](size_t n) {
+        return text_at(warp, argument<uint64_t>(warp, site, n, lane), lane, kLongestName);
+    };
     char where[160];
     const BlockState& block = *warp.block;
     std::snprintf(where, sizeof where, ": block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `", block.ctaid[0],
@@ -163,17 +175,19 @@ bool call_builtin(Warp& warp, const CallSite& site) {
     std::string failed;
     for (uint32_t m = warp.exec; m; m &= m - 1) {
         int lane = std::countr_zero(m);
+        pause(warp);  // each lane may take long
         switch (site.builtin) {
             case Builtin::vprintf: {
                 int count = 0;
-                std::string text = format(warp, text_at(warp, argument<uint64_t>(warp, site, 0, lane), lane),
-                                          argument<uint64_t>(warp, site, 1, lane), lane, count);
+                std::string text =
+                    format(warp, text_at(warp, argument<uint64_t>(warp, site, 0, lane), lane, kLongestText),
+                           argument<uint64_t>(warp, site, 1, lane), lane, count);
                 if (warp.launch->launch->print) warp.launch->launch->print(text);
                 answer<int32_t>(warp, site, lane, count);
                 break;
             }
             case Builtin::assertfail:
-                failed += assertion(warp, site, lane);
+                if (failed.size() < kLongestText) failed += assertion(warp, site, lane);
                 break;
             case Builtin::malloc:
                 answer<uint64_t>(

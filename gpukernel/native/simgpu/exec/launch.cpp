@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "simgpu/exec/block.h"
+#include "simgpu/exec/kernel_threads.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -96,6 +97,7 @@ ThreadPool& pool() {
 // A cooperative launch keeps all clusters resident: the thread turns over what it has taken.
 void run_clusters(LaunchState& state, bool resident) {
     thread_local std::unique_ptr<Cluster> kept;
+    const RunsWarps runs;
     unsigned csr = _mm_getcsr(), done = 0;
     try {
         auto next = [&](Cluster& cluster) {
@@ -164,6 +166,7 @@ void LaunchState::rest() const {
     while (const uint32_t closed = gate_closed->load(std::memory_order_acquire)) {
         if (stop.load(std::memory_order_relaxed)) return;
         launch->gate->blocked(launch->gate->argument);
+        const RunsNone none;
         ::syscall(SYS_futex, gate_closed, FUTEX_WAIT, closed, &kRest, nullptr, 0);
     }
 }

@@ -195,6 +195,7 @@ struct alignas(64) Warp {
     const char* params;
     uint64_t param_bytes;
     CachedRange cache[2];
+    uint64_t age = 0;             // of what it keeps of allocations (exec/kernel_threads.h)
     uint32_t known_patterns = 0;  // one bit each
     Pattern patterns[kPatterns + 1];
     uint64_t texture_handle = 0;  // the last that was looked up in this launch

@@ -7,6 +7,7 @@
 #include <shared_mutex>
 
 #include "simgpu/exec/address_space.h"
+#include "simgpu/exec/kernel_threads.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -58,9 +59,13 @@ class ReservedMemory final : public DeviceMemory {
         auto it = live_.find(address);
         if (it == live_.end()) return false;
         uint64_t room = round_up(it->second.bytes, kGrain);
-        if (it->second.counted) count(used_ - room);
+        const bool counted = it->second.counted;
         live_.erase(it);
+        lock.unlock();
+        forget_allocations();  // or a kernel that still runs would have pages there that nobody counts
         clear(address, room);
+        lock.lock();
+        if (counted) count(used_ - room);
         auto next = gaps_.lower_bound(address);
         if (next != gaps_.end() && next->first == address + room) {
             room += next->second;

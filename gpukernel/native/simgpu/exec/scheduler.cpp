@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "simgpu/exec/block.h"
+#include "simgpu/exec/kernel_threads.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -189,7 +190,7 @@ struct Runner {
                                                      place(warp, std::countr_zero(lanes))};
         if (--slice <= 0) {  // recursion may take for ever without one backward branch
             slice = kSlice;
-            warp.launch->go_on();
+            pause(warp);
         }
         Frame* f = warp.block->make_frame(function);
         f->caller = frame;
@@ -263,6 +264,7 @@ bool Runner::run() {
     bool progress = false;
     while (pick()) {
         if (warp.launch->must_rest()) warp.launch->go_on();
+        renew(warp);
         progress = true;
         spins = 0;
         warp.touched = false;
@@ -409,6 +411,7 @@ struct Pair {
         Warp &a = *warps[0], &b = *warps[1];
         for (Warp* warp : warps) {
             Runner{*warp}.enter(warp->groups[0].frame);
+            renew(*warp);
             warp->touched = false;
         }
         a.partner = &b;
@@ -472,6 +475,11 @@ struct Pair {
 };
 
 }  // namespace
+
+void pause(Warp& warp) {
+    warp.launch->go_on();
+    renew(warp);
+}
 
 Frame* BlockState::make_frame(const Function& function) {
     const size_t need = size_t{function.register_bytes} + 64;

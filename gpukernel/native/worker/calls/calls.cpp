@@ -21,6 +21,7 @@ static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream
     }
     auto host = session.host_charge(HostMemory::BLOCK);
     if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
+    const Session::Hold hold(session, stream);
     if (CUresult error = session.reserve(charge(bytes)); error != CUDA_SUCCESS) return error;
     std::lock_guard allocating(lease.allocation_mutex);
     CUdeviceptr address = 0;

@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "wire/protocol.h"
 #include "wire/socket.h"
 
@@ -32,7 +35,8 @@ bool publish(const std::string& path, const char* data, size_t size) {
 }
 }  // namespace
 
-bool Images::open(const std::string& directory) {
+bool Images::open(const std::string& directory, bool began_anew) {
+    if (began_anew) left_ = 0;
     const std::string path = directory + "/salt";
     std::array<char, 32> salt;
     for (bool tried = false;; tried = true) {
@@ -94,10 +98,20 @@ Images::Mapped Images::find(const wire::Digest& name) const {
     return {};
 }
 
+bool Images::may_write(uint64_t bytes) const {
+    std::lock_guard lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> passed = now - std::exchange(left_at_, now);
+    left_ = std::min(AT_ONCE, left_ + passed.count() * A_SECOND);
+    if (left_ < std::min(AT_ONCE, static_cast<double>(bytes))) return false;
+    left_ -= static_cast<double>(bytes);
+    return true;
+}
+
 void Images::keep(std::string_view image) const {
     if (!kept() || image.size() < wire::NAMED_IMAGE || image.size() > MOST_BYTES / 4) return;
     const std::string path = path_of(wire::hmac_sha256({salt_.data(), salt_.size()}, {image}));
-    if (::access(path.c_str(), F_OK) == 0) return;
+    if (::access(path.c_str(), F_OK) == 0 || !may_write(image.size())) return;
     publish(path, image.data(), image.size() + 1);
 }
 

@@ -8,7 +8,9 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -19,10 +21,13 @@ namespace gpukernel::worker {
 class Images {
   public:
     static constexpr uint64_t MOST_BYTES = 1 << 30;  // of all files; one has at most a quarter
+    // A worker writes so many bytes at once and so many in a second; a larger image once none is owed.
+    static constexpr double AT_ONCE = 64 << 20, A_SECOND = 2 << 20;
 
     // Uses `directory`, and the salt in it, which is made where there is none; false where that fails: then
     // nothing is cached and the salt stays zero.
-    bool open(const std::string& directory);
+    // Who `began_anew` after a fault may write nothing at first: a program could cause such faults at will.
+    bool open(const std::string& directory, bool began_anew);
     bool kept() const { return !directory_.empty(); }
     const std::array<char, 32>& salt() const { return salt_; }
 
@@ -48,8 +53,13 @@ class Images {
 
   private:
     std::string path_of(const wire::Digest& name) const;
+    bool may_write(uint64_t bytes) const;
     std::string directory_;
     std::array<char, 32> salt_{};
+    // What this worker may still write (a token bucket): the agent prunes the folder now and then only.
+    mutable std::mutex mutex_;
+    mutable double left_ = AT_ONCE;
+    mutable std::chrono::steady_clock::time_point left_at_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace gpukernel::worker

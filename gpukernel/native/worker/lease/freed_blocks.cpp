@@ -46,7 +46,7 @@ void FreedBlocks::give_to_driver(const std::vector<Block>& blocks) {
         if (lease_.cuda.cuMemFreeAsync(block.address, block.stream) != CUDA_SUCCESS) continue;
         const uint64_t charged = lease_.detach(block.address);
         auto batch = std::find_if(batches_.rbegin(), batches_.rend(), [&](const Batch& one) {
-            return one.stream == block.stream && !one.event && one.number == flushed_ + 1;
+            return one.stream == block.stream && !one.gone && !one.event && one.number == flushed_ + 1;
         });
         if (batch == batches_.rend()) {
             batches_.push_back({block.stream, nullptr, flushed_ + 1, {}});
@@ -78,11 +78,12 @@ void FreedBlocks::flush() {
 void FreedBlocks::before_destruction(CUstream stream) {
     flush(stream);
     for (Batch& batch : batches_)
-        if (batch.stream == stream) record(batch);
+        if (batch.stream == stream && !batch.gone) record(batch), batch.gone = true;
 }
 
 bool FreedBlocks::record(Batch& batch) {
     if (batch.event) return true;
+    if (batch.gone) return false;  // until the host waits for all streams
     CUevent event = nullptr;
     if (!events_.empty())
         event = events_.back(), events_.pop_back();
@@ -134,7 +135,8 @@ uint64_t FreedBlocks::settle(bool may_wait) {
 void FreedBlocks::synchronized(uint64_t flushed, std::optional<CUstream> stream) {
     uint64_t sum = 0;
     for (Batch& batch : batches_)
-        if (batch.number <= flushed && (!stream || batch.stream == *stream)) sum += refund(batch);
+        if (batch.number <= flushed && (!stream || (batch.stream == *stream && !batch.gone)))
+            sum += refund(batch);
     drop_empty();
     if (!sum) return;
     if (!pending_) lease_.correct();

@@ -69,6 +69,7 @@ class FreedBlocks {
         CUevent event;  // behind the blocks; nullptr: none was recorded yet
         uint64_t number;
         std::vector<Charge> charges;
+        bool gone = false;  // the stream was destroyed, and another may have its address
     };
     void give_to_driver(const std::vector<Block>& blocks);
     bool record(Batch& batch);

@@ -92,7 +92,7 @@ bool Lease::begin_release(CUdeviceptr address, const void* owner) {
     auto it = blocks_.find(address);
     if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner || it->second.ending)
         return false;
-    it->second.ending = true;
+    it->second.ending = it->second.releasing = true;
     ++ending_;
     return true;
 }
@@ -110,7 +110,8 @@ void Lease::end_release(CUdeviceptr address) {
 
 void Lease::cancel_release(CUdeviceptr address) {
     std::lock_guard lock(mutex_);
-    blocks_.at(address).ending = false;
+    Block& block = blocks_.at(address);
+    block.ending = block.releasing = false;
     --ending_;
     ended_.notify_all();
 }
@@ -210,7 +211,8 @@ bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
 void Lease::free_all(const void* owner, const std::function<bool(CUdeviceptr)>& free) {
     std::lock_guard lock(mutex_);
     for (auto it = blocks_.begin(); it != blocks_.end();) {
-        if (it->second.owner != owner) {
+        // What another thread of a program is freeing while this one resets the context, that one frees.
+        if (it->second.owner != owner || it->second.releasing) {
             ++it;
             continue;
         }

@@ -151,7 +151,7 @@ class Lease {
         uint64_t bytes, charged;
         const void* owner;
         const void* module;
-        bool ending = false;
+        bool ending = false, releasing = false;  // releasing: by a call that waits
     };
     mutable std::mutex mutex_;
     std::map<CUdeviceptr, Block> blocks_;

@@ -379,7 +379,7 @@ int main(int argc, char** argv) {
         if (!options.confinement.close(error)) return refuse(error);
     }
     validity.enforce();  // its thread is confined like all others, which it must not precede
-    if (!options.images.empty()) lease->images.open(options.images);
+    if (!options.images.empty()) lease->images.open(options.images, options.resume >= 0);
     if (!lease->cuda.load(options.library, error)) return refuse(error);
     lease->cuda.bound(lease->host_memory);
     CUresult code = lease->cuda.cuDevicePrimaryCtxRetain(&lease->context, options.device);

@@ -20,7 +20,10 @@ CUresult HostFunctions::add_gate(Driver& cuda, const CUstream* stream, uint64_t 
         std::lock_guard lock(mutex_);
         if (over_) return CUDA_ERROR_INVALID_VALUE;
         if (shut_.size() >= MOST || reached_.size() >= MOST) return CUDA_ERROR_OUT_OF_MEMORY;
-        if (!shut_.insert(number).second) return CUDA_ERROR_INVALID_VALUE;
+        if (shut_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
+        if (!book_.take(HostMemory::HOST_FUNCTION)) return CUDA_ERROR_OUT_OF_MEMORY;
+        charged_ += HostMemory::HOST_FUNCTION;
+        shut_.insert(number);
     }
     auto gate = std::make_unique<Gate>(Gate{shared_from_this(), number});
     const CUresult result =
@@ -58,7 +61,10 @@ bool HostFunctions::next(uint64_t& number, CUresult& status) {
 
 void HostFunctions::done(uint64_t number) {
     std::lock_guard lock(mutex_);
-    shut_.erase(number);
+    if (shut_.erase(number)) {
+        charged_ -= HostMemory::HOST_FUNCTION;
+        book_.give_back(HostMemory::HOST_FUNCTION);
+    }
     changed_.notify_all();
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 
+#include "worker/lease/host_memory.h"
 #include "worker/server/driver.h"
 
 namespace gpukernel::worker {
@@ -17,6 +18,8 @@ namespace gpukernel::worker {
 // when the program has run the function, or is gone.
 class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
   public:
+    explicit HostFunctions(HostMemory& book) : book_(book) {}
+    ~HostFunctions() { book_.give_back(charged_); }
     // Puts the gate of function `number` into `stream`; nullptr: the stream does not exist.
     CUresult add_gate(Driver& cuda, const CUstream* stream, uint64_t number);
     // Waits for the next gate that a stream comes to; false where the program is gone.
@@ -33,6 +36,8 @@ class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
     std::condition_variable changed_;
     std::deque<std::pair<uint64_t, CUresult>> reached_;
     std::set<uint64_t> shut_;
+    HostMemory& book_;
+    uint64_t charged_ = 0;  // for those that are shut or reached
     bool over_ = false;
 };
 

@@ -97,12 +97,21 @@ void Session::release_everything() {
         std::lock_guard allocating(lease_.allocation_mutex);
         lease_.freed.forget(this);
     }
-    if (own_default_) cuda().cuStreamDestroy_v2(own_default_), own_default_ = nullptr;
+    // Another thread may wait for what is going to be destroyed: where it does, that one destroys it.
+    const auto destroy_stream = [this](CUstream stream) {
+        destroy(stream, [&cuda = cuda(), stream] { return cuda.cuStreamDestroy_v2(stream); });
+    };
+    if (own_default_) destroy_stream(std::exchange(own_default_, nullptr));
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // an error that no call waited for
     lease_.finished();
     std::lock_guard allocating(lease_.allocation_mutex);
     views.destroy(cuda());
-    for (auto& [name, entry] : handles_) {
+    std::unordered_map<uint64_t, OwnedHandle> handles;
+    {
+        std::lock_guard lock(handles_mutex_);
+        handles.swap(handles_), names_.clear();
+    }
+    for (auto& [name, entry] : handles) {
         switch (entry.kind) {
             case Kind::module:
                 lease_.refund_module(entry.handle);
@@ -113,10 +122,12 @@ void Session::release_everything() {
                 cuda().cuLibraryUnload(static_cast<CUlibrary>(entry.handle));
                 break;
             case Kind::stream:
-                cuda().cuStreamDestroy_v2(static_cast<CUstream>(entry.handle));
+                destroy_stream(static_cast<CUstream>(entry.handle));
                 break;
             case Kind::event:
-                cuda().cuEventDestroy_v2(static_cast<CUevent>(entry.handle));
+                destroy(entry.handle, [&cuda = cuda(), event = static_cast<CUevent>(entry.handle)] {
+                    return cuda.cuEventDestroy_v2(event);
+                });
                 break;
             case Kind::link:
                 cuda().cuLinkDestroy(static_cast<CUlinkState>(entry.handle));
@@ -134,7 +145,7 @@ void Session::release_everything() {
                 break;  // functions and references go with their modules
         }
     }
-    handles_.clear(), names_.clear(), linked_.clear();
+    handles.clear(), linked_.clear();
     if (lease_.connections == 1) {  // no other program: the next one finds the context as it was
         for (auto [limit, value] : lease_.usual_limits)
             if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
@@ -167,6 +178,7 @@ bool Session::find(uint64_t name, Kind kind, void*& handle) {
         handle = own_default_;
         return true;
     }
+    std::lock_guard lock(handles_mutex_);
     auto it = handles_.find(name);
     if (it == handles_.end()) return false;
     const Kind have = it->second.kind;
@@ -177,6 +189,7 @@ bool Session::find(uint64_t name, Kind kind, void*& handle) {
 }
 
 uint64_t Session::number_of(const void* handle, Kind kind, const void* parent, HostCharge charge) {
+    std::lock_guard lock(handles_mutex_);
     auto [it, fresh] = names_.try_emplace({kind, handle}, 0);
     if (fresh) {
         if (!charge.bytes()) charge = HostCharge(lease_.host_memory), charge.note(HostMemory::HANDLE);
@@ -187,6 +200,7 @@ uint64_t Session::number_of(const void* handle, Kind kind, const void* parent, H
 }
 
 bool Session::accept_number(uint64_t name, const void* handle, Kind kind, HostCharge charge) {
+    std::lock_guard lock(handles_mutex_);
     return (name & wire::NAMED_BY_SHIM) &&
            handles_
                .try_emplace(name, OwnedHandle{const_cast<void*>(handle), kind, nullptr, std::move(charge)})
@@ -194,11 +208,17 @@ bool Session::accept_number(uint64_t name, const void* handle, Kind kind, HostCh
 }
 
 bool Session::has_parent(uint64_t name) const {
+    std::lock_guard lock(handles_mutex_);
     auto it = handles_.find(name);
     return it != handles_.end() && it->second.parent;
 }
 
 void Session::drop(uint64_t name) {
+    std::lock_guard lock(handles_mutex_);
+    drop_under_lock(name);
+}
+
+void Session::drop_under_lock(uint64_t name) {
     auto it = handles_.find(name);
     if (it == handles_.end()) return;
     const void* const gone = it->second.handle;
@@ -209,7 +229,7 @@ void Session::drop(uint64_t name) {
     std::vector<uint64_t> children;
     for (const auto& [child, entry] : handles_)
         if (entry.parent == gone) children.push_back(child);
-    for (uint64_t child : children) drop(child);
+    for (uint64_t child : children) drop_under_lock(child);
 }
 
 std::vector<char>* Session::link_data(const void* link, size_t size) {
@@ -339,9 +359,8 @@ void Session::hand_over_reading(std::unique_lock<std::mutex>&) {
     waiting_ = nullptr;
 }
 
-void Session::begin_wait(const void* used) {
+void Session::begin_wait() {
     std::unique_lock lock(mutex_);
-    if (used) ++used_[used].count;
     if (!context_->reads) return;
     waiting_ = context_;
     if (!serves_while_waiting_) return;
@@ -349,22 +368,25 @@ void Session::begin_wait(const void* used) {
     if (channel_.expect()) hand_over_reading(lock);  // the socket does not report what is in memory already
 }
 
-void Session::end_wait(const void* used) {
+void Session::end_wait() {
+    std::lock_guard lock(mutex_);
+    if (context_->reads && waiting_ != context_) context_->reads = false;
+    if (!context_->reads) return;
+    waiting_ = nullptr;
+    if (std::exchange(watched_, false)) {
+        epoll_event nothing{EPOLLONESHOT, {.u64 = number_}};
+        ::epoll_ctl(poll_, EPOLL_CTL_MOD, channel_.socket().fd(), &nothing);
+    }
+}
+
+// Destroys a stream or event after the last use, where it was to be destroyed meanwhile.
+void Session::release(const void* used) {
     std::function<CUresult()> destroy;
     {
         std::lock_guard lock(mutex_);
-        if (used)
-            if (auto it = used_.find(used); --it->second.count == 0) {
-                destroy = std::move(it->second.destroy);
-                used_.erase(it);
-            }
-        if (context_->reads && waiting_ != context_) context_->reads = false;
-        if (context_->reads) {
-            waiting_ = nullptr;
-            if (std::exchange(watched_, false)) {
-                epoll_event nothing{EPOLLONESHOT, {.u64 = number_}};
-                ::epoll_ctl(poll_, EPOLL_CTL_MOD, channel_.socket().fd(), &nothing);
-            }
+        if (auto it = used_.find(used); --it->second.count == 0) {
+            destroy = std::move(it->second.destroy);
+            used_.erase(it);
         }
     }
     if (destroy) destroy();

@@ -83,11 +83,29 @@ class Session {
     // event `used` is not destroyed before the wait is over.
     template <class Function>
     CUresult wait(Function&& function, const void* used = nullptr) {
-        begin_wait(used);
+        const Hold hold(*this, used);
+        begin_wait();
         const CUresult result = function();
-        end_wait(used);
+        end_wait();
         return result;
     }
+    // Keeps a stream that was looked up from being destroyed while this thread waits and uses it.
+    class Hold {
+      public:
+        Hold(Session& session, const void* used) : session_(session), used_(used) {
+            if (!used_) return;
+            std::lock_guard lock(session_.mutex_);
+            ++session_.used_[used_].count;
+        }
+        ~Hold() {
+            if (used_) session_.release(used_);
+        }
+        Hold(const Hold&) = delete;
+
+      private:
+        Session& session_;
+        const void* const used_;
+    };
     CUresult wait_for(CUstream stream);
     CUresult wait_for_all();  // of the context's streams
     // Charges device memory in advance, after waiting for what programs have freed where it does not fit.
@@ -171,8 +189,10 @@ class Session {
     void end();
     void watch_socket();
     void hand_over_reading(std::unique_lock<std::mutex>& lock);
-    void begin_wait(const void* used);
-    void end_wait(const void* used);
+    void begin_wait();
+    void end_wait();
+    void release(const void* used);
+    void drop_under_lock(uint64_t name);
     bool serve_one(RequestContext& context);
     bool read_body(RequestContext& context, bool& fits);
     void release_buffers(RequestContext& context);
@@ -194,9 +214,12 @@ class Session {
     wire::Channel& channel_;
     std::mutex& writing_;
     std::atomic<bool>* const program_;
-    // Used by the reading thread only:
+    // A thread that has waited for memory names what it made while another one reads.
+    mutable std::mutex handles_mutex_;  // guards these three
     std::unordered_map<uint64_t, OwnedHandle> handles_;
     std::map<std::pair<Kind, const void*>, uint64_t> names_;
+    uint64_t next_name_ = 0x1000;
+    // Used by the reading thread only:
     struct Linked {
         HostCharge charge;
         std::vector<std::vector<char>> inputs;
@@ -206,8 +229,8 @@ class Session {
     const uint64_t refusals_before_ = lease_.host_memory.refusals();
     std::atomic<bool> told_of_host_memory_{false};
     VirtualMemory virtual_memory_{*this};
-    const std::shared_ptr<HostFunctions> host_functions_ = std::make_shared<HostFunctions>();
-    uint64_t next_name_ = 0x1000;
+    const std::shared_ptr<HostFunctions> host_functions_ =
+        std::make_shared<HostFunctions>(lease_.host_memory);
     bool is_program_ = false;  // it sent a call that is no question
     // Stands for CU_STREAM_PER_THREAD, since the worker's threads are not the program's.
     CUstream own_default_ = nullptr;

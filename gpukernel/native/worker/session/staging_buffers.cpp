@@ -52,12 +52,13 @@ void StagingBuffers::give(StagingBuffer* buffer) {
 
 void StagingBuffers::clear() {
     std::lock_guard lock(mutex_);
-    for (StagingBuffer& buffer : buffers_) {
+    std::erase_if(buffers_, [&](StagingBuffer& buffer) {
+        if (buffer.taken) return false;
         cuda_.cuEventDestroy_v2(buffer.free);
         cuda_.cuMemFreeHost(buffer.memory);
         book_.give_back(wire::COPY_PIECE);
-    }
-    buffers_.clear();
+        return true;
+    });
 }
 
 }  // namespace gpukernel::worker

@@ -28,7 +28,7 @@ class StagingBuffers {
     // Gives a buffer back: with `stream`, it is in use until everything submitted to it so far is done.
     void give(StagingBuffer* buffer, CUstream stream);
     void give(StagingBuffer* buffer);
-    void clear();  // frees all; none may be in use
+    void clear();  // frees all that nobody has taken
 
   private:
     static constexpr size_t MOST = 24;

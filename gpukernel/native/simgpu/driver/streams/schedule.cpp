@@ -142,7 +142,14 @@ void Schedule::take(Stream& stream) {
 }
 
 StreamPosition Schedule::add(Stream& stream, Stream::Piece piece) {
-    for (StreamPosition& position : needs(stream)) piece.after.push_back(std::move(position));
+    // A position that an earlier piece of the default stream waits for is passed before this one's turn:
+    // where many pieces wait for many streams, each position is kept once.
+    for (StreamPosition& position : needs(stream)) {
+        Stream& other = *position.stream;
+        if (!stream.legacy && other.awaited == position.number) continue;
+        if (!stream.legacy) other.awaited = position.number;
+        piece.after.push_back(std::move(position));
+    }
     begin(stream);
     stream.pieces.push_back(std::move(piece));
     StreamPosition position{stream.shared_from_this(), stream.submitted};

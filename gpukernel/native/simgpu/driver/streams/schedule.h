@@ -70,6 +70,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
     // All under the schedule's mutex, but `finished` may be read without.
     std::deque<Piece> pieces;
     uint64_t submitted = 0;
+    uint64_t awaited = 0;  // so many pieces, by the newest piece of its context's default stream that does
     std::atomic<uint64_t> finished{0};
     bool running = false, ready = false, watched = false;
     uint64_t stamp = 0;             // its rank among the streams that are ready

@@ -92,7 +92,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     schedule().wait(*stream);
-    return stream->device->told();
+    return device->told();  // the stream may be gone
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
