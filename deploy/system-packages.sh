@@ -15,7 +15,8 @@ if [ -z "$optional" ]; then
     "${PYTHON:-python3}" -c 'import venv, ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
     # Wanted, not needed: without it there is no TLS between programs and workers, and the build says so.
     wanted=$(find /usr/lib /usr/local/lib -name libssl.a 2>/dev/null | head -n 1)
-    [ -n "$wanted" ] || "$0" --optional libssl-dev || true
+    # Debian 13's libcrypto.a needs the other two.
+    [ -n "$wanted" ] || "$0" --optional libssl-dev zlib1g-dev libzstd-dev || true
 fi
 for package in "$@"; do
     dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"

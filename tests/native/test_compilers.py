@@ -83,3 +83,34 @@ def test_a_clang_that_cannot_build_the_fuzzers_is_passed_over(tmp_path: Path) ->
     usable.write_text("#!/bin/sh\nexec /bin/cat >/dev/null\n")
     usable.chmod(0o755)
     assert clang(str(tmp_path)).stdout.strip() == str(usable)
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs the cmake command")
+def test_an_openssl_that_cannot_be_linked_is_left_out_with_a_sentence(tmp_path: Path) -> None:
+    """Debian 13's ``libcrypto.a`` needs two more archives, which no package brings with it."""
+    headers, archives, project = (tmp_path / name for name in ("include/openssl", "lib", "project"))
+    for folder in (headers, archives, project):
+        folder.mkdir(parents=True)
+    parts = "".join(f"#define OPENSSL_VERSION_{part} 9\n" for part in ("MINOR", "PATCH"))
+    (headers / "opensslv.h").write_text(
+        f'#define OPENSSL_VERSION_MAJOR 3\n{parts}#define OPENSSL_VERSION_STR "3.9.9"\n'
+    )
+    (headers / "ssl.h").write_text(
+        '#define OPENSSL_VERSION_NUMBER 1\nextern "C" unsigned long OpenSSL_version_num();\n'
+        'extern "C" void* TLS_method();\nextern "C" void* SSL_CTX_new(void*);\n'
+    )
+    for name in ("libssl.a", "libcrypto.a"):
+        (archives / name).write_bytes(b"!<arch>\n")  # without anything in it
+    (project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(alone CXX C)\nfind_package(Threads REQUIRED)\n"
+        f"add_subdirectory({NATIVE}/tls tls)\nif(TARGET tls)\n  message(FATAL_ERROR made)\nendif()\n"
+    )
+    configure = ["cmake", "-S", project, "-B", tmp_path / "build", f"-DOPENSSL_ROOT_DIR={tmp_path}"]
+    done = subprocess.run(configure, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert (
+        "built without TLS for its data path, since the static libraries of OpenSSL 3.9.9 cannot be used"
+        in said
+    )
+    assert "zlib1g-dev libzstd-dev" in said
