@@ -76,6 +76,26 @@ def test_a_server_s_token_reaches_its_own_course_s_leases_only(tmp_path: Path) -
     run(work)
 
 
+def test_a_server_s_token_ends_no_request_of_another_course(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pool(tmp_path) as (admin, address):
+            token = await admin.open_server("anna", "hub", "ml")
+            whole = SliceRequest(share=1.0, devices=2)
+            first = await admin.acquire_now("first", whole, Holder("ben"))
+            waits = asyncio.create_task(
+                admin.acquire_now("kernel-bio", TENTH, Holder("anna", course="bio"), 30)
+            )
+            while not (await admin.leases())[1]:
+                await asyncio.sleep(0.02)
+            async with AdminClient(address, token) as thief:
+                with pytest.raises(Refused, match="in use by somebody else"):
+                    await thief.acquire_now("kernel-bio", TENTH, Holder("anna", course="ml"))
+            await admin.release(first.id)
+            assert (await waits).holder.course == "bio"
+
+    run(work)
+
+
 def test_a_server_s_token_watches_its_own_course_s_leases_only(tmp_path: Path) -> None:
     async def work() -> None:
         async with pool(tmp_path) as (admin, address):

@@ -184,6 +184,10 @@ class LeaseManager:
                 self.end(waiter.lease_id, "the request was given up")
                 self.schedule()
 
+    def holder_of(self, key: str) -> Holder | None:
+        """Return who waits with a key, or has a lease by it; None where nobody does."""
+        return self._queue.holder_of(key)
+
     def _check(
         self, key: str, request: SliceRequest, holder: Holder, wait: float, ttl: float, longest: float
     ) -> None:

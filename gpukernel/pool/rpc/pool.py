@@ -48,6 +48,11 @@ class PoolService(rpc.PoolServicer):
         caller = access.caller
         holder = caller.holder(messages.holder_from(request.holder))
         holder = replace(holder, description=one_line(holder.description))
+        # To a server's token its person's other courses are others: it neither takes a lease of theirs nor ends who waits there.
+        known = self._manager.holder_of(request.key) if caller.course else None
+        if known is not None and not access.covers(known, self._manager.policy()):
+            yield pb.AcquireEvent(refused=messages.refused_to(Refused("invalid", KEY_IN_USE)))
+            return
         places = self._manager.acquire(
             request.key,
             caller.request(messages.request_from(request.slice)),

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
-from gpukernel.common.model import SliceRequest, Waiting
+from gpukernel.common.model import Holder, SliceRequest, Waiting
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import Places, matching_in_mode
 from gpukernel.pool.domain.placement import MIB, DeviceClass, slice_bytes
@@ -60,6 +60,14 @@ class RequestQueue:
     def get(self, key: str) -> PendingRequest | None:
         """Return the pending request of a key."""
         return self._requests.by_key.get(key)
+
+    def holder_of(self, key: str) -> Holder | None:
+        """Return who waits with a key, or has a lease by it; None where nobody does."""
+        if (waiting := self.get(key)) is not None:
+            return waiting.holder
+        lease_id, _, _ = self._store.leases.living([key]).get(key, ("", "", ""))
+        lease = self._store.leases.get(lease_id) if lease_id else None
+        return None if lease is None else lease.holder
 
     def place(self, key: str) -> int:
         """Return the place of a request in the queue; 1 is next."""
