@@ -28,12 +28,13 @@ from hub_spawner.console.reservations import NewReservation, RemoveReservation, 
 from hub_spawner.i18n import later
 from hub_spawner.reconciler import Reconciler
 
-__all__ = ["main", "make_application"]
+__all__ = ["main", "make_application", "make_server"]
 
 log = logging.getLogger(__name__)
 
 LEFT_BEHIND_SECONDS = 10.0
 LARGEST_BODY = 5 * 2**20  # a courses.yaml
+BODY_SECONDS = 30.0  # in which a form arrives, or its connection goes
 
 
 class Nothing(Page):
@@ -128,6 +129,17 @@ def make_application(prefix: str, pool: str, token_file: str = "") -> Applicatio
     )
 
 
+def make_server(application: Application) -> HTTPServer:
+    """Return the server of the pages, with bounds of what is read before it is known who asks."""
+    return HTTPServer(
+        application,
+        xheaders=True,
+        max_body_size=LARGEST_BODY,
+        max_buffer_size=LARGEST_BODY,
+        body_timeout=BODY_SECONDS,
+    )
+
+
 async def _listen(server: HTTPServer, port: int, address: str) -> None:
     """Listen.  The port may still be taken for a moment, by the console of a Hub that was killed."""
     end = asyncio.get_running_loop().time() + LEFT_BEHIND_SECONDS
@@ -154,7 +166,7 @@ async def serve() -> None:
     where = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
     HubOAuth.instance(cache_max_age=BELIEVED_SECONDS)
     application = make_application(prefix, resolve_address(), os.environ.get("GPUKERNEL_POOL_TOKEN_FILE", ""))
-    server = HTTPServer(application, xheaders=True, max_body_size=LARGEST_BODY, max_buffer_size=LARGEST_BODY)
+    server = make_server(application)
     address = os.environ.get("GPUKERNEL_CONSOLE_IP") or where.hostname or "127.0.0.1"
     await _listen(server, where.port or 80, address)
     log.info("the console listens on %s", where.geturl())
