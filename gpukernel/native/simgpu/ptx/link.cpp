@@ -133,7 +133,9 @@ void LinkedModule::stacks() {
         uint32_t need = depth(depth, *kernel, 0);
         kernel->stack_bytes = need >= kDeep ? kDeep + round_up(kernel->local_bytes, 16) : need;
         kernel->info.local_bytes = kernel->local_bytes;
-        kernel->info.registers = std::clamp(kernel->register_bytes / 128, 8u, 255u);
+        // An estimate, but never more than lets the kernel's largest block run, as a compiler sees to it.
+        const uint32_t most = 65536 / ((kernel->info.max_threads + 31) / 32 * 32);
+        kernel->info.registers = std::clamp(kernel->register_bytes / 128, 8u, std::min(most, 255u));
         kernel->info.static_shared_bytes = kernel->shared_bytes;
         kernel->info.constant_bytes = constant_bytes_;
     }

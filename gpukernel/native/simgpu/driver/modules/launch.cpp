@@ -6,6 +6,13 @@
 #include <type_traits>
 
 namespace gpukernel::simgpu {
+bool block_possible(const Device& device, const Kernel& kernel, uint64_t threads, uint64_t shared) {
+    return threads <= 1024 && threads <= kernel.info->max_threads &&
+           shared <= static_cast<uint64_t>(kernel.dynamic_shared_limit) &&
+           shared + kernel.info->static_shared_bytes <=
+               static_cast<uint64_t>(device.model->shared_per_block_optin);
+}
+
 CUresult cluster_of(const Device& device, const Kernel& kernel, Dim3 named, Dim3& cluster, bool& explicitly) {
     const Dim3& required = kernel.cluster;
     const bool names = named.x || named.y || named.z, requires_ = required.x || required.y || required.z;
@@ -62,11 +69,7 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
     if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535 || b.x > 1024 ||
         b.y > 1024 || b.z > 64)
         return CUDA_ERROR_INVALID_VALUE;
-    if (threads > 1024 || threads > function->info->max_threads) return CUDA_ERROR_INVALID_VALUE;
-    if (shape.shared_bytes > static_cast<unsigned>(function->dynamic_shared_limit) ||
-        uint64_t{shape.shared_bytes} + function->info->static_shared_bytes >
-            static_cast<uint64_t>(device->model->shared_per_block_optin))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!block_possible(*device, *function, threads, shape.shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
     bool in_clusters;
     Dim3 c;
     if (CUresult error = cluster_of(*device, *function, cluster_of(shape), c, in_clusters);

@@ -23,6 +23,9 @@ inline uint64_t largest_cluster(const Kernel& kernel) {
 // The clusters of a launch, from those that it names and those that its kernel requires.
 CUresult cluster_of(const Device& device, const Kernel& kernel, Dim3 named, Dim3& cluster, bool& explicitly);
 
+// Whether a launch may have blocks of so many threads with so much dynamic shared memory.
+bool block_possible(const Device& device, const Kernel& kernel, uint64_t threads, uint64_t shared);
+// 0 where a launch of such blocks is refused, and only there.
 CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads, size_t shared);
 
 }  // namespace gpukernel::simgpu

@@ -5,6 +5,9 @@
 #include "simgpu/driver/modules/launch.h"
 
 namespace gpukernel::simgpu {
+// What each block takes of a multiprocessor's shared memory beside its own.
+static size_t reserved_shared(const Model& model) { return model.major >= 8 ? 1024 : 0; }
+
 CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads, size_t shared) {
     GPUKERNEL_HERE(device);
     Kernel* function = driver()->functions.get<Kernel>(handle);
@@ -15,9 +18,9 @@ CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads,
     int fit = std::min(m.blocks_per_multiprocessor, m.threads_per_multiprocessor / (warps * 32));
     const int registers = std::clamp<int>(function->info->registers, 16, 255) * warps * 32;
     fit = std::min(fit, 65536 / registers);
-    const size_t each = shared + function->info->static_shared_bytes + (m.major >= 8 ? 1024 : 0);
+    const size_t each = shared + function->info->static_shared_bytes + reserved_shared(m);
     if (each) fit = std::min<int>(fit, m.shared_per_multiprocessor / each);
-    *blocks = std::max(fit, 0);
+    *blocks = block_possible(*device, *function, threads, shared) ? fit : 0;
     return CUDA_SUCCESS;
 }
 }  // namespace gpukernel::simgpu
@@ -48,7 +51,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
             blockSizeToDynamicSMemSize ? blockSizeToDynamicSMemSize(threads) : dynamicSMemSize;
         return blocks_per_multiprocessor(&blocks, func, threads, shared);
     };
-    return gpukernel::libcuda::best_block_size(limit / 32 * 32, 32, device->model->multiprocessors, blocks_of,
+    return gpukernel::libcuda::best_block_size(limit, 32, device->model->multiprocessors, blocks_of,
                                                *minGridSize, *blockSize);
 }
 CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func,
@@ -57,9 +60,12 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize
     Kernel* function = driver()->functions.get<Kernel>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!dynamicSmemSize || numBlocks < 1) return CUDA_ERROR_INVALID_VALUE;
-    const size_t each = device->model->shared_per_multiprocessor / numBlocks,
-                 fixed = function->info->static_shared_bytes;
-    *dynamicSmemSize = each > fixed ? std::min<size_t>(each - fixed, 48 << 10) : 0;
+    const Model& m = *device->model;
+    const size_t own = function->info->static_shared_bytes, fixed = own + reserved_shared(m),
+                 each = m.shared_per_multiprocessor / numBlocks, most = m.shared_per_block_optin;
+    *dynamicSmemSize = each > fixed && most > own
+                           ? std::min({each - fixed, most - own, size_t(function->dynamic_shared_limit)})
+                           : 0;
     return CUDA_SUCCESS;
 }
 
