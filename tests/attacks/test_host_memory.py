@@ -15,6 +15,7 @@ from gpukernel.remoting.wire import wire_protocol
 from gpukernel.remoting.worker import start_worker
 from tests.conftest import eventually
 from tests.remoting.conftest import MIB, WITHOUT_SANITIZER, worker
+from tests.remoting.test_images import kept_in
 from tests.remoting.test_shared_memory import (
     HEAD_BYTES,
     RING_BYTES,
@@ -278,5 +279,38 @@ def test_shared_memory_does_not_outlive_its_connection_in_the_hands_of_a_client(
             sock.close()
             await asyncio.to_thread(eventually, lambda: os.fstat(descriptor).st_blocks * 512 <= HEAD_BYTES)
             os.close(descriptor)
+
+    asyncio.run(story())
+
+
+# The name of an image that the server has, over connections that load it at the same time.
+NAMED_IMAGES = r"""
+import struct
+from gpukernel.remoting.lease_file import read_lease_file
+from gpukernel.remoting.wire import wire_protocol
+from gpukernel.remoting.worker_query import WorkerQuery
+lease = read_lease_file(os.environ["GPUKERNEL_LEASE_FILE"])
+queries = [WorkerQuery(lease.devices[0], lease.secret, 100) for _ in range(20)]
+load = wire_protocol().calls["load_image"].number
+for query in queries: query._socket.sendall(struct.pack("<IHHB", 33, load, 1, 1) + NAME)
+results = []
+for query in queries:
+    length, _, _ = struct.unpack("<IHH", query._read(8)); results.append(struct.unpack_from("<I", query._read(length))[0])
+print("took", sorted(set(results)), flush=True)
+"""
+
+
+def test_a_name_of_a_few_bytes_does_not_become_many_in_the_worker(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with worker(images=tmp_path) as one:
+            await one.run("begin(); d.cuModuleLoadData(b'no PTX ' * (5 << 20) + b'\\0')")
+        (kept,) = kept_in(tmp_path)
+        assert kept.stat().st_size > 32 * MIB
+        async with worker(images=tmp_path, host_memory=LIMIT) as one:
+            before = most_memory(one.handle.pid)
+            done = await one.run(f"NAME = bytes.fromhex('{kept.name}')\n" + NAMED_IMAGES)
+            assert done.stdout.startswith("took"), done.stderr
+            taken = most_memory(one.handle.pid) - before
+            assert taken <= LIMIT + BESIDE, f"{taken >> 20} MiB beside {LIMIT >> 20}: {done.stdout}"
 
     asyncio.run(story())

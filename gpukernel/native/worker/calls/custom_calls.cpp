@@ -64,26 +64,33 @@ struct Log {
 // The image of a request, which carries it whole or by its name; a NUL follows its bytes.
 class Image {
   public:
-    Image(const Images& images, uint8_t form, std::string_view image) {
+    Image(Lease& lease, uint8_t form, std::string_view image) : charge_(lease.host_memory) {
+        const Images& images = lease.images;
         if (form == wire::whole_image) {
             bytes_ = image;
             complete_ = wire::whole(bytes_);
             if (complete_) images.keep(bytes_);
         } else if (form == wire::named_image) {
-            mapped_.emplace(images.find(Reader(image.data(), image.size()).get<wire::Digest>()));
+            mapped_.emplace(images.find(
+                Reader(image.data(), image.size()).get<wire::Digest>(),
+                [this](uint64_t bytes) { return charge_.grow(bytes); }, beyond_));
             named_ = true;
             if ((complete_ = static_cast<bool>(*mapped_))) bytes_ = mapped_->view();
         }
     }
     CUresult error() const {
-        return complete_ ? CUDA_SUCCESS : named_ ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_IMAGE;
+        return complete_ ? CUDA_SUCCESS
+               : beyond_ ? CUDA_ERROR_OUT_OF_MEMORY
+               : named_  ? CUDA_ERROR_FILE_NOT_FOUND
+                         : CUDA_ERROR_INVALID_IMAGE;
     }
     std::string_view bytes() const { return bytes_; }
 
   private:
+    HostCharge charge_;  // of the copy
     std::optional<Images::Mapped> mapped_;
     std::string_view bytes_;
-    bool named_ = false, complete_ = false;
+    bool named_ = false, complete_ = false, beyond_ = false;
 };
 
 template <class Handle, class Request, class Answer, class Function>
@@ -91,7 +98,7 @@ CUresult load(Session& session, Reader& in, Writer& out, Kind kind, Function fun
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     Lease& lease = session.lease();
     const auto request = Request::read(in);
-    const Image image(lease.images, request.form, request.image);
+    const Image image(lease, request.form, request.image);
     if (image.error() != CUDA_SUCCESS) return image.error();
     auto log = std::make_unique<Log>();
     auto host = session.host_charge(HostMemory::MODULE + 2 * image.bytes().size());
@@ -266,7 +273,7 @@ CUresult serve_link_add(Session& session, Reader& in, Writer& out) {
     const std::string label(request.label);
     CUlinkState link;
     if (in.failed() || !session.handle(request.link, Kind::link, link)) return CUDA_ERROR_INVALID_HANDLE;
-    const Image image(session.lease().images, request.form, request.image);
+    const Image image(session.lease(), request.form, request.image);
     if (image.error() != CUDA_SUCCESS) return image.error();
     const std::string_view bytes = image.bytes();
     std::vector<char>* const kept = session.link_data(link, bytes.size() + 1);

@@ -67,7 +67,9 @@ Images::Mapped::~Mapped() {
 
 // The file is copied before it is checked: other workers write to the folder, too, and what was checked must
 // not change, or become shorter, while it is read.
-Images::Mapped Images::find(const wire::Digest& name) const {
+Images::Mapped Images::find(const wire::Digest& name, const std::function<bool(uint64_t)>& take,
+                            bool& beyond) const {
+    beyond = false;
     if (!kept()) return {};
     const std::string path = path_of(name);
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -76,6 +78,11 @@ Images::Mapped Images::find(const wire::Digest& name) const {
     void* data = MAP_FAILED;
     const bool plain = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0 &&
                        static_cast<uint64_t>(status.st_size) <= MOST_BYTES / 4;
+    if (plain && !take(static_cast<uint64_t>(status.st_size))) {
+        ::close(fd);
+        beyond = true;
+        return {};
+    }
     if (plain)
         data = ::mmap(nullptr, status.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     bool whole = false;

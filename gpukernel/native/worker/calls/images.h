@@ -10,6 +10,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -46,8 +47,9 @@ class Images {
         const char* data_ = nullptr;
         size_t size_ = 0;  // including the NUL
     };
-    // The image of that name, verified against it; empty where there is none.
-    Mapped find(const wire::Digest& name) const;
+    // The image of that name, verified against it; empty where there is none.  `take` charges the bytes of
+    // the copy, which `beyond` says were refused.
+    Mapped find(const wire::Digest& name, const std::function<bool(uint64_t)>& take, bool& beyond) const;
     // Stores an image of wire::NAMED_IMAGE bytes or more; a NUL must follow its bytes.
     void keep(std::string_view image) const;
 
