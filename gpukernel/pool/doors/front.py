@@ -72,6 +72,8 @@ async def serve_front(
             visit = asyncio.create_task(_pass_through(accepted, behind, connections, came, went))
             visits.add(visit)
             visit.add_done_callback(visits.discard)
+            # One by one, so that who is sent away is gone before the next comes: a crowd that waited here would take all descriptors at once.
+            await asyncio.sleep(0)
 
     async def expire() -> None:
         while True:
@@ -159,12 +161,16 @@ async def _pass_through(
         connection.close = closing.set
         connections.opened(connection)
         stack.callback(connections.closed, connection)
+        if closing.is_set():
+            return
         with contextlib.suppress(OSError):
             _, theirs = await loop.connect_accepted_socket(
                 lambda: _End(heard=lambda size: connections.heard(connection, size)), accepted
             )
             # Not closed: as long as bytes of theirs are unsent the loop would keep the number of a descriptor that is another's by then.
             stack.callback(theirs.transport.abort)
+            if closing.is_set():
+                return
             ours = socket.socket(socket.AF_UNIX)
             stack.callback(ours.close)
             ours.setblocking(False)

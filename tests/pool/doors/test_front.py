@@ -1,4 +1,4 @@
-"""The front: what one connection leaves behind does not reach the next one."""
+"""The front: what one connection leaves behind does not reach the next one, and a crowd that comes at once takes no more places than it has."""
 
 from __future__ import annotations
 
@@ -53,6 +53,45 @@ def test_a_connection_that_goes_with_bytes_unsent_makes_no_other_one_deaf(tmp_pa
                 with contextlib.suppress(TimeoutError):
                     answers.append(await asyncio.wait_for(reader.read(5), 5))
             assert answers == [b"hello"] * (2 * DEAF)
+        inner.close()
+
+    asyncio.run(work())
+
+
+PLACES = 10
+CROWD = 400
+
+
+def test_a_crowd_that_comes_at_once_takes_no_more_descriptors_than_its_places(tmp_path: Path) -> None:
+    async def work() -> None:
+        behind, front = tmp_path / "inner.sock", tmp_path / "front.sock"
+        there, most = 0, 0
+
+        async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal there, most
+            there += 1
+            most = max(most, there)
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            there -= 1
+            writer.close()
+
+        inner = await asyncio.start_unix_server(count, behind, backlog=CROWD)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(front))
+        listener.listen(2 * CROWD)
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(CROWD)]
+        for one in crowd:
+            one.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                one.connect(str(front))
+        connections = Connections(PLACES, PLACES)
+        async with serve_front(listener, behind, connections, lambda _, __: "account 0", lambda _: None):
+            while connections.sent_away < CROWD - PLACES or not 0 < there <= PLACES:
+                await asyncio.sleep(0.01)
+            assert most <= 5 * PLACES
+        for one in crowd:
+            one.close()
         inner.close()
 
     asyncio.run(work())
