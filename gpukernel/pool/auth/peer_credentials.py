@@ -21,7 +21,7 @@ from gpukernel.pool.doors.front import serve_front
 __all__ = ["listen_on_tcp", "serve_tcp", "serve_with_peer_credentials"]
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_BACKLOG = 512
+_BACKLOG = 4096  # of the kernel, which allows less on some machines: a unix socket whose backlog is full refuses whoever comes
 
 
 @contextlib.asynccontextmanager
