@@ -53,7 +53,7 @@ metrics: $(VENV)/.test  ## Print the shape of the tree: folders, files, docstrin
 	$(BIN)/python -m tools.metrics $(if $(PLACES),--places) $(if $(SINCE),--since $(SINCE))
 
 STEPS ?= 100000
-model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a model of it, in two processes (a quarter of an hour)
+model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a model of it, on SQLite and PostgreSQL (an hour)
 	GPUKERNEL_MODEL_STEPS=$(STEPS) GPUKERNEL_MODEL_PARTS=2 \
 	    $(BIN)/python -m pytest -n 2 tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
 

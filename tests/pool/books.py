@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict, namedtuple
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
+from gpukernel.common.bounds import Bounds
 from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import windows
 from gpukernel.pool.store.store import Store
 
-__all__ = ["check_books", "check_placements", "naive_order", "rows"]
+__all__ = ["check_books", "check_held_back", "check_placements", "naive_order", "rows"]
 
 
 @functools.cache
@@ -144,9 +145,12 @@ def check_placements(store: Store, now: float) -> None:
 
 
 def naive_order(
-    waiting: Iterable[tuple[int, str, int]], held: Mapping[str, int], weights: Mapping[str, float]
+    waiting: Iterable[tuple[int, str, int]],
+    held: Mapping[str, int],
+    weights: Mapping[str, float],
+    passed: Container[int] = (),
 ) -> list[int]:
-    """The tickets of (ticket, course, size) in the order of the definition, looked for anew at every step."""
+    """The tickets of (ticket, course, size) in the order of the definition, looked for anew at every step; `passed` count for nothing."""
     left, now, order = sorted(waiting), dict(held), []
     while left:
         first: dict[str, tuple[int, str, int]] = {}
@@ -156,5 +160,45 @@ def naive_order(
         ticket, _, size = first[course]
         order.append(ticket)
         left.remove(first[course])
-        now[course] = now.get(course, 0) + size
+        if ticket not in passed:
+            now[course] = now.get(course, 0) + size
     return order
+
+
+def check_held_back(
+    waiting: Iterable[Any], held_back: Container[str], books: Iterable[Any], policy: Policy
+) -> None:
+    """Fail where one of the rows `waiting`, in their order, is held back by a quota that has room for it and for all ahead of it."""
+    held = {(book.kind, book.course, book.person): (book.share_held, book.leases_held) for book in books}
+    waited_for = set[tuple[str, str, str]]()
+    for one in waiting:
+        own = [("course", one.course, ""), ("member", one.course, one.person), ("person", "", one.person)]
+        bounded = {account: bounds for account in own if (bounds := _bounds(policy, *account))}
+        if one.key in held_back:
+            assert waited_for & bounded.keys() or any(
+                (
+                    most.devices is not None
+                    and held.get(account, (0, 0))[0] + one.size > most.devices * 1_000_000
+                )
+                or (most.leases is not None and held.get(account, (0, 0))[1] + 1 > most.leases)
+                for account, bounds in bounded.items()
+                for most in bounds
+            ), f"{one.key} is held back by no quota"
+            waited_for |= bounded.keys()
+            continue
+        for account in own:
+            share, leases = held.get(account, (0, 0))
+            held[account] = share + one.size, leases + 1
+
+
+def _bounds(policy: Policy, kind: str, course: str, person: str) -> list[Bounds]:
+    """What the policy's quotas say of an account of ``quota_usage``."""
+    found = []
+    for subject, bounds in policy.quotas.items():
+        if kind == "member" and subject.kind in ("student", "instructor") and subject.course == course:
+            members = policy.courses[course].members
+            if members.get(person, members.get("*")) == subject.kind:
+                found.append(bounds)
+        elif (subject.kind, subject.course, subject.person) == (kind, course, person):
+            found.append(bounds)
+    return found

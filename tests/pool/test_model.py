@@ -1,23 +1,21 @@
 """Random steps against the pool's guarantees.
 
 Some hundred steps in the ordinary suite; ``make model`` takes 100,000, ``GPUKERNEL_MODEL_STEPS`` says how many else, and
-``GPUKERNEL_MODEL_PARTS`` into how many tests, of other random steps each, they are divided for as many processes.
+``GPUKERNEL_MODEL_PARTS`` into how many tests, of other random steps each, they are divided for as many processes.  On SQLite, and on
+PostgreSQL where it is installed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import functools
 import logging
 import os
-import shutil
-import tempfile
 import unittest
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import sqlalchemy as sa
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -27,18 +25,18 @@ from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, SliceRequest, Usage
 from gpukernel.common.reservations import Reservation
-from gpukernel.pool.leases import resizes
+from gpukernel.pool.domain.fencing import STOP_SECONDS, VALID_SECONDS
+from gpukernel.pool.leases import resizes, waiters
 from gpukernel.pool.leases.manager import LeaseManager
-from gpukernel.pool.store import database as database_module
-from gpukernel.pool.store.database import open_database
+from gpukernel.pool.scheduling.pending_requests import ABSENT
 from gpukernel.pool.store.store import Store
-from tests.pool.books import check_books, check_placements, naive_order, rows
+from tests.pool.books import check_books, check_held_back, check_placements, naive_order, rows
+from tests.pool.databases import Databases, PostgresqlDatabases, sqlite_databases
 from tests.pool.world import START, Agent, World
 
 STEPS_OF_ONE = 50
 STEPS = int(os.environ.get("GPUKERNEL_MODEL_STEPS", "1000"))
 PARTS = int(os.environ.get("GPUKERNEL_MODEL_PARTS", "1"))
-MEMORY = Path("/dev/shm")  # the disk's speed is no part of this
 
 COURSES = (
     Course("ml", weight=2.0, members={"anna": "student", "ben": "student", "prof": "instructor"}),
@@ -70,64 +68,42 @@ SHARES = st.sampled_from([0.02, 0.25, 0.3, 0.55, 0.6, 1.0])
 
 
 @functools.cache
-def _empty_database() -> Path:
-    """Its tables are made once: that takes as long as ten steps."""
-    path = Path(tempfile.mkdtemp()) / "empty.db"
-    Store(f"sqlite:///{path}").close()
-    atexit.register(shutil.rmtree, path.parent)
-    return path
-
-
-@functools.cache
 def _nowhere() -> Store:
     return Store("sqlite://")
 
 
-class Database:
-    """One engine for all databases of this process, one after the other: a new one would compile every statement anew.
-
-    Stores that are made while it is in place open the database at `path`.
-    """
-
-    path = ""
-
-    def __init__(self) -> None:
-        self.engine = open_database(f"sqlite:///{_empty_database()}")
-        self.engine.dispose()
-
-        @sa.event.listens_for(self.engine, "do_connect")
-        def elsewhere(_dialect: Any, _record: Any, arguments: list[Any], _options: Any) -> None:
-            arguments[0] = self.path
-
-    def store(self, path: str) -> Store:
-        """The store that a process which starts now has; the tables are as new as they can be."""
-        self.engine.dispose()
-        self.path = path
-        opened = database_module.open_database
-        database_module.open_database = lambda _: self.engine
-        try:
-            return Store("")
-        finally:
-            database_module.open_database = opened
+_SERVERS: list[str] = []  # the address of PostgreSQL's server
 
 
-_database = functools.cache(Database)
+@functools.cache
+def _on_postgresql() -> Databases:
+    return PostgresqlDatabases(_SERVERS[0])
+
+
+@pytest.fixture(scope="module")
+def _server(postgresql: str) -> Iterator[None]:
+    _SERVERS.append(postgresql)
+    yield
+    _on_postgresql.cache_clear()
+    _SERVERS.clear()
 
 
 class PoolMachine(RuleBasedStateMachine):
     """Random acquire, renew, resize, release, expire, death, crash and clock steps."""
 
+    databases = staticmethod(sqlite_databases)
+
     def __init__(self) -> None:
         super().__init__()
         resizes.RESIZE_SECONDS = 1e9  # of the machine's clock, which no step may depend on
+        waiters.A_FEW = 1000  # are told at once, as steps are taken while no loop runs
         logging.disable()  # a thousand runs would be kept for a report that nobody reads
         self._known: list[Lease] | None = None
-        place = str(MEMORY) if MEMORY.is_dir() else None
-        self.folder = tempfile.TemporaryDirectory(dir=place)
-        shutil.copy(_empty_database(), f"{self.folder.name}/pool.db")
+        self.place = self.databases().new()
         self.loop = asyncio.new_event_loop()
         self.count = 0
         self.attached = True
+        self.away = 0.0  # seconds without a word from the pool
         self.tasks: dict[str, asyncio.Task[Lease]] = {}
         self.resizes: list[asyncio.Task[Any]] = []
         self.granted: dict[
@@ -139,7 +115,7 @@ class PoolMachine(RuleBasedStateMachine):
     async def _world(self, now: float, alive: Any, caps: Any) -> World:
         world = World.__new__(World)
         world.now = now
-        world.store = _database().store(f"{self.folder.name}/pool.db")
+        world.store = self.databases().store(self.place)
         world.manager = LeaseManager(world.store, lambda: world.now)
         world.agent = Agent(world.manager, devices=2, prompt=False)
         world.agent.alive, world.agent.caps = set(alive), dict(caps)
@@ -260,6 +236,12 @@ class PoolMachine(RuleBasedStateMachine):
     def pass_time(self, seconds: float) -> None:
         # Who is not renewed expires, and idleness and the longest time end leases: any may end now.
         self.granted.clear()
+        if self.attached:
+            self.away = 0.0
+        else:
+            self.away += seconds
+            if self.away >= VALID_SECONDS + STOP_SECONDS:  # no worker outlives what its agent was told
+                self.world.agent.alive.clear()
         self.world.pass_time(seconds)
         self.settle()
 
@@ -272,7 +254,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.world.agent.to_limit.clear()
         else:
             self.world.agent.attach()
-        self.attached = not self.attached
+        self.attached, self.away = not self.attached, 0.0
         self.settle()
 
     @rule(jump=st.sampled_from([-1000.0, 0.0, 5000.0]))
@@ -293,7 +275,7 @@ class PoolMachine(RuleBasedStateMachine):
         used, alive, caps = world.agent.used, world.agent.alive, world.agent.caps
         self.world = self.loop.run_until_complete(self._world(world.now + jump, alive, caps))
         self.world.agent.used = used
-        self.attached = True
+        self.attached, self.away = True, 0.0
 
     # --- what must be true after each ---
 
@@ -320,8 +302,19 @@ class PoolMachine(RuleBasedStateMachine):
         requests, usage = rows(self.world.store, "requests", "quota_usage")
         held = {row.course: row.share_held for row in usage if row.kind == "course"}
         tickets = {row.ticket: row.key for row in requests}
-        expected = naive_order([(row.ticket, row.course, row.size) for row in requests], held, {"ml": 2.0})
+        queue, long_ago = self.world.manager._queue, self.world.manager.steady() - ABSENT
+        held_back = {row.key for row in requests if queue.reason(row.key)}
+        passed = {
+            r.ticket
+            for r in requests
+            if r.key in held_back or (r.key not in self.tasks and r.seen < long_ago)
+        }
+        sizes = [(row.ticket, row.course, row.size) for row in requests]
+        expected = naive_order(sizes, held, {"ml": 2.0}, passed)
         assert [one.key for one in self.world.manager.waiting()] == [tickets[ticket] for ticket in expected]
+        by_ticket = {row.ticket: row for row in requests}
+        policy = self.world.store.policy.current()
+        check_held_back([by_ticket[ticket] for ticket in expected], held_back, usage, policy)
         leases = {lease.key for lease in self.living()}
         assert set(self.tasks) <= set(tickets.values()) | leases
 
@@ -331,7 +324,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.settle()
         self.loop.close()
         self.world.store.close()
-        self.folder.cleanup()
+        self.databases().remove(self.place)
         logging.disable(logging.NOTSET)
 
 
@@ -340,24 +333,31 @@ async def _some_turns() -> None:
         await asyncio.sleep(0)
 
 
-_SETTINGS = settings(
-    max_examples=max(STEPS // PARTS // STEPS_OF_ONE, 1),
-    stateful_step_count=STEPS_OF_ONE,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    # A failing run is short as it is, and making it shorter takes minutes.
-    phases=(Phase.generate,),
-    suppress_health_check=list(HealthCheck),
-)
-
-
-def _part(number: int) -> type[unittest.TestCase]:
-    # The steps follow from the class's name: each part has other ones, and the same whenever it is run.
-    machine = type(f"PoolMachine{number or ''}", (PoolMachine,), {})
-    case: type[unittest.TestCase] = machine.TestCase
-    case.settings = _SETTINGS  # type: ignore[attr-defined]
+def _case(name: str, machine: type[PoolMachine], steps: int) -> type[unittest.TestCase]:
+    # The steps follow from the class's name: each has other ones, and the same whenever it is run.
+    case: type[unittest.TestCase] = type(name, (machine,), {}).TestCase
+    case.settings = settings(  # type: ignore[attr-defined]
+        max_examples=max(steps // PARTS // STEPS_OF_ONE, 1),
+        stateful_step_count=STEPS_OF_ONE,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        # A failing run is short as it is, and making it shorter takes minutes.
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
     return case
 
 
-globals().update({f"TestPoolMachine{number or ''}": _part(number) for number in range(PARTS)})
+class PostgresqlPoolMachine(PoolMachine):
+    """The same on PostgreSQL."""
+
+    databases = staticmethod(_on_postgresql)
+
+
+for _number in range(PARTS):
+    _name = f"PoolMachine{_number or ''}"
+    globals()[f"Test{_name}"] = _case(_name, PoolMachine, STEPS)
+    globals()[f"TestPostgresql{_name}"] = pytest.mark.usefixtures("_server")(
+        _case(f"Postgresql{_name}", PostgresqlPoolMachine, STEPS if STEPS > 10_000 else STEPS // 4)
+    )

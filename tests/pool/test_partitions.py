@@ -13,8 +13,8 @@ import pytest
 from gpukernel.agent import validity
 from gpukernel.pool.domain import fencing
 from gpukernel.pool.store import servers as stored_servers
+from tests.pool.databases import empty_database, sqlite_databases
 from tests.pool.partitions import Held, Schedule
-from tests.pool.test_model import _database, _empty_database
 
 SCHEDULES = int(os.environ.get("GPUKERNEL_PARTITION_SCHEDULES", "12"))
 PARTS = int(os.environ.get("GPUKERNEL_PARTITION_PARTS", "2"))
@@ -28,7 +28,7 @@ def _quiet() -> object:
 
 
 def run(seed: int) -> Schedule:
-    one = Schedule(seed, lambda path: _database().store(path), _empty_database())
+    one = Schedule(seed, sqlite_databases().store, empty_database())
     one.run()
     return one
 

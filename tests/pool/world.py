@@ -212,8 +212,8 @@ class World:
         return sum(d.promised_bytes for d in self.manager.devices()) / (32 * GIB)
 
 
-def story(tmp_path: Path, tell: object, **options: object) -> None:
+def story(place: Path | str, tell: object, **options: object) -> None:
     async def run() -> None:
-        await tell(World(tmp_path, **options))  # type: ignore[operator, arg-type]
+        await tell(World(place, **options))  # type: ignore[operator, arg-type]
 
     asyncio.run(run())

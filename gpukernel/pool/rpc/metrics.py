@@ -21,7 +21,7 @@ from gpukernel.pool.domain.quota import PERIODS
 from gpukernel.pool.doors.crossing import answer
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store import quota_usage
-from gpukernel.pool.store.schema import IN_USE, leases, ledger, slices
+from gpukernel.pool.store.schema import IN_USE, leases, ledger, slices, total
 from gpukernel.pool.store.store import Store
 
 __all__ = ["Known", "exposition", "known", "serve_metrics"]
@@ -71,7 +71,7 @@ def _families(store: Store, known: Known) -> Iterator[tuple[str, str, str, list[
         epoch = db.execute(sa.select(ledger.c.epoch)).scalar_one()
         count = sa.select(leases.c.state, sa.func.count()).where(leases.c.state != "ended")
         by_state = {row[0]: row[1] for row in db.execute(count.group_by(leases.c.state))}
-        taken = sa.select(slices.c.device_id, sa.func.sum(slices.c.memory_used_bytes))
+        taken = sa.select(slices.c.device_id, total(slices.c.memory_used_bytes))
         taken = taken.where(IN_USE).group_by(slices.c.device_id)
         used = {row[0]: row[1] for row in db.execute(taken)}
         standings = [s for s in quota_usage.all_standings(db, policy, now) if s.account.kind == "course"]

@@ -287,7 +287,7 @@ _HELD = (
         schema.slices.c.device_id,
         schema.leases.c.course,
         schema.leases.c.until,
-        sa.func.sum(schema.slices.c.memory_bytes).label("size"),
+        schema.total(schema.slices.c.memory_bytes).label("size"),
     )
     .join(schema.leases, schema.leases.c.id == schema.slices.c.lease_id)
     .where(*_IN_USE, schema.leases.c.course.in_(sa.bindparam("courses", expanding=True)))

@@ -23,6 +23,7 @@ from gpukernel.pool.store.schema import (
     ledger,
     servers,
     slices,
+    total,
 )
 
 _USAGE = tuple(Usage.__dataclass_fields__)
@@ -144,7 +145,7 @@ ENDING_SOON = CompiledSql(
 )
 _SEEN_BY_HOLDERS = (leases.c.state, leases.c.notice, leases.c.message, leases.c.until)
 HOLDER_VIEWS = CompiledSql(
-    sa.select(leases.c.id, *_SEEN_BY_HOLDERS, sa.func.sum(slices.c.memory_bytes).label("size"))
+    sa.select(leases.c.id, *_SEEN_BY_HOLDERS, total(slices.c.memory_bytes).label("size"))
     .join(slices, slices.c.lease_id == leases.c.id)
     .where(leases.c.id.in_(sa.bindparam("ids", expanding=True)))
     .group_by(leases.c.id, *_SEEN_BY_HOLDERS)

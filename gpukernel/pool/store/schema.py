@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    Cast,
     CheckConstraint,
     Column,
     Float,
@@ -19,6 +20,8 @@ from sqlalchemy import (
     String,
     Table,
     and_,
+    cast,
+    func,
     literal,
     or_,
     text,
@@ -49,6 +52,7 @@ __all__ = [
     "servers",
     "slices",
     "tokens",
+    "total",
     "usage_log",
 ]
 
@@ -59,6 +63,11 @@ def _living(name: str, *columns: str, condition: str, unique: bool = False) -> I
     """Return an index over rows that matter now, so that what is over costs nothing."""
     where = text(condition)
     return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
+def total(column: Column[int]) -> Cast[int]:
+    """Return the sum of `column`, a whole number on every database: PostgreSQL's own sum of them is a decimal one."""
+    return cast(func.sum(column), BigInteger)
 
 
 # One row.  Whoever changes what is promised holds it locked, so that pools decide one after the other.

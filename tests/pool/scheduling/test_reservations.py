@@ -354,14 +354,14 @@ async def refused(world: World, key: str, share: float, holder: Holder, longest:
     return str(no.value)
 
 
-def in_world(tmp_path: Path, tell: Callable[[World], object], devices: int = 1) -> None:
+def in_world(place: Path | str, tell: Callable[[World], object], devices: int = 1) -> None:
     async def start(world: World) -> None:
         world.now = at("2026-11-24T08:00")  # a Tuesday
         await tell(world)  # type: ignore[misc]
         check_books(world.store, {})
         check_placements(world.store, world.now)
 
-    story(tmp_path, start, devices=devices)
+    story(place, start, devices=devices)
 
 
 def test_before_the_window_only_what_ends_before_it_may_borrow(tmp_path: Path) -> None:
@@ -414,6 +414,18 @@ def test_in_the_window_the_course_gets_what_is_reserved_and_others_hear_until_wh
         assert (await waits).holder == PHYS
 
     in_world(tmp_path, tell)
+
+
+def test_what_the_course_holds_in_the_window_is_part_of_what_is_reserved(database: str) -> None:
+    async def tell(world: World) -> None:
+        await world.get("before", 0.2, wait=0, holder=PHYS)
+        await world.get("m1", 0.5, wait=0, holder=ML)
+        reserve(world, window(world, -1, 4, 0.7))
+        assert "it is reserved for course ml" in await refused(world, "a", 0.2, PHYS)
+        assert await world.get("b", 0.1, wait=0, holder=PHYS)
+        assert await world.get("m2", 0.2, wait=0, holder=ML)
+
+    in_world(database, tell)
 
 
 def test_leases_that_run_into_the_window_stay_and_nothing_more_is_granted(tmp_path: Path) -> None:
