@@ -1,4 +1,4 @@
-"""The public headers ``cuda.h`` and ``cudaTypedefs.h`` as data.
+"""The public headers ``cuda.h``, ``cudaGL.h``, ``cudaEGL.h``, ``cudaVDPAU.h`` and their typedefs as data.
 
 The compiler's preprocessor reads them: with and without per-thread default streams and the internal view of
 old versions, so that every name that a real ``libcuda.so.1`` exports from ``cuda.h`` is found (``cuMemAlloc``,
@@ -17,16 +17,15 @@ from pathlib import Path
 __all__ = ["Entry", "Headers", "Parameter", "Prototype"]
 
 _PROTOTYPE = re.compile(r"CUresult\s+(cu\w+)\s*\(([^;{}]*)\)\s*;")
-_TYPEDEF = re.compile(r"typedef CUresult \(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(?:_(ptds|ptsz))?\)")
+_TYPEDEF = re.compile(r"typedef CUresult ?\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(?:_(ptds|ptsz))?\)")
 _SUFFIX = re.compile(r"^(?P<base>cu\w+?)(?:_v(?P<revision>\d+))?(?:_(?P<stream>ptds|ptsz))?$")
 
-# Missing in cudaTypedefs.h of CUDA 12, and there with this version in that of CUDA 13.
-_UNDATED = {
-    "cuLibraryEnumerateKernels": 12040,
-    "cuLibraryGetKernelCount": 12040,
-    "cuModuleEnumerateFunctions": 12040,
-    "cuModuleGetFunctionCount": 12040,
-}
+# Beside cuda.h; what they include of OpenGL and EGL is no part of CUDA, and only names types of parameters.
+GRAPHICS = ("cudaGL", "cudaEGL", "cudaVDPAU")
+# Since CUDA 11.4 cuGetProcAddress means another function by a name than its prototype's: NVIDIA's bindings for Python
+# ask for it in this way, and cuda.h of CUDA 12 renames it so.
+_RENAMED = {("cuGraphInstantiate", 11040): "cuGraphInstantiateWithFlags"}
+_FOREIGN = re.compile(r'#include\s+["<](?:GL|EGL)/[^\n]*')
 
 
 @dataclass(frozen=True)
@@ -107,11 +106,11 @@ class Headers:
         self.include = include
         self.compiler = compiler
 
-    def _preprocessed(self, *definitions: str) -> str:
+    def _preprocessed(self, *definitions: str, text: str = "") -> str:
         command = [self.compiler, "-E", "-P", "-x", "c++", f"-I{self.include}", *definitions]
         return subprocess.run(
             [*command, "-include", str(Path(__file__).parent / "cuda_driver.h"), "-"],
-            input="",
+            input=text,
             capture_output=True,
             text=True,
             check=True,
@@ -120,10 +119,22 @@ class Headers:
     @cached_property
     def prototypes(self) -> dict[str, Prototype]:
         """The exported functions by symbol."""
+        return self._declared("")
+
+    @cached_property
+    def graphics(self) -> dict[str, Prototype]:
+        """The functions of the headers for OpenGL, EGL and VDPAU by symbol; only their names are meant to be used."""
+        found: dict[str, Prototype] = {}
+        for header in GRAPHICS:
+            text = _FOREIGN.sub("", (self.include / f"{header}.h").read_text())
+            found |= self._declared(text)
+        return {name: found[name] for name in sorted(found.keys() - self.prototypes.keys())}
+
+    def _declared(self, text: str) -> dict[str, Prototype]:
         found: dict[str, Prototype] = {}
         per_thread, internal = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "-D__CUDA_API_VERSION_INTERNAL"
         for definitions in ((), (per_thread,), (internal,), (internal, per_thread)):
-            for name, arguments in _PROTOTYPE.findall(self._preprocessed(*definitions)):
+            for name, arguments in _PROTOTYPE.findall(self._preprocessed(*definitions, text=text)):
                 pieces = [] if arguments.strip() in ("", "void") else arguments.split(",")
                 parameters = tuple(_parameter(piece, index) for index, piece in enumerate(pieces))
                 found.setdefault(name, Prototype(name, parameters))
@@ -133,19 +144,21 @@ class Headers:
     def entries(self) -> tuple[Entry, ...]:
         """The table of `cuGetProcAddress`, newest version of a name first."""
         versions: dict[tuple[str, bool], set[int]] = {}
-        typedefs = (self.include / "cudaTypedefs.h").read_text()
-        for base, version, stream in _TYPEDEF.findall(typedefs):
-            versions.setdefault((base, bool(stream)), set()).add(int(version))
+        for header in ("cuda", "cudaProfiler", *GRAPHICS):
+            typedefs = (self.include / f"{header}Typedefs.h").read_text()
+            for base, version, stream in _TYPEDEF.findall(typedefs):
+                versions.setdefault((base, bool(stream)), set()).add(int(version))
         symbols: dict[tuple[str, bool], dict[int, str]] = {}
-        for prototype in self.prototypes.values():
+        for prototype in (self.prototypes | self.graphics).values():
             symbols.setdefault((prototype.base, prototype.per_thread), {})[prototype.revision] = (
                 prototype.name
             )
         table: list[Entry] = []
         for (base, per_thread), revisions in symbols.items():
             ordered = [revisions[revision] for revision in sorted(revisions)]
-            known = sorted(versions.get((base, per_thread), {_UNDATED.get(base, 2000)}))
+            known = sorted(versions.get((base, per_thread), {2000}))
             known = known[-len(ordered) :]
             ordered = ordered[-len(known) :]
             table += [Entry(base, v, per_thread, s) for v, s in zip(known, ordered, strict=True)]
+        table += [Entry(base, version, False, symbol) for (base, version), symbol in _RENAMED.items()]
         return tuple(sorted(table, key=lambda e: (e.base, e.per_thread, -e.version)))

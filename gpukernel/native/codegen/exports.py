@@ -1,10 +1,12 @@
-"""Generator of the rest of a ``libcuda.so.1``: everything that ``cuda.h`` declares and the library's own sources do not define.
+"""Generator of the rest of a ``libcuda.so.1``: everything that the newest ``cuda.h`` declares and the library's own sources do not define.
 
-``exports.py INCLUDE OUTPUT SOURCE…`` reads which functions the sources define and writes one C++ file with
+``exports.py INCLUDE NEWEST OUTPUT SOURCE…`` reads which functions the sources, compiled with the headers in `INCLUDE`,
+define, and writes one C++ file, to be compiled with the headers in `NEWEST`, with
 
 * forwards: an older symbol with the same parameters as a defined one calls that one; so does a per-thread-stream one,
   with the thread's default stream for none;
-* refusals: every other name answers ``CUDA_ERROR_NOT_SUPPORTED`` after ``gpukernel::unsupported("name")``;
+* refusals: every other name answers ``CUDA_ERROR_NOT_SUPPORTED`` after ``gpukernel::unsupported("name")``; so does what
+  ``cudaGL.h``, ``cudaEGL.h`` and ``cudaVDPAU.h`` declare, of which no parameter is looked at;
 * ``gpukernel::proc_address``, the table behind ``cuGetProcAddress``: newest version first;
 * ``gpukernel::error_texts``, the names of the error codes.
 
@@ -24,6 +26,12 @@ from cuda_h import Headers, Prototype
 _DEFINED = re.compile(r"^CUresult CUDAAPI (cu\w+)\(", re.MULTILINE)
 _EXACT = re.compile(r'^extern "C" CUresult (cu\w+)\(', re.MULTILINE)
 _ERROR = re.compile(r"^\s*(CUDA_SUCCESS|CUDA_ERROR_\w+)\s*=\s*(\d+)", re.MULTILINE)
+# Where the driver API documents an error that says it better.
+_REFUSED_WITH = {
+    "cuGLGetDevices": "CUDA_ERROR_NO_DEVICE",  # no CUDA device belongs to the OpenGL context
+    "cuGLGetDevices_v2": "CUDA_ERROR_NO_DEVICE",
+}
+
 _RENAME = re.compile(r"^\s*#define\s+(cu\w+)\s+(?:__CUDA_API_PT[DS][SZ]\()?(cu\w+)\)?\s*$", re.MULTILINE)
 
 
@@ -51,7 +59,7 @@ def error_strings(include: Path) -> Callable[[str, int], str]:
     It is that of CUDA's own runtime library next to `include`, which programs show or compare with; without the library
     it is made from the name.
     """
-    library = next(iter(sorted((include.parent / "lib").glob("libcudart.so.*"))), None)
+    library = max((include.parent / "lib").glob("libcudart.so.*"), default=None)
     try:
         describe = ctypes.CDLL(str(library)).cudaGetErrorString if library else None
     except OSError:
@@ -78,9 +86,9 @@ def forwarded(missing: Prototype, target: Prototype) -> str:
     return f"{target.name}({', '.join(f'gpukernel::per_thread({p.name})' if p.type in per_thread else p.name for p in target.parameters)})"
 
 
-def complete(include: Path, sources: list[Path]) -> str:
+def complete(include: Path, newest: Path, sources: list[Path]) -> str:
     """Return the C++ text described above."""
-    headers = Headers(include)
+    headers = Headers(newest)
     names = defined_symbols(sources, include)
     if unknown := sorted(names - headers.prototypes.keys()):
         raise SystemExit(f"cuda.h declares no {', '.join(unknown)}")
@@ -101,6 +109,9 @@ def complete(include: Path, sources: list[Path]) -> str:
             ", ".join(f"{p.type} {p.name}" for p in target.parameters) if target else prototype.declaration
         )
         out.append(f"CUresult CUDAAPI {prototype.name}({declaration or 'void'}) {{ return {body}; }}")
+    for name in headers.graphics:
+        error = _REFUSED_WITH.get(name, "CUDA_ERROR_NOT_SUPPORTED")
+        out.append(f'CUresult CUDAAPI {name}() {{ return gpukernel::unsupported("{name}"), {error}; }}')
     out += [
         "}",
         "",
@@ -108,14 +119,13 @@ def complete(include: Path, sources: list[Path]) -> str:
         "const ProcAddress proc_address[] = {",
     ]
     for entry in headers.entries:
-        implemented = entry.symbol in defined or forward_target(headers.prototypes[entry.symbol], defined)
         out.append(
-            f'    {{"{entry.base}", {entry.version}, {str(entry.per_thread).lower()}, '
-            f"reinterpret_cast<void*>(&{entry.symbol}), {str(bool(implemented)).lower()}}},"
+            f'    {{"{entry.base}", "{entry.symbol}", {entry.version}, {str(entry.per_thread).lower()}, '
+            f"reinterpret_cast<void*>(&{entry.symbol})}},"
         )
-    out += ["    {nullptr, 0, false, nullptr, false},", "};", "", "const ErrorText error_texts[] = {"]
+    out += ["    {nullptr, nullptr, 0, false, nullptr},", "};", "", "const ErrorText error_texts[] = {"]
     error_string = error_strings(include)
-    for name, code in dict.fromkeys(_ERROR.findall((include / "cuda.h").read_text())):
+    for name, code in dict.fromkeys(_ERROR.findall((newest / "cuda.h").read_text())):
         out.append(f'    {{{name}, "{name}", "{error_string(name, int(code))}"}},')
     out += ["    {CUDA_SUCCESS, nullptr, nullptr},", "};", "}  // namespace gpukernel", ""]
     return "\n".join(out)
@@ -123,8 +133,8 @@ def complete(include: Path, sources: list[Path]) -> str:
 
 def main() -> None:
     """Write the file if its text has changed."""
-    include, output, *sources = map(Path, sys.argv[1:])
-    text = complete(include, sources)
+    include, newest, output, *sources = map(Path, sys.argv[1:])
+    text = complete(include, newest, sources)
     if not output.exists() or output.read_text() != text:
         output.write_text(text)
 

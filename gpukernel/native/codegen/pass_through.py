@@ -1,6 +1,6 @@
 """Generator of the rest of direct mode's ``libcuda.so.1``: every name that its sources do not define goes to the real driver.
 
-``pass_through.py INCLUDE OUTPUT_DIRECTORY MORE_NAMES SOURCE…`` writes
+``pass_through.py NEWEST OUTPUT_DIRECTORY MORE_NAMES SOURCE…`` writes
 
 * ``stubs.cpp``: for each name of ``cuda.h``, and of `MORE_NAMES` (headers that the build does not have), that no source
   defines, a function of one instruction: a jump through a table, whatever the arguments are;

@@ -1,5 +1,7 @@
 // cuGetProcAddress: our own entry for what is intercepted, the driver's pointer for everything else, names
 // that cuda.h does not know included.
+#include <cuda_newest.h>
+
 #include <cstring>
 
 #include "direct/real.h"
@@ -35,18 +37,26 @@ const Known* known() {
     return table;
 }
 
+// By its base name, or by the name that is exported (libcuda/entry_points.h).
+bool means(const Revision& revision, const char* name) {
+    if (std::strcmp(revision.base, name) == 0) return true;
+    const size_t length = std::strlen(name);
+    if (std::strncmp(revision.symbol, name, length) != 0) return false;
+    const char* const rest = revision.symbol + length;
+    return !*rest || std::strcmp(rest, "_ptds") == 0 || std::strcmp(rest, "_ptsz") == 0;
+}
+
 // The function that `symbol` means at `version`, where the driver answered `theirs`.
 void* entry_for(const char* symbol, int version, cuuint64_t flags, void* theirs) {
     for (const Known* one = known(); one->ours; ++one)
         if (one->theirs == theirs) return one->ours;
     // The driver may hand out other pointers than it exports.  Then the headers say which version is meant,
     // as far as they reach; a version newer than they are may have other parameters, and stays the driver's.
-    if (version > CUDA_VERSION) return theirs;
+    if (version > GPUKERNEL_CUDA_VERSION) return theirs;
     const bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     for (const bool suffix : {per_thread, false}) {
         for (const Revision& revision : revisions)
-            if (revision.per_thread == suffix && revision.version <= version &&
-                std::strcmp(revision.base, symbol) == 0)
+            if (revision.per_thread == suffix && revision.version <= version && means(revision, symbol))
                 return revision.ours ? revision.ours : theirs;
         if (!suffix) break;
     }

@@ -167,3 +167,4 @@ extern "C" CUresult cuStreamSynchronize_ptsz(CUstream hStream) {
     return waited(real.cuStreamSynchronize_ptsz(hStream));
 }
 extern "C" CUresult cuCtxSynchronize(void) { return waited(real.cuCtxSynchronize()); }
+extern "C" CUresult cuCtxSynchronize_v2(CUcontext ctx) { return waited(real.cuCtxSynchronize_v2(ctx)); }

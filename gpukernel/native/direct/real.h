@@ -6,6 +6,8 @@
 
 #include "codegen/cuda_driver.h"
 
+extern "C" CUresult cuCtxSynchronize_v2(CUcontext ctx);  // newer than the headers
+
 namespace gpukernel::direct {
 
 // The driver's functions that this library calls.  One that an older driver lacks answers

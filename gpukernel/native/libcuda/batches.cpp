@@ -22,3 +22,18 @@ CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t
         }
     return CUDA_SUCCESS;
 }
+
+// The form of CUDA 13, which does not say which copy failed.
+extern "C" CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                                          CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs,
+                                          CUstream hStream) {
+    return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, nullptr, hStream);
+}
+
+// One copy; all of its attributes are hints.
+extern "C" CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size,
+                                                CUmemcpyAttributes* attr, CUstream hStream) {
+    if (CUresult error = current_usable(); error != CUDA_SUCCESS) return error;
+    if (!attr) return CUDA_ERROR_INVALID_VALUE;
+    return cuMemcpyAsync(dst, src, size, hStream);
+}

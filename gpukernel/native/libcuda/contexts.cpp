@@ -1,5 +1,6 @@
 // The calling thread's stack of contexts, primary contexts, the profiler (driver API chapters "Context
 // Management", "Primary Context Management", "Profiler Control").
+#include "libcuda/entry_points.h"
 #include "libcuda/library.h"
 
 using namespace gpukernel::libcuda;
@@ -73,6 +74,45 @@ CUresult CUDAAPI cuCtxGetCurrent(CUcontext* pctx) {
     const std::vector<CUcontext>& stack = context_stack;
     *pctx = stack.empty() ? nullptr : stack.back();
     return CUDA_SUCCESS;
+}
+
+// --- newer forms of older calls ---
+
+// Execution affinity divides the multiprocessors of an MPS server; neither a slice nor a simulated GPU is
+// one.
+CUresult CUDAAPI cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams,
+                                unsigned int flags, CUdevice dev) {
+    if (paramsArray || numParams) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    return cuCtxCreate_v2(pctx, flags, dev);
+}
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags,
+                                CUdevice dev) {
+    if (ctxCreateParams && ctxCreateParams->cigParams)
+        return gpukernel::unsupported("a context for graphics");
+    return ctxCreateParams ? cuCtxCreate_v3(pctx, ctxCreateParams->execAffinityParams,
+                                            ctxCreateParams->numExecAffinityParams, flags, dev)
+                           : cuCtxCreate_v2(pctx, flags, dev);
+}
+
+namespace {
+// Makes `call` with `ctx` current, or with the calling thread's own for none.
+template <class Call>
+CUresult within(CUcontext ctx, Call call) {
+    if (!ctx) return call();
+    GPUKERNEL_INITIALISED();
+    if (!is_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
+    context_stack.push_back(ctx);
+    const CUresult result = call();
+    context_stack.pop_back();
+    return result;
+}
+}  // namespace
+
+extern "C" CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) {
+    return within(ctx, [&] { return cuCtxGetDevice(device); });
+}
+extern "C" CUresult cuCtxSynchronize_v2(CUcontext ctx) {
+    return within(ctx, [] { return cuCtxSynchronize(); });
 }
 
 // --- what a context tells ---

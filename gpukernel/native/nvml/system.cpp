@@ -1,4 +1,6 @@
 // The library and the machine: beginning and end, versions, which devices there are.
+#include <cuda_newest.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -91,7 +93,7 @@ nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned int length) {
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* cudaDriverVersion) {
     return with_first([&](const auto& facts) {
         if (!cudaDriverVersion) return NVML_ERROR_INVALID_ARGUMENT;
-        *cudaDriverVersion = std::min<int>(facts.driver_version, CUDA_VERSION);
+        *cudaDriverVersion = std::min<int>(facts.driver_version, GPUKERNEL_CUDA_VERSION);
         return NVML_SUCCESS;
     });
 }

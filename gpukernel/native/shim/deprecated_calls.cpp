@@ -9,21 +9,6 @@ using namespace gpukernel::shim;
 
 // --- contexts ---
 
-// Execution affinity divides the multiprocessors of an MPS server; a slice is none.
-CUresult CUDAAPI cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams,
-                                unsigned int flags, CUdevice dev) {
-    if (paramsArray || numParams) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-    return cuCtxCreate_v2(pctx, flags, dev);
-}
-CUresult CUDAAPI cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags,
-                                CUdevice dev) {
-    if (ctxCreateParams && ctxCreateParams->cigParams)
-        return gpukernel::unsupported("a context for graphics");
-    return ctxCreateParams ? cuCtxCreate_v3(pctx, ctxCreateParams->execAffinityParams,
-                                            ctxCreateParams->numExecAffinityParams, flags, dev)
-                           : cuCtxCreate_v2(pctx, flags, dev);
-}
-
 CUresult CUDAAPI cuCtxAttach(CUcontext* pctx, unsigned int flags) {
     if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
     if (context_stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;

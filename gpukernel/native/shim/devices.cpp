@@ -1,4 +1,6 @@
 // Initialisation, devices and contexts; this process answers all of them itself.
+#include <cuda_newest.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -60,8 +62,9 @@ CUresult CUDAAPI cuInit(unsigned int Flags) { return Flags ? CUDA_ERROR_INVALID_
 
 CUresult CUDAAPI cuDriverGetVersion(int* driverVersion) {
     if (!driverVersion) return CUDA_ERROR_INVALID_VALUE;
-    *driverVersion =
-        process() ? std::min<int>(process()->devices[0]->facts.driver_version, CUDA_VERSION) : CUDA_VERSION;
+    // The driver's own, as far as this library has its functions.
+    *driverVersion = GPUKERNEL_CUDA_VERSION;
+    if (process()) *driverVersion = std::min(process()->devices[0]->facts.driver_version, *driverVersion);
     return CUDA_SUCCESS;
 }
 

@@ -40,6 +40,15 @@ CUresult unsupported(const char* name) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+void runtime_gives_up() {
+    shim::complain(
+        "this program uses NVIDIA's CUDA runtime (nvcc links it in), which gives up now: it asks the driver "
+        "for "
+        "undocumented functions that a slice does not have; run it with 'gpukernel run --direct' on the "
+        "GPU's "
+        "own machine, or use the driver API (Numba, PyCUDA, cuda.core).");
+}
+
 namespace shim {
 
 namespace {

@@ -125,3 +125,9 @@ CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opL
     }
     return CUDA_SUCCESS;
 }
+
+// The form of CUDA 13, which does not say which copy failed.
+extern "C" CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
+                                            unsigned long long flags, CUstream hStream) {
+    return cuMemcpy3DBatchAsync(numOps, opList, nullptr, flags, hStream);
+}

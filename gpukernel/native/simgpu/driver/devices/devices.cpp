@@ -1,8 +1,10 @@
 // Initialisation, and what each simulated device is (driver API chapters "Initialization", "Device
 // Management").
+#include <cuda_newest.h>
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -30,6 +32,13 @@ CUresult unsupported(const char* name) {
     std::lock_guard lock(mutex);
     if (told.insert(name).second) simgpu::log_line(std::string(name) + " is not supported");
     return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+void runtime_gives_up() {
+    simgpu::log_line(
+        "NVIDIA's CUDA runtime gives up now: it asks the driver for undocumented functions, which the "
+        "simulated "
+        "GPU does not have; use the driver API (Numba, PyCUDA, cuda.core)");
 }
 namespace simgpu {
 Driver* driver() { return instance.load(std::memory_order_acquire); }
@@ -97,6 +106,11 @@ CUresult CUDAAPI cuInit(unsigned int Flags) {
 
 CUresult CUDAAPI cuDriverGetVersion(int* driverVersion) {
     if (!driverVersion) return CUDA_ERROR_INVALID_VALUE;
-    *driverVersion = CUDA_VERSION;
+    // A driver serves all devices of its machine: the oldest says.  Before cuInit it is what this library
+    // knows.
+    *driverVersion = GPUKERNEL_CUDA_VERSION;
+    if (driver())
+        for (const auto& device : driver()->devices)
+            *driverVersion = std::min(*driverVersion, device->model->driver_version);
     return CUDA_SUCCESS;
 }

@@ -16,6 +16,7 @@ struct Model {
     int clock_khz, memory_clock_khz, bus_bits, l2_bytes;
     int threads_per_multiprocessor, blocks_per_multiprocessor, shared_per_multiprocessor,
         shared_per_block_optin;
+    int driver_version;  // CUDA's, of the newest driver for this model, in cuDriverGetVersion's form
 };
 
 const Model* model_named(std::string_view key);
