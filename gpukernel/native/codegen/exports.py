@@ -8,7 +8,7 @@ define, and writes one C++ file, to be compiled with the headers in `NEWEST`, wi
 * refusals: every other name answers ``CUDA_ERROR_NOT_SUPPORTED`` after ``gpukernel::unsupported("name")``; so does what
   ``cudaGL.h``, ``cudaEGL.h`` and ``cudaVDPAU.h`` declare, of which no parameter is looked at;
 * ``gpukernel::proc_address``, the table behind ``cuGetProcAddress``: newest version first;
-* ``gpukernel::error_texts``, the names of the error codes.
+* ``gpukernel::error_texts``, the names of the error codes, and ``gpukernel::device_attributes``.
 
 The file is only rewritten when it changes, so that nothing is compiled again in vain.
 """
@@ -127,7 +127,8 @@ def complete(include: Path, newest: Path, sources: list[Path]) -> str:
     error_string = error_strings(include)
     for name, code in dict.fromkeys(_ERROR.findall((newest / "cuda.h").read_text())):
         out.append(f'    {{{name}, "{name}", "{error_string(name, int(code))}"}},')
-    out += ["    {CUDA_SUCCESS, nullptr, nullptr},", "};", "}  // namespace gpukernel", ""]
+    out += ["    {CUDA_SUCCESS, nullptr, nullptr},", "};", ""]
+    out += ["const int device_attributes = CU_DEVICE_ATTRIBUTE_MAX;", "}  // namespace gpukernel", ""]
     return "\n".join(out)
 
 

@@ -86,6 +86,12 @@ CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, 
                   hStream, kernelParams, nullptr);
 }
 
+// How the thread that calls `fn` waits for it, asleep (0) or not (1), is a hint.
+extern "C" CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void* userData,
+                                        unsigned int syncMode) {
+    return syncMode > 1 ? CUDA_ERROR_INVALID_VALUE : cuLaunchHostFunc(hStream, fn, userData);
+}
+
 CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func,
                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                   size_t dynamicSMemSize, int blockSizeLimit) {

@@ -70,6 +70,28 @@ CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
     return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc));
 }
 
+namespace {
+// `info` refuses the number after the last parameter's; a kernel has no more bytes of them than MOST.
+template <class Handle>
+CUresult parameters_of(Handle handle, CUresult (*info)(Handle, size_t, size_t*, size_t*), size_t* count) {
+    if (!count) return CUDA_ERROR_INVALID_VALUE;
+    constexpr size_t MOST = 32764;
+    size_t known = 0, offset, size;
+    CUresult result = CUDA_SUCCESS;
+    while (known < MOST && (result = info(handle, known, &offset, &size)) == CUDA_SUCCESS) ++known;
+    if (result != CUDA_ERROR_INVALID_VALUE) return result;
+    *count = known;
+    return CUDA_SUCCESS;
+}
+}  // namespace
+
+extern "C" CUresult cuFuncGetParamCount(CUfunction func, size_t* paramCount) {
+    return parameters_of(func, cuFuncGetParamInfo, paramCount);
+}
+extern "C" CUresult cuKernelGetParamCount(CUkernel kernel, size_t* paramCount) {
+    return parameters_of(kernel, cuKernelGetParamInfo, paramCount);
+}
+
 CUresult CUDAAPI cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path,
                                unsigned int numOptions, CUjit_option* options, void** optionValues) {
     std::string bytes;

@@ -131,3 +131,13 @@ extern "C" CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_O
                                             unsigned long long flags, CUstream hStream) {
     return cuMemcpy3DBatchAsync(numOps, opList, nullptr, flags, hStream);
 }
+
+// One copy, on any stream, captured too.
+extern "C" CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags,
+                                                  CUstream hStream) {
+    GPUKERNEL_CURRENT(connection);
+    CUDA_MEMCPY3D copy;
+    if (!op || flags) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult error = as_copy(*op, copy); error != CUDA_SUCCESS) return error;
+    return cuMemcpy3DAsync(&copy, hStream);
+}

@@ -71,6 +71,31 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
     return CUDA_SUCCESS;
 }
 
+// --- pools by where their memory is (CUDA 13): here, on a device ---
+
+namespace {
+CUresult by_device(const CUmemLocation* location, CUmemAllocationType type) {
+    if (!location) return CUDA_ERROR_INVALID_VALUE;
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED
+               ? CUDA_SUCCESS
+               : gpukernel::unsupported("a memory pool that is not on a device");
+}
+}  // namespace
+
+extern "C" CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
+                                           CUmemAllocationType type) {
+    const CUresult error = by_device(location, type);
+    return error == CUDA_SUCCESS ? cuDeviceGetDefaultMemPool(pool_out, location->id) : error;
+}
+extern "C" CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+    const CUresult error = by_device(location, type);
+    return error == CUDA_SUCCESS ? cuDeviceGetMemPool(pool, location->id) : error;
+}
+extern "C" CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+    const CUresult error = by_device(location, type);
+    return error == CUDA_SUCCESS ? cuDeviceSetMemPool(location->id, pool) : error;
+}
+
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
     if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;

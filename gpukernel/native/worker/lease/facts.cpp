@@ -27,7 +27,8 @@ CUresult facts_of(const Driver& cuda, CUdevice device, wire::DeviceFacts& facts)
     facts.memory_bytes = bytes;
     cuda.cuDriverGetVersion(&facts.driver_version);
     cuda.cuDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, device);
-    for (int i = 1; i < CU_DEVICE_ATTRIBUTE_MAX && i < 256; ++i)
+    // The driver says which ones it has; it may be newer than the headers.
+    for (int i = 1; i < static_cast<int>(std::size(facts.known)); ++i)
         facts.known[i] = cuda.cuDeviceGetAttribute(&facts.attributes[i], static_cast<CUdevice_attribute>(i),
                                                    device) == CUDA_SUCCESS;
     const std::string driver = driver_name(facts.name);

@@ -1,5 +1,6 @@
 // The attributes of a simulated device (cuDeviceGetAttribute): the model's figures, and limits that all
 // models share.
+#include "libcuda/entry_points.h"
 #include "simgpu/driver/state.h"
 
 using namespace gpukernel::simgpu;
@@ -95,7 +96,7 @@ int value_of(const Device& device, CUdevice_attribute attribute, bool& known) {
             return 1;
         default:
             if (int value; texture_limit(attribute, value)) return value;
-            known = attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX;  // everything that is lacking
+            known = attribute > 0 && attribute < gpukernel::device_attributes;  // everything that is lacking
             return 0;
     }
 }

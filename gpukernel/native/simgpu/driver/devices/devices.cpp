@@ -37,8 +37,7 @@ CUresult unsupported(const char* name) {
 void runtime_gives_up() {
     simgpu::log_line(
         "NVIDIA's CUDA runtime gives up now: it asks the driver for undocumented functions, which the "
-        "simulated "
-        "GPU does not have; use the driver API (Numba, PyCUDA, cuda.core)");
+        "simulated GPU does not have; use the driver API (Numba, PyCUDA, cuda.core)");
 }
 namespace simgpu {
 Driver* driver() { return instance.load(std::memory_order_acquire); }
