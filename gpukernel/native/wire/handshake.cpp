@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -12,16 +13,24 @@ namespace gpukernel::wire {
 namespace {
 constexpr char ENDED[] = "its worker ended the connection";
 
+// Why nothing could be read from or written to the worker within the socket's time.
+std::string silence(int seconds, const char* when) {
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return ENDED;
+    return "its worker has not answered for " + std::to_string(seconds) + " s " + when +
+           ": it may be making a fresh context, or its machine has too much to do";
+}
+
 std::string_view view(const uint8_t* data, size_t size) {
     return {reinterpret_cast<const char*>(data), size};
 }
 
 // Does the handshake of TLS.  Nothing of the program's was sent yet where it fails.
-bool secure(Socket& socket, Tls& tls, std::string& error) {
+bool secure(Socket& socket, Tls& tls, int seconds, std::string& error) {
     std::vector<char> out;
     std::array<char, 4096> in;
     for (size_t got = 0;;) {
         const Tls::Handshake state = tls.advance(in.data(), got, out);
+        errno = 0;
         const bool sent = out.empty() || socket.write(out.data(), out.size());
         out.clear();
         if (state == Tls::Handshake::failed) {
@@ -30,30 +39,40 @@ bool secure(Socket& socket, Tls& tls, std::string& error) {
         }
         if (state == Tls::Handshake::done && sent) return true;
         if (!sent || !(got = socket.read_some(in.data(), in.size()))) {
-            error = ENDED;
+            error = silence(seconds, "in the handshake of TLS");
             return false;
         }
     }
 }
 
-bool shake_hands(Channel& channel, const std::string& secret, std::string& error) {
+bool shake_hands(Channel& channel, const std::string& secret, int seconds, std::string& error) {
     Challenge challenge;
     Proof proof{MAGIC, VERSION, {}, {}};
     Welcome welcome;
-    if (!channel.read(&challenge, sizeof challenge)) return error = ENDED, false;
-    error = "its worker does not speak this version of the protocol";
-    if (challenge.magic != MAGIC || challenge.version != VERSION) return false;
-    if (::getrandom(proof.nonce, sizeof proof.nonce, 0) != sizeof proof.nonce) return false;
+    errno = 0;
+    if (!channel.read(&challenge, sizeof challenge))
+        return error = silence(seconds, "to a connection that waits to be let in"), false;
+    if (challenge.magic != MAGIC) return error = "what answers at its address is no worker", false;
+    const auto versions = [&] {
+        return "its worker speaks version " + std::to_string(challenge.version) +
+               " of the protocol, and this program's libcuda version " + std::to_string(VERSION) +
+               ": install the same version of gpukernel on both sides";
+    };
+    if (challenge.version != VERSION) return error = versions(), false;
+    if (::getrandom(proof.nonce, sizeof proof.nonce, 0) != sizeof proof.nonce)
+        return error = "the system gives no random numbers", false;
     const Digest mac = proof_of("shim", secret, challenge.nonce, proof.nonce, channel);
     std::memcpy(proof.mac, mac.data(), MAC);
+    errno = 0;
     if (!channel.write(&proof, sizeof proof) || !channel.read(&welcome, sizeof welcome) ||
         welcome.magic != MAGIC) {
-        error = ENDED;
+        error = silence(seconds, "to the proof of the lease's secret");
         return false;
     }
     if (welcome.status != Admission::welcome) {
-        error = welcome.status == Admission::full ? "too many programs use this slice"
-                                                  : "its worker refused the lease's secret";
+        error = welcome.status == Admission::full            ? "too many programs use this slice"
+                : welcome.status == Admission::wrong_version ? versions()
+                                                             : "its worker refused the lease's secret";
         return false;
     }
     if (!equal(proof_of("worker", secret, proof.nonce, challenge.nonce, channel), welcome.mac)) {
@@ -80,10 +99,10 @@ Channel try_once(const std::string& endpoint, const std::string& secret, int sec
     std::unique_ptr<Tls> tls;
     if (endpoint.starts_with("tls:")) {
         tls = Tls::make(Tls::End::program, secret, error);
-        if (!tls || !secure(socket, *tls, error)) return {};
+        if (!tls || !secure(socket, *tls, seconds, error)) return {};
     }
     Channel channel(std::move(socket), std::move(tls));
-    if (shake_hands(channel, secret, error)) return channel;
+    if (shake_hands(channel, secret, seconds, error)) return channel;
     if (std::string problem = channel.problem(); !problem.empty()) error = problem;
     return {};
 }

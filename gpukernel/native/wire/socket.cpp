@@ -148,6 +148,14 @@ void leave_unpaced(const Socket& socket, const sockaddr* address) {
     if (loopback) ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_CONGESTION, RENO, sizeof RENO - 1);
 }
 
+// Why a connection was not made; the system's own words for a time that is over say something else.
+std::string refusal(int seconds) {
+    const int why = errno;
+    return why == EAGAIN || why == EINPROGRESS || why == ETIMEDOUT
+               ? "its worker's machine has not taken the connection for " + std::to_string(seconds) + " s"
+               : std::strerror(why);
+}
+
 Socket connect_tcp(const std::string& host, const std::string& port, int seconds, std::string& error) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
@@ -164,7 +172,7 @@ Socket connect_tcp(const std::string& host, const std::string& port, int seconds
         if (::connect(socket.fd(), one->ai_addr, one->ai_addrlen) == 0)
             result = std::move(socket);
         else
-            error = std::strerror(errno);
+            error = refusal(seconds);
     }
     ::freeaddrinfo(found);
     return result;
@@ -179,7 +187,7 @@ Socket connect_to(const std::string& endpoint, int seconds, std::string& error) 
         socket = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         socket.timeout(seconds);
         if (::connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-            error = std::strerror(errno);
+            error = refusal(seconds);
             return {};
         }
     } else if (size_t colon = endpoint.rfind(':');

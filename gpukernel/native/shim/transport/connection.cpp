@@ -34,10 +34,7 @@ bool Connection::open(const std::vector<std::string>& endpoints, const std::stri
         wire::Channel channel = wire::connect_to_worker({endpoints[i]}, secret, CONNECT_SECONDS, error);
         if (!channel) continue;
         channel_ = std::move(channel);
-        if (endpoints[i].starts_with("unix:") && !share_memory()) {
-            error = "its worker ended the connection";
-            continue;
-        }
+        if (endpoints[i].starts_with("unix:") && !share_memory(error)) continue;
         channel_.socket().timeout(0);
         endpoint_ = endpoints[i], secret_ = secret;
         if (::getrandom(&key_, sizeof key_, 0) != sizeof key_) key_ = 0;
@@ -51,7 +48,7 @@ bool Connection::open(const std::vector<std::string>& endpoints, const std::stri
 }
 
 // Asks for shared memory on one host, unless GPUKERNEL_SHARED_MEMORY=0.
-bool Connection::share_memory() {
+bool Connection::share_memory(std::string& error) {
     const char* wanted = std::getenv("GPUKERNEL_SHARED_MEMORY");
     if (wanted && std::strcmp(wanted, "0") == 0) return true;
     const std::vector<char> ask = wire::frame_of(wire::ShareMemoryRequest{});
@@ -59,8 +56,20 @@ bool Connection::share_memory() {
         wire::FrameHeader header;
         wire::AnswerHead head;
     } answer;
-    return channel_.write(ask.data(), ask.size()) && channel_.accept_ring(&answer, sizeof answer) &&
-           answer.header.length == sizeof answer.head && answer.head.printed == 0;
+    error = "its worker ended the connection";
+    channel_.write(ask.data(),
+                   ask.size());  // a worker that says why it ends the connection may have closed it
+    // What it says may have come with the welcome, and been read with it.
+    if (!channel_.accept_ring(&answer, sizeof answer) && !channel_.read(&answer, sizeof answer)) return false;
+    if (answer.header.call == wire::GOODBYE && answer.header.length >= sizeof answer.head &&
+        answer.header.length <= wire::MAX_CALL) {
+        std::string reason(answer.header.length, 0);
+        std::memcpy(reason.data(), &answer.head, sizeof answer.head);
+        if (channel_.read(reason.data() + sizeof answer.head, reason.size() - sizeof answer.head))
+            error = reason;
+        return false;
+    }
+    return answer.header.length == sizeof answer.head && answer.head.printed == 0;
 }
 
 bool Connection::flush() { return flush_with(nullptr, 0); }

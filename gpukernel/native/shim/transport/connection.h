@@ -77,7 +77,7 @@ class Connection {
 
   private:
     friend class Impostor;  // tests/native/fuzz: a worker that lies
-    bool share_memory();
+    bool share_memory(std::string& error);
     void flush_in_time();
     void note_thread(const void* thread);
     void read_answer();
