@@ -117,9 +117,10 @@ bool stream_of(CUstream handle, Stream*& stream) {
     return stream != nullptr;
 }
 
-CUresult in_order(Device* device, Stream* stream, std::function<void()> work) {
-    schedule().submit(stream ? *stream : *current_context()->legacy, Engine::copies,
-                      [work = std::move(work)] { return work(), CUDA_SUCCESS; });
+CUresult in_order(Device* device, Stream* stream, std::function<void()> work, bool essential) {
+    schedule().submit(
+        stream ? *stream : *current_context()->legacy, Engine::copies,
+        [work = std::move(work)] { return work(), CUDA_SUCCESS; }, essential);
     return CUDA_SUCCESS;
 }
 

@@ -158,8 +158,8 @@ Here here();
 bool stream_of(CUstream handle, Stream*& stream);
 
 // Work of the host on memory: in the stream's order, or done when the call returns.  A null stream is the
-// legacy one.
-CUresult in_order(Device* device, Stream* stream, std::function<void()> work);
+// legacy one.  What is essential is done though its program is gone.
+CUresult in_order(Device* device, Stream* stream, std::function<void()> work, bool essential = false);
 CUresult wait_and(Device* device, Stream* stream, const std::function<void()>& work);
 
 void drop_references(Loaded& loaded);                          // before its module goes

@@ -6,6 +6,10 @@
 
 #include "simgpu/ptx/syntax.h"
 
+namespace gpukernel::simgpu {
+thread_local const std::atomic<bool>* in_vain = nullptr;
+}
+
 namespace gpukernel::simgpu::ptx {
 namespace {
 
@@ -82,6 +86,7 @@ struct Lexer {
         for (;;) {
             bool glued = !skip_blank();
             if (at >= text.size() || peek() == '\0') break;
+            stop_in_vain(line);
             size_t start = at;
             char c = peek();
             if (word_start(c)) {

@@ -215,6 +215,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
     for (bool kernels : {false, true})
         for (size_t f = 0; f < trees.size(); ++f) {
             if (trees[f]->kernel != kernels) continue;
+            stop_in_vain(trees[f]->line);
             Function& out = *program_.functions[f];
             uint32_t at = common;
             Symbols seen = symbols;

@@ -389,7 +389,7 @@ class Parser {
             } else if (here().kind == Tok::ident && ahead(1).text == ":") {
                 label();
             } else {
-                instruction();
+                stop_in_vain(here().line), instruction();
             }
         }
     }

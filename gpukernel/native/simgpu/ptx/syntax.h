@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "simgpu/engine.h"
+#include "simgpu/in_vain.h"
 
 namespace gpukernel::simgpu::ptx {
 
@@ -25,6 +26,12 @@ struct SyntaxError {
     std::string message;
 };
 std::vector<Token> lex(std::string_view text);
+
+// Ends the reading of a text that nobody waits for any more.
+inline void stop_in_vain(uint32_t line) {
+    if (in_vain && in_vain->load(std::memory_order_relaxed))
+        throw SyntaxError{Status::out_of_memory, line, "the program that loads it has gone"};
+}
 
 enum class Type : uint8_t {
     none,

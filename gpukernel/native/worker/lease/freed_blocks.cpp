@@ -81,6 +81,10 @@ void FreedBlocks::before_destruction(CUstream stream) {
         if (batch.stream == stream && !batch.gone) record(batch), batch.gone = true;
 }
 
+void FreedBlocks::record() {
+    for (Batch& batch : batches_) record(batch);
+}
+
 bool FreedBlocks::record(Batch& batch) {
     if (batch.event) return true;
     if (batch.gone) return false;  // until the host waits for all streams

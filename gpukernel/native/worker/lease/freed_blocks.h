@@ -36,8 +36,9 @@ class FreedBlocks {
     // Gives the blocks of a stream, or of all, to the driver.
     void flush(CUstream stream);
     void flush();
-    // The same for a stream that is going to be destroyed.
+    // The same for a stream that is going to be destroyed; where nothing of it is kept any more.
     void before_destruction(CUstream stream);
+    void record();
     // Refunds what the device has freed; returns how much.  Without `may_wait` it looks only where that takes
     // no place in a stream, for which the caller might have to wait.
     uint64_t settle(bool may_wait = true);

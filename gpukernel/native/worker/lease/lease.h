@@ -66,7 +66,8 @@ class Lease {
     uint64_t releases();  // the number of times that memory was refunded so far
     // Waits for `pause` at most until `releases` is no longer `after`; false where it still is.
     bool wait_for_release(uint64_t after, std::chrono::microseconds pause);
-    bool is_releasing();  // whether the driver is freeing an allocation, outside any stream
+    bool is_releasing();          // whether the driver is freeing an allocation, outside any stream
+    std::atomic<int> leaving{0};  // programs that are gone and whose memory comes back
     // How many programs have streams that may wait for something else than the device.
     std::atomic<int> waits_for_host{0};
     // Whether the range lies in one allocation or variable, or in accessible mappings without a gap.
@@ -139,6 +140,7 @@ class Lease {
     void leave(const void* owner);
     std::vector<Program> programs() const;
     std::atomic<uint32_t> connections{0};  // of programs
+    std::atomic<uint64_t> programs_so_far{0};
     // Whether the context is lost by a sticky error; the worker then restarts itself.
     std::atomic<bool> poisoned{false};
 

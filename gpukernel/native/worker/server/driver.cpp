@@ -29,6 +29,8 @@ bool Driver::load(const std::string& path, std::string& error) {
         name = stand_in(static_cast<decltype(name)>(nullptr));
 #include "driver_functions.inc"
 #undef GPUKERNEL_DRIVER_FUNCTION
+    work_for = reinterpret_cast<WorkFor>(::dlsym(library, WORK_FOR));
+    end_program = reinterpret_cast<EndProgram>(::dlsym(library, END_PROGRAM));
     set_execution_gate = reinterpret_cast<SetExecutionGate>(::dlsym(library, SET_EXECUTION_GATE));
     if (CUresult code = cuInit(0); code != CUDA_SUCCESS) {
         error = path + " found no usable device (" + error_name(code) + ")";

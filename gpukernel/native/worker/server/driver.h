@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "common/cancellation.h"
 #include "common/execution_gate.h"
 #include "worker/lease/host_memory.h"
 
@@ -19,6 +20,9 @@ struct Driver {
 
     // Of a simulated device, whose kernels can be paused; nullptr where the library has none.
     SetExecutionGate set_execution_gate = nullptr;
+    // The same for programs, whose work can be cancelled.
+    WorkFor work_for = nullptr;
+    EndProgram end_program = nullptr;
 
     // Loads the library at `path`; a function that it lacks returns CUDA_ERROR_NOT_SUPPORTED.  False, and
     // `error` says why, where it cannot be loaded or finds no usable device.

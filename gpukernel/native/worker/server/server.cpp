@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -17,10 +18,13 @@ namespace gpukernel::worker {
 namespace {
 constexpr size_t MOST_CLIENTS = 128;  // connections at one time; strangers are not among them
 constexpr size_t MOST_CONTROL_CLIENTS = 16;
-constexpr double WATCHES = 32;       // so often does the watchdog look in the time that it allows
-constexpr double GRACE_SECONDS = 1;  // for work of a program that was interrupted or has gone
-constexpr auto LAST_WORDS = std::chrono::milliseconds(500);  // for a GOODBYE to arrive
-constexpr size_t MOST_CONTROL_LINE = 4096;
+constexpr double WATCHES = 32;  // so often does the watchdog look in the time that it allows
+// For work of a program that was interrupted, or has gone while others are connected; where nobody is.
+constexpr double GRACE_SECONDS = 1, GRACE_ALONE_SECONDS = 0.5;
+constexpr double SILENT_SECONDS = 3;  // of a closed door; who comes later is told why it is
+constexpr auto LAST_WORDS = std::chrono::milliseconds(500);       // for a GOODBYE to arrive
+constexpr size_t MOST_CONTROL_LINE = 4096, MOST_OF_COMMAND = 80;  // characters
+constexpr size_t MOST_NAMED = 3;                                  // programs, in one sentence
 
 std::string quoted(std::string_view text) {
     std::string out = "\"";
@@ -29,6 +33,18 @@ std::string quoted(std::string_view text) {
         if (static_cast<unsigned char>(c) >= 0x20) out += c;
     }
     return out + "\"";
+}
+
+std::vector<char> goodbye_frame(const std::string& sentence) {
+    std::vector<char> frame;
+    wire::Writer out(frame);
+    out.put(wire::FrameHeader{static_cast<uint32_t>(sentence.size()), wire::GOODBYE, 0});
+    out.bytes(sentence.data(), sentence.size());
+    return frame;
+}
+
+double seconds_since(Clock::time_point then) {
+    return std::chrono::duration<double>(Clock::now() - then).count();
 }
 }  // namespace
 
@@ -39,9 +55,10 @@ Server::Ending Server::run() {
     lease_.attend = [this](uint64_t key) { attend(key); };
     lease_.host_functions_of = [this](uint64_t key) { return host_functions_of(key); };
     while (!stopping_) {
-        // No client is accepted while the context is poisoned, nor while a program that has gone left work
-        // that may never end: new clients wait in the backlog and are served by the restarted worker.
-        const bool closed = lease_.poisoned || program_has_left();
+        // No client is accepted while the context is poisoned, nor for the time in which what a program that
+        // has gone left should be over: new clients wait in the backlog and are served by the restarted
+        // worker.
+        const bool closed = is_closed();
         std::vector<pollfd> watched{
             {wakeup_, POLLIN, 0}, {readers_, POLLIN, 0}, {listeners_.control.fd(), POLLIN, 0}};
         for (const ControlClient& one : control_clients_) watched.push_back({one.socket.fd(), POLLIN, 0});
@@ -54,7 +71,8 @@ Server::Ending Server::run() {
         }
         for (auto& client : served) watched.push_back({client->channel.socket().fd(), POLLRDHUP, 0});
         const size_t first_of_doors = watched.size();
-        admission_control_.watch(watched, listeners_.unix_socket, listeners_.tcp, !closed);
+        const bool open = !closed || closed_seconds() > SILENT_SECONDS;
+        admission_control_.watch(watched, listeners_.unix_socket, listeners_.tcp, open);
         const int most = closed || hang_detector_.pending_seconds() ? 100 : 1000;
         ::poll(watched.data(), watched.size(), admission_control_.pause(most));
         if (uint64_t count; watched[0].revents & POLLIN) [[maybe_unused]]
@@ -70,10 +88,10 @@ Server::Ending Server::run() {
                 std::lock_guard lock(mutex_);
                 if (served[i]->session) served[i]->session->left();
             }
-        admission_control_.serve(watched, first_of_doors,
-                                 !closed && !lease_.poisoned);  // since the check above
+        // It may have closed since the check above.
+        admission_control_.serve(watched, first_of_doors, open && (closed || !is_closed()));
         if (std::string why = hang_reason(); !why.empty()) {
-            say_goodbye(why);
+            if (has_clients()) say_goodbye(why);
             return Ending::poisoned;
         }
         if (lease_.connections == 0 && lease_.poisoned) return Ending::poisoned;
@@ -106,6 +124,11 @@ bool Server::has_room() {
 
 // Serves a connection whose handshake is over, in a thread of its own.
 void Server::admit(wire::Channel channel) {
+    if (const std::string why = closed_because(); !why.empty()) {
+        const std::vector<char> frame = goodbye_frame(why);
+        channel.write_now(frame.data(), frame.size());
+        return;
+    }
     auto client = std::make_shared<Client>();
     client->channel = std::move(channel);
     {
@@ -163,10 +186,7 @@ void Server::serve(std::shared_ptr<Client> client) {
 }
 
 void Server::say_goodbye(const std::string& sentence) {
-    std::vector<char> frame;
-    wire::Writer out(frame);
-    out.put(wire::FrameHeader{static_cast<uint32_t>(sentence.size()), wire::GOODBYE, 0});
-    out.bytes(sentence.data(), sentence.size());
+    const std::vector<char> frame = goodbye_frame(sentence);
     struct Farewell {
         std::shared_ptr<Client> client;
         std::unique_lock<std::mutex> writing{client->writing, std::defer_lock};  // owned once it is written
@@ -192,16 +212,78 @@ void Server::say_goodbye(const std::string& sentence) {
     }
 }
 
-bool Server::program_has_left() {
+// For how long a program that has gone has been served still; nothing where there is none.  `alone`: nobody
+// else is connected.
+std::optional<double> Server::left_for(bool& alone) {
     std::lock_guard lock(mutex_);
-    return std::any_of(clients_.begin(), clients_.end(),
-                       [](auto& client) { return client->left.has_value() && client->program; });
+    std::optional<double> longest;
+    alone = true;
+    for (auto& client : clients_) {
+        if (!client->left)
+            alone = false;
+        else if (client->program)
+            longest = std::max(longest.value_or(0), seconds_since(*client->left));
+    }
+    return longest;
+}
+
+bool Server::has_clients() {
+    std::lock_guard lock(mutex_);
+    return std::any_of(clients_.begin(), clients_.end(), [](auto& client) { return !client->left; });
+}
+
+// Whether nobody is admitted.  Others' work does not keep the door closed where the device can cancel that of
+// the program that has gone.
+bool Server::is_closed() {
+    bool alone, closed = lease_.poisoned;
+    if (const auto left = left_for(alone); left && !closed)
+        closed =
+            alone || *left < GRACE_SECONDS || (!lease_.cuda.end_program && hang_detector_.pending_seconds());
+    if (!closed)
+        closed_since_.reset();
+    else if (!closed_since_)
+        closed_since_ = Clock::now();
+    return closed;
+}
+
+double Server::closed_seconds() const { return closed_since_ ? seconds_since(*closed_since_) : 0; }
+
+// What a program is told that comes while the door is closed and does not open soon; empty where it is open.
+std::string Server::closed_because() {
+    if (!is_closed()) return "";
+    std::string who;
+    const std::vector<Lease::Program> programs = lease_.programs();
+    for (size_t i = 0; i < programs.size() && i < MOST_NAMED; ++i) {
+        std::string command = programs[i].command;
+        std::replace(command.begin(), command.end(), '\0', ' ');
+        command = command.substr(0, command.find_last_not_of(' ') + 1);
+        for (char& c : command)  // it goes to a terminal
+            if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+        if (command.size() > MOST_OF_COMMAND) command = command.substr(0, MOST_OF_COMMAND) + "...";
+        who += (who.empty() ? "" : ", ") +
+               (command.empty() ? std::string("a program")
+                                : "process " + std::to_string(programs[i].pid) + ", '" + command + "'");
+    }
+    if (programs.size() > MOST_NAMED) who += " and " + std::to_string(programs.size() - MOST_NAMED) + " more";
+    const std::string seconds = std::to_string(std::lround(closed_seconds())) + " s";
+    if (lease_.poisoned)
+        return "an error has ended the slice's context, and for " + seconds +
+               " it waits for those to end that still use it (" + who +
+               "); programs are served again once they have";
+    return "for " + seconds + " the slice has been busy with what a program left that has ended (" + who +
+           ")";
 }
 
 // The reason to end a context that programs use; empty where there is none.  Reasons are work that does not
 // end after its program was interrupted or has gone, and work that takes longer than the watchdog allows.
 std::string Server::hang_reason() {
-    const bool left = program_has_left();
+    bool alone;
+    const std::optional<double> left_seconds = left_for(alone);
+    // A fresh context costs nobody anything where nobody is connected.
+    if (left_seconds && alone && *left_seconds > GRACE_ALONE_SECONDS)
+        return "a program on this slice left work that does not end, and the context ended with it";
+    // Others' work would count, too, and what is cancelled needs no hang detector.
+    const bool left = left_seconds && !lease_.cuda.end_program;
     // The driver may spin in a synchronisation: the watchdog looks rarely, for its time.
     const auto now = Clock::now();
     const bool look = watchdog_seconds_ > 0 && lease_.connections &&

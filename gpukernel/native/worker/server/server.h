@@ -56,7 +56,11 @@ class Server {
     void attend(uint64_t key);
     std::shared_ptr<HostFunctions> host_functions_of(uint64_t key);
     void resume_reading();
-    bool program_has_left();
+    std::optional<double> left_for(bool& alone);
+    bool has_clients();
+    bool is_closed();
+    double closed_seconds() const;
+    std::string closed_because();
     std::string hang_reason();
     // A connection of the agent's.
     struct ControlClient {
@@ -84,6 +88,7 @@ class Server {
     std::mutex mutex_;
     std::list<std::shared_ptr<Client>> clients_;  // at most MOST_CLIENTS
     bool stopping_ = false;
+    std::optional<Clock::time_point> closed_since_;
     Clock::time_point last_contact_ = Clock::now(), watched_{};
 };
 

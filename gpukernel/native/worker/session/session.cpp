@@ -85,25 +85,31 @@ void Session::follow(std::shared_ptr<HostFunctions> functions) {
 }
 
 void Session::left() {
-    std::lock_guard lock(mutex_);
-    left_ = true;
-    channel_.rouse();
-    host_functions_->end();
-    if (followed_host_functions_) followed_host_functions_->end();
+    {
+        std::lock_guard lock(mutex_);
+        if (!left_.exchange(true)) ++lease_.leaving;
+        channel_.rouse();
+        host_functions_->end();
+        if (followed_host_functions_) followed_host_functions_->end();
+    }
+    cancel_work();
 }
 
 void Session::release_everything() {
+    const bool cancels = cuda().end_program;
     {
         std::lock_guard allocating(lease_.allocation_mutex);
         lease_.freed.forget(this);
+        if (cancels) lease_.freed.record();  // while their streams exist
     }
     // Another thread may wait for what is going to be destroyed: where it does, that one destroys it.
     const auto destroy_stream = [this](CUstream stream) {
         destroy(stream, [&cuda = cuda(), stream] { return cuda.cuStreamDestroy_v2(stream); });
     };
     if (own_default_) destroy_stream(std::exchange(own_default_, nullptr));
+    // What was cancelled waits for nothing of other programs.
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // an error that no call waited for
-    lease_.finished();
+    if (!cancels || lease_.connections == 1 || is_done(nullptr)) lease_.finished();
     std::lock_guard allocating(lease_.allocation_mutex);
     views.destroy(cuda());
     std::unordered_map<uint64_t, OwnedHandle> handles;
@@ -151,9 +157,14 @@ void Session::release_everything() {
             if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
         lease_.usual_limits.clear();
         lease_.staging_buffers.clear();
+        printed_text();  // is nobody's any more
+        lease_.heard_out = lease_.launches.load();
     }
     virtual_memory_.end();
-    lease_.freed.settle(this);
+    if (cancels)
+        lease_.freed.settle();  // what is behind others' work in a default stream stays charged until then
+    else
+        lease_.freed.settle(this);
     lease_.free_all(this, [this](CUdeviceptr address) { return free(address); });
     if (std::exchange(waits_for_host_, false)) --lease_.waits_for_host;
 }
@@ -163,9 +174,12 @@ Session::~Session() {
     if (followed_host_functions_)
         followed_host_functions_
             ->end();  // who would have run them is gone, whether or not the server has seen it
-    if (!is_program_) return;
-    release_everything();
-    lease_.leave(this);
+    if (is_program_) {
+        cancel_work();
+        release_everything();
+        lease_.leave(this);
+    }
+    if (left_) --lease_.leaving, lease_.freed_some();
 }
 
 bool Session::find(uint64_t name, Kind kind, void*& handle) {
@@ -260,6 +274,7 @@ void Session::run_thread(bool stays) {
     context_ = &context;
     try {
         cuda().cuCtxSetCurrent(lease_.context);
+        if (cuda().work_for) cuda().work_for(program_number_);
         while (wait_for_reading(context, stays)) read_requests(context);
     } catch (const std::exception&) {
         // Out of host memory for what a program sent: its connection ends, the worker does not.
@@ -270,7 +285,9 @@ void Session::run_thread(bool stays) {
 
 void Session::read_requests(RequestContext& context) {
     while (context.reads) {
-        if (!channel_.read(&context.request, sizeof context.request) || !serve_one(context)) {
+        // What a program that is gone has still sent is not begun.
+        if ((left_ && is_program_) || !channel_.read(&context.request, sizeof context.request) ||
+            !serve_one(context)) {
             if (context.reads) end();
             return;
         }
@@ -464,7 +481,7 @@ bool Session::wait_for_memory(uint64_t seen) {
             if ((more = lease_.wait_for_release(seen, pause))) break;
             const bool pending = settle();
             if ((more = lease_.releases() != seen)) break;
-            if (!lease_.is_releasing() && (!pending || Clock::now() > end)) break;
+            if (!lease_.is_releasing() && ((!pending && !lease_.leaving) || Clock::now() > end)) break;
         }
         return CUDA_SUCCESS;
     });

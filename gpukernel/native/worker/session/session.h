@@ -53,7 +53,11 @@ class Session {
     // `writing` is held while an answer is written, so that no GOODBYE is written inside one.  `program`
     // becomes true with the first call that is no question: until then the connection is no program.
     Session(Lease& lease, wire::Channel& channel, std::mutex& writing, std::atomic<bool>* program = nullptr)
-        : lease_(lease), channel_(channel), writing_(writing), program_(program) {}
+        : lease_(lease),
+          channel_(channel),
+          writing_(writing),
+          program_(program),
+          program_number_(++lease.programs_so_far) {}
     ~Session();
     void serve();  // until the program closes the connection or violates the protocol
 
@@ -68,7 +72,9 @@ class Session {
     // `number` when something can be read while the reading thread waits.
     void serve_while_waiting(int poll, uint64_t number);
     void resume_reading();  // something can be read: another thread takes over
-    void left();  // the program is gone, though a request is still served: no host function will run
+    // The program is gone, though a request is still served: no host function will run, no later request is
+    // served, and its work is cancelled where the device allows it.
+    void left();
 
     // --- for the handlers of calls ---
     Lease& lease() { return lease_; }
@@ -209,6 +215,9 @@ class Session {
     bool can_copy_now(CUstream stream);
     char* host_pointer(CUdeviceptr address);
     void called(bool launch);
+    void cancel_work() {
+        if (cuda().end_program) cuda().end_program(program_number_);
+    }
 
     Lease& lease_;
     wire::Channel& channel_;
@@ -231,6 +240,8 @@ class Session {
     VirtualMemory virtual_memory_{*this};
     const std::shared_ptr<HostFunctions> host_functions_ =
         std::make_shared<HostFunctions>(lease_.host_memory);
+    const uint64_t program_number_;  // common/cancellation.h
+    std::atomic<bool> left_{false};
     bool is_program_ = false;  // it sent a call that is no question
     // Stands for CU_STREAM_PER_THREAD, since the worker's threads are not the program's.
     CUstream own_default_ = nullptr;
@@ -240,7 +251,6 @@ class Session {
 
     std::mutex mutex_;  // guards everything below
     std::shared_ptr<HostFunctions> followed_host_functions_;
-    bool left_ = false;
     std::unordered_map<const void*, PendingWaits> used_;
     RequestContext* waiting_ = nullptr;  // of the reading thread, while it waits
     std::atomic<bool> serves_while_waiting_ = false;

@@ -1,4 +1,5 @@
 // Device and host memory, copies, fills (driver API chapter "Memory Management").
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -11,9 +12,17 @@ using namespace gpukernel::simgpu;
 namespace {
 void* at(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
+constexpr size_t MUCH = 16 << 20;  // that is copied or filled between two looks whether it is cancelled
+
 // Copies nothing where there are no bytes, whatever the pointers are.
 void transfer(void* to, const void* from, size_t bytes) {
-    if (bytes) std::memmove(to, from, bytes);
+    char* t = static_cast<char*>(to);
+    const char* f = static_cast<const char*>(from);
+    const bool overlap = t < f + bytes && f < t + bytes;
+    for (size_t piece; bytes && !cancelled(); t += piece, f += piece, bytes -= piece) {
+        piece = overlap ? bytes : std::min(bytes, MUCH);
+        std::memmove(t, f, piece);
+    }
 }
 
 bool on_device(Device* device, const void* pointer) {
@@ -110,10 +119,11 @@ CUresult fill(CUstream handle, CUdeviceptr address, size_t pitch, T value, size_
     const auto span = row ? gpukernel::checked_extent(height, pitch, *row) : std::nullopt;
     if (!span || outside(device, address, *span, true)) return CUDA_ERROR_INVALID_VALUE;
     return in_order(device, stream, [=] {
-        for (size_t row = 0; row < height; ++row) {
-            T* to = reinterpret_cast<T*>(address + row * pitch);
-            std::fill(to, to + width, value);
-        }
+        for (size_t row = 0; row < height; ++row)
+            for (size_t x = 0; x < width && !cancelled(); x += MUCH / sizeof(T)) {
+                T* to = reinterpret_cast<T*>(address + row * pitch) + x;
+                std::fill(to, to + std::min(width - x, MUCH / sizeof(T)), value);
+            }
     });
 }
 
@@ -175,7 +185,7 @@ CUresult copy_pitched(CUstream handle, CopySide from, CopySide to, size_t width,
     }
     return wait_and(device, stream, [=] {
         for (size_t z = 0; z < depth; ++z)
-            for (size_t y = 0; y < height; ++y)
+            for (size_t y = 0; y < height && !cancelled(); ++y)
                 std::memmove(at(to.base + (z * to.height + y) * to.pitch),
                              at(from.base + (z * from.height + y) * from.pitch), width);
     });
@@ -247,7 +257,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     auto block = device->memory->find(dptr);
     if (!block || block->address != dptr || mapped(device, dptr)) return CUDA_ERROR_INVALID_VALUE;
     forget_managed(device, dptr);
-    return in_order(device, stream, [=] { device->memory->free(dptr); });
+    return in_order(device, stream, [=] { device->memory->free(dptr); }, true);
 }
 
 CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {

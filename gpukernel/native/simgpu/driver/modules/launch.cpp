@@ -100,31 +100,33 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
     } catch (const std::bad_alloc&) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    schedule().submit(*stream, Engine::kernels,
-                      [device, function, g, b, c, in_clusters, shared = shape.shared_bytes,
-                       cooperative = shape.cooperative, block, textures = std::move(textures)] {
-                          Launch launch;
-                          launch.grid = g, launch.block = b;
-                          launch.cluster = c, launch.in_clusters = in_clusters;
-                          launch.dynamic_shared_bytes = shared;
-                          launch.cooperative = cooperative;
-                          launch.params = block->bytes.data();
-                          launch.textures = textures;
-                          launch.gate = device->gate.load();
-                          launch.print = [device](std::string_view text) {
-                              // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted
-                              // Output", "Limitations").
-                              const size_t most =
-                                  std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
-                              std::lock_guard lock(device->print_mutex);
-                              device->printed += text;
-                              if (device->printed.size() > 2 * most)
-                                  device->printed.erase(0, device->printed.size() - most);
-                          };
-                          Result result = function->owner->image->run(function->info->name, launch);
-                          if (!result) device->report(result);
-                          return code_of(result.status);
-                      });
+    schedule().submit(
+        *stream, Engine::kernels,
+        [device, function, g, b, c, in_clusters, shared = shape.shared_bytes, cooperative = shape.cooperative,
+         block, textures = std::move(textures), program = Schedule::program_of(*stream)] {
+            Launch launch;
+            launch.grid = g, launch.block = b;
+            launch.cluster = c, launch.in_clusters = in_clusters;
+            launch.dynamic_shared_bytes = shared;
+            launch.cooperative = cooperative;
+            launch.params = block->bytes.data();
+            launch.textures = textures;
+            launch.gate = device->gate.load();
+            launch.print = [device](std::string_view text) {
+                // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted
+                // Output", "Limitations").
+                const size_t most = std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
+                std::lock_guard lock(device->print_mutex);
+                device->printed += text;
+                if (device->printed.size() > 2 * most)
+                    device->printed.erase(0, device->printed.size() - most);
+            };
+            if (program) launch.cancel = &program->cancel;
+            Result result = function->owner->image->run(function->info->name, launch);
+            if (program && program->over) return CUDA_SUCCESS;  // nobody will hear of it
+            if (!result) device->report(result);
+            return code_of(result.status);
+        });
     return CUDA_SUCCESS;
 }
 

@@ -35,7 +35,8 @@ Stream::Stream(Device* device, Context* context, std::shared_ptr<Stream> legacy,
       legacy(std::move(legacy)),
       flags(flags),
       priority(priority),
-      id(next_stream_id++) {}
+      id(next_stream_id++),
+      program(this_program) {}
 
 bool StreamPosition::passed() const { return !stream || stream->done(number); }
 
@@ -151,6 +152,15 @@ StreamPosition Schedule::add(Stream& stream, Stream::Piece piece) {
         piece.after.push_back(std::move(position));
     }
     begin(stream);
+    piece.program = program_of(stream);
+    if (Submitter* const its = piece.program.get()) {
+        if (piece.essential && stream.program) ++its->due;
+        if (its->over) {
+            if (!piece.essential) piece.work = nullptr;
+            piece.until = nullptr;
+            if (its->let_go) piece.after.clear();
+        }
+    }
     stream.pieces.push_back(std::move(piece));
     StreamPosition position{stream.shared_from_this(), stream.submitted};
     if (stream.pieces.size() == 1 && !stream.running) advance(stream);
@@ -160,7 +170,7 @@ StreamPosition Schedule::add(Stream& stream, Stream::Piece piece) {
 // A thread that is far ahead waits for some of its work, because queued work takes memory.
 void Schedule::throttle(Stream& stream, Lock& lock) {
     const uint64_t most = waiting_ < MOST_WAITING ? MOST_BEHIND : 1;
-    while (!stream.done(stream.submitted - std::min(stream.submitted, most - 1))) {
+    while (!is_over() && !stream.done(stream.submitted - std::min(stream.submitted, most - 1))) {
         const StreamPosition position{stream.shared_from_this(), stream.submitted - most + 1};
         lock.unlock();
         wait(position);
@@ -168,18 +178,23 @@ void Schedule::throttle(Stream& stream, Lock& lock) {
     }
 }
 
-StreamPosition Schedule::submit(Stream& stream, Engine engine, Work work) {
+StreamPosition Schedule::submit(Stream& stream, Engine engine, Work work, bool essential) {
     Lock lock(mutex_);
     throttle(stream, lock);
-    StreamPosition position = add(stream, {std::move(work), engine});
+    Stream::Piece piece{std::move(work), engine};
+    piece.essential = essential || engine == Engine::host_functions;
+    StreamPosition position = add(stream, std::move(piece));
     wake_threads();
     return position;
 }
 
 void Schedule::perform(Stream& stream, const std::function<void()>& work) {
     Lock lock(mutex_);
+    const std::shared_ptr<Submitter> program = program_of(stream);
+    if (program && program->over) return;
     if (!stream.running && stream.pieces.empty() && needs(stream).empty()) {
         const std::shared_ptr<Stream> kept = stream.shared_from_this();
+        begin_of(program.get());
         begin(stream);
         stream.running = true;
         begin_busy(*stream.device);
@@ -190,6 +205,7 @@ void Schedule::perform(Stream& stream, const std::function<void()>& work) {
         stream.running = false;
         finish(stream);
         advance(stream);
+        end_of(program.get());
         wake_threads();
         return;
     }
@@ -231,11 +247,12 @@ bool Schedule::idle(Stream& stream) {
 void Schedule::wait(const StreamPosition& position) {
     if (position.passed()) return;
     Lock lock(mutex_);
-    while (!position.passed()) {
+    while (!position.passed() && !in_vain()) {
         StreamPosition next = position;
         while (!next.stream->running && !next.stream->ready && !next.stream->watched)
             next = StreamPosition(next.stream->blocked_by);
-        if (next.stream->ready) {
+        // It does not run another program's work, which may outlast its own.
+        if (next.stream->ready && next.stream->pieces.front().program == this_program) {
             take(*next.stream);
             wake_threads();
             run(*next.stream, lock);
@@ -277,6 +294,9 @@ void Schedule::run(Stream& stream, Lock& lock) {
     Device& device = *stream.device;
     int& running = device.running[static_cast<int>(piece.engine)];
     ++running;
+    const std::shared_ptr<Submitter> program = piece.program;
+    const bool due = piece.essential && stream.program;
+    begin_of(program.get());
     begin_busy(device);
     lock.unlock();
     // Callbacks hear of errors, too.
@@ -289,6 +309,8 @@ void Schedule::run(Stream& stream, Lock& lock) {
     stream.running = false;
     finish(stream);
     advance(stream);
+    if (due) --program->due;
+    end_of(program.get());
 }
 
 bool Schedule::has_room(const Stream& stream) const {

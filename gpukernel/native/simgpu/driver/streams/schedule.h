@@ -43,6 +43,16 @@ struct StreamPosition {  // behind so many pieces of a stream
     bool passed() const;
 };
 
+// A program that shares the process with others (common/cancellation.h).
+struct Submitter {
+    std::atomic<bool> over{false};  // it is gone: its work is cancelled
+    volatile bool cancel = false;   // the same, for its kernels
+    // Pieces of its work that run; those in its own streams that must run even so.  Under the schedule's
+    // mutex.
+    int running = 0, due = 0;
+    bool let_go = false;  // nothing ran when it was over, and none but pieces that are due will
+};
+
 struct Stream : std::enable_shared_from_this<Stream> {
     Device* const device;
     Context* const context;                // for cuStreamGetCtx; it may end before the stream
@@ -50,6 +60,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
     const unsigned flags;
     const int priority;  // 0, or below: more urgent
     const unsigned long long id;
+    const std::shared_ptr<Submitter> program;  // whose thread made it, or none
 
     Stream(Device* device, Context* context, std::shared_ptr<Stream> legacy, unsigned flags, int priority);
     bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
@@ -66,6 +77,8 @@ struct Stream : std::enable_shared_from_this<Stream> {
         std::shared_ptr<Clock::time_point> when = nullptr;  // gets the time
         std::vector<StreamPosition> after = {};
         Condition until = nullptr;
+        std::shared_ptr<Submitter> program = nullptr;
+        bool essential = false;  // it runs though its program is gone
     };
     // All under the schedule's mutex, but `finished` may be read without.
     std::deque<Piece> pieces;
@@ -85,7 +98,7 @@ class Schedule {
   public:
     // Append work, behind what the stream has and what it must wait for.  The caller waits where a stream is
     // far behind.
-    StreamPosition submit(Stream& stream, Engine engine, Work work);
+    StreamPosition submit(Stream& stream, Engine engine, Work work, bool essential = false);
     // The same, and done when this returns; not done where an earlier error lost the context.
     void perform(Stream& stream, const std::function<void()>& work);
     StreamPosition mark(Stream& stream, std::shared_ptr<Clock::time_point> when);
@@ -97,6 +110,12 @@ class Schedule {
     void wait(const StreamPosition& position);
     void wait(Stream& stream);
     void wait_all(const Device& device, const Stream* group = nullptr);  // of one context, or of all
+
+    // Programs that are gone (common/cancellation.h).
+    // The one for which this thread submits to a stream.
+    static std::shared_ptr<Submitter> program_of(const Stream& stream);
+    void work_for(uint64_t program);
+    void end(uint64_t program);
 
   private:
     using Lock = std::unique_lock<std::mutex>;
@@ -113,6 +132,12 @@ class Schedule {
     void take(Stream& stream);
     void run(Stream& stream, Lock& lock);
     bool has_room(const Stream& stream) const;
+    void drop(Stream& stream, Stream::Piece& piece, std::vector<Stream::Piece>& dropped);
+    void begin_of(Submitter* program);
+    void end_of(Submitter* program);
+    void let_go(Submitter& program);
+    static bool is_over();  // this thread's program is gone
+    static bool in_vain();  // and nothing of it runs any more
     void wake_threads();
     void run_thread();
 
@@ -123,10 +148,16 @@ class Schedule {
     std::chrono::microseconds poll_interval_{};
     bool polling_ = false;  // a thread polls conditions
     uint64_t stamps_ = 0, waiting_ = 0;
+    std::map<uint64_t, std::weak_ptr<Submitter>> programs_;
     std::condition_variable called_;
     int threads_ = 0, starting_ = 0, resting_ = 0, waking_ = 0, dozing_ = 0;
 };
 Schedule& schedule();
+
+extern thread_local std::shared_ptr<Submitter> this_program;  // that this thread works for; none: nobody
+
+// Whether what this thread does is cancelled: long work looks now and then.
+bool cancelled();
 
 // A host function must not call back into the driver.
 extern thread_local bool inside_host_function;
