@@ -69,6 +69,18 @@ image = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry) + len(packed)) + entr
 print(d.cuModuleLoadData(image)[0].name); done("compressed")
 """
 
+# The same by Zstandard: blocks that repeat one byte.
+ZSTANDARD = r"""
+import struct
+def block(kind, size, content, last=0): return (last | kind << 1 | size << 3).to_bytes(3, "little") + content
+literal = HEAD.encode(); runs = 400 << 3; SIZE = len(literal) + (runs << 17)
+packed = bytes.fromhex("28b52ffda0") + struct.pack("<I", SIZE) + block(0, len(literal), literal)
+packed += b"".join(block(1, 1 << 17, b" ", n == runs - 1) for n in range(runs))
+entry = struct.pack("<HHIQIIIIIIQQQ", 1, 0x101, 64, len(packed), len(packed), 0, 0, 70, 64, 0, 0x8000, 0, SIZE)
+image = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry) + len(packed)) + entry + packed
+print(d.cuModuleLoadData(image)[0].name); done("compressed")
+"""
+
 LOCAL_MEMORY = r"""
 DEEP = (HEAD + '''.visible .entry deep() {
     .local .align 16 .b8 held[65536]; .reg .b32 %r<4>; .reg .b64 %rd<4>; .reg .pred %p;
@@ -216,6 +228,7 @@ WAYS = {
     "linker inputs": LINKER_INPUTS,
     "modules": MODULES,
     "compressed modules": COMPRESSED,
+    "modules of Zstandard": ZSTANDARD,
     "local memory": LOCAL_MEMORY,
     "streams": STREAMS,
     "events": EVENTS,

@@ -74,6 +74,9 @@ def image_seeds() -> Iterator[bytes]:
     )
     yield from (ptx, elf, elf[:100], fatbin(entry(1, ptx)), fatbin(entry(2, elf), entry(1, ptx, sm=80)))
     yield from (fatbin(entry(1, lz4, 0x2000, len(ptx))), fatbin(entry(1, lz4, 0x8000, len(ptx))))
+    raw = (1 | len(ptx) << 3).to_bytes(3, "little")  # of Zstandard: a frame of one block
+    zstandard = bytes.fromhex("28b52ffd20") + bytes([len(ptx)]) + raw + ptx
+    yield fatbin(entry(1, zstandard, 0x8000, len(ptx)))
     yield fatbin(entry(1, b"\x1f" + b"ab\x02\0" * 9, 0x2000, 1000))
     yield fatbin(entry(1, ptx))[:90]
     yield b"GPUKERNEL LINKED PTX\n%d\n%s" % (len(ptx), ptx)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -220,6 +222,58 @@ for image in (fatbin(ADD + b"\\0"), fatbin(lz4(ADD + b"\\0"), 0x2000, len(ADD) +
     print(ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(image)), b"add")) is not None)
 print(d.cuModuleLoadData(fatbin(b"junk", 0x2000, 100))[0].name)"""
     assert out(code).split() == ["True", "True", "CUDA_ERROR_NO_BINARY_FOR_GPU"]
+
+
+NVCC_13 = """
+UO1VugEAEACoAQAAAAAAAAEAAQFQAAAAWAEAAAAAAABVAQAAQAAAAAAACQBLAAAAAAAAAAAAAAARgAAAAAAAAAAAAAAAAAAAWwIAAAAAAABI
+AAAAAAAAAAAAAAAAAAAAKLUv/WBbAV0KADaRNyJAa/TYNgPsgW9M9Y8UXOx3HHsB405NV1uSlYEwy5zhju1GLQAtAC4AkXw59Qq4S3b42pjN
+E2oe+jyF58NDI6Xz3WVvQhAjynU6L2sv0gbckB7689EbzAIv5q8c2l2YSBZ/xU9Rlm/cwlDcHAMm2jIp9vlTszO/F2IHljW3kBif4mgOCkWM
+CgEsv2E2KYSFbZpOT3XShckvRluC2qXildSG4vUa2h9ZF4qXe0jRQoY1GAC7Ebuwzt+DShciBQmOgTDu0XaXC5/z94ehIUe0kHmDZCNBTku1
+ZX0sdmGLSDAoQAJCpFUdEEDnTNK0BjgeWAFqcIOAsxGiWhAVsADmS2espFAWgxSBBDv8Q1y5OQWNqdz+MncbBIaRjTB7raa2PWwckTwVff6P
+Rq5riFBEGFEsMALpiwqdXNDn69FumPEIXYnc5EKBFSEAAAA=
+"""  # of CUDA 13.0, nvcc -fatbin: __global__ void add(float* a, int n), which adds 1
+
+
+def test_a_fat_binary_as_nvcc_of_cuda_13_makes_it_runs() -> None:
+    ctypes.CDLL("libzstd.so.1")  # distributions have it
+    code = f"""import base64; begin(); f = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(base64.b64decode({NVCC_13!r}))), b"add"))
+a = ok(d.cuMemAlloc(12)); host = (ctypes.c_float * 3)(1, 2, 3); ok(d.cuMemcpyHtoD(a, host, 12)); print(launch(f, a, 2).name)
+ok(d.cuMemcpyDtoH(host, a, 12)); print(list(host))"""
+    assert out(code, models="t4").splitlines() == ["CUDA_SUCCESS", "[2.0, 3.0, 3.0]"]
+
+
+DAMAGED = """import base64, struct
+image = bytearray(base64.b64decode(NVCC_13)); begin()
+def says(image): return d.cuModuleLoadData(bytes(image) + bytes(64))[0].name.removeprefix("CUDA_ERROR_")
+def changed(at, layout, value):
+    copy = bytearray(image); struct.pack_into(layout, copy, at, value); return copy
+FULL, COMPRESSED, START = 16 + 56, 16 + 16, 16 + 80  # places in the file: of the entry's header, and its end
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "changed(FULL, '<Q', 602)",
+        "changed(FULL, '<Q', 604)",
+        "changed(FULL, '<Q', 1 << 40)",
+        "changed(COMPRESSED, '<I', 200)",
+        "changed(START, '<I', 0)",
+        "changed(START + 9, '<I', 0xFFFFFFFF)",
+    ],
+)
+def test_a_damaged_fat_binary_of_zstandard_is_refused(change: str) -> None:
+    done = run(f"NVCC_13 = {NVCC_13!r}\n{DAMAGED}print(says({change}))", models="t4")
+    assert done.stdout.strip() == "NO_BINARY_FOR_GPU", done.stderr
+    assert "the fat binary's compressed PTX is damaged" in done.stderr
+
+
+def test_without_zstandard_the_sentence_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "libzstd.so.1").touch()  # found first, and no library
+    path = os.pathsep.join([str(native.simgpu_library().parent), str(tmp_path)])
+    done = run(f"NVCC_13 = {NVCC_13!r}\n{DAMAGED}print(says(image))", models="t4", LD_LIBRARY_PATH=path)
+    assert done.stdout.strip() == "NO_BINARY_FOR_GPU", done.stderr
+    assert "the GPU server has no libzstd.so.1: install it" in done.stderr
 
 
 def test_the_linker_joins_texts() -> None:

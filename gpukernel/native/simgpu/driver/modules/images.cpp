@@ -3,17 +3,22 @@
 #include <cstdint>
 #include <cstring>
 
+#include "simgpu/driver/modules/zstandard.h"
 #include "simgpu/host_memory.h"
 
 namespace gpukernel::simgpu {
 
 namespace {
 constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f;
+constexpr uint64_t LZ4 = 0x2000, ZSTANDARD = 0x8000;  // flags of a fat binary's entry
 constexpr std::string_view LINKED = "GPUKERNEL LINKED PTX\n";
 constexpr char NEEDS_PTX[] =
     "this image is machine code (a cubin); the simulated GPU executes PTX. Compile for PTX (compute_70, not "
-    "sm_70); with "
-    "Numba, uninstall nvidia-nvjitlink so that it hands over PTX";
+    "sm_70); with Numba, uninstall nvidia-nvjitlink so that it hands over PTX";
+
+constexpr char NEEDS_LIBRARY[] =
+    "the fat binary's PTX is compressed with Zstandard, and the GPU server has no libzstd.so.1: install it "
+    "there (Debian, Ubuntu: apt-get install libzstd1), or compile with --no-compress";
 
 template <class T>
 T read(const char* at) {
@@ -69,18 +74,18 @@ Image fatbin(const char* data, size_t bytes) {
         at += entry_header + payload;
         machine_code |= kind == 2;
         if (kind != 1 || sm < best) continue;
-        std::string_view body(entry + entry_header, compressed && (flags & 0x2000) ? compressed : payload);
+        const bool packed = flags & (LZ4 | ZSTANDARD);
+        std::string_view body(entry + entry_header, compressed && packed ? compressed : payload);
         std::string text;
-        if (flags & 0x8000) {
-            image.message =
-                "the fat binary's PTX is compressed with Zstandard, which the simulated GPU does not read; "
-                "compile with --no-compress";
-            continue;
-        }
-        if (flags & 0x2000) {
+        if (packed) {
             HostShare share;  // before a few bytes become many
-            if (full > (1u << 30) || !share.grow(full) || !lz4(body, text, full)) {
-                image.message = "the fat binary's compressed PTX is damaged";
+            const Unpacked result = full > (1u << 30) || !share.grow(full) ? Unpacked::damaged
+                                    : flags & ZSTANDARD     ? unpack_zstandard(body, text, full)
+                                    : lz4(body, text, full) ? Unpacked::done
+                                                            : Unpacked::damaged;
+            if (result != Unpacked::done) {
+                image.message = result == Unpacked::damaged ? "the fat binary's compressed PTX is damaged"
+                                                            : NEEDS_LIBRARY;
                 continue;
             }
         } else {
