@@ -18,6 +18,8 @@ namespace gpukernel {
 
 // In two's complement, where there is always one.
 GPUKERNEL_WRAPS constexpr uint64_t wrapping_negative(uint64_t n) { return 0 - n; }
+GPUKERNEL_WRAPS constexpr uint64_t wrapping_sum(uint64_t a, uint64_t b) { return a + b; }
+GPUKERNEL_WRAPS constexpr uint64_t wrapping_product(uint64_t a, uint64_t b) { return a * b; }
 
 template <std::unsigned_integral T>
 constexpr std::optional<T> checked_sum(T a, std::type_identity_t<T> b) {

@@ -26,7 +26,9 @@ foreach(level ${SIMGPU_LEVELS})
   list(APPEND level_objects $<TARGET_OBJECTS:simgpu_handlers_v${level}>)
 endforeach()
 set(engine
-    ptx/lexer ptx/link ptx/parser
+    ptx/lexer ptx/link
+    ptx/parse/body ptx/parse/declarations ptx/parse/expressions ptx/parse/module ptx/parse/operands
+    ptx/check/check ptx/check/control ptx/check/floating ptx/check/integer ptx/check/memory ptx/check/special
     ptx/decode/arithmetic ptx/decode/control ptx/decode/convert ptx/decode/function ptx/decode/matrix ptx/decode/memory
     ptx/decode/operands ptx/decode/rows ptx/decode/texture ptx/decode/video
     exec/access exec/address_space exec/block exec/builtins exec/host_memory exec/kernel_threads exec/launch exec/levels exec/memory exec/processor

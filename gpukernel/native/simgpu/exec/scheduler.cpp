@@ -100,11 +100,17 @@ struct Runner {
             if (g.frame == frame && g.wait == Wait::ready && g.ip > ip) limit = std::min(limit, g.ip);
         }
     }
-    // A group that waits at a .sync instruction may go on when every living lane that it names waits there
-    // too.
+    // Who waits at a .sync instruction may go on when all living lanes that one of the group names are there.
     bool satisfied(const Group& g) {
-        uint32_t member = member_mask(g, std::countr_zero(g.mask)) & warp.live;
-        return (member & ~g.mask) == 0;
+        for (uint32_t left = g.mask; left; left &= left - 1)
+            if (!(member_mask(g, std::countr_zero(left)) & warp.live & ~g.mask)) return true;
+        return false;
+    }
+    uint32_t alike(const Op& op, uint32_t lanes) {
+        const uint32_t *named = words(warp, op.aux), mask = named[std::countr_zero(lanes)];
+        uint32_t same = 0;
+        for (int i = 0; i < kLanes; ++i) same |= uint32_t(named[i] == mask) << i;
+        return lanes & same & (mask >> std::countr_zero(lanes) & 1 ? mask : ~mask);
     }
     uint32_t member_mask(const Group& g, int lane) {
         const char* base[2] = {g.frame->registers, g.frame->function->constant_base};
@@ -329,18 +335,20 @@ bool Runner::run() {
             if (uint32_t rest = mask & ~exec) park(ip + 1, rest, frame);
             mask = exec;
             bool again = false;
-            switch (op.control) {
+            switch (const uint32_t all = exec; op.control) {
                 case Control::warp_sync: {
-                    uint32_t member = words(warp, op.aux)[std::countr_zero(exec)] & warp.live;
-                    if (member & ~exec) {
+                    exec = mask = alike(op, exec);
+                    if (all != exec) park(ip, all & ~exec, frame);
+                    const uint32_t named = words(warp, op.aux)[std::countr_zero(exec)] & warp.live;
+                    if (named & exec && named & ~exec) {
                         park(ip, exec, frame, Wait::warp);
                         break;
                     }
                     warp.exec = exec;
                     if (op.fn) op.fn(warp, op);
                     ++ip;
-                    again = true;
-                    if (warp.group_count) set_limit();
+                    again = all == exec;
+                    again ? set_limit() : swap_out();
                     break;
                 }
                 case Control::branch_table: {
@@ -456,7 +464,7 @@ struct Pair {
                 if (slice > 0 && !a.launch->must_rest()) continue;
                 a.launch->go_on();
                 return part(true);
-            } else if (op.control == Control::warp_sync) {
+            } else if (op.control == Control::warp_sync && names_all(op)) {
                 for (Warp* warp : warps) {
                     warp->exec = kFull;
                     if (op.fn) op.fn(*warp, op);
@@ -466,6 +474,11 @@ struct Pair {
                 return part(false);
             }
         }
+    }
+    bool names_all(const Op& op) const {
+        uint32_t missing = 0;
+        for (int i = 0; i < 2 * kLanes; ++i) missing |= ~words(*warps[i / kLanes], op.aux)[i % kLanes];
+        return !missing;
     }
     bool part(bool used) {
         warps[0]->partner = nullptr;

@@ -11,7 +11,10 @@ namespace gpukernel::simgpu::ptx {
 
 struct Symbol {
     enum Kind : uint8_t { global, shared, dynamic_shared, function } kind;
-    uint64_t value;  // an address, an offset in shared memory, an index of a function
+    uint64_t value;                      // an address, an offset in shared memory, an index of a function
+    uint32_t element = 1;                // bytes of one element of a variable
+    const FunctionTree* tree = nullptr;  // of a function
+    Where where = Where::global;         // of a variable
 };
 using Symbols = std::map<std::string, Symbol, std::less<>>;
 

@@ -1,6 +1,6 @@
 // Text to tokens (PTX ISA 4.1 to 4.5).
 #include <algorithm>
-#include <cctype>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,11 +13,13 @@ thread_local const std::atomic<bool>* in_vain = nullptr;
 namespace gpukernel::simgpu::ptx {
 namespace {
 
-bool digit(char c) { return std::isdigit(static_cast<unsigned char>(c)); }
-bool word_start(char c) {
-    return std::isalpha(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%';
-}
-bool word(char c) { return digit(c) || std::isalpha(static_cast<unsigned char>(c)) || c == '_' || c == '$'; }
+// ASCII, whatever the locale of the program.
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; }
+bool digit(char c) { return c >= '0' && c <= '9'; }
+bool hexadecimal(char c) { return digit(c) || (lower(c) >= 'a' && lower(c) <= 'f'); }
+bool letter(char c) { return lower(c) >= 'a' && lower(c) <= 'z'; }
+bool word_start(char c) { return letter(c) || c == '_' || c == '$' || c == '%'; }
+bool word(char c) { return digit(c) || letter(c) || c == '_' || c == '$'; }
 
 struct Lexer {
     std::string_view text;
@@ -40,11 +42,16 @@ struct Lexer {
             } else if (c == '/' && peek(1) == '*') {
                 at += 2;
                 while (at < text.size() && !(text[at] == '*' && peek(1) == '/')) line += text[at++] == '\n';
-                at = std::min(at + 2, text.size());
+                if (at >= text.size()) fail("a comment that nothing ends");
+                at += 2;
             } else {
                 return at != start;
             }
         }
+    }
+
+    [[noreturn]] void fail(const std::string& what) const {
+        throw SyntaxError{Status::invalid_ptx, line, what};
     }
 
     void push(Tok kind, size_t start, bool glued, uint64_t bits = 0) {
@@ -53,10 +60,14 @@ struct Lexer {
 
     void number(bool glued) {
         size_t start = at;
-        char second = static_cast<char>(std::tolower(peek(1)));
+        char second = lower(peek(1));
         if (peek() == '0' && (second == 'f' || second == 'd')) {
             size_t digits = second == 'f' ? 8 : 16;
-            at = std::min(at + 2 + digits, text.size());
+            at += 2;
+            while (at < start + 2 + digits && hexadecimal(peek())) ++at;
+            if (at != start + 2 + digits || word(peek()))
+                fail("'" + std::string(text.substr(start, at - start + 1)) + "' has not the " +
+                     std::to_string(digits) + " digits of a floating-point number");
             uint64_t bits = std::strtoull(std::string(text.substr(start + 2, digits)).c_str(), nullptr, 16);
             return push(second == 'f' ? Tok::floating32 : Tok::floating64, start, glued, bits);
         }
@@ -66,19 +77,26 @@ struct Lexer {
         else if (peek() == '0' && second == 'b')
             radix = 2, at += 2;
         size_t digits = at;
-        while (radix == 16 ? std::isxdigit(static_cast<unsigned char>(peek())) != 0 : digit(peek())) ++at;
+        while (radix == 16 ? hexadecimal(peek()) : digit(peek())) ++at;
         if (radix == 10 && ((peek() == '.' && digit(peek(1))) || peek() == 'e' || peek() == 'E')) {
             std::string copy(text.substr(start, 64));
             char* end = nullptr;
             double value = std::strtod(copy.c_str(), &end);
             at = start + static_cast<size_t>(end - copy.c_str());
+            if (word(peek())) fail("'" + std::string(text.substr(start, at - start + 1)) + "' is no number");
             uint64_t bits;
             std::memcpy(&bits, &value, 8);
             return push(Tok::floating64, start, glued, bits);
         }
         if (radix == 10 && text[start] == '0') radix = 8;
-        uint64_t bits = std::strtoull(std::string(text.substr(digits, at - digits)).c_str(), nullptr, radix);
-        if (peek() == 'U' || peek() == 'u') ++at;
+        const std::string copy(text.substr(digits, at - digits));
+        char* end = nullptr;
+        errno = 0;
+        uint64_t bits = std::strtoull(copy.c_str(), &end, radix);
+        if (errno == ERANGE) fail("the constant '" + copy + "' has more than 64 bits");
+        if (peek() == 'U') ++at;
+        if (copy.empty() || *end || word(peek()))
+            fail("'" + std::string(text.substr(start, at - start + 1)) + "' is no number");
         push(Tok::integer, start, glued, bits);
     }
 
@@ -102,7 +120,8 @@ struct Lexer {
             } else if (c == '"') {
                 ++at;
                 while (at < text.size() && text[at] != '"') at += text[at] == '\\' ? 2 : 1;
-                at = std::min(at + 1, text.size());
+                if (at >= text.size()) fail("a string that nothing ends");
+                ++at;
                 push(Tok::string, start, glued);
             } else if (std::strchr("{}[]();,:|@!<>+-=*/~&^?", c)) {
                 ++at;

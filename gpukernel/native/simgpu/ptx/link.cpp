@@ -1,9 +1,11 @@
 // Several PTX texts to one image: symbols of all texts, module variables in device memory, shared memory per
 // kernel.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <set>
 
+#include "common/checked.h"
 #include "simgpu/exec/launch.h"
 #include "simgpu/ptx/decode.h"
 
@@ -80,32 +82,52 @@ void LinkedModule::place_globals(std::vector<Unit>& units, Symbols& symbols) {
             owned_.push_back(*address);
             placed_.emplace_back(&v, *address);
             auto& list = v.type == Type::texref ? textures_ : v.type == Type::surfref ? surfaces_ : globals_;
-            list.push_back({v.name, *address, v.bytes(), v.managed});
-            symbols[v.name] = {Symbol::global, *address};
+            if (!v.own) list.push_back({v.name, *address, v.bytes(), v.managed});
+            symbols[v.name] = {Symbol::global, *address, size_of(v.type), nullptr, v.where};
         }
+}
+
+// A constant as an element of `v` holds it: a decimal or hexadecimal number of either precision.
+uint64_t constant_bits(const Variable& v, const Initialiser& i) {
+    const bool floating = v.type == Type::f32 || v.type == Type::f64, integer = i.kind == Tok::integer;
+    const bool raw = v.type == Type::b8 || v.type == Type::b16 || v.type == Type::b32 || v.type == Type::b64;
+    if (raw && !integer) {  // as wide as the number is written, or as wide as the element is
+        if (v.type == Type::b32 && i.kind == Tok::floating64)
+            return std::bit_cast<uint32_t>(static_cast<float>(std::bit_cast<double>(i.bits)));
+        return i.bits;
+    }
+    if (floating == integer)
+        throw SyntaxError{
+            Status::invalid_ptx, v.line,
+            "an initial value of '" + v.name + "' is not of its type, ." + std::string(name_of(v.type))};
+    if (v.type == Type::f32 && i.kind == Tok::floating64)
+        return std::bit_cast<uint32_t>(static_cast<float>(std::bit_cast<double>(i.bits)));
+    if (v.type == Type::f64 && i.kind == Tok::floating32)
+        return std::bit_cast<uint64_t>(
+            static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(i.bits))));
+    return i.bits;
 }
 
 void LinkedModule::fill(const Variable& v, uint64_t address, const Symbols& symbols) {
     uint32_t size = size_of(v.type);
     char* to = reinterpret_cast<char*>(address);  // zeroes so far
-    for (size_t n = 0; n < v.init.size() && n < v.count; ++n) {
-        const Initialiser& i = v.init[n];
+    for (const Initialiser& i : v.init) {
         uint64_t bits = i.bits;
-        if (i.symbol) {
+        if (i.kind == Tok::ident) {
             auto it = symbols.find(i.name);
             if (it == symbols.end())
                 throw SyntaxError{Status::not_found, v.line, "unresolved symbol '" + i.name + "'"};
             uint64_t base =
                 it->second.kind == Symbol::function ? kFunctionWindow | it->second.value : it->second.value;
-            bits += base;
-        } else if (v.type == Type::f32 && i.name == "d") {
-            double d;
-            std::memcpy(&d, &bits, 8);
-            float f = static_cast<float>(d);
-            bits = 0;
-            std::memcpy(&bits, &f, 4);
+            bits = wrapping_sum(bits, base);
+            if (i.mask && size != 1)
+                throw SyntaxError{Status::invalid_ptx, v.line,
+                                  "a byte of an address initialises bytes, and '" + v.name + "' has others"};
+            if (i.mask) bits = (bits & i.mask) >> std::countr_zero(i.mask);
+        } else {
+            bits = constant_bits(v, i);
         }
-        std::memcpy(to + n * size, &bits, std::min<size_t>(size, sizeof bits));
+        std::memcpy(to + i.element * size, &bits, std::min<size_t>(size, sizeof bits));
     }
 }
 
@@ -153,7 +175,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
                     continue;
                 throw SyntaxError{Status::invalid_ptx, f.line, "'" + f.name + "' is defined twice"};
             }
-            symbols[f.name] = {Symbol::function, trees.size()};
+            symbols[f.name] = {Symbol::function, trees.size(), 1, &f};
             trees.push_back(&f);
             program_.functions.push_back(std::make_unique<Function>());
             lay_out_parameters(f, *program_.functions.back());
@@ -171,19 +193,33 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
                     {at.ptx_line, inlined ? at.caller_line : at.line, (inlined ? caller : file)->second});
             }
         }
+    for (const Unit& unit : units)
+        for (const Alias& alias : unit.aliases) {
+            auto of = symbols.find(alias.of);
+            if (of == symbols.end() || of->second.kind != Symbol::function)
+                throw SyntaxError{Status::not_found, alias.line, "no function named '" + alias.of + "'"};
+            if (!symbols.try_emplace(alias.name, of->second).second)
+                throw SyntaxError{Status::invalid_ptx, alias.line, "'" + alias.name + "' is defined twice"};
+        }
     // Shared variables of module scope: those that only one kernel names lie in that kernel's part, which
     // begins behind what several functions share.
     std::map<std::string, std::set<size_t>, std::less<>> users;
     auto note = [&](auto& self, const Operand& o, size_t f) -> void {
-        if (o.kind == Operand::symbol) users[o.name].insert(f);
+        if (o.kind == Operand::symbol || o.kind == Operand::element) users[o.name].insert(f);
         for (const Operand& p : o.parts) self(self, p, f);
     };
     for (size_t f = 0; f < trees.size(); ++f)
         for (const Instruction& in : trees[f]->body)
-            for (const Operand& o : in.operands) note(note, o, f);
+            for (const auto* list : {&in.operands, &in.args, &in.rets})
+                for (const Operand& o : *list) note(note, o, f);
     uint32_t common = 0;
     std::vector<uint32_t> own(trees.size(), 0);
     std::map<std::string, std::pair<size_t, const Variable*>> private_to;
+    // One that is .extern and has a size is as it says, unless another text defines it.
+    std::set<std::string, std::less<>> defined, sized;
+    for (const Unit& unit : units)
+        for (const Variable& v : unit.variables)
+            if (v.where == Where::shared && !v.external) defined.insert(v.name);
     for (Unit& unit : units)
         for (Variable& v : unit.variables) {
             if (v.where != Where::shared) continue;
@@ -193,8 +229,9 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
             if (v.bytes() > kMostShared)
                 throw SyntaxError{Status::invalid_ptx, v.line,
                                   "'" + v.name + "' is too large for shared memory"};
-            if (v.external || v.count == 0) {
-                symbols.try_emplace(v.name, Symbol{Symbol::dynamic_shared, 0});
+            if (v.external && v.count && (defined.contains(v.name) || !sized.insert(v.name).second)) continue;
+            if (v.count == 0) {  // as large as the launch says
+                symbols.try_emplace(v.name, Symbol{Symbol::dynamic_shared, 0, size_of(v.type)});
                 continue;
             }
             auto& by = users[v.name];
@@ -204,7 +241,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
                 continue;
             }
             common = round_up(common, std::max(v.align, 1u));
-            symbols[v.name] = {Symbol::shared, common};
+            symbols[v.name] = {Symbol::shared, common, size_of(v.type)};
             common += static_cast<uint32_t>(v.bytes());
             if (common > kMostShared)
                 throw SyntaxError{Status::invalid_ptx, v.line, "too much shared memory"};
@@ -222,7 +259,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
             for (auto& [name, who] : private_to)
                 if (who.first == f) {
                     at = round_up(at, std::max(who.second->align, 1u));
-                    seen[name] = {Symbol::shared, at};
+                    seen[name] = {Symbol::shared, at, size_of(who.second->type)};
                     at += static_cast<uint32_t>(who.second->bytes());
                     if (at > kMostShared)
                         throw SyntaxError{Status::invalid_ptx, who.second->line, "too much shared memory"};

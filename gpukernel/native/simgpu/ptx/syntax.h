@@ -68,19 +68,27 @@ uint32_t size_of(Type type);
 bool type_named(std::string_view name, Type& type);  // ".u32" or "u32"
 std::string_view name_of(Type type);
 
+constexpr double kNewestVersion = 9.0;  // of PTX that check/ has the forms of
+
 enum class Where : uint8_t { reg, local, shared, global, constant, param };
 struct Initialiser {
-    bool symbol = false;
+    uint64_t element = 0;     // its place in the variable
+    Tok kind = Tok::integer;  // a constant of that kind; Tok::ident: the address of a variable or function
     std::string name;
     uint64_t bits = 0;  // the value, or the addend
+    uint64_t mask = 0;  // 0xff00(name): one byte of an address
 };
 struct Variable {
     std::string name;
     Where where;
     Type type = Type::none;
     uint32_t align = 0;
-    uint64_t count = 1;  // elements
-    bool array = false, external = false, weak = false, managed = false;
+    uint64_t count = 1;           // elements, those of vectors among them
+    uint32_t vector = 1;          // .v2, .v4
+    std::vector<uint64_t> sides;  // of an array
+    std::vector<int> elements;    // of a register that is a vector: each by itself
+    bool external = false, weak = false, managed = false;
+    bool own = false;  // of a function: no other function and no program sees its name
     std::vector<Initialiser> init;
     uint32_t line = 0;
     uint64_t bytes() const { return size_of(type) * count; }
@@ -94,6 +102,7 @@ struct Operand {
         floating32,
         floating64,
         address,
+        element,  // of an array: name[3], name[%r1]
         vector,
         special,
         sink,
@@ -103,8 +112,8 @@ struct Operand {
     int var = -1;          // index into FunctionTree::variables
     std::string name;
     std::string part;            // video instructions: %r1.b0, %r1.h32
-    int64_t value = 0;           // immediate bits, or the address offset
-    std::vector<Operand> parts;  // vector elements; the base of an address; p|q
+    int64_t value = 0;           // immediate bits, or what is added: to an address, a register
+    std::vector<Operand> parts;  // vector elements; the base of an address; p|q; the register of an index
 };
 struct Instruction {
     int guard = -1;
@@ -113,7 +122,21 @@ struct Instruction {
     std::vector<std::string> parts;  // "add", "rn", "f32"
     std::vector<Operand> operands;
     std::vector<Operand> rets, args;  // call
+    bool lists = false;               // a call that names its results or arguments
     uint32_t line = 0;
+    uint32_t block = 0;  // where it stands: FunctionTree::blocks
+};
+struct Prototype {  // the parameters of .callprototype
+    std::vector<Variable> rets, params;
+};
+// { … }: labels, lists of labels and prototypes belong to it; its registers and variables are resolved while
+// it is read (PTX ISA 4.4, 5.4).
+struct Block {
+    int parent = -1;
+    std::map<std::string, uint32_t, std::less<>> labels;  // the instruction that follows
+    std::map<std::string, std::vector<std::string>, std::less<>> branch_targets;
+    std::map<std::string, std::vector<std::string>, std::less<>> call_targets;
+    std::map<std::string, Prototype, std::less<>> prototypes;
 };
 struct FunctionTree {
     std::string name;
@@ -121,8 +144,7 @@ struct FunctionTree {
     std::vector<int> rets, params;
     std::vector<Variable> variables;
     std::vector<Instruction> body;
-    std::map<std::string, uint32_t, std::less<>> labels;
-    std::map<std::string, std::vector<std::string>, std::less<>> branch_targets;
+    std::vector<Block> blocks;  // the body is the first
     struct Location {
         uint32_t ptx_line, file, line;              // .loc; the file by its number
         uint32_t caller_file = 0, caller_line = 0;  // where it was inlined
@@ -132,12 +154,32 @@ struct FunctionTree {
     uint32_t cluster[3] = {};  // .reqnctapercluster
     uint32_t max_cluster = 0;
     bool explicit_cluster = false;
+    bool newer = false;  // than the tables of forms: its text's .version says so
+    uint32_t line = 0;
+
+    // What `name` means in `block`: the nearest block around it that has the name.  nullptr: nothing.
+    template <class Table>
+    auto* find(uint32_t block, std::string_view name, Table table, uint32_t* in = nullptr) const {
+        for (int at = static_cast<int>(block); at >= 0; at = blocks[static_cast<size_t>(at)].parent) {
+            const auto& names = blocks[static_cast<size_t>(at)].*table;
+            if (auto it = names.find(name); it != names.end()) {
+                if (in) *in = static_cast<uint32_t>(at);
+                return &it->second;
+            }
+        }
+        return static_cast<decltype(&(blocks[0].*table).begin()->second)>(nullptr);
+    }
+};
+struct Alias {
+    std::string name, of;
     uint32_t line = 0;
 };
 struct Unit {
     std::vector<Variable> variables;
     std::vector<FunctionTree> functions;
+    std::vector<Alias> aliases;
     std::map<uint32_t, std::string> files;  // .file
+    double version = 0;
     int target_sm = 0;
     bool address64 = true;
 };

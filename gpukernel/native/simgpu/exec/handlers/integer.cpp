@@ -165,7 +165,9 @@ T sat_sub(T a, T b) {
     return static_cast<T>(r > 2147483647 ? 2147483647 : r < -2147483648LL ? -2147483648LL : r);
 }
 
-// Carry chains keep one flag per lane beside the registers: slot `extra`, a predicate.
+// Carry chains keep one flag per lane beside the registers: slot `extra`, a predicate.  It is the adder's own
+// carry: a subtraction adds the complement, so that no borrow sets it, as on every GPU (what follows sub.cc
+// by addc, or add.cc by subc, can tell).
 template <class T, bool In, bool Out, bool Sub>
 void carry(Warp& w, const Op& op) {
     const T *a = in<T>(w, op.a), *b = in<T>(w, op.b);
@@ -173,10 +175,8 @@ void carry(Warp& w, const Op& op) {
     alignas(64) T t[kLanes];
     for (int i = 0; i < kLanes; ++i) {
         unsigned __int128 r;
-        if (Sub)
-            r = static_cast<unsigned __int128>(a[i]) - b[i] - (In ? cc >> i & 1 : 0);
-        else
-            r = static_cast<unsigned __int128>(a[i]) + b[i] + (In ? cc >> i & 1 : 0);
+        const T second = Sub ? static_cast<T>(~b[i]) : b[i];
+        r = static_cast<unsigned __int128>(a[i]) + second + (In ? cc >> i & 1 : Sub ? 1 : 0);
         t[i] = static_cast<T>(r);
         next |= static_cast<u32>(r >> bits<T> & 1) << i;
     }

@@ -9,17 +9,23 @@ void Decoder::control(const std::string& base) {
     Op op = fresh();
     if (base == "bra") {
         op.control = Control::branch;
-        fixups_.push_back({out_.code.size(), operand(0).name, here_->line});
+        fixups_.push_back({out_.code.size(), label(operand(0))});
     } else if (base == "brx") {
         op.a = source(operand(0), Type::u32);
         op.control = Control::branch_table;
         op.extra = static_cast<uint32_t>(table_fixups_.size());
-        table_fixups_.emplace_back(operand(1).name, here_->line);
+        uint32_t block = 0;  // where the list stands, and so what its names mean
+        const auto* names = tree_.find(here_->block, operand(1).name, &Block::branch_targets, &block);
+        if (!names) wrong("no .branchtargets named " + operand(1).name);
+        std::vector<uint32_t>& table = table_fixups_.emplace_back();
+        for (const std::string& name : *names) table.push_back(label(name, block));
     } else if (base == "ret") {
+        give_results();
         op.control = out_.kernel ? Control::exit : Control::ret;
     } else if (base == "exit") {
         op.control = Control::exit;
     } else if (base == "nanosleep") {
+        source(operand(0), Type::u32);
         op.control = Control::yield;
     } else {
         op.control = Control::trap;
@@ -94,50 +100,160 @@ void Decoder::warp(const std::string& base) {
     emit(key, op);
 }
 
+// One argument or result of a call: where it lies in the caller's frame.
+uint32_t Decoder::passed(const Operand& o, const Variable& formal, bool result) {
+    const auto bytes = static_cast<uint32_t>(formal.bytes());
+    const bool variable_here = o.kind == Operand::variable;
+    if (variable_here && variable(o).where == Where::param) {
+        if (o.value) wrong("'" + o.name + "' is passed whole");
+        if (variable(o).sides.empty() != formal.sides.empty())
+            wrong("'" + o.name + "' is an array, and the parameter is none, or the other way round");
+        if (variable(o).bytes() != bytes)
+            wrong("'" + o.name + "' has " + std::to_string(variable(o).bytes()) + " bytes, and " +
+                  std::to_string(bytes) + " are passed");
+        return static_cast<uint32_t>(place(o.var));
+    }
+    if (variable_here && variable(o).where != Where::reg)
+        wrong("'" + o.name + "' is no parameter and no register");
+    if (formal.vector > 1 || !formal.sides.empty())
+        lacking("registers for a parameter that is a vector or an array");
+    if (result && !variable_here && o.kind != Operand::sink) wrong("a result goes to a register");
+    if (variable_here && (variable(o).type == Type::pred) != (formal.type == Type::pred))
+        wrong("'" + o.name + "' and the parameter are not both predicates");
+    if (variable_here && size_of(variable(o).type) != bytes)
+        wrong("'" + o.name + "' has not the size of the parameter, " + std::to_string(bytes) + " bytes");
+    if (bytes > kMostLocal - std::min<uint64_t>(out_.local_bytes + 16, kMostLocal))
+        wrong("a thread's variables are too large");
+    out_.local_bytes = round_up(out_.local_bytes, std::max(bytes, 8u));
+    const uint32_t at = out_.local_bytes;
+    out_.local_bytes += bytes;
+    if (!result) pass(false, at, source(o, formal.type), formal.type, true);
+    return at;
+}
+
+// Between a register and the function's frame, where a predicate is a number.
+void Decoder::pass(bool load, uint64_t offset, uint32_t slot, Type type, bool guarded) {
+    const uint32_t bytes = size_of(type), number = type == Type::pred ? temp(4) : slot;
+    uint32_t address;
+    if (type == Type::pred && !load) {
+        Op select = fresh(guarded);
+        select.a = constant(4, 1), select.b = constant(4, 0), select.c = slot, select.dst = number;
+        emit("selp.b32", select);
+    }
+    if (out_.kernel) {
+        address = constant(8, offset);
+    } else {
+        address = temp(8);
+        prepare("local.64", address, 0, static_cast<int64_t>(offset));
+    }
+    Op op = fresh(guarded);
+    op.a = address;
+    (load ? op.dst : op.b) = number;
+    op.access = load ? AccessKind::read : AccessKind::write;
+    const std::string room = bits(std::max(2u, bytes));
+    emit((load ? "ld.local.u" : "st.local.u") + bits(bytes) + "." + room, op);
+    if (type == Type::pred && load) {
+        Op compare = fresh(guarded);
+        compare.a = number, compare.b = constant(4, 0), compare.dst = slot;
+        emit("setp.ne.b32", compare);
+    }
+}
+
+void Decoder::take_parameters() {
+    if (out_.kernel) return;
+    for (size_t n = 0; n < tree_.params.size(); ++n) {
+        const auto var = static_cast<size_t>(tree_.params[n]);
+        if (tree_.variables[var].where == Where::reg)
+            pass(true, out_.params[n].offset, register_slot(tree_.params[n]), tree_.variables[var].type,
+                 false);
+    }
+}
+void Decoder::give_results() {
+    if (out_.kernel) return;
+    for (size_t n = 0; n < tree_.rets.size(); ++n) {
+        const auto var = static_cast<size_t>(tree_.rets[n]);
+        if (tree_.variables[var].where == Where::reg)
+            pass(false, out_.rets[n].offset, register_slot(tree_.rets[n]), tree_.variables[var].type, false);
+    }
+}
+
 void Decoder::call() {
     static const std::map<std::string_view, Builtin> builtins = {{"vprintf", Builtin::vprintf},
                                                                  {"__assertfail", Builtin::assertfail},
                                                                  {"malloc", Builtin::malloc},
                                                                  {"free", Builtin::free}};
+    // What these read and give, by size, whatever was declared.
+    static const std::map<Builtin, std::vector<uint32_t>> sizes = {{Builtin::vprintf, {8, 8}},
+                                                                   {Builtin::assertfail, {8, 8, 4, 8, 8}},
+                                                                   {Builtin::malloc, {8}},
+                                                                   {Builtin::free, {8}}};
     CallSite site;
     const Operand& callee = operand(0);
-    Op op = fresh();
-    if (callee.var >= 0) {
-        op.a = source(callee, Type::u64);
+    std::vector<Variable> formal_rets, formal_args;
+    auto parameters = [](const FunctionTree& of, const std::vector<int>& list) {
+        std::vector<Variable> out;
+        for (int p : list) out.push_back(of.variables[static_cast<size_t>(p)]);
+        return out;
+    };
+    uint32_t through = 0;
+    if (callee.kind == Operand::variable) {
+        through = source(callee, Type::u64);
+        if (here_->operands.size() < 2) wrong("a call through a register names its prototype");
+        const std::string& name = operand(1).name;
+        const auto* listed = tree_.find(here_->block, name, &Block::call_targets);
+        const FunctionTree* function = nullptr;
+        if (listed)
+            if (auto it = symbols_.find(listed->front()); it != symbols_.end()) function = it->second.tree;
+        if (const Prototype* prototype = tree_.find(here_->block, name, &Block::prototypes)) {
+            formal_rets = prototype->rets, formal_args = prototype->params;
+        } else if (function) {
+            formal_rets = parameters(*function, function->rets);
+            formal_args = parameters(*function, function->params);
+        } else {
+            wrong("no prototype and no list of functions named '" + name + "'");
+        }
+    } else if (callee.kind != Operand::symbol || callee.value) {
+        wrong("a function is called");
     } else if (auto it = symbols_.find(callee.name);
                it != symbols_.end() && it->second.kind == Symbol::function) {
         site.callee = static_cast<int>(it->second.value);
+        const FunctionTree& function = *it->second.tree;
+        if (function.kernel) wrong("'" + callee.name + "' is a kernel");
+        formal_rets = parameters(function, function.rets),
+        formal_args = parameters(function, function.params);
+        if (here_->operands.size() > 1) operand(1);  // what a direct call names besides says nothing new
     } else if (auto b = builtins.find(callee.name); b != builtins.end()) {
         site.builtin = b->second;
+        auto formal = [](uint32_t bytes) {
+            Variable v;
+            v.type = bytes == 8 ? Type::b64 : Type::b32;
+            return v;
+        };
+        for (uint32_t bytes : sizes.at(site.builtin)) formal_args.push_back(formal(bytes));
+        if (!here_->rets.empty()) formal_rets.push_back(formal(site.builtin == Builtin::malloc ? 8 : 4));
     } else {
         throw SyntaxError{Status::not_found, here_->line, "unresolved function '" + callee.name + "'"};
     }
-    auto offsets = [&](const std::vector<Operand>& from, std::vector<uint32_t>& to) {
-        for (const Operand& o : from) {
-            if (o.var < 0 || variable(o).where != Where::param)
-                lacking("call arguments that are not .param variables");
-            to.push_back(static_cast<uint32_t>(place(o.var)));
-        }
-    };
-    offsets(here_->args, site.args);
-    offsets(here_->rets, site.rets);
-    if (site.builtin != Builtin::none) {  // these read their arguments by size, whatever was declared
-        static const std::map<Builtin, std::vector<uint32_t>> sizes = {{Builtin::vprintf, {8, 8}},
-                                                                       {Builtin::assertfail, {8, 8, 4, 8, 8}},
-                                                                       {Builtin::malloc, {8}},
-                                                                       {Builtin::free, {8}}};
-        const std::vector<uint32_t>& wanted = sizes.at(site.builtin);
-        bool fits = here_->args.size() == wanted.size();
-        for (size_t i = 0; fits && i < wanted.size(); ++i)
-            fits = variable(here_->args[i]).bytes() >= wanted[i];
-        const uint32_t result = site.builtin == Builtin::malloc ? 8 : 4;
-        if (!fits || (!here_->rets.empty() && variable(here_->rets[0]).bytes() < result))
-            wrong("'" + callee.name + "' is called with other arguments than it has");
-    }
+    if (here_->args.size() != formal_args.size() || here_->rets.size() != formal_rets.size())
+        wrong("'" + callee.name + "' has " + std::to_string(formal_args.size()) + " parameters and " +
+              std::to_string(formal_rets.size()) + " results, and is called with " +
+              std::to_string(here_->args.size()) + " and " + std::to_string(here_->rets.size()));
+    for (size_t n = 0; n < formal_args.size(); ++n)
+        site.args.push_back(passed(here_->args[n], formal_args[n], false));
+    for (size_t n = 0; n < formal_rets.size(); ++n)
+        site.rets.push_back(passed(here_->rets[n], formal_rets[n], true));
+    Op op = fresh();
+    op.a = through;
     op.control = Control::call;
     op.extra = static_cast<uint32_t>(out_.calls.size());
+    const std::vector<uint32_t> rets = site.rets;
     out_.calls.push_back(std::move(site));
     out_.code.push_back(op);
+    for (size_t n = 0; n < formal_rets.size(); ++n) {
+        const Operand& o = here_->rets[n];
+        if (o.kind == Operand::variable && variable(o).where == Where::reg)
+            pass(true, rets[n], register_slot(o.var), variable(o).type, true);
+    }
 }
 
 }  // namespace gpukernel::simgpu::ptx

@@ -32,6 +32,10 @@ void Decoder::convert() {
     for (const char* r : {"rni", "rzi", "rmi", "rpi"})
         if (has(r)) round = r;
     bool narrow = is_narrow(d);
+    const bool holds_all = (is_signed(s) == is_signed(d) && size_of(d) >= size_of(s)) ||
+                           (is_signed(d) && size_of(d) > size_of(s));
+    if (has("sat") && !is_float(d) && !is_float(s) && !narrow && !is_narrow(s) && holds_all)
+        wrong("nothing is out of range that .sat could keep in it");
     std::string key = "cvt.";
     if (is_float(s) && !is_float(d) && !narrow && round.empty()) round = "rzi";
     if (narrow && round.empty())  // what has fewer bits than a float is rounded by its handler
@@ -70,7 +74,11 @@ uint32_t Decoder::rectified(uint32_t slot, Type type) {
 
 // cvt.pack.sat.CONVERTED.s32[.b32]: two numbers into the low bits, c moved up behind them.
 void Decoder::pack() {
-    std::string_view to = here_->parts[3 - (has("sat") ? 0 : 1)];
+    std::string_view to;  // the first of the types, of which some are no type of a register
+    for (const std::string& part : here_->parts)
+        if (to.empty() && part.size() > 1 && (part[0] == 's' || part[0] == 'u') && part[1] >= '0' &&
+            part[1] <= '9')
+            to = part;
     Op op = fresh();
     op.imm = std::stoi(std::string(to.substr(1)));
     op.sub = to[0] == 's';
@@ -90,6 +98,18 @@ void Decoder::move() {
         op.dst = to, op.a = a, op.b = b;
         emit(key, op);
     };
+    if ((has("v2") || has("v4")) && d.kind == Operand::vector && s.kind == Operand::vector) {
+        if (d.parts.size() != s.parts.size()) wrong("vectors of different lengths");
+        std::vector<uint32_t> values;  // all of them before any is written: one may be among the others
+        for (const Operand& part : s.parts) {
+            values.push_back(temp(bytes));
+            prepare("mov.b" + bits(bytes), values.back(), source(part, t, bytes));
+        }
+        for (size_t n = 0; n < values.size(); ++n)
+            if (d.parts[n].kind != Operand::sink)
+                put("mov.b" + bits(bytes), destination(d.parts[n], bytes), values[n]);
+        return;
+    }
     if (s.kind == Operand::vector) {  // pack, low element first
         std::vector<uint32_t> parts;
         if (s.parts.size() != 2 && s.parts.size() != 4) wrong("a vector has two or four elements");
@@ -115,6 +135,7 @@ void Decoder::move() {
             Op op = fresh();
             int which = kZero;
             if (i < 3 && !special(s.name + "." + "xyz"[i], which)) lacking("special register " + s.name);
+            if (d.parts[i].kind == Operand::sink) continue;
             op.dst = destination(d.parts[i], bytes);
             op.imm = which;
             emit("special." + bits(bytes), op);

@@ -29,6 +29,7 @@ class Decoder {
 
   private:
     const FunctionTree& tree_;
+    Instruction entry_;  // where a function begins, for the operations that belong to no instruction
     const Symbols& symbols_;
     Function& out_;
     uint32_t& shared_at_;
@@ -38,14 +39,10 @@ class Decoder {
     std::set<int> is_param_;
     uint32_t registers_ = 0, carry_ = 0;
     std::map<std::pair<uint32_t, uint64_t>, uint32_t> constants_;
-    std::map<std::string, uint32_t> label_at_;
-    struct Fixup {
-        size_t op;
-        std::string name;
-        uint32_t line;
-    };
-    std::vector<Fixup> fixups_;
-    std::vector<std::pair<std::string, uint32_t>> table_fixups_;
+    std::map<uint32_t, uint32_t> code_at_;             // of an instruction that a label names
+    std::vector<std::pair<size_t, uint32_t>> fixups_;  // a branch, and the instruction that it goes to
+    std::vector<std::vector<uint32_t>> table_fixups_;  // the same of each table
+    mutable uint64_t read_ = 0;                        // operands of this instruction that anybody asked for
     const Instruction* here_ = nullptr;
     uint32_t mode_ = 0;
     uint32_t stack_top_ = 0, stack_begin_ = 0;  // where alloca is used
@@ -53,7 +50,9 @@ class Decoder {
     // operands.cpp: registers, constants, addresses of variables.
     [[noreturn]] void lacking(const std::string& why = "") const;
     [[noreturn]] void wrong(const std::string& why) const;
-    uint32_t target(const std::string& name, uint32_t line) const;
+    uint32_t label(const std::string& name, uint32_t block) const;
+    uint32_t label(const Operand& o) const;
+    void everything_was_read() const;
     uint32_t reserve(uint32_t bytes);
     uint32_t temp(uint32_t element) {
         return reserve(element == 0 ? 4 : element * kLanes);
@@ -67,6 +66,9 @@ class Decoder {
     uint32_t source(const Operand& o, Type type, uint32_t bytes = ~0u);  // a slot of `bytes` (0: a predicate)
     uint32_t fit(uint32_t slot, uint32_t from, uint32_t to, bool extend_sign);
     uint32_t address_of(const Operand& o, uint32_t bytes);  // of a variable in its own space
+    uint32_t element_of(const Operand& o, uint32_t bytes);  // of an element of an array
+    uint32_t element_size(const Operand& o) const;
+    uint32_t plus(uint32_t slot, int64_t addend, uint32_t bytes);
     uint32_t destination(const Operand& o, uint32_t bytes);
     const Operand& operand(size_t n) const;
     bool has(std::string_view part) const;
@@ -98,6 +100,7 @@ class Decoder {
     void pack();
     void move();
     void load_store(bool load);
+    void same_space(const Operand& address, bool writes) const;
     void atomic();
     bool in_shared() const { return has("shared") || has("shared::cta") || has("shared::cluster"); }
     uint32_t generic_address(const Operand& address);
@@ -128,6 +131,11 @@ class Decoder {
     void barrier();
     void warp(const std::string& base);
     void call();
+    // Parameters that are registers travel in the frames of caller and callee.
+    void pass(bool load, uint64_t offset, uint32_t slot, Type type, bool guarded);
+    void take_parameters();
+    void give_results();
+    uint32_t passed(const Operand& o, const Variable& formal, bool result);
     Space space_of(Op& op, const Operand& address);
 };
 

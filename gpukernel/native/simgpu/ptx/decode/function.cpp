@@ -1,6 +1,7 @@
 // One function's instructions become operations: a handler by normalised name, and operands as slots.
 #include <cstring>
 
+#include "simgpu/ptx/check/check.h"
 #include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
@@ -15,7 +16,11 @@ Decoder::Decoder(const FunctionTree& tree, const Symbols& symbols, Function& out
       out_(out),
       shared_at_(shared_at),
       slot_(tree.variables.size(), 0),
-      placed_(tree.variables.size(), false) {}
+      placed_(tree.variables.size(), false) {
+    entry_.line = tree.line;
+    entry_.text = tree.name;
+    here_ = &entry_;
+}
 
 void Decoder::run() {
     carry_ = reserve(16 * kLanes);  // slot 0: also what an operand that is not there refers to
@@ -25,16 +30,22 @@ void Decoder::run() {
         out_.code.push_back(first);
     }
     for (int p : tree_.params) is_param_.insert(p);
+    take_parameters();
     size_t rested = 0;
-    std::multimap<uint32_t, std::string> leaders;
-    for (auto& [name, at] : tree_.labels) leaders.emplace(at, name);
+    std::set<uint32_t> leaders;
+    for (const Block& block : tree_.blocks)
+        for (auto& [name, at] : block.labels) leaders.insert(at);
     for (uint32_t n = 0; n <= tree_.body.size(); ++n) {
-        auto [first, last] = leaders.equal_range(n);
-        if (first != last) set_mode(0);
-        for (; first != last; ++first) label_at_[first->second] = static_cast<uint32_t>(out_.code.size());
+        if (leaders.contains(n)) {
+            set_mode(0);
+            code_at_[n] = static_cast<uint32_t>(out_.code.size());
+        }
         if (n == tree_.body.size()) break;
         here_ = &tree_.body[n];
+        read_ = 0;
+        check(*here_, tree_);
         instruction(*here_);
+        everything_was_read();
         if (out_.code.size() - rested >= kLongestStretch) {  // a place to pause, where the text has none
             set_mode(0);
             Op rest;
@@ -50,16 +61,14 @@ void Decoder::run() {
         first.dst = stack_top_;
         first.imm = stack_begin_;
     }
+    here_ = &entry_;
+    give_results();
     Op end;
     end.control = out_.kernel ? Control::exit : Control::ret;
     out_.code.push_back(end);
-    for (auto& [op, name, line] : fixups_) out_.code[op].aux = target(name, line);
-    for (auto& [name, line] : table_fixups_) {
-        std::vector<uint32_t> table;
-        auto it = tree_.branch_targets.find(name);
-        if (it == tree_.branch_targets.end())
-            throw SyntaxError{Status::invalid_ptx, line, "no .branchtargets named " + name};
-        for (const std::string& label : it->second) table.push_back(target(label, line));
+    for (auto& [op, at] : fixups_) out_.code[op].aux = code_at_.at(at);
+    for (std::vector<uint32_t>& table : table_fixups_) {
+        for (uint32_t& at : table) at = code_at_.at(at);
         out_.tables.push_back(std::move(table));
     }
     stretches();
@@ -86,7 +95,7 @@ void Decoder::stretches() {
         }
     }
     std::set<size_t> targets;
-    for (const auto& [name, at] : label_at_) targets.insert(at);
+    for (const auto& [instruction, at] : code_at_) targets.insert(at);
     for (size_t n = 0, first = 0; n < out_.code.size(); first = ++n) {
         while (out_.code[n].width > 1 && !targets.contains(n + 1)) ++n;
         row(&out_.code[first], n + 1 - first);
@@ -127,6 +136,12 @@ bool Decoder::grows_stack() const {
     return false;
 }
 
+// An operand that no decoder looked at has no meaning here, and so is an error.
+void Decoder::everything_was_read() const {
+    for (size_t n = 0; n < here_->operands.size(); ++n)
+        if (n >= 64 || !(read_ >> n & 1)) wrong("operand " + std::to_string(n + 1) + " is one too many");
+}
+
 void Decoder::instruction(const Instruction& in) {
     const std::string& base = in.parts[0];
     static const std::set<std::string> controls = {"bra", "brx",     "ret",  "exit",  "call",
@@ -142,24 +157,33 @@ void Decoder::instruction(const Instruction& in) {
     if (base == "atom" || base == "red") return atomic();
     if (base == "mov") return move();
     if (base == "cvta" || base == "isspacep") return address_conversion();
-    if (base == "membar" || base == "fence") return emit("touch", fresh(false));
+    if (base == "membar" || base == "fence") {
+        read_ = ~0ull;
+        return emit("touch", fresh(false));
+    }
     if (base == "mma" || base == "wmma" || base == "ldmatrix" || base == "stmatrix" || base == "movmatrix")
         return matrix();
     if (base == "wgmma")
         lacking("warpgroups are Hopper's own; a kernel compiled for sm_80 uses mma.sync, which runs here");
+    if (base == "multimem" || base == "tensormap" || base == "tcgen05" || base == "clusterlaunchcontrol" ||
+        base == "istypep")
+        lacking();
     if (base == "cp") return copy_async();
     if (base == "mbarrier") return mbarrier();
     if (base == "mapa" || base == "getctarank") return address_conversion();
     if (base == "stacksave" || base == "stackrestore" || base == "alloca") return stack();
     if (base == "createpolicy") {
+        read_ = ~0ull;
         Op op = fresh();
         op.a = constant(8, 0), op.dst = destination(operand(0), 8);
         return emit("mov.b64", op);
     }
     if (base.starts_with("v") && base != "vote") return video();
     if (base == "griddepcontrol" || base == "prefetch" || base == "prefetchu" || base == "pmevent" ||
-        base == "discard" || base == "applypriority" || base == "setmaxnreg")
+        base == "discard" || base == "applypriority" || base == "setmaxnreg") {
+        read_ = ~0ull;  // hints, of which nothing follows
         return;
+    }
     if (base == "tex" || base == "tld4") return texture();
     if (base == "txq" || base == "suq") return texture_query();
     if (base == "suld" || base == "sust" || base == "sured") return surface();
@@ -178,8 +202,6 @@ void lay_out_parameters(const FunctionTree& tree, Function& out) {
             const Variable& v = tree.variables[static_cast<size_t>(p)];
             at = round_up(at, std::max(v.align, 1u));
             const uint64_t most = tree.kernel ? kMostParameters : kMostLocal;
-            if (v.where != Where::param)
-                throw SyntaxError{Status::unsupported, v.line, "'" + v.name + "' is no .param"};
             if (v.bytes() > most || at + v.bytes() > most)
                 throw SyntaxError{Status::invalid_ptx, v.line,
                                   "the parameters of '" + tree.name + "' are too large"};

@@ -5,14 +5,16 @@ namespace gpukernel::simgpu::ptx {
 
 // Fills in the address operand; says in which space it lies when the name tells more than the instruction.
 Space Decoder::space_of(Op& op, const Operand& address) {
-    if (address.kind != Operand::address) wrong("expected an address in brackets");
+    if (address.kind != Operand::address && address.kind != Operand::element)
+        wrong("expected an address in brackets");
     Space space = has("global") || has("const")                               ? Space::global
                   : in_shared()                                               ? Space::shared
                   : has("local")                                              ? Space::local
                   : has("param") || has("param::entry") || has("param::func") ? Space::param
                                                                               : Space::generic;
-    const Operand& base = address.parts[0];
-    op.imm = address.value;
+    const bool indexed = address.kind == Operand::element;  // a[3], which stands without brackets
+    const Operand& base = indexed ? address : address.parts[0];
+    op.imm = indexed ? 0 : address.value;
     if (base.kind == Operand::variable && variable(base).where == Where::reg) {
         if (variable(base).type == Type::pred || size_of(variable(base).type) < 4)
             wrong("an address has 32 or 64 bits");
@@ -26,12 +28,13 @@ Space Decoder::space_of(Op& op, const Operand& address) {
     }
     if (base.var >= 0) {
         const Variable& v = variable(base);
-        op.a = address_of(base, 8);
+        op.a = indexed ? element_of(base, 8) : address_of(base, 8);
         if (v.where == Where::shared) return Space::shared;
         if (v.where == Where::param && out_.kernel && is_param_.count(base.var)) return Space::param;
         return Space::local;
     }
-    op.a = address_of(base, 8);
+    if (!indexed && base.kind != Operand::symbol) wrong("'" + base.name + "' is no address");
+    op.a = indexed ? element_of(base, 8) : address_of(base, 8);
     if (auto it = symbols_.find(base.name); it != symbols_.end())
         if (it->second.kind == Symbol::shared || it->second.kind == Symbol::dynamic_shared)
             return Space::shared;
@@ -43,12 +46,43 @@ static const char* name_of(Space s) {
     return names[static_cast<int>(s)];
 }
 
+// A named variable lies where the instruction says, or where generic addresses reach.
+void Decoder::same_space(const Operand& address, bool writes) const {
+    const Operand& base = address.kind == Operand::address ? address.parts[0] : address;
+    Where where;
+    if (base.var >= 0 && variable(base).where != Where::reg) {
+        where = variable(base).where;
+    } else if (const auto it = symbols_.find(base.name);
+               base.kind == Operand::symbol || base.kind == Operand::element) {
+        if (it == symbols_.end()) return;
+        where = it->second.kind == Symbol::global     ? it->second.where
+                : it->second.kind == Symbol::function ? Where::reg
+                                                      : Where::shared;
+    } else {
+        if (base.kind == Operand::integer && !has("local"))
+            wrong("only .local memory has constant addresses");
+        return;
+    }
+    const bool param = has("param") || has("param::entry") || has("param::func");
+    const bool generic = !has("global") && !has("const") && !in_shared() && !has("local") && !param;
+    const bool fits = where == Where::global     ? has("global") || generic
+                      : where == Where::constant ? has("const")
+                      : where == Where::shared   ? in_shared() || generic
+                      : where == Where::local    ? has("local") || generic
+                                                 : where == Where::param && param;
+    if (!fits) wrong("'" + base.name + "' does not lie in that memory");
+    if (writes && param && is_param_.contains(base.var))
+        wrong("'" + base.name + "' is a parameter, which is only read");
+}
+
 void Decoder::load_store(bool load) {
     Type t = type();
+    same_space(operand(load ? 1 : 0), !load);
     if (has("volatile") || has("acquire") || has("relaxed") || has("release")) emit("touch", fresh(false));
     const Operand &address = operand(load ? 1 : 0), &given = operand(load ? 0 : 1);
     // Triton writes braces around one register, too.
     const Operand& value = given.kind == Operand::vector && given.parts.size() == 1 ? given.parts[0] : given;
+    if (has("L2::cache_hint")) operand(2);
     Op op = fresh();
     Space space = space_of(op, address);
     op.access = load ? AccessKind::read : AccessKind::write;
@@ -92,7 +126,9 @@ void Decoder::transaction(size_t barrier, uint32_t bytes) {
 
 void Decoder::atomic() {
     bool result = here_->parts[0] == "atom";
+    if (has("L2::cache_hint")) operand(here_->operands.size() - 1);
     Type t = type();
+    same_space(operand(result ? 1 : 0), false);
     std::string what;
     for (const std::string& p : here_->parts)
         for (const char* name : {"add", "and", "or", "xor", "cas", "exch", "min", "max", "inc", "dec"})
@@ -184,12 +220,21 @@ void Decoder::address_conversion() {
 
 // Copies that CUDA may finish later are finished at once; waiting for them is nothing (9.7.9.25).
 void Decoder::copy_async() {
-    if (has("commit_group") || has("wait_group") || has("wait_all")) return;
-    if (has("bulk")) return copy_bulk();
-    if (has("mbarrier")) {
-        if (!has("noinc")) return;  // what it announces it also does
-        return barrier_object("arrive", nullptr, operand(0), constant(4, 1));
+    if (has("commit_group") || has("wait_group") || has("wait_all")) {
+        read_ = ~0ull;
+        return;
     }
+    if (has("L2::cache_hint")) operand(here_->operands.size() - 1);
+    if (has("bulk")) return copy_bulk();
+    if (has("mbarrier") || has("mbarrier::arrive")) {
+        const Operand& barrier = operand(0);
+        if (!has("noinc")) return;  // what it announces it also does
+        return barrier_object("arrive", nullptr, barrier, constant(4, 1));
+    }
+    const auto named = std::find_if(here_->parts.begin(), here_->parts.end(), [](const std::string& part) {
+        return part == "global" || part.starts_with("shared");
+    });
+    if (named == here_->parts.end() || *named == "global") wrong("it copies from global to shared memory");
     Op op = fresh();
     const int64_t bytes = operand(2).kind == Operand::integer ? operand(2).value : 0;
     if (bytes != 16 && (has("cg") || (bytes != 4 && bytes != 8)))
@@ -218,7 +263,10 @@ void Decoder::copy_async() {
 // Copies and reductions of many bytes at a time, without a tensor's map (9.7.9.25.4): done at once, too.
 void Decoder::copy_bulk() {
     if (has("tensor")) lacking("tensor maps are Hopper's own; a kernel compiled for sm_80 does without");
-    if (has("prefetch")) return;
+    if (has("prefetch")) {
+        read_ = ~0ull;
+        return;
+    }
     if (has("cp_mask")) lacking("byte masks");
     std::vector<bool> shared;  // to and from
     for (const std::string& part : here_->parts)
@@ -251,6 +299,7 @@ void Decoder::copy_bulk() {
 
 // mbarrier objects (9.7.13.15): 64 bits in shared memory.
 void Decoder::mbarrier() {
+    read_ = ~0ull;  // how long a wait may take is only a hint
     const std::string& what = here_->parts[1];
     if (what == "pending_count") {
         Op op = fresh();

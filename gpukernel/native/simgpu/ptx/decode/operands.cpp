@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "common/checked.h"
 #include "simgpu/ptx/decode/decoder.h"
 
 namespace gpukernel::simgpu::ptx {
@@ -49,6 +50,14 @@ constexpr std::pair<const char*, int> kSpecials[] = {
     {"%total_smem_size", kTotalSmem},
     {"%envreg1", kWorkspaceHigh},
     {"%envreg2", kWorkspaceLow},
+    {"%tid.w", kZero},
+    {"%ntid.w", kZero},
+    {"%ctaid.w", kZero},
+    {"%nctaid.w", kZero},
+    {"%clusterid.w", kZero},
+    {"%nclusterid.w", kZero},
+    {"%cluster_ctaid.w", kZero},
+    {"%cluster_nctaid.w", kZero},
     {"%clusterid.x", kClusterIdX},
     {"%clusterid.y", kClusterIdY},
     {"%clusterid.z", kClusterIdZ},
@@ -87,10 +96,15 @@ void Decoder::wrong(const std::string& why) const {
     throw SyntaxError{Status::invalid_ptx, here_->line, here_->text + ": " + why};
 }
 
-uint32_t Decoder::target(const std::string& name, uint32_t line) const {
-    auto it = label_at_.find(name);
-    if (it == label_at_.end()) throw SyntaxError{Status::invalid_ptx, line, "no label named " + name};
-    return it->second;
+// The instruction behind a label, which `block` or one around it has.
+uint32_t Decoder::label(const std::string& name, uint32_t block) const {
+    const uint32_t* at = tree_.find(block, name, &Block::labels);
+    if (!at) wrong("no label named " + name);
+    return *at;
+}
+uint32_t Decoder::label(const Operand& o) const {
+    if (o.kind != Operand::symbol || o.value) wrong("it goes to a label");
+    return label(o.name, here_->block);
 }
 
 uint32_t Decoder::reserve(uint32_t bytes) {
@@ -196,7 +210,11 @@ uint32_t Decoder::source(const Operand& o, Type type, uint32_t bytes) {
             if (v.where == Where::reg) {
                 uint32_t slot = register_slot(o.var);
                 if ((v.type == Type::pred) != (bytes == 0)) wrong(v.name + " has the wrong type");
-                if (bytes == 0) return slot;
+                if (bytes == 0) {
+                    if (o.value) wrong("nothing can be added to a predicate");
+                    return slot;
+                }
+                if (o.value) slot = plus(slot, o.value, width(o));
                 return fit(slot, width(o), bytes, false);
             }
             return address_of(o, bytes);
@@ -216,13 +234,23 @@ uint32_t Decoder::source(const Operand& o, Type type, uint32_t bytes) {
             uint32_t slot = temp(bytes);
             int which;
             if (special(o.name, which)) return prepare("special." + bits(bytes), slot, 0, which), slot;
-            lacking("special register " + o.name);
+            wrong("no special register '" + o.name + "'");
         }
         case Operand::symbol:
             return address_of(o, bytes);
+        case Operand::element:
+            return element_of(o, bytes);
         default:
             wrong("an operand of the wrong kind");
     }
+}
+
+// %r1+4 as an operand.
+uint32_t Decoder::plus(uint32_t slot, int64_t addend, uint32_t bytes) {
+    if (bytes > 8) wrong("nothing can be added to 128 bits");
+    const uint32_t sum = temp(bytes);
+    prepare("add.b" + bits(bytes), sum, slot, 0, constant(bytes, static_cast<uint64_t>(addend)));
+    return sum;
 }
 
 uint32_t Decoder::fit(uint32_t slot, uint32_t from, uint32_t to, bool extend_sign) {
@@ -232,11 +260,41 @@ uint32_t Decoder::fit(uint32_t slot, uint32_t from, uint32_t to, bool extend_sig
     return t;
 }
 
+uint32_t Decoder::element_size(const Operand& o) const {
+    if (o.var >= 0) return size_of(variable(o).type);
+    const auto it = symbols_.find(o.name);
+    return it == symbols_.end() ? 1 : it->second.element;
+}
+
+// name[3], name[%r1+3]: a register counts in its own width, and is extended by zeros.
+uint32_t Decoder::element_of(const Operand& o, uint32_t bytes) {
+    if (o.var >= 0 && variable(o).where == Where::reg) wrong("'" + o.name + "' is no array");
+    const uint64_t size = element_size(o);
+    Operand base = o;
+    base.value =
+        o.parts.empty() ? static_cast<int64_t>(wrapping_product(static_cast<uint64_t>(o.value), size)) : 0;
+    const uint32_t begin = address_of(base, bytes);
+    if (o.parts.empty()) return begin;
+    const Operand& index = o.parts[0];
+    if (index.kind != Operand::variable || variable(index).where != Where::reg ||
+        is_float(variable(index).type) || variable(index).type == Type::pred || width(index) < 4 ||
+        width(index) > 8)
+        wrong("the index of '" + o.name + "' is no integer of 32 or 64 bits");
+    uint32_t at = source(index, width(index) == 4 ? Type::b32 : Type::b64);
+    const uint32_t wide = width(index);
+    if (o.value) at = plus(at, o.value, wide);
+    const uint32_t scaled = temp(wide);
+    prepare("shl.b" + bits(wide), scaled, at, 0, constant(4, static_cast<uint64_t>(std::countr_zero(size))));
+    const uint32_t sum = temp(bytes);
+    prepare("add.b" + bits(bytes), sum, begin, 0, fit(scaled, wide, bytes, false));
+    return sum;
+}
+
 // The address of a variable in its own space.
 uint32_t Decoder::address_of(const Operand& o, uint32_t bytes) {
     if (o.var >= 0) {
         const Variable& v = variable(o);
-        uint64_t at = place(o.var) + static_cast<uint64_t>(o.value);
+        uint64_t at = wrapping_sum(place(o.var), static_cast<uint64_t>(o.value));
         bool frame =
             v.where == Where::local || (v.where == Where::param && !(out_.kernel && is_param_.count(o.var)));
         if (!frame || out_.kernel) return constant(bytes, at);
@@ -257,7 +315,7 @@ uint32_t Decoder::address_of(const Operand& o, uint32_t bytes) {
         return sum;
     }
     uint64_t value = s.kind == Symbol::function ? kFunctionWindow | s.value : s.value;
-    return constant(bytes, value + static_cast<uint64_t>(o.value));
+    return constant(bytes, wrapping_sum(value, static_cast<uint64_t>(o.value)));
 }
 
 uint32_t Decoder::destination(const Operand& o, uint32_t bytes) {
@@ -271,6 +329,7 @@ uint32_t Decoder::destination(const Operand& o, uint32_t bytes) {
 
 const Operand& Decoder::operand(size_t n) const {
     if (n >= here_->operands.size()) wrong("too few operands");
+    if (n < 64) read_ |= 1ull << n;
     return here_->operands[n];
 }
 

@@ -1,0 +1,221 @@
+// The text as a whole: directives of the module, its variables and its functions.
+#include <bit>
+#include <cstdlib>
+
+#include "simgpu/ptx/parse/parser.h"
+
+namespace gpukernel::simgpu::ptx {
+
+Unit Parser::run() {
+    if (!is(".version")) fail("PTX begins with .version, not '" + std::string(here().text) + "'");
+    version();
+    if (!is(".target")) fail(".target comes after .version, not '" + std::string(here().text) + "'");
+    while (here().kind != Tok::end) module_item();
+    return std::move(unit_);
+}
+
+void Parser::fail(std::string message) const {
+    throw SyntaxError{Status::invalid_ptx, here().line, std::move(message)};
+}
+void Parser::unexpected(const char* wanted) const {
+    fail(std::string("expected ") + wanted + ", not '" + std::string(here().text) + "'");
+}
+void Parser::expect(std::string_view text) {
+    if (!take(text)) fail("expected '" + std::string(text) + "' before '" + std::string(here().text) + "'");
+}
+std::string Parser::ident() {
+    if (here().kind != Tok::ident) unexpected("a name");
+    std::string name(here().text);
+    step();
+    return name;
+}
+uint64_t Parser::integer() {
+    if (here().kind != Tok::integer) unexpected("a number");
+    const uint64_t bits = here().bits;
+    step();
+    return bits;
+}
+uint32_t Parser::short_count() {
+    if (here().kind == Tok::integer && here().bits > UINT32_MAX)
+        fail("'" + std::string(here().text) + "' is too large");
+    return static_cast<uint32_t>(integer());
+}
+void Parser::skip_past(std::string_view text) {
+    while (!take(text)) {
+        if (here().kind == Tok::end) fail("the text ends before '" + std::string(text) + "'");
+        step();
+    }
+}
+void Parser::skip_line() {
+    const uint32_t line = here().line;
+    while (here().kind != Tok::end && here().line == line) step();
+}
+void Parser::strings() {
+    do {
+        if (here().kind != Tok::string) unexpected("a string");
+        step();
+    } while (take(","));
+    expect(";");
+}
+
+void Parser::version() {
+    step();
+    if (here().kind != Tok::floating64) unexpected("a version like 8.7");
+    unit_.version = std::bit_cast<double>(here().bits);
+    step();
+}
+
+void Parser::target() {
+    do {
+        const std::string name = ident();
+        if (name.starts_with("sm_") && name.size() > 3 && name[3] >= '0' && name[3] <= '9')
+            unit_.target_sm = std::atoi(name.c_str() + 3);
+        else if (name != "texmode_unified" && name != "texmode_independent" && name != "debug" &&
+                 name != "map_f64_to_f32")
+            fail("unknown target '" + name + "'");
+    } while (take(","));
+}
+
+void Parser::file() {  // .file 1 "path"[, timestamp, size]
+    step();
+    const auto number = short_count();
+    if (here().kind != Tok::string) unexpected("the name of a file");
+    const std::string_view name = here().text;
+    if (name.size() >= 2) unit_.files[number] = name.substr(1, name.size() - 2);
+    step();
+    if (!take(",")) return;
+    integer();
+    expect(",");
+    integer();
+}
+
+void Parser::location() {  // .loc file line column[, function_name name[+offset], inlined_at file line
+                           // column]
+    FunctionTree::Location at;
+    at.ptx_line = here().line;
+    step();
+    at.file = short_count(), at.line = short_count();
+    integer();
+    if (take(",")) {
+        if (!take("function_name")) unexpected("function_name");
+        ident();
+        if (take("+")) integer();
+        expect(",");
+        if (!take("inlined_at")) unexpected("inlined_at");
+        at.caller_file = short_count(), at.caller_line = short_count();
+        integer();
+    }
+    if (function_) function_->locations.push_back(at);
+}
+
+void Parser::alias() {  // .alias name, of;
+    Alias out;
+    out.line = here().line;
+    out.name = ident();
+    expect(",");
+    out.of = ident();
+    expect(";");
+    unit_.aliases.push_back(std::move(out));
+}
+
+void Parser::module_item() {
+    if (is(".version")) return version();
+    if (take(".target")) return target();
+    if (take(".address_size")) {
+        const uint64_t size = integer();
+        if (size != 32 && size != 64) fail("an address has 32 or 64 bits");
+        unit_.address64 = size == 64;
+        return;
+    }
+    if (is(".file")) return file();
+    if (is(".loc")) return location();
+    if (take(".section")) return skip_past("}");  // for debuggers
+    if (take(".pragma")) return strings();
+    if (take(".alias")) return alias();
+    if (take(";")) return;
+    bool external = false, weak = false, visible = false;
+    if (take(".extern"))
+        external = true;
+    else if (take(".weak") || take(".common"))
+        weak = true;
+    else if (take(".visible"))
+        visible = true;
+    if (is(".entry") || is(".func")) return function(weak, visible);
+    Where where;
+    if (!space(where)) fail("unexpected '" + std::string(here().text) + "'");
+    if (where == Where::reg || where == Where::local)
+        fail("registers and local variables stand in a function, not outside of all");
+    declare(
+        where,
+        [&](Variable variable) {
+            variable.external = external;
+            variable.weak = weak;
+            module_variable(where, std::move(variable));
+        },
+        false, external);
+    expect(";");
+}
+
+void Parser::module_variable(Where where, Variable variable) {
+    if (variable.external && !variable.init.empty()) fail("'" + variable.name + "' is defined elsewhere");
+    if (where == Where::shared && !variable.init.empty()) fail("shared memory has no initial values");
+    unit_.variables.push_back(std::move(variable));
+}
+
+void Parser::function_directives(FunctionTree& tree) {
+    auto sides = [&] {  // one to three numbers
+        uint64_t product = integer();
+        for (int side = 1; side < 3 && take(","); ++side)
+            if (__builtin_mul_overflow(product, integer(), &product)) fail("a block is too large");
+        return product;
+    };
+    while (here().kind == Tok::directive) {
+        if (take(".maxntid") || take(".reqntid")) {
+            tree.max_threads = static_cast<uint32_t>(std::min<uint64_t>(sides(), UINT32_MAX));
+        } else if (take(".reqnctapercluster")) {
+            tree.cluster[0] = short_count();
+            for (int side = 1; side < 3; ++side) tree.cluster[side] = take(",") ? short_count() : 1;
+        } else if (take(".maxclusterrank")) {
+            tree.max_cluster = short_count();
+        } else if (take(".explicitcluster")) {
+            tree.explicit_cluster = true;
+        } else if (take(".pragma")) {
+            strings();
+        } else if (take(".minnctapersm") || take(".maxnctapersm") || take(".maxnreg") ||
+                   take(".abi_preserve") || take(".abi_preserve_control")) {
+            integer();
+        } else if (!take(".noreturn") && !take(".blocksareclusters")) {
+            fail("unknown directive '" + std::string(here().text) + "' of a function");
+        }
+    }
+}
+
+void Parser::function(bool weak, bool visible) {
+    FunctionTree tree;
+    tree.line = here().line;
+    tree.kernel = is(".entry");
+    tree.weak = weak;
+    tree.visible = visible;
+    tree.newer = unit_.version > kNewestVersion;
+    step();
+    if (take(".attribute")) skip_past(")");
+    function_ = &tree;
+    scopes_.assign(1, {});
+    tree.blocks.emplace_back();
+    if (!tree.kernel && take("(")) parameter_list(tree.rets);
+    tree.name = ident();
+    if (take("(")) parameter_list(tree.params);
+    function_directives(tree);
+    if (!take(";")) {
+        tree.defined = true;
+        expect("{");
+        body();
+    }
+    function_ = nullptr;
+    scopes_.clear();
+    unit_.functions.push_back(std::move(tree));
+}
+
+Unit parse(std::string_view text) { return Parser(text).run(); }
+
+}  // namespace gpukernel::simgpu::ptx

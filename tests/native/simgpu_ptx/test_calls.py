@@ -1,0 +1,113 @@
+"""Calls: parameters in registers, wrong arguments, aliases; and masks that leave the caller out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+SUM = ".func (.reg .u32 r) sum(.reg .u32 a, .reg .u32 b) { add.u32 r, a, b; ret; }\n"
+
+
+def test_parameters_and_results_in_registers(run: Any) -> None:
+    assert run("call (%r0), sum, (%i, 40); call (%r0), sum, (%r0, %r0);", SUM) == [80, 82, 84, 86]
+
+
+def test_parameters_in_registers_of_every_size(run: Any) -> None:
+    module = """.func (.reg .u64 r, .reg .u16 s) f(.reg .u16 a, .reg .f32 b, .reg .u64 c, .reg .f64 d) {
+.reg .u64 t; cvt.u64.u16 r, a; cvt.rzi.u64.f32 t, b; add.u64 r, r, t; add.u64 r, r, c; cvt.rzi.u64.f64 t, d; add.u64 r, r, t; mov.u16 s, 5; ret; }"""
+    body = ".reg .u16 h; .reg .u16 s; mov.u16 h, 1; call (%rd1, s), f, (h, 20.0, 300, 4000.0); cvt.u32.u64 %r0, %rd1; cvt.u32.u16 %r1, s; add.u32 %r0, %r0, %r1;"
+    assert run(body, module) == [4326] * 4
+
+
+def test_a_result_is_given_at_every_way_out(run: Any) -> None:
+    module = """.func (.reg .u32 r) f(.reg .u32 a) { .reg .pred p; mov.u32 r, 1; setp.eq.u32 p, a, 0; @p ret; mov.u32 r, 2;
+setp.eq.u32 p, a, 1; @!p bra L; ret; L: mov.u32 r, 3; }"""
+    assert run("call (%r0), f, (%i);", module) == [1, 2, 3, 3]
+
+
+def test_functions_with_registers_call_each_other_and_themselves(run: Any) -> None:
+    module = """.func (.reg .u32 r) fact(.reg .u32 n) { .reg .pred p; .reg .u32 m; mov.u32 r, 1; setp.lt.u32 p, n, 2; @p ret;
+sub.u32 m, n, 1; call (r), fact, (m); mul.lo.u32 r, r, n; ret; }"""
+    assert run("call (%r0), fact, (%i+3);", module) == [6, 24, 120, 720]
+
+
+def test_a_guarded_call_leaves_the_others_results(run: Any) -> None:
+    assert run("mov.u32 %r0, 9; setp.gt.u32 %p1, %i, 1; @%p1 call (%r0), sum, (%i, 100);", SUM) == [
+        9,
+        9,
+        102,
+        103,
+    ]
+
+
+def test_a_register_is_given_for_a_parameter_in_memory(run: Any) -> None:
+    module = ".func (.param .u32 r) f(.param .u32 a) { .reg .u32 x; ld.param.u32 x, [a]; add.u32 x, x, 1; st.param.u32 [r], x; ret; }"
+    assert run("call (%r0), f, (%i);", module) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["call (%r0), sum, (%i);", "call (%r0), sum, (%i, %i, %i);", "call sum, (%i, %i);", "call (%rd1), sum, (%i, %i);",
+     "call (%r0), sum, (%i, %rd1);", "call (%r0), sum, (%i %i);", "call (%r0), sum (%i, %i);", "call (%r0), k, (%i, %i);",
+     "mov.u64 %rd1, sum; call (%r0), %rd1, (%i, %i);", "mov.u64 %rd1, sum; call (%r0), %rd1, (%i, %i), nowhere;"],
+)  # fmt: skip
+def test_a_call_with_other_arguments_is_refused(refusal: Any, call: str) -> None:
+    assert "line " in refusal(call, SUM)
+
+
+def test_an_alias_is_called(run: Any) -> None:
+    assert run("call (%r0), total, (%i, 1);", SUM + ".alias total, sum;\n") == [1, 2, 3, 4]
+
+
+def _ballot(mask: str) -> str:
+    return f"setp.ne.u32 %p1, %i, 1; {mask} vote.sync.ballot.b32 %r0, %p1, %r1;"
+
+
+def test_each_half_of_a_warp_votes_by_its_own_mask(run: Any) -> None:
+    found = run(_ballot("setp.lt.u32 %p2, %i, 16; selp.b32 %r1, 0x0000ffff, 0xffff0000, %p2;"), threads=32)
+    assert found == [0xFFFD] * 16 + [0xFFFF0000] * 16
+
+
+def test_lanes_that_their_mask_leaves_out_change_nothing_for_the_others(run: Any) -> None:
+    """What they get is undefined on a GPU; here it is 0 of a ballot."""
+    found = run(_ballot("mov.b32 %r1, 0x000000ff;"), threads=32)
+    assert found == [0xFD] * 8 + [0] * 24
+
+
+def test_a_sum_and_a_vote_count_only_the_lanes_of_the_mask(run: Any) -> None:
+    body = "setp.lt.u32 %p1, %i, 8; redux.sync.add.u32 %r0, %i, 0xff; vote.sync.all.pred %p2, %p1, 0xff; @%p2 add.u32 %r0, %r0, 1000;"
+    assert run(body, threads=32)[:8] == [1028] * 8
+
+
+def test_masks_of_pairs_shuffle_within_them(run: Any) -> None:
+    body = "and.b32 %r1, %i, 30; shl.b32 %r1, 3, %r1; shfl.sync.bfly.b32 %r0, %i, 1, 31, %r1;"
+    assert run(body, threads=64) == [n % 32 ^ 1 | n & 32 for n in range(64)]
+
+
+def test_a_lane_that_comes_later_is_waited_for_by_those_who_name_it(run: Any) -> None:
+    """Lane 3 comes late, the second half votes without it."""
+    body = """setp.lt.u32 %p2, %i, 16; selp.b32 %r1, 0x0000ffff, 0xffff0000, %p2; setp.eq.u32 %p3, %i, 3; mov.u32 %r2, 0;
+    @!%p3 bra VOTE; LATER: add.u32 %r2, %r2, 1; setp.lt.u32 %p3, %r2, 50; @%p3 bra LATER;
+    VOTE: setp.ne.u32 %p1, %i, 1; vote.sync.ballot.b32 %r0, %p1, %r1;"""
+    assert run(body, threads=32) == [0xFFFD] * 16 + [0xFFFF0000] * 16
+
+
+FLAG = ".func (.reg .u32 a, .reg .pred b) next(.reg .u32 x, .reg .pred odd) { add.u32 a, x, 1; not.pred b, odd; ret; }\n"
+
+
+def test_predicates_are_parameters_and_results(run: Any) -> None:
+    body = """and.b32 %r1, %i, 1; setp.eq.u32 %p1, %r1, 1; call (%r0, %p2), next, (%i, %p1); @%p2 add.u32 %r0, %r0, 100;"""
+    assert run(body, FLAG) == [101, 2, 103, 4]
+
+
+def test_a_guarded_call_leaves_the_others_predicates(run: Any) -> None:
+    body = """setp.eq.u32 %p2, %i, %i; setp.gt.u32 %p1, %i, 1; @%p1 call (%r0, %p2), next, (%i, %p1); @%p2 add.u32 %r0, %r0, 100;"""
+    assert run(body, FLAG) == [100, 100, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "call", ["call (%r0, %p1), next, (%i, %i);", "call (%r0, %r1), next, (%i, %p1);", "call (%p1, %p2), next, (%i, %p1);"]
+)  # fmt: skip
+def test_a_predicate_is_passed_for_a_predicate(refusal: Any, call: str) -> None:
+    assert "line " in refusal(call, FLAG)
