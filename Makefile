@@ -17,7 +17,7 @@ LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 LEVELS_FOR_hub-demo = $(LEVELS_FOR_demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model partitions crashes crowd lint format docs bench gpu suites fuzz fuzzers sanitize screenshots labextension wheel system clean
+.PHONY: help demo hub test quick test-one metrics model partitions crashes crowd lint format docs bench gpu ptx suites fuzz fuzzers sanitize screenshots labextension wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,11 @@ bench: $(VENV)/.test  ## Measure, and write docs/benchmarks.md
 
 gpu: $(VENV)/.test  ## On a machine with an NVIDIA GPU: run tests/gpu and measure, and write docs/benchmarks-gpu.md
 	$(BIN)/python -m benchmarks.gpu
+
+COUNT ?= 100000
+SEED  ?= 1
+ptx: $(VENV)/.test  ## Compare what the simulated GPU takes for PTX with ptxas, on COUNT=100000 generated instructions (five minutes)
+	$(BIN)/python -m tests.native.simgpu_ptx.acceptance --count $(COUNT) --seed $(SEED)
 
 suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half an hour), or SUITE=pycuda alone
 	$(BIN)/python -m tests.suites $(SUITE)

@@ -1,0 +1,157 @@
+"""Compare what the simulated GPU takes for PTX with what ptxas takes: ``python -m tests.native.simgpu_ptx.acceptance``."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes as c
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gpukernel.native import simgpu_library
+from tests.native.simgpu_ptx import corpus
+
+BATCH = 250
+# ptxas knows which GPU it compiles for, and which version of PTX a text names; the simulated GPU does not ask.
+NEEDS_ANOTHER = re.compile(
+    r"not supported (on|for|with) \.?target|requires? (target|\.target|PTX|sm_)|PTX ISA \.?version|supported on|ptxas itself failed"
+)
+# Differences that docs/simulated-gpu.md states, "What is taken for PTX".
+STATED = re.compile(
+    r"^cvt\.\S*\b[us]8\b\S*bf16|^cvt\.\S*bf16\S*\b[us]8\b"  # 8 bits in a register of 16, too
+    r"|^(addc|subc|madc)\.\S*16 |^rcp\.\S*ftz\S*f64|\.pred\b\S* "  # modifiers that ptxas passes over
+    r"|\bdevice\b"  # a function's address in place of a number
+    r"|\w\+\d"  # what a number is added to has its type checked here
+    r"|%q\d"  # numbers of less than 128 bits in registers of 128
+    r"|^barrier\.(\S+\.)?cta|^fma\.r[zmp]\S*bf16"
+)
+
+
+def ptxas() -> str | None:
+    return shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+
+
+def _errors(text: str) -> str:
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx", delete=False) as file:
+        file.write(text)
+    try:
+        command = [ptxas() or "ptxas", f"-arch={corpus.TARGET}", "-O0", file.name, "-o", os.devnull]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return (done.stderr + done.stdout or "ptxas itself failed") if done.returncode else ""
+    finally:
+        Path(file.name).unlink()
+
+
+def ptxas_says(lines: list[str]) -> list[str]:
+    """Return what ptxas has against each instruction; an empty text: nothing."""
+    found = ["" for _ in lines]
+    left = list(range(len(lines)))
+    while left:
+        errors = _errors(corpus.program([lines[n] for n in left]))
+        if not errors:
+            break
+        bad: dict[int, str] = {}
+        for at, what in re.findall(r"line (\d+); (?:error|fatal)\s*: (.*)", errors):
+            place = int(at) - corpus.FIRST_LINE
+            if 0 <= place < len(left):
+                bad.setdefault(left[place], what)
+        if not bad:
+            if len(left) == 1:
+                found[left[0]] = errors.strip() or "?"
+                break
+            for n in left:
+                found[n] = ptxas_says([lines[n]])[0]
+            break
+        for n, what in bad.items():
+            found[n] = what
+        left = [n for n in left if n not in bad]
+    return found
+
+
+class Simulated:
+    """A context of the simulated GPU's own library."""
+
+    def __init__(self) -> None:
+        os.environ["GPUKERNEL_SIMGPU"] = "h100"
+        self.cuda = c.CDLL(str(simgpu_library()))
+        context = c.c_void_p()
+        assert not self.cuda.cuInit(0)
+        assert not self.cuda.cuCtxCreate_v2(c.byref(context), 0, 0)
+
+    def says(self, text: str, kernel: bytes = b"k") -> str:
+        """Return what it has against a program; an empty text: it loads, and the kernel runs."""
+        module, function = c.c_void_p(), c.c_void_p()
+        log = c.create_string_buffer(2000)
+        options = (c.c_int * 2)(5, 6)  # CU_JIT_ERROR_LOG_BUFFER, and its size
+        values = (c.c_void_p * 2)(c.cast(log, c.c_void_p), len(log))
+        if code := self.cuda.cuModuleLoadDataEx(
+            c.byref(module), c.c_char_p(text.encode()), 2, options, values
+        ):
+            return log.value.decode(errors="replace").strip() or f"error {code}"
+        try:
+            if code := self.cuda.cuModuleGetFunction(c.byref(function), module, kernel):
+                return f"cuModuleGetFunction: {code}"
+            argument = c.c_uint64()
+            arguments = (c.c_void_p * 1)(c.addressof(argument))
+            one = c.c_uint(1)
+            code = self.cuda.cuLaunchKernel(function, *[one] * 6, c.c_uint(0), None, arguments, None)
+            code = code or self.cuda.cuCtxSynchronize()
+            return f"not supported: {code}" if code else ""
+        finally:
+            self.cuda.cuModuleUnload(module)
+
+
+def compare(lines: list[str], simulated: Simulated, jobs: int = 2) -> list[tuple[str, str, str]]:
+    """Return the instructions that only one of both takes, with what the other says."""
+    batches = [lines[n : n + BATCH] for n in range(0, len(lines), BATCH)]
+    different = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for batch, verdicts in zip(batches, pool.map(ptxas_says, batches), strict=True):
+            for text, theirs in zip(batch, verdicts, strict=True):
+                if NEEDS_ANOTHER.search(theirs) or STATED.search(text):
+                    continue
+                ours = simulated.says(corpus.program([text]))
+                if bool(ours) != bool(theirs):
+                    different.append((text, ours, theirs))
+    return different
+
+
+def sample(count: int, seed: int) -> list[str]:
+    """Return ``count`` instructions, the same for the same seed: one half as they are, the other mutated."""
+    chance = random.Random(seed)
+    every = list(corpus.every_form())
+    plain = chance.sample(every, min(count // 2, len(every)))
+    return plain + [corpus.mutated(chance.choice(every), chance) for _ in range(count - len(plain))]
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--count", type=int, default=20000)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--only", default="", help="instructions whose text begins so")
+    chosen = options.parse_args()
+    if not ptxas():
+        print("ptxas is not installed: nothing to compare with", file=sys.stderr)
+        return 2
+    lines = [text for text in sample(chosen.count, chosen.seed) if text.startswith(chosen.only)]
+    different = compare(lines, Simulated())
+    for text, ours, theirs in different:
+        print(f"only {'ptxas' if ours else 'we'}: {text}   -- {ours or theirs}")
+    groups = Counter(
+        (text.split(".")[0].split()[0], "only ptxas" if ours else "only we") for text, ours, _ in different
+    )
+    for (name, who), count in sorted(groups.items()):
+        print(f"{count:6} {name} {who}")
+    print(f"{len(lines)} instructions, {len(different)} differences")
+    return bool(different)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
