@@ -23,6 +23,7 @@ USAGE = """\
 %gpu release             give the slice back; the kernel stays
 %gpu acquire [0.02]      have a slice again, of this size and model (%gpu acquire 0.02 A100)
 %gpu watch [SECONDS]     a small live plot; %gpu watch stop
+%gpu memcheck [strict]   every access past an array is an error, on simulated GPUs; %gpu memcheck hardware: as on real ones
 %%gpu                    run the cell, then say what it did: GPU time, peak memory, bytes moved, launches"""
 
 
@@ -52,7 +53,7 @@ def gpu(line: str, cell: str | None = None) -> KernelStatus | None:
             "what",
             nargs="?",
             default="show",
-            choices=["show", "resize", "release", "acquire", "watch", "help"],
+            choices=["show", "resize", "release", "acquire", "watch", "memcheck", "help"],
         )
         parser.add_argument("size", nargs="?", default="")
         parser.add_argument("model", nargs="?", default="")
@@ -62,6 +63,9 @@ def gpu(line: str, cell: str | None = None) -> KernelStatus | None:
             return None
         if asked.what == "watch":
             _watch(asked.size)
+            return None
+        if asked.what == "memcheck":
+            print(_memory_check(asked.size))
             return None
         if asked.what == "resize":
             return notebook.resize(**(_size(asked.size) if asked.size else {}))
@@ -73,6 +77,19 @@ def gpu(line: str, cell: str | None = None) -> KernelStatus | None:
     except SliceError as error:
         print(error, file=sys.stderr)
         return None
+
+
+def _memory_check(word: str) -> str:
+    if word and word not in notebook.MEMORY_CHECKS:
+        raise SliceError(
+            f"“{word}” is no memory check; write %gpu memcheck strict, or %gpu memcheck hardware."
+        )
+    if notebook.memory_check(word) == "strict":
+        return "Memory check: strict. Every access of a kernel past an allocation's last byte is an error."
+    return (
+        "Memory check: hardware. An access that ends shortly past an allocation warns once and goes on, as on a GPU; "
+        "%gpu memcheck strict makes it an error."
+    )
 
 
 def _measured(cell: str) -> None:

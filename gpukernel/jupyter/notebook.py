@@ -27,6 +27,7 @@ __all__ = [
     "SliceError",
     "acquire",
     "measure",
+    "memory_check",
     "release",
     "resize",
     "status",
@@ -35,6 +36,8 @@ __all__ = [
 
 MIB = 2**20
 KEEPS_OLD = "Libraries that used CUDA before in this kernel keep what they had on the slice that is gone: restart the kernel to use them."
+REAL_CHECK = "The strict memory check is the simulated GPU's; this slice is on a real one, which checks as hardware does."
+DIRECT_CHECK = "In direct mode the memory check cannot change while a kernel runs: start the kernel with GPUKERNEL_MEMCHECK=strict in its environment, which simulated GPUs go by."
 
 
 class SliceError(RuntimeError):
@@ -191,6 +194,27 @@ def resize(share: float | None = None, *, memory_mib: int | None = None) -> Kern
     if not (size := _wanted(share, memory_mib)):
         raise SliceError("Name the new size, for example %gpu resize 0.05.")
     return _measured(_ask("resize", size))
+
+
+MEMORY_CHECKS = ("hardware", "strict")
+
+
+def memory_check(how: str = "") -> str:
+    """Have the simulated GPU check kernels' accesses as hardware does, or strictly, from now on; return how it does.
+
+    Raises
+    ------
+    SliceError
+        The GPU is a real one, which knows one check only; or the slice is in direct mode.
+    """
+    if how:
+        if _in_direct_mode():
+            raise SliceError(DIRECT_CHECK)
+        os.environ["GPUKERNEL_MEMCHECK"] = how
+        if (cuda := _libcuda()) is not None and not cuda.gpukernel_memory_check(int(how == "strict")):
+            raise SliceError(REAL_CHECK)
+    now = os.environ.get("GPUKERNEL_MEMCHECK", "")
+    return now if now in MEMORY_CHECKS else MEMORY_CHECKS[0]
 
 
 def _libcuda() -> ctypes.CDLL | None:

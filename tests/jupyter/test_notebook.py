@@ -66,6 +66,24 @@ def test_a_cell_is_measured(kernel: Callable[..., Kernel]) -> None:
     assert re.search(r"GPU time 0 ms of .*· 0 bytes to the GPU, 0 bytes back · 0 launches", again)
 
 
+def test_the_memory_check_changes_with_the_next_launch(kernel: Callable[..., Kernel]) -> None:
+    past = """
+text = b".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry k(.param .u64 p) { .reg .b64 %rd<2>; .reg .b32 %r<2>; ld.param.u64 %rd1, [p]; ld.global.u32 %r1, [%rd1+100]; ret; }\\0"
+import ctypes; function = d.cuModuleGetFunction(d.cuModuleLoadData(text)[1], b"k")[1]
+def past():
+    value = ctypes.c_uint64(int(d.cuMemAlloc(100)[1])); pointers = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+    d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, ctypes.addressof(pointers), 0); print(d.cuCtxSynchronize()[0].name)
+past()"""
+    one = kernel()
+    assert "Memory check: hardware" in one.run("%gpu memcheck")
+    assert "“loose” is no memory check" in one.run("%gpu memcheck loose")
+    said = one.run(ALLOCATE + past)
+    assert "CUDA_SUCCESS" in said
+    assert "gpukernel: warning: Out-of-bounds __global__ read" in said
+    assert "Memory check: strict" in one.run("%gpu memcheck strict")
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in one.run("past()")
+
+
 def test_a_measured_cell_that_fails_fails(kernel: Callable[..., Kernel]) -> None:
     one = kernel()
     reply = one.client.execute_interactive("%%gpu\n1 / 0", timeout=60, output_hook=lambda _: None)

@@ -65,7 +65,7 @@ ROWS = {
 def test_a_fault_is_told_where_the_person_looks(name: str) -> None:
     async def story() -> subprocess.CompletedProcess[str]:
         async with worker() as one:
-            return await one.run_module("tests.kernels.fault", name)
+            return await one.run_module("tests.kernels.fault", name, GPUKERNEL_MEMCHECK="strict")
 
     done = asyncio.run(story())
     assert done.returncode == 0, done.stderr

@@ -77,13 +77,13 @@ class Worker:
             timeout=120,
         )
 
-    async def run_module(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """``python -m WORDS…`` from the repository's root."""
+    async def run_module(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """``python -m WORDS…`` from the repository's root, with more settings in its environment."""
         return await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", *words],
             cwd=Path(__file__).parents[2],
-            env=self.environment(),
+            env=self.environment() | settings,
             capture_output=True,
             text=True,
             check=False,

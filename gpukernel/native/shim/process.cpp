@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "common/lease_file.h"
+#include "common/memory_check.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/lease_wait.h"
 #include "shim/transport/request.h"
@@ -60,13 +61,28 @@ using Clock = std::chrono::steady_clock;
 std::atomic<Clock::time_point> left_queue{Clock::time_point{}};
 constexpr auto LEFT_FOR = std::chrono::seconds(1);
 
-// Sends the worker this process's id and command line, which usage queries show.
+// Whether kernels' accesses are checked strictly: as somebody said, else as the environment says.
+std::atomic<int> said_strict{-1};
+bool strict_memory_check() {
+    if (const int said = said_strict; said >= 0) return said != 0;
+    const char* const word = std::getenv(MEMORY_CHECK_VARIABLE);
+    const std::optional<bool> strict = strict_check(word);
+    static std::atomic<bool> told{false};
+    if (!strict && !told.exchange(true))
+        complain(std::string(MEMORY_CHECK_VARIABLE) + "=" + word +
+                 " is neither strict nor hardware: hardware it is.");
+    return strict.value_or(false);
+}
+
+// Sends the worker this process's id and command line, which usage queries show, and how to check its
+// kernels.
 void introduce(Device& device) {
     std::string command(wire::MAX_COMMAND, 0);
     std::ifstream file("/proc/self/cmdline");
     command.resize(file.read(command.data(), command.size()).gcount());
-    Request request(device.connection, wire::IntroduceRequest{static_cast<uint32_t>(::getpid()), command,
-                                                              device.connection.key()});
+    Request request(device.connection,
+                    wire::IntroduceRequest{static_cast<uint32_t>(::getpid()), command,
+                                           device.connection.key(), strict_memory_check()});
     request.queue();
 }
 
@@ -191,6 +207,20 @@ Connection* default_device(CUresult& error) {
 }
 
 }  // namespace shim
+
+// Has kernels from now on checked strictly, or as hardware does; returns whether that has a meaning, which it
+// has on simulated devices only.
+extern "C" __attribute__((visibility("default"))) int gpukernel_memory_check(int strict) {
+    shim::said_strict = strict != 0;
+    shim::Process* const now = shim::forked ? nullptr : shim::instance.load();
+    if (!now) return 1;
+    bool simulated = false;
+    for (auto& device : now->devices) {
+        shim::introduce(*device);
+        simulated |= std::string_view(device->facts.name).ends_with("(simulated)");
+    }
+    return simulated;
+}
 
 CUresult libcuda::initialised() { return shim::process() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 CUresult libcuda::current_usable() {

@@ -65,8 +65,9 @@ class DeviceMemory {
     // What counts as used: what programs allocate, and not what is the context's own (the heap of malloc() in
     // kernels as large as it is at first, the barriers of cooperative launches), as on a real device.
     enum class Account : uint8_t { programs, context };
-    // 512-byte aligned, zero-filled pages committed on first touch; nullopt when `capacity` would be
-    // exceeded.
+    static constexpr size_t GRANULE = 512;  // the last one of an allocation is nobody else's
+    // Aligned to that, from 2 MiB on 2 MiB aligned; zero-filled pages committed on first touch; nullopt when
+    // `capacity` would be exceeded.
     virtual std::optional<uint64_t> allocate(size_t bytes, Account account = Account::programs) = 0;
     virtual bool free(uint64_t address) = 0;  // false: not the start of a live allocation
     virtual std::optional<Block> find(uint64_t address) const = 0;
@@ -146,6 +147,10 @@ struct Launch {
     const ExecutionGate* gate = nullptr;          // none: never paused
     std::shared_ptr<const Textures> textures;     // as they were when the launch was submitted; or none
     std::function<void(std::string_view)> print;  // device printf's text, called from any thread
+    // Whether an access past an allocation's last byte is a fault though it stays in its granule (512 bytes,
+    // of shared memory 128); else `warn` gets a sentence about the first one, from any thread.
+    bool strict = false;
+    std::function<void(const std::string&)> warn;
 };
 
 // PTX texts linked to one image: immutable code, and the module's own global and constant variables.

@@ -40,7 +40,8 @@
 // A request whose call is asynchronous is not answered: the worker keeps its error, if any, and returns it
 // with the next answer, as CUDA itself does.  Every other request is answered by one frame with the
 // request's `call` and `number`; its body is an AnswerHead, the text that device code has printed, and the
-// call's outputs where the result is CUDA_SUCCESS.
+// call's outputs where the result is CUDA_SUCCESS.  A first line of the text that begins with WARNING
+// (common/memory_check.h) is the device's own and goes to the program's standard error.
 //
 // A worker that ends the connection may send a frame with the call GOODBYE instead of an answer; its body is
 // a sentence that says why.

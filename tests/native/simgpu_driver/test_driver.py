@@ -323,11 +323,12 @@ def test_every_name_of_cuda_h_is_exported_and_what_is_lacking_says_so_once() -> 
         ["nm", "-D", "--defined-only", native.simgpu_library()], capture_output=True, text=True, check=True
     )
     names = {line.split()[-1] for line in symbols.stdout.splitlines()}
-    # Its own names: time slicing pauses kernels (common/execution_gate.h), the worker bounds host memory, and cancels the work of
-    # programs that are gone (common/cancellation.h).
+    # Its own names: time slicing pauses kernels (common/execution_gate.h), the worker says how accesses are checked
+    # (common/memory_check.h), bounds host memory, and cancels the work of programs that are gone (common/cancellation.h).
     assert {name for name in names if not name.startswith("cu")} == {
         "gpukernel_end_program",
         "gpukernel_set_execution_gate",
+        "gpukernel_set_memory_check",
         "gpukernel_simgpu_bound",
         "gpukernel_work_for",
     }

@@ -1,4 +1,4 @@
-"""Runs kernels that fail, each in a process of its own: an error is sticky, as on a GPU.
+"""Runs kernels that fail, each in a process of its own: an error is sticky, as on a GPU.  Accesses are checked to the byte.
 
 python fault.py FILE.ptx THREADS BUFFER_BYTES [BLOCKS]  prints the CUresult of what failed, or 0
 python fault.py FOLDER BUFFER_BYTES BUFFERS             runs each FOLDER/NAME.THREADS.ptx and writes what it printed to NAME.THREADS.txt
@@ -40,6 +40,7 @@ def run_apart(path: Path, size: int, count: int) -> None:
 
 
 if __name__ == "__main__":
+    os.environ["GPUKERNEL_MEMCHECK"] = "strict"
     path, *numbers = Path(sys.argv[1]), *map(int, sys.argv[2:])
     if path.is_dir():
         for each in sorted(path.glob("*.ptx")):

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/memory_check.h"
 #include "shim/transport/request.h"
 #include "shim/transport/threads.h"
 #include "wire/handshake.h"
@@ -156,13 +157,20 @@ CUresult Connection::await(PendingAnswer& answer) {
 }
 
 namespace {
-void print(const char* text,
-           size_t size) {  // what device code printed, in order, where a local GPU's would go
-    while (size) {
-        ssize_t written = ::write(STDOUT_FILENO, text, size);
+void write_all(int file, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t written = ::write(file, text.data(), text.size());
         if (written <= 0) return;
-        text += written, size -= written;
+        text.remove_prefix(static_cast<size_t>(written));
     }
+}
+void print(std::string_view text) {  // what device code printed, in order, where a local GPU's would go
+    if (text.starts_with(WARNING)) {
+        const size_t line = std::min(text.find('\n'), text.size() - 1) + 1;
+        write_all(STDERR_FILENO, text.substr(0, line));
+        text.remove_prefix(line);
+    }
+    write_all(STDOUT_FILENO, text);
 }
 }  // namespace
 
@@ -201,7 +209,7 @@ void Connection::read_answer() {
     if (head.answer.printed) {
         std::vector<char> text;
         if (!read_all(text, head.answer.printed)) return;
-        print(text.data(), text.size());
+        print({text.data(), text.size()});
         left -= head.answer.printed;
     }
     const auto result = static_cast<CUresult>(head.answer.result);

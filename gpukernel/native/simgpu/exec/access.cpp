@@ -108,6 +108,40 @@ std::string neighbourhood(const Warp& warp, uint64_t address) {
     throw Fault{status, text};
 }
 
+// Whether an access past the end goes on as on a GPU; it is told once in a launch.
+bool goes_on(Warp& warp, const Op& op, int lane, Space space, uint64_t address, uint32_t size, uint64_t past,
+             const std::string& of) {
+    LaunchState& launch = *warp.launch;
+    if (launch.launch->strict) return false;
+    if (launch.warned.exchange(true) || !launch.launch->warn) return true;
+    static const char* const kinds[] = {"read", "write", "atomic"};
+    launch.launch->warn(
+        std::string("Out-of-bounds ") + window(space) + " " + kinds[static_cast<int>(op.access)] +
+        " of size " + std::to_string(size) + " bytes " + place(warp, lane, op.line) + ": address " +
+        hexadecimal(address) + " reaches " + std::to_string(past) + " bytes past the end of " + of +
+        "; like a GPU, which does not notice it, the kernel goes on; GPUKERNEL_MEMCHECK=strict "
+        "makes it an error");
+    return true;
+}
+
+// The allocation around an access of global memory that begins in it, or in the rest of its last granule.
+std::optional<DeviceMemory::Block> allocation_around(Warp& warp, const Op& op, int lane, uint64_t at,
+                                                     uint32_t size) {
+    const DeviceMemory& memory = *warp.launch->memory;
+    auto block = memory.find(at);
+    if (block && fits(at - block->address, size, block->bytes)) return block;
+    // Allocations begin with a granule: its first byte tells whose the rest is.
+    auto padded = memory.find(at / DeviceMemory::GRANULE * DeviceMemory::GRANULE);
+    if (!padded) return std::nullopt;
+    const uint64_t bytes = padded->bytes, end = padded->address + bytes;
+    padded->bytes = (bytes + DeviceMemory::GRANULE - 1) / DeviceMemory::GRANULE * DeviceMemory::GRANULE;
+    if (!fits(at - padded->address, size, padded->bytes) ||
+        !goes_on(warp, op, lane, Space::global, at, size, at + size - end,
+                 "the allocation of " + std::to_string(bytes) + " bytes at " + hexadecimal(padded->address)))
+        return std::nullopt;
+    return padded;
+}
+
 }  // namespace
 
 std::string place(const Warp& warp, int lane, uint32_t ptx_line) {
@@ -178,9 +212,8 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
                 for (const CachedRange& c : warp.cache)
                     cached |= at >= c.lo && fits(at - c.lo, size, c.hi - c.lo);
                 if (!cached) {
-                    auto block = warp.launch->memory->find(at);
-                    if (!block || size > block->bytes - (at - block->address) ||
-                        (!block->writable && op.access != AccessKind::read))
+                    const auto block = allocation_around(warp, op, lane, at, size);
+                    if (!block || (!block->writable && op.access != AccessKind::read))
                         fault(warp, op, lane, Status::illegal_address, Space::global, at, size);
                     if (!block->writable) continue;  // the cache is for reads and writes
                     warp.cache[1] = warp.cache[0];
@@ -189,7 +222,10 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
                 continue;  // already a host pointer
             }
         }
-        if (offset >= bytes || size > bytes - offset)
+        if (!fits(offset, size, bytes) &&
+            (here != Space::shared || !fits(offset, size, padded_shared(bytes)) ||
+             !goes_on(warp, op, lane, here, offset, size, offset + size - bytes,
+                      "the block's " + std::to_string(bytes) + " bytes of shared memory")))
             fault(warp, op, lane, Status::illegal_address, here, offset, size);
         address[lane] = reinterpret_cast<uint64_t>(base) + offset;
     }

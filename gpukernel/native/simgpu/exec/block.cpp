@@ -22,7 +22,9 @@ void BlockState::prepare(LaunchState& state) {
     spare.clear();
     uint64_t stride = (state.stack_bytes + 15) / 16 * 16;
     char* stack = stride ? local.need(stride * kLanes * count) : nullptr;
-    char* block_shared = shared.need(state.shared_bytes + 64);
+    const uint64_t padded = padded_shared(state.shared_bytes);
+    char* block_shared = shared.need(padded + 64);
+    std::memset(block_shared + state.shared_bytes, 0, padded - state.shared_bytes);  // no other program's
     for (uint32_t w = 0; w < count; ++w) {
         Warp& warp = warps[w];
         warp.index = w;

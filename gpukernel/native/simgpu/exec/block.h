@@ -52,6 +52,7 @@ struct LaunchState {
     std::mutex fault_mutex;
     Fault fault{Status::ok, {}};
     const std::atomic<uint32_t>* gate_closed;
+    std::atomic<bool> warned{false};  // of an access past an allocation's end
     bool must_rest() const { return gate_closed->load(std::memory_order_relaxed) != 0; }
     void rest() const;    // until the gate opens, or the launch stops
     void go_on() const {  // or throw, where another block failed or the launch was cancelled

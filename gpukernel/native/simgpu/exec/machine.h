@@ -166,6 +166,9 @@ struct Group {  // lanes of a warp that run together
 };
 
 struct BlockState;
+// A block's shared memory with the rest of its last granule, which is nobody else's.
+constexpr uint64_t padded_shared(uint64_t bytes) { return (bytes + 127) / 128 * 128; }
+
 struct LaunchState;
 
 struct CachedRange {

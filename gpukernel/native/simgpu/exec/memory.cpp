@@ -12,16 +12,17 @@
 namespace gpukernel::simgpu {
 namespace {
 
-constexpr uint64_t kGrain = 512;
+constexpr uint64_t kGrain = DeviceMemory::GRANULE;
 constexpr uint64_t kPage = 4096;
+constexpr uint64_t kLarge = 2u << 20;  // what is as large is aligned to it
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 class ReservedMemory final : public DeviceMemory {
   public:
     explicit ReservedMemory(size_t capacity) : capacity_(capacity) {
-        // Twice the capacity, so that fragmentation never refuses what the books allow; less where address
-        // space is limited.
-        for (reserved_ = round_up(capacity, kPage) * 2 + (64u << 20); reserved_ >= capacity; reserved_ /= 2) {
+        // Four times the capacity, so that neither fragmentation nor alignment refuses what the books allow;
+        // less where address space is limited.
+        for (reserved_ = round_up(capacity, kPage) * 4 + (64u << 20); reserved_ >= capacity; reserved_ /= 2) {
             void* at = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             if (at == MAP_FAILED) continue;
@@ -43,9 +44,14 @@ class ReservedMemory final : public DeviceMemory {
         std::unique_lock lock(mutex_);
         if (counted && room > capacity_ - std::min<uint64_t>(used_, capacity_)) return std::nullopt;
         for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
-            if (gap->second < room) continue;
-            uint64_t address = gap->first, left = gap->second - room;
-            gaps_.erase(gap);
+            const uint64_t address = room < kLarge ? gap->first : round_up(gap->first, kLarge);
+            const uint64_t before = address - gap->first;
+            if (gap->second < before || gap->second - before < room) continue;
+            const uint64_t left = gap->second - before - room;
+            if (before)
+                gap->second = before;
+            else
+                gaps_.erase(gap);
             if (left) gaps_[address + room] = left;
             live_[address] = {bytes, ++allocations_, counted};
             if (counted) count(used_ + room);

@@ -230,6 +230,7 @@ CUresult serve_launch(Session& session, Reader& in, Writer&) {
         !session.handle(head.stream, Kind::stream, stream))
         return CUDA_ERROR_INVALID_HANDLE;
     session.lease().time_slicing.before_launch();
+    session.memory_checks.apply(session.cuda().set_memory_check);
     size_t size = parameters.size();
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<char*>(parameters.data()),
                      CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
@@ -305,6 +306,7 @@ CUresult serve_introduce(Session& session, Reader& in, Writer&) {
     const auto request = wire::IntroduceRequest::read(in);
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
     session.introduce(request.pid, request.command.substr(0, wire::MAX_COMMAND), request.key.value_or(0));
+    session.memory_checks.be_strict(request.strict.value_or(0) != 0);
     return CUDA_SUCCESS;
 }
 

@@ -32,6 +32,7 @@ bool Driver::load(const std::string& path, std::string& error) {
     work_for = reinterpret_cast<WorkFor>(::dlsym(library, WORK_FOR));
     end_program = reinterpret_cast<EndProgram>(::dlsym(library, END_PROGRAM));
     set_execution_gate = reinterpret_cast<SetExecutionGate>(::dlsym(library, SET_EXECUTION_GATE));
+    set_memory_check = reinterpret_cast<SetMemoryCheck>(::dlsym(library, SET_MEMORY_CHECK));
     if (CUresult code = cuInit(0); code != CUDA_SUCCESS) {
         error = path + " found no usable device (" + error_name(code) + ")";
         return false;

@@ -8,6 +8,7 @@
 
 #include "common/cancellation.h"
 #include "common/execution_gate.h"
+#include "common/memory_check.h"
 #include "worker/lease/host_memory.h"
 
 namespace gpukernel::worker {
@@ -23,6 +24,8 @@ struct Driver {
     // The same for programs, whose work can be cancelled.
     WorkFor work_for = nullptr;
     EndProgram end_program = nullptr;
+    // Of a simulated device, whose kernels' accesses are checked; nullptr where the library has none.
+    SetMemoryCheck set_memory_check = nullptr;
 
     // Loads the library at `path`; a function that it lacks returns CUDA_ERROR_NOT_SUPPORTED.  False, and
     // `error` says why, where it cannot be loaded or finds no usable device.

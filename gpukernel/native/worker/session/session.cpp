@@ -579,7 +579,8 @@ bool Session::answer(RequestContext& context, CUresult result, const void* bulk,
     std::lock_guard lock(writing_);
     // Printed text is for programs, and only new launches can have printed any.
     const bool silent = context.question || lease_.heard_out == lease_.launches;
-    std::string text = silent ? std::string() : printed_text();
+    std::string text = context.question ? std::string() : memory_checks.sentence();
+    if (!silent) text += printed_text();
     if (lease_.host_memory.refusals() != refusals_before_ && !context.question && !told_of_host_memory_)
         text += host_memory_sentence();
     if (context.request.call == static_cast<uint16_t>(wire::DriverCall::cuCtxSynchronize) &&

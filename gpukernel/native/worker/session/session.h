@@ -23,6 +23,7 @@
 #include "worker/calls/virtual_memory.h"
 #include "worker/lease/lease.h"
 #include "worker/session/host_functions.h"
+#include "worker/session/memory_checks.h"
 
 namespace gpukernel::worker {
 
@@ -164,6 +165,7 @@ class Session {
     // Memory for what a linker is given; nullptr where it is beyond the limit of host memory.
     std::vector<char>* link_data(const void* link, size_t size);
     Views views;  // texture and surface objects
+    MemoryChecks memory_checks;
 
   private:
     struct OwnedHandle {

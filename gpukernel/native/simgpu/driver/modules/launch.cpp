@@ -2,8 +2,11 @@
 #include "simgpu/driver/modules/launch.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <type_traits>
+
+#include "common/memory_check.h"
 
 namespace gpukernel::simgpu {
 bool block_possible(const Device& device, const Kernel& kernel, uint64_t threads, uint64_t shared) {
@@ -55,7 +58,33 @@ CUresult pack(const KernelInfo& info, void** params, void** extra, std::vector<c
     return CUDA_SUCCESS;
 }
 
+// As the process's environment has it, which tells the first warning only.
+gpukernel::MemoryCheck usual_check() {
+    using namespace gpukernel;
+    const char* const word = std::getenv(MEMORY_CHECK_VARIABLE);
+    const std::optional<bool> strict = strict_check(word);
+    if (!strict)
+        log_line(std::string(MEMORY_CHECK_VARIABLE) + "=" + word +
+                 " is neither strict nor hardware: hardware it is");
+    return {strict.value_or(false), 0, [](uint64_t, const char* sentence) {
+                static std::atomic<bool> told{false};
+                if (!told.exchange(true)) std::fputs(sentence, stderr);
+            }};
+}
+thread_local std::optional<gpukernel::MemoryCheck> own_check;
+
+gpukernel::MemoryCheck check_of_this_thread() {
+    static const gpukernel::MemoryCheck usual = usual_check();
+    return own_check.value_or(usual);
+}
+
 }  // namespace
+
+extern "C" __attribute__((visibility("default"))) void gpukernel_set_memory_check(
+    const gpukernel::MemoryCheck* check) {
+    own_check = *check;
+}
+static_assert(std::is_same_v<decltype(&gpukernel_set_memory_check), gpukernel::SetMemoryCheck>);
 
 CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape, CUstream hStream,
                                     void** params, void** extra) {
@@ -100,33 +129,38 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
     } catch (const std::bad_alloc&) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    schedule().submit(
-        *stream, Engine::kernels,
-        [device, function, g, b, c, in_clusters, shared = shape.shared_bytes, cooperative = shape.cooperative,
-         block, textures = std::move(textures), program = Schedule::program_of(*stream)] {
-            Launch launch;
-            launch.grid = g, launch.block = b;
-            launch.cluster = c, launch.in_clusters = in_clusters;
-            launch.dynamic_shared_bytes = shared;
-            launch.cooperative = cooperative;
-            launch.params = block->bytes.data();
-            launch.textures = textures;
-            launch.gate = device->gate.load();
-            launch.print = [device](std::string_view text) {
-                // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted
-                // Output", "Limitations").
-                const size_t most = std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
-                std::lock_guard lock(device->print_mutex);
-                device->printed += text;
-                if (device->printed.size() > 2 * most)
-                    device->printed.erase(0, device->printed.size() - most);
-            };
-            if (program) launch.cancel = &program->cancel;
-            Result result = function->owner->image->run(function->info->name, launch);
-            if (program && program->over) return CUDA_SUCCESS;  // nobody will hear of it
-            if (!result) device->report(result);
-            return code_of(result.status);
-        });
+    schedule().submit(*stream, Engine::kernels,
+                      [device, function, g, b, c, in_clusters, shared = shape.shared_bytes,
+                       cooperative = shape.cooperative, block, textures = std::move(textures),
+                       program = Schedule::program_of(*stream), check = check_of_this_thread()] {
+                          Launch launch;
+                          launch.grid = g, launch.block = b;
+                          launch.cluster = c, launch.in_clusters = in_clusters;
+                          launch.dynamic_shared_bytes = shared;
+                          launch.cooperative = cooperative;
+                          launch.params = block->bytes.data();
+                          launch.textures = textures;
+                          launch.gate = device->gate.load();
+                          launch.strict = check.strict;
+                          launch.warn = [&check](const std::string& text) {
+                              check.tell(check.program, (std::string(WARNING) + text + ".\n").c_str());
+                          };
+                          launch.print = [device](std::string_view text) {
+                              // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted
+                              // Output", "Limitations").
+                              const size_t most =
+                                  std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
+                              std::lock_guard lock(device->print_mutex);
+                              device->printed += text;
+                              if (device->printed.size() > 2 * most)
+                                  device->printed.erase(0, device->printed.size() - most);
+                          };
+                          if (program) launch.cancel = &program->cancel;
+                          Result result = function->owner->image->run(function->info->name, launch);
+                          if (program && program->over) return CUDA_SUCCESS;  // nobody will hear of it
+                          if (!result) device->report(result);
+                          return code_of(result.status);
+                      });
     return CUDA_SUCCESS;
 }
 

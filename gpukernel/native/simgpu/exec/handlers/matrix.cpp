@@ -409,7 +409,7 @@ void locate_rows(Warp& w, const Op& op, u64* ad, u32 count, u32 size, u32 align,
     for (u32 i = 0; i < count; ++i)
         if (in_shared)
             ad[i] -= kSharedWindow;
-        else if (shared_only && ad[i] < w.shared_bytes)  // a generic address, not an offset
+        else if (shared_only && ad[i] < padded_shared(w.shared_bytes))  // a generic address, not an offset
             ad[i] |= u64(1) << 63;
     const u32 exec = w.exec;
     w.exec = count == kLanes ? kFull : (1u << count) - 1;
