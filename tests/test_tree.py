@@ -66,6 +66,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "worker": {"codegen", "common", "wire"},
     "direct": {"codegen", "common", "libcuda", "wire"},
     "nvml": {"codegen", "common", "wire"},
+    "ptxas": set(),
     "simgpu": {"codegen", "common", "libcuda"},
 }
 

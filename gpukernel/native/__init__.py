@@ -2,7 +2,7 @@
 
 The sources stand beside this file; what is built from them is installed into this package by the
 wheel (``shim/libcuda.so.1``, ``shim/libnvidia-ml.so.1`` and, with OpenSSL, ``shim/libgpukernel-tls.so``, ``direct/libcuda.so.1``, ``simgpu/libcuda.so.1``,
-``bin/gpukernel-worker``, ``wire/calls.json``).
+``ptxas/ptxas``, ``bin/gpukernel-worker``, ``wire/calls.json``).
 An editable install puts them under ``site-packages`` while this file stays in the checkout, so both places are
 looked at.  The agent, the command line and `gpukernel.remoting` import from here; it imports nothing of gpukernel.
 """
@@ -18,6 +18,7 @@ __all__ = [
     "direct_dir",
     "nvml_library",
     "own_drivers",
+    "ptxas",
     "shim_dir",
     "simgpu_library",
     "tls_library",
@@ -70,6 +71,11 @@ def tls_library() -> Path:
 def simgpu_library() -> Path:
     """Return the simulated GPU's ``libcuda.so.1``, which a worker loads in place of NVIDIA's."""
     return _find("simgpu/libcuda.so.1")
+
+
+def ptxas() -> Path:
+    """Return the ``ptxas`` that hands PTX on as it is, for compilers of programs on simulated devices."""
+    return _find("ptxas/ptxas")
 
 
 def wire_calls() -> Path:

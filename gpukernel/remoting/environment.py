@@ -14,7 +14,27 @@ from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, write_lease_file
 if TYPE_CHECKING:
     from gpukernel.common.model import Lease
 
-__all__ = ["lease_environment", "program_environment", "shim_environment"]
+__all__ = ["compilers_for", "lease_environment", "program_environment", "shim_environment"]
+
+_PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
+"""Triton's variables; the second is for compute capability 9.0 and newer, whatever its name says."""
+
+
+def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment`, changed so that compilers hand over PTX where the devices of `lease` are simulated.
+
+    Triton is told to use this package's ``ptxas``, unless the user has named another.  Where a device is real nothing names it: a
+    program that was started on a simulated one may start another on a real one.
+    """
+    changed = dict(environment)
+    own = str(native.ptxas())
+    simulated = {one.device_name.endswith("(simulated)") for one in lease.slices} == {True}
+    for variable in _PTXAS:
+        if simulated:
+            changed.setdefault(variable, own)
+        elif changed.get(variable) == own:
+            del changed[variable]
+    return changed
 
 
 def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str]:
@@ -50,8 +70,8 @@ def lease_environment(
     """
     directories = direct_directories(lease)
     if not directories:
-        return shim_environment(path, base), None
-    environment = direct_environment(directories, base)
+        return shim_environment(path, compilers_for(lease, base)), None
+    environment = direct_environment(directories, compilers_for(lease, base))
     environment[LEASE_FILE_VARIABLE] = str(path)
     return environment, find_driver(environment)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install triton")
 
+from tests.conftest import Pool
 from tests.remoting.conftest import worker
 
 #  what Triton is asked for, and the instruction that it takes for it on compute capability 8.0
@@ -40,6 +42,19 @@ def test_a_dot_of_triton_agrees_with_numpy(kind: str, monkeypatch: pytest.Monkey
     done = asyncio.run(run(kind))
     assert done.returncode == 0, done.stderr
     assert KINDS[kind] in json.loads(done.stdout)["instructions"]
+
+
+@pytest.mark.parametrize("model", ["t4", "a100", "h100"])
+def test_triton_launches_its_kernels_with_no_variable_set(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    with Pool(f"{model}:1", tmp_path / "state") as pool:
+        command = [sys.executable, "-m", "tests.gpu.programs.triton_launch"]
+        done = pool.gpukernel("run", "-m", "512", "--", *command, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    assert ".version" in json.loads(done.stdout)["image"]
 
 
 def test_what_only_hopper_has_is_told_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,117 @@
+"""Compilers of programs on simulated devices: a ``ptxas`` that hands PTX on, and the environment that names it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpukernel import native
+from gpukernel.common.model import Holder, Lease, Slice
+from gpukernel.remoting.environment import compilers_for
+from tests.conftest import Pool
+from tests.remoting.conftest import Worker, worker
+
+PTX = """//
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry store(.param .u64 to, .param .u32 value) { .reg .b64 %rd<2>; .reg .b32 %r<2>;
+ld.param.u64 %rd1, [to]; ld.param.u32 %r1, [value]; st.global.u32 [%rd1], %r1; ret; }
+"""
+VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
+
+
+def _ptxas(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([native.ptxas(), *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in.ptx").write_text(PTX)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        ("-lineinfo -v --regAllocOptLevel=2 --gpu-name=sm_80 in.ptx -o out", "out"),  # Triton 3.9
+        (
+            "-lineinfo -suppress-debug-info --fmad=false -v --opt-level 0 --gpu-name=sm_80 in.ptx -o out",
+            "out",
+        ),
+        ("in.ptx -o out -arch=sm_70 --warn-on-spills -v", "out"),  # XLA
+        ("-arch sm_70 -O 3 -m 64 --output-file=out in.ptx", "out"),  # nvcc -cubin
+        ("--output-file out -O3 -m64 in.ptx -g -w", "out"),
+        ("-maxrregcount 64 -e store in.ptx", "elf.o"),
+    ],
+)
+def test_ptx_is_handed_on_whatever_the_options_are(folder: Path, words: str, output: str) -> None:
+    done = _ptxas(folder, *words.split())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (folder / output).read_bytes() == PTX.encode() + b"\0"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("-arch=sm_70", "no file of PTX is named; write ptxas -arch=sm_70 FILE.ptx -o FILE.cubin"),
+        ("absent.ptx -o out", "'absent.ptx' cannot be read: No such file or directory"),
+        ("no.ptx -o out", "'no.ptx' is no PTX: it has no .version"),
+        ("in.ptx -o absent/out", "'absent/out' cannot be written: No such file or directory"),
+        ("in.ptx no.ptx -o out", "one file of PTX is taken, not 'in.ptx' and 'no.ptx'"),
+        ("in.ptx -o", "the option '-o' needs a value"),
+        ("--options-file all", "the option '--options-file' is not taken here: name a file of PTX"),
+    ],
+)
+def test_what_it_cannot_do_is_one_sentence(folder: Path, words: str, sentence: str) -> None:
+    (folder / "no.ptx").write_bytes(b"\x7fELF")
+    done = _ptxas(folder, *words.split())
+    assert (done.returncode, done.stderr) == (1, f"ptxas fatal   : {sentence}\n")
+    assert not (folder / "out").exists()
+
+
+def test_its_version_is_read_as_compilers_read_it(folder: Path) -> None:
+    for word in ("--version", "-V"):
+        assert "release 12.9, V12.9.86\n" in _ptxas(folder, word).stdout
+
+
+def test_its_output_is_loaded_as_a_cubin_is(folder: Path) -> None:
+    async def story() -> subprocess.CompletedProcess[str]:
+        one: Worker
+        async with worker() as one:
+            return await one.run(f"""begin(); image = open({str(folder / "out")!r}, "rb").read(); a = ok(d.cuMemAlloc(4))
+room = ctypes.create_string_buffer(image + bytes([255]) * 64, len(image) + 64)  # as a program keeps it, which ends it with nothing
+f = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(ctypes.addressof(room))), b"store")); v = ctypes.c_uint64(int(a)), ctypes.c_uint32(4711)
+ok(d.cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, ctypes.addressof((ctypes.c_void_p * 2)(*map(ctypes.addressof, v))), 0))
+out = bytes(4); ok(d.cuMemcpyDtoH(out, a, 4)); print(int.from_bytes(out, "little"))""")
+
+    _ptxas(folder, "in.ptx", "-o", "out")
+    done = asyncio.run(story())
+    assert done.stdout == "4711\n", done.stderr
+
+
+def _lease(*names: str) -> Lease:
+    slices = tuple(Slice("id", "server", 0, name, 1, 1) for name in names)
+    return Lease("id", "key", Holder("someone"), slices, "live", 0, 0, 0, 1)
+
+
+def test_the_environment_names_it_on_simulated_devices_only() -> None:
+    simulated, real = "Tesla T4 (simulated)", "Tesla T4"
+    own = dict.fromkeys(VARIABLES, str(native.ptxas()))
+    assert compilers_for(_lease(simulated, simulated), {"A": "b"}) == {"A": "b", **own}
+    for names in ((real,), (real, simulated), ()):
+        assert compilers_for(_lease(*names), {"A": "b"}) == {"A": "b"}
+        assert compilers_for(_lease(*names), own) == {}  # started by a program on a simulated device
+    users = dict.fromkeys(VARIABLES, "/usr/bin/ptxas")
+    assert compilers_for(_lease(simulated), users) == compilers_for(_lease(real), users) == users
+
+
+def test_a_program_on_a_slice_finds_it(shared_pool: Pool) -> None:
+    code = f"import json, os; print(json.dumps([os.environ.get(name) for name in {VARIABLES}]))"
+    done = shared_pool.gpukernel("run", "-m", "64", "--", sys.executable, "-c", code)
+    assert json.loads(done.stdout) == [str(native.ptxas())] * 2, done.stderr
