@@ -115,3 +115,30 @@ def test_a_program_on_a_slice_finds_it(shared_pool: Pool) -> None:
     code = f"import json, os; print(json.dumps([os.environ.get(name) for name in {VARIABLES}]))"
     done = shared_pool.gpukernel("run", "-m", "64", "--", sys.executable, "-c", code)
     assert json.loads(done.stdout) == [str(native.ptxas())] * 2, done.stderr
+
+
+CORE = """
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+import numpy as np
+device = Device(); device.set_current(); stream = device.create_stream()
+code = 'extern "C" __global__ void twice(float* a, int n) { int i = threadIdx.x; if (i < n) a[i] = i * 2.f; }'
+program = Program(code, "c++", ProgramOptions(arch=f"sm_{device.arch}"))
+kernel = program.compile("ptx").get_kernel("twice"); a = device.memory_resource.allocate(40, stream=stream)
+launch(stream, LaunchConfig(grid=1, block=32), kernel, int(a.handle), np.int32(10)); stream.sync()
+found = np.zeros(10, np.float32); ok(d.cuMemcpyDtoH(found.ctypes.data, int(a.handle), 40)); print(found.tolist() == [2 * i for i in range(10)])
+try: program.compile("cubin").get_kernel("twice")
+except Exception as error: print(str(error).split(":")[0])
+"""
+
+
+def test_cuda_core_hands_over_ptx_or_is_told_how() -> None:
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed")
+
+    async def story() -> subprocess.CompletedProcess[str]:
+        one: Worker
+        async with worker() as one:
+            return await one.run(CORE)
+
+    done = asyncio.run(story())
+    assert done.stdout.splitlines() == ["True", "CUDA_ERROR_NO_BINARY_FOR_GPU"], done.stderr
+    assert "with cuda.core, Program.compile('ptx')" in done.stderr

@@ -14,8 +14,8 @@ constexpr uint64_t LZ4 = 0x2000, ZSTANDARD = 0x8000;  // flags of a fat binary's
 constexpr std::string_view LINKED = "GPUKERNEL LINKED PTX\n";
 constexpr char NEEDS_PTX[] =
     "this image is machine code (a cubin); the simulated GPU executes PTX. Compile for PTX (compute_70, not "
-    "sm_70); with Numba, uninstall nvidia-nvjitlink so that it hands over PTX";
-
+    "sm_70); with cuda.core, Program.compile('ptx'); with Numba, uninstall nvidia-nvjitlink so that it hands "
+    "over PTX";
 constexpr char NEEDS_LIBRARY[] =
     "the fat binary's PTX is compressed with Zstandard, and the GPU server has no libzstd.so.1: install it "
     "there (Debian, Ubuntu: apt-get install libzstd1), or compile with --no-compress";
