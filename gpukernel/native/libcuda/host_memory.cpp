@@ -1,6 +1,4 @@
-// Pinned host memory (driver API chapter "Memory Management"), which is ordinary memory of the program.
-#include <cstdlib>
-
+// Pinned host memory (driver API chapter "Memory Management").
 #include "libcuda/entry_points.h"
 #include "libcuda/library.h"
 
@@ -12,14 +10,7 @@ CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) 
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
     if (!pp || !bytesize || (Flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
     if (Flags & CU_MEMHOSTALLOC_DEVICEMAP) return allocate_mapped(pp, bytesize, Flags);
-    void* const memory = std::aligned_alloc(4096, (bytesize + 4095) / 4096 * 4096);
-    if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (CUresult error = remember_pinned(memory, bytesize); error != CUDA_SUCCESS) {
-        std::free(memory);
-        return error;
-    }
-    *pp = memory;
-    return CUDA_SUCCESS;
+    return allocate_pinned(pp, bytesize);
 }
 CUresult CUDAAPI cuMemAllocHost(void** pp, size_t bytesize) { return cuMemHostAlloc(pp, bytesize, 0); }
 
@@ -34,10 +25,9 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
 CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
     if (CUresult error = host_memory_usable(); error != CUDA_SUCCESS) return error;
     if (!pdptr || Flags) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult error = map_pinned(p); error != CUDA_SUCCESS) return error;
     if (!mapped_flags(p))
-        return is_pinned(p) ? gpukernel::unsupported(
-                                  "a kernel's access to host memory that was not allocated with "
-                                  "CU_MEMHOSTALLOC_DEVICEMAP")
+        return is_pinned(p) ? gpukernel::unsupported("a kernel's access to registered host memory")
                             : CUDA_ERROR_INVALID_VALUE;
     *pdptr = reinterpret_cast<CUdeviceptr>(p);
     return CUDA_SUCCESS;

@@ -86,9 +86,12 @@ std::optional<unsigned> mapped_flags(const void* pointer);
 // CUDA_SUCCESS where a program may ask about host memory, else the error.  The shim's belongs to the process,
 // the simulated GPU's to the current context.
 CUresult host_memory_usable();
-// Host memory that a program allocated or registered.
-CUresult remember_pinned(void* pointer, size_t bytes);
+// Pinned memory, which kernels reach by the same address (unified addressing).
+CUresult allocate_pinned(void** pointer, size_t bytes);
+// Host memory that a program allocated or registered, and the device cannot reach yet.
 bool is_pinned(const void* pointer);
+// Lets the device reach the pinned memory that the program allocated there; CUDA_SUCCESS where there is none.
+CUresult map_pinned(const void* pointer);
 
 // CUDA_SUCCESS where copies of a batch may go into `stream` one after another, else what the batch returns.
 CUresult may_batch(CUstream stream);

@@ -48,6 +48,14 @@ def mapped(n):
 def add(p, n): assert launch(f, p, n) == 0; ok(d.cuCtxSynchronize())
 """
 HOST_MEMORY = {
+    "pinned memory, by the address that it has": (
+        """for n, make in ((1, d.cuMemAllocHost), (1000, lambda n: d.cuMemHostAlloc(n, 0)), (1_000_000, lambda n: d.cuMemHostAlloc(n, 4))):
+    h = int(ok(make(4 * n))); a = (ctypes.c_uint32 * n).from_address(h); a[:] = range(n); add(h, n); assert a[:] == list(range(1, n + 1))
+    middle = n // 2; a[0] = 7; add(h + 4 * middle, n - middle); assert (a[0], a[n - 1]) == (7 if middle else 8, n + 1 if middle else 8)
+    print(int(ok(d.cuMemHostGetDevicePointer(h, 0))) - h, int(ok(d.cuPointerGetAttribute(P.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, h + 2))) - h, int(ok(d.cuPointerGetAttribute(P.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, h))))
+    ok(d.cuMemFreeHost(h)); print(name(d.cuMemFreeHost(h)))""",
+        ["0 2 1", "INVALID_VALUE"] * 3,
+    ),
     "both write it in turn": (
         """print(ok(d.cuDeviceGetAttribute(d.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 0)))
 for n in (1, 1000, 300_000):
@@ -67,7 +75,7 @@ ok(d.cuMemsetD32(p, 9, n)); ok(d.cuCtxSynchronize()); print(set(a)); ok(d.cuMemc
         """h, p, a = mapped(100); print(*(int(ok(d.cuPointerGetAttribute(x, h + 8))) for x in (P.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, P.CU_POINTER_ATTRIBUTE_IS_MANAGED, P.CU_POINTER_ATTRIBUTE_MAPPED)))
 print(*(int(ok(d.cuPointerGetAttribute(x, h + 8))) - h for x in (P.CU_POINTER_ATTRIBUTE_HOST_POINTER, P.CU_POINTER_ATTRIBUTE_DEVICE_POINTER)), p - h, ok(d.cuMemHostGetFlags(h)))
 device = d.CUdevice(0); A = d.CUmem_advise.CU_MEM_ADVISE_SET_READ_MOSTLY; print(name(d.cuMemFree(h)), name(d.cuMemAdvise(h, 400, A, device)), name(d.cuMemPrefetchAsync(h, 400, device, 0)))
-plain = ok(d.cuMemHostAlloc(64, 0)); print(name(d.cuMemHostGetDevicePointer(plain, 0)), name(d.cuMemHostGetDevicePointer(4096, 0)), name(d.cuMemHostGetDevicePointer(h, 1)), name(d.cuMemHostAlloc(64, 8)))
+own = ctypes.create_string_buffer(64); ok(d.cuMemHostRegister(ctypes.addressof(own), 64, 0)); print(name(d.cuMemHostGetDevicePointer(ctypes.addressof(own), 0)), name(d.cuMemHostGetDevicePointer(4096, 0)), name(d.cuMemHostGetDevicePointer(h, 1)), name(d.cuMemHostAlloc(64, 8)))
 print(d.cuMemFreeHost(h)[0].name, name(d.cuMemFreeHost(h)), name(d.cuMemHostGetDevicePointer(h, 0)), name(d.cuMemHostAlloc(1 << 44, M)))""",
         [
             "1 0 1",

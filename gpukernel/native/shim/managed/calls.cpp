@@ -178,8 +178,7 @@ CUresult allocate_here(size_t bytes, std::optional<unsigned> host_flags, CUdevic
     GPUKERNEL_CURRENT(connection);
     if (capturing())
         if (Captured captured = captured_unsafe(*connection, false)) return *captured;
-    if (!has_managed())  // those that are on their way may touch what is made now
-        if (const CUresult error = finish_host_calls(*connection); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = before_managed(*connection); error != CUDA_SUCCESS) return error;
     ManagedLock lock(managed().mutex);
     const CUresult result = allocate(*context_stack.back()->device, bytes, address);
     if (result == CUDA_SUCCESS) managed().allocations[address]->host_flags = host_flags;
@@ -208,6 +207,15 @@ std::optional<unsigned> gpukernel::libcuda::mapped_flags(const void* pointer) {
     ManagedLock lock(managed().mutex);
     const ManagedAllocation* a = managed().find(reinterpret_cast<CUdeviceptr>(pointer), 1);
     return a ? a->host_flags : std::nullopt;
+}
+CUresult gpukernel::shim::before_managed(Connection& connection) {
+    return has_managed() ? CUDA_SUCCESS : finish_host_calls(connection);
+}
+CUresult gpukernel::shim::adopt_pinned(Device& device, CUdeviceptr address, uint64_t bytes) {
+    ManagedLock lock(managed().mutex);
+    const CUresult result = adopt(device, address, bytes);
+    if (result == CUDA_SUCCESS) managed().allocations[address]->host_flags = 0;
+    return result;
 }
 std::optional<CUresult> gpukernel::shim::free_mapped(const void* pointer) {
     if (!has_managed()) return std::nullopt;

@@ -92,6 +92,10 @@ std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUd
                                      bool to_device, CUstream stream);
 std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address);
 
+// Before the program's first managed memory is made: what is on its way and may touch it is finished.
+CUresult before_managed(Connection& connection);
+// Makes pinned memory, whole units reserved here, memory that kernels reach.
+CUresult adopt_pinned(Device& device, CUdeviceptr address, uint64_t bytes);
 // Frees mapped host memory (CU_MEMHOSTALLOC_DEVICEMAP), which is managed memory that libcuda::allocate_mapped
 // makes; nothing for other memory.
 std::optional<CUresult> free_mapped(const void* pointer);

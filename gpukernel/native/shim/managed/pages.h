@@ -116,6 +116,9 @@ void fetch_expected(Connection& connection);
 // --- ranges.cpp ---
 
 CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address);
+// Makes memory of the program managed memory, with what it holds: whole units, reserved here.  Other threads
+// may go on writing to it.
+CUresult adopt(Device& device, CUdeviceptr address, uint64_t bytes);
 CUresult release(ManagedAllocation& a);
 void forget(Connection& connection);  // after its worker has released everything
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "shim/managed/page_faults.h"
 #include "shim/managed/pages.h"
@@ -36,13 +37,16 @@ void give_back(ManagedRange& range) {
     free_here(range.address, range.bytes);
 }
 
-CUresult make_range(Connection& connection, uint64_t bytes, std::unique_ptr<ManagedRange>& made) {
-    CUdeviceptr address = 0;
+// At `address`, which is reserved here, or anywhere.
+CUresult make_range(Connection& connection, uint64_t bytes, std::unique_ptr<ManagedRange>& made,
+                    CUdeviceptr address = 0) {
+    const bool ours = address != 0;
     uint64_t handle = 0;
     // Memory first, since it is more likely to run out than addresses.
     CUresult error = ask(connection, Operation::create, {bytes}, &handle);
     if (error != CUDA_SUCCESS) return error;
-    error = reserve_on_both_sides(connection, bytes, UNIT, 0, address);
+    error = ours ? reserve_there(connection, address, bytes)
+                 : reserve_on_both_sides(connection, bytes, UNIT, 0, address);
     if (error == CUDA_SUCCESS) {
         error = ask(connection, Operation::map, {address, bytes, 0, handle});
         if (error == CUDA_SUCCESS)
@@ -55,7 +59,7 @@ CUresult make_range(Connection& connection, uint64_t bytes, std::unique_ptr<Mana
         }
         ask(connection, Operation::unmap, {address, bytes});
         ask(connection, Operation::free, {address, bytes});
-        free_here(address, bytes);
+        if (!ours) free_here(address, bytes);
     }
     ask(connection, Operation::release, {handle});
     return error;
@@ -91,7 +95,16 @@ void drop_if_unused(ManagedRange* range) {
     std::erase_if(managed().ranges, [&](const auto& each) { return each.get() == range; });
 }
 
-bool map_pages(ManagedAllocation& a) {
+bool show_pages(const ManagedAllocation& a) {
+    if (::mmap(at(a.address), a.room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, managed().file,
+               static_cast<off_t>(a.offset)) == MAP_FAILED)
+        return false;
+    for (void* each : {static_cast<void*>(a.view), at(a.address)})
+        for (int advice : {MADV_DONTFORK, MADV_DONTDUMP}) ::madvise(each, a.room, advice);
+    return true;
+}
+
+bool view_pages(ManagedAllocation& a) {
     Managed& m = managed();
     if (!m.has_file()) {
         struct stat found{};
@@ -104,16 +117,31 @@ bool map_pages(ManagedAllocation& a) {
     m.file_bytes += a.room;
     const auto offset = static_cast<off_t>(a.offset);
     void* view = ::mmap(nullptr, a.room, PROT_READ | PROT_WRITE, MAP_SHARED, m.file, offset);
-    if (view == MAP_FAILED) return false;
-    if (::mmap(at(a.address), a.room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m.file, offset) ==
-        MAP_FAILED) {
-        ::munmap(view, a.room);
-        return false;
-    }
-    a.view = static_cast<char*>(view);
-    for (void* each : {view, at(a.address)})
-        for (int advice : {MADV_DONTFORK, MADV_DONTDUMP}) ::madvise(each, a.room, advice);
-    return true;
+    a.view = view == MAP_FAILED ? nullptr : static_cast<char*>(view);
+    return a.view != nullptr;
+}
+
+bool map_pages(ManagedAllocation& a) {
+    if (!view_pages(a)) return false;
+    if (show_pages(a)) return true;
+    ::munmap(a.view, a.room);
+    return false;
+}
+
+// Copies the pages that hold something else than zeros.
+void copy_pages(char* to, const char* from, uint64_t bytes) {
+    static constexpr char zeros[PAGE] = {};
+    for (uint64_t i = 0; i < bytes; i += PAGE)
+        if (std::memcmp(from + i, zeros, PAGE) != 0) std::memcpy(to + i, from + i, PAGE);
+}
+
+void add(std::unique_ptr<ManagedAllocation> fresh) {
+    Managed& m = managed();
+    fresh->blocks.assign((fresh->room + BLOCK - 1) / BLOCK, BlockState::fresh);
+    m.progress[&fresh->connection()].here.insert(fresh.get());
+    widen_faults(fresh->address, fresh->address + fresh->room);
+    m.allocations[fresh->address] = std::move(fresh);
+    ++managed_allocations;
 }
 
 void unmap_pages(const ManagedAllocation& a) {
@@ -162,12 +190,35 @@ CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address) {
         before_any(connection);
     }
     range->used_up_to = std::max(range->used_up_to, place + room);
-    fresh->blocks.assign((room + BLOCK - 1) / BLOCK, BlockState::fresh);
-    m.progress[&connection].here.insert(fresh.get());
-    m.allocations[place] = std::move(fresh);
-    ++managed_allocations;
-    widen_faults(place, place + room);
+    add(std::move(fresh));
     address = place;
+    return CUDA_SUCCESS;
+}
+
+CUresult adopt(Device& device, CUdeviceptr address, uint64_t bytes) {
+    if (bytes > device.facts.memory_bytes || !serve_faults()) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::unique_ptr<ManagedRange> made;
+    if (CUresult error = make_range(device.connection, bytes, made, address); error != CUDA_SUCCESS)
+        return error;
+    ManagedRange* const range = made.get();
+    take(*range, bytes);
+    range->used_up_to = address + bytes;
+    auto fresh = std::make_unique<ManagedAllocation>();
+    ManagedAllocation& a = *fresh;
+    a.range = range, a.device = &device, a.address = address, a.bytes = a.room = bytes;
+    if (!view_pages(a)) {
+        ask(device.connection, Operation::unmap, {address, bytes});
+        ask(device.connection, Operation::release, {range->handle});
+        ask(device.connection, Operation::free, {address, bytes});
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    managed().ranges.push_back(std::move(made));
+    watch_faults();
+    add(std::move(fresh));
+    // From here on a thread that writes waits in its fault until the copy is in place.
+    ::mprotect(at(address), bytes, PROT_READ);
+    copy_pages(a.view, static_cast<const char*>(at(address)), bytes);
+    if (!show_pages(a)) lose(a, CUDA_ERROR_OPERATING_SYSTEM);
     return CUDA_SUCCESS;
 }
 

@@ -2,17 +2,21 @@
 // attributes.
 #include "shim/memory/memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <cstdlib>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <set>
+#include <shared_mutex>
 
 #include "libcuda/library.h"
 #include "shim/graphs/capture.h"
 #include "shim/graphs/memory.h"
 #include "shim/managed/managed.h"
+#include "shim/memory/virtual_memory.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/request.h"
 
@@ -25,17 +29,63 @@ constexpr size_t SMALL =
     16 << 10;  // a copy that is queued with the calls around it instead of being sent at once
 
 std::mutex host_mutex;
-std::map<uint64_t, size_t> host_memory;  // what cuMemHostAlloc gave and cuMemHostRegister named
+struct HostMemory {
+    size_t bytes;
+    uint64_t room;  // whole units, reserved for it; 0: the program's own memory
+};
+// What cuMemHostAlloc gave and cuMemHostRegister named, but for what kernels have used: that is managed
+// memory.
+std::map<uint64_t, HostMemory> host_memory;
+std::atomic<size_t> allocated{0};  // how many of them cuMemHostAlloc gave
+// Shared by copies that write to host memory, which does not become managed memory meanwhile.
+std::shared_mutex writing;
 
-bool is_host(uint64_t address) {
-    std::lock_guard lock(host_mutex);
+std::map<uint64_t, HostMemory>::iterator host_memory_at(uint64_t address) {  // under host_mutex
     auto it = host_memory.upper_bound(address);
-    return it != host_memory.begin() && address < std::prev(it)->first + std::prev(it)->second;
+    if (it == host_memory.begin()) return host_memory.end();
+    --it;
+    return address - it->first < it->second.bytes ? it : host_memory.end();
+}
+std::optional<HostMemory> host_at(uint64_t address) {
+    std::lock_guard lock(host_mutex);
+    const auto it = host_memory_at(address);
+    return it == host_memory.end() ? std::nullopt : std::optional(it->second);
+}
+bool is_host(uint64_t address) { return host_at(address).has_value(); }
+
+CUresult map_here(uint64_t address) {
+    if (!allocated) return CUDA_SUCCESS;
+    if (const auto found = host_at(address); !found || !found->room) return CUDA_SUCCESS;
+    GPUKERNEL_CURRENT(connection);
+    if (CUresult error = before_managed(*connection); error != CUDA_SUCCESS) return error;
+    std::lock_guard none_writes(writing);
+    std::lock_guard lock(host_mutex);
+    const auto it = host_memory_at(address);
+    if (it == host_memory.end() || !it->second.room) return CUDA_SUCCESS;  // another thread was first
+    const CUresult error = adopt_pinned(*context_stack.back()->device, it->first, it->second.room);
+    if (error == CUDA_ERROR_OUT_OF_MEMORY)
+        complain("pinned memory that a kernel uses counts against the slice, which has no room for these " +
+                 std::to_string(it->second.room >> 20) + " MiB.");
+    if (error != CUDA_SUCCESS) return error;
+    host_memory.erase(it);
+    --allocated;
+    return CUDA_SUCCESS;
 }
 
 }  // namespace
 
 namespace gpukernel::shim {
+
+CUresult map_parameters(const char* block, size_t bytes) {
+    if (!allocated) return CUDA_SUCCESS;
+    for (size_t i = 0; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {
+        uint64_t word;
+        std::memcpy(&word, block + i, sizeof word);
+        if (word - QUIET_FROM >= QUIET_BYTES) continue;
+        if (CUresult error = map_here(word); error != CUDA_SUCCESS) return error;
+    }
+    return CUDA_SUCCESS;
+}
 
 CUresult write_to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
                          CUstream stream) {
@@ -107,6 +157,8 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
 }
 CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
                  CUstream stream) {
+    const std::shared_lock writes =
+        allocated ? std::shared_lock(writing) : std::shared_lock<std::shared_mutex>();
     if (auto done =
             managed_copy(connection, reinterpret_cast<uint64_t>(destination), source, bytes, false, stream))
         return *done;
@@ -305,10 +357,28 @@ CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdev
 // --- host memory ---
 
 CUresult gpukernel::libcuda::host_memory_usable() { return initialised(); }
-CUresult gpukernel::libcuda::remember_pinned(void* pointer, size_t bytes) {
-    std::lock_guard lock(host_mutex);
-    host_memory[reinterpret_cast<uint64_t>(pointer)] = bytes;
+CUresult gpukernel::libcuda::allocate_pinned(void** pointer, size_t bytes) {
+    constexpr uint64_t UNIT = 2 << 20;
+    if (bytes > SIZE_MAX - UNIT) return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t room = (bytes + UNIT - 1) / UNIT * UNIT;
+    const CUdeviceptr address = reserve_here(room);
+    void* const memory = reinterpret_cast<void*>(address);
+    if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (::mprotect(memory, room, PROT_READ | PROT_WRITE) != 0) {
+        free_here(address, room);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (bytes < UNIT) ::madvise(memory, room, MADV_NOHUGEPAGE);
+    {
+        std::lock_guard lock(host_mutex);
+        host_memory[address] = {bytes, room};
+        ++allocated;
+    }
+    *pointer = memory;
     return CUDA_SUCCESS;
+}
+CUresult gpukernel::libcuda::map_pinned(const void* pointer) {
+    return map_here(reinterpret_cast<uint64_t>(pointer));
 }
 bool gpukernel::libcuda::is_pinned(const void* pointer) {
     return is_host(reinterpret_cast<uint64_t>(pointer));
@@ -319,8 +389,12 @@ CUresult CUDAAPI cuMemFreeHost(void* p) {
     if (!p) return CUDA_SUCCESS;
     if (auto done = free_mapped(p)) return *done;
     std::lock_guard lock(host_mutex);
-    if (!host_memory.erase(reinterpret_cast<uint64_t>(p))) return CUDA_ERROR_INVALID_VALUE;
-    std::free(p);  // no copy still reads it, since copies send their bytes before they return
+    const auto it = host_memory.find(reinterpret_cast<uint64_t>(p));
+    if (it == host_memory.end() || !it->second.room) return CUDA_ERROR_INVALID_VALUE;
+    free_here(it->first,
+              it->second.room);  // no copy reads it, since copies send their bytes before they return
+    host_memory.erase(it);
+    --allocated;
     return CUDA_SUCCESS;
 }
 
@@ -331,9 +405,9 @@ CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags)
     std::lock_guard lock(host_mutex);
     auto next = host_memory.lower_bound(start);
     if ((next != host_memory.end() && next->first - start < bytesize) ||
-        (next != host_memory.begin() && start - std::prev(next)->first < std::prev(next)->second))
+        (next != host_memory.begin() && start - std::prev(next)->first < std::prev(next)->second.bytes))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;  // a part of it is enough
-    host_memory.emplace(start, bytesize);
+    host_memory.emplace(start, HostMemory{bytesize, 0});
     return CUDA_SUCCESS;
 }
 
@@ -341,7 +415,10 @@ CUresult CUDAAPI cuMemHostUnregister(void* p) {
     GPUKERNEL_CURRENT(connection);
     if (is_host(reinterpret_cast<uint64_t>(p))) {
         std::lock_guard lock(host_mutex);
-        return host_memory.erase(reinterpret_cast<uint64_t>(p)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        const auto it = host_memory.find(reinterpret_cast<uint64_t>(p));
+        if (it == host_memory.end() || it->second.room) return CUDA_ERROR_INVALID_VALUE;
+        host_memory.erase(it);
+        return CUDA_SUCCESS;
     }
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
@@ -387,7 +464,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
         return get_sync_memops(ptr, *static_cast<unsigned*>(data));
     if (auto done = managed_attribute(data, attribute, ptr)) return *done;
     uint64_t value = 0;
-    if (is_host(ptr)) {
+    if (const auto host = host_at(ptr)) {
         switch (attribute) {
             case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
                 value = CU_MEMORYTYPE_HOST;
@@ -396,7 +473,12 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
                 value = ptr;
                 break;
             case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-                return CUDA_ERROR_INVALID_VALUE;
+                if (!host->room) return CUDA_ERROR_INVALID_VALUE;
+                value = ptr;
+                break;
+            case CU_POINTER_ATTRIBUTE_MAPPED:
+                value = host->room != 0;
+                break;
             default:
                 break;
         }

@@ -18,6 +18,9 @@ CUresult write_to_device(Connection& connection, CUdeviceptr destination, const 
 CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
                           CUstream stream);
 
+// Lets the device reach the pinned memory whose addresses are among a kernel's parameters.
+CUresult map_parameters(const char* block, size_t bytes);
+
 // One end of a contiguous copy.
 struct CopyEnd {
     bool host;

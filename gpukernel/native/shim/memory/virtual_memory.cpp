@@ -21,9 +21,13 @@ using Operation = gpukernel::wire::VirtualMemory;
 
 namespace {
 constexpr uint64_t UNIT = 2 << 20;
-// A part of the address space between a program's image and its libraries, which is rarely used.
-constexpr uint64_t QUIET_FROM = 0x100000000000, QUIET_BYTES = 0x400000000000;
 constexpr int QUIET_TRIES = 8, TRIES = 16;
+
+CUdeviceptr random_address(uint64_t bytes, uint64_t alignment) {  // 0 where there is no randomness
+    uint64_t random = 0;
+    if (::getrandom(&random, sizeof random, 0) != sizeof random) return 0;
+    return QUIET_FROM + random % (QUIET_BYTES - bytes) / alignment * alignment;
+}
 
 bool take_here(uint64_t address, uint64_t bytes) {
     void* const wanted = reinterpret_cast<void*>(address);
@@ -112,9 +116,8 @@ CUresult reserve_on_both_sides(Connection& connection, uint64_t bytes, uint64_t 
     auto found = [&](uint64_t at) { return take(connection, address = at, bytes, alignment, error); };
     if (wanted && wanted % alignment == 0 && found(wanted)) return CUDA_SUCCESS;
     for (int i = 0; i < QUIET_TRIES && error == CUDA_SUCCESS; ++i) {
-        uint64_t random = 0;
-        if (::getrandom(&random, sizeof random, 0) != sizeof random) break;
-        if (found(QUIET_FROM + random % (QUIET_BYTES - bytes) / alignment * alignment)) return CUDA_SUCCESS;
+        const CUdeviceptr quiet = random_address(bytes, alignment);
+        if (quiet && found(quiet)) return CUDA_SUCCESS;
     }
     for (int i = 0; i < TRIES && error == CUDA_SUCCESS; ++i) {  // where the kernel has room
         void* free =
@@ -144,6 +147,21 @@ CUresult end_ranges(Device& device, const std::function<CUresult()>& end) {
 }
 
 void free_here(CUdeviceptr address, uint64_t bytes) { ::munmap(reinterpret_cast<void*>(address), bytes); }
+
+CUdeviceptr reserve_here(uint64_t bytes) {
+    if (bytes >= QUIET_BYTES) return 0;
+    for (int i = 0; i < QUIET_TRIES; ++i) {
+        const CUdeviceptr address = random_address(bytes, UNIT);
+        if (address && take_here(address, bytes)) return address;
+    }
+    return 0;
+}
+
+CUresult reserve_there(Connection& connection, CUdeviceptr address, uint64_t bytes) {
+    CUresult error = CUDA_SUCCESS;
+    if (take_there(connection, address, bytes, UNIT, error)) return CUDA_SUCCESS;
+    return error == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : error;
+}
 
 }  // namespace gpukernel::shim
 

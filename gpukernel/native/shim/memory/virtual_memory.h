@@ -9,6 +9,9 @@
 
 namespace gpukernel::shim {
 
+// A part of the address space between a program's image and its libraries, which is rarely used.
+constexpr uint64_t QUIET_FROM = 0x100000000000, QUIET_BYTES = 0x400000000000;
+
 // Requests one operation; `answer` receives its value if it has one.
 CUresult ask(Connection& connection, wire::VirtualMemory operation, std::initializer_list<uint64_t> arguments,
              uint64_t* answer = nullptr);
@@ -20,5 +23,10 @@ CUresult reserve_on_both_sides(Connection& connection, uint64_t bytes, uint64_t 
 // Calls `end`, by which the worker releases everything on the device, and forgets the device's ranges.
 CUresult end_ranges(Device& device, const std::function<CUresult()>& end);
 void free_here(CUdeviceptr address, uint64_t bytes);
+// Reserves a range of the quiet part in this process, where workers have room, too, most probably; 0 where
+// there is none.
+CUdeviceptr reserve_here(uint64_t bytes);
+// Reserves at the worker what is reserved here; CUDA_ERROR_OUT_OF_MEMORY where it is in use there.
+CUresult reserve_there(Connection& connection, CUdeviceptr address, uint64_t bytes);
 
 }  // namespace gpukernel::shim

@@ -6,6 +6,7 @@
 
 #include "shim/graphs/capture.h"
 #include "shim/managed/managed.h"
+#include "shim/memory/memory.h"
 #include "shim/modules/host_functions.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/request.h"
@@ -29,6 +30,7 @@ CUresult fill(const Layout& layout, char* block, void** params, void** extra) {
 
 CUresult queue(Connection& connection, const void* function, const unsigned (&shape)[6], unsigned shared,
                wire::LaunchMode mode, CUstream stream, const char* block, size_t bytes) {
+    if (CUresult error = map_parameters(block, bytes); error != CUDA_SUCCESS) return error;
     const DeviceWork work(connection, stream);
     const uint64_t of = stream_name(connection, stream);
     // Filled in place: a copy of what was just stored in parts stalls.

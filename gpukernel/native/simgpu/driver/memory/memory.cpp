@@ -277,10 +277,11 @@ CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* pbase, size_t* psize, CUdevic
     return CUDA_SUCCESS;
 }
 
-// The device's memory, which is the host's, too.
-CUresult gpukernel::libcuda::allocate_mapped(void** pointer, size_t bytes, unsigned flags) {
-    GPUKERNEL_HERE(device);
-    const auto address = device->memory->allocate(bytes);
+namespace {
+// Memory among the device's, which is the host's, too.
+CUresult allocate_on_host(Device* device, void** pointer, size_t bytes, unsigned flags,
+                          DeviceMemory::Account account) {
+    const auto address = device->memory->allocate(bytes, account);
     if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
     *pointer = at(*address);
     std::lock_guard lock(device->mutex);
@@ -288,15 +289,20 @@ CUresult gpukernel::libcuda::allocate_mapped(void** pointer, size_t bytes, unsig
     device->pinned[*address] = bytes;
     return CUDA_SUCCESS;
 }
+}  // namespace
+
+CUresult gpukernel::libcuda::allocate_mapped(void** pointer, size_t bytes, unsigned flags) {
+    GPUKERNEL_HERE(device);
+    return allocate_on_host(device, pointer, bytes, flags, DeviceMemory::Account::programs);
+}
+CUresult gpukernel::libcuda::allocate_pinned(void** pointer, size_t bytes) {
+    GPUKERNEL_HERE(device);
+    return allocate_on_host(device, pointer, bytes, 0, DeviceMemory::Account::context);
+}
+CUresult gpukernel::libcuda::map_pinned(const void*) { return CUDA_SUCCESS; }
 CUresult gpukernel::libcuda::host_memory_usable() { return here().error; }
 std::optional<unsigned> gpukernel::libcuda::mapped_flags(const void* pointer) {
     return mapped(current_context()->device, reinterpret_cast<CUdeviceptr>(pointer));
-}
-CUresult gpukernel::libcuda::remember_pinned(void* pointer, size_t bytes) {
-    GPUKERNEL_HERE(device);
-    std::lock_guard lock(device->mutex);
-    device->pinned[reinterpret_cast<uint64_t>(pointer)] = bytes;
-    return CUDA_SUCCESS;
 }
 bool gpukernel::libcuda::is_pinned(const void* pointer) {
     return pinned(current_context()->device, pointer, 1);
@@ -308,11 +314,9 @@ CUresult CUDAAPI cuMemFreeHost(void* p) {
     CUresult error = device->synchronize();
     std::lock_guard lock(device->mutex);
     const auto address = reinterpret_cast<uint64_t>(p);
-    if (!device->pinned.erase(address)) return CUDA_ERROR_INVALID_VALUE;
-    if (device->mapped.erase(address))
-        device->memory->free(address);
-    else
-        std::free(p);
+    if (!device->mapped.erase(address)) return CUDA_ERROR_INVALID_VALUE;  // registered memory is not ours
+    device->pinned.erase(address);
+    device->memory->free(address);
     return error;
 }
 
