@@ -276,26 +276,36 @@ def test_without_zstandard_the_sentence_says_what_to_install(tmp_path: Path) -> 
     assert "the GPU server has no libzstd.so.1: install it" in done.stderr
 
 
-def test_the_linker_joins_texts() -> None:
-    code = """begin()
+LINKED = """begin()
 CALLEE = b'''.version 7.0
 .target sm_70
 .address_size 64
-.visible .func (.param .b32 out) twice(.param .b32 x) { .reg .b32 %r<3>; ld.param.b32 %r1, [x]; add.s32 %r2, %r1, %r1; st.param.b32 [out], %r2; ret; }
+{callee}
 '''
 CALLER = b'''.version 7.0
 .target sm_70
 .address_size 64
 .extern .func (.param .b32 out) twice(.param .b32 x);
-.visible .entry go(.param .u64 p) { .reg .b64 %rd<2>; .reg .b32 %r<3>; ld.param.u64 %rd1, [p]; mov.u32 %r1, 21;
-{ .param .b32 a; st.param.b32 [a], %r1; .param .b32 b; call.uni (b), twice, (a); ld.param.b32 %r2, [b]; } st.global.u32 [%rd1], %r2; ret; }
+.visible .entry go(.param .u64 p) {{ .reg .b64 %rd<2>; .reg .b32 %r<3>; ld.param.u64 %rd1, [p]; mov.u32 %r1, 21;
+{{ .param .b32 a; st.param.b32 [a], %r1; .param .b32 b; call.uni (b), twice, (a); {after} }} st.global.u32 [%rd1], %r2; ret; }}
 '''
 link = ok(d.cuLinkCreate(0, [], []))
 for text in (CALLER, CALLEE): ok(d.cuLinkAddData(link, d.CUjitInputType.CU_JIT_INPUT_PTX, text, len(text), b"x", 0, [], []))
 image, size = ok(d.cuLinkComplete(link)); f = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(image)), b"go"))
 p = ok(d.cuMemAlloc(4)); a = ctypes.c_uint64(int(p)); kp = (ctypes.c_void_p * 1)(ctypes.addressof(a))
 ok(d.cuLaunchKernel(f, 1,1,1, 1,1,1, 0, 0, ctypes.addressof(kp), 0)); h = (ctypes.c_uint32 * 1)(); ok(d.cuMemcpyDtoH(ctypes.addressof(h), p, 4)); print(h[0])"""
-    assert out(code) == "42"
+
+
+def test_the_linker_joins_texts() -> None:
+    callee = """.visible .func (.param .b32 out) twice(.param .b32 x)
+{ .reg .b32 %r<3>; ld.param.b32 %r1, [x]; add.s32 %r2, %r1, %r1; st.param.b32 [out], %r2; ret; }"""
+    assert out(LINKED.format(callee=callee, after="ld.param.b32 %r2, [b];")) == "42"
+
+
+def test_another_text_may_declare_a_result_that_a_function_does_not_give() -> None:
+    # Numba declares functions of type void so, and NVIDIA's linker does not compare.
+    callee = ".visible .func twice(.param .b32 x) { ret; }"
+    assert out(LINKED.format(callee=callee, after="mov.u32 %r2, 7;")) == "7"
 
 
 def test_functions_are_found_by_name_and_version() -> None:

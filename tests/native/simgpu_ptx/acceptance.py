@@ -14,6 +14,7 @@ import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 from gpukernel.native import simgpu_library
 from tests.native.simgpu_ptx import corpus
@@ -79,10 +80,10 @@ class Simulated:
     """A context of the simulated GPU's own library."""
 
     def __init__(self) -> None:
-        os.environ["GPUKERNEL_SIMGPU"] = "h100"
         self.cuda = c.CDLL(str(simgpu_library()))
         context = c.c_void_p()
-        assert not self.cuda.cuInit(0)
+        with patch.dict(os.environ, GPUKERNEL_SIMGPU="h100"):  # programs that this process starts have their own
+            assert not self.cuda.cuInit(0)
         assert not self.cuda.cuCtxCreate_v2(c.byref(context), 0, 0)
 
     def says(self, text: str, kernel: bytes = b"k") -> str:

@@ -56,6 +56,10 @@ def test_a_call_with_other_arguments_is_refused(refusal: Any, call: str) -> None
     assert "line " in refusal(call, SUM)
 
 
+def test_within_one_text_a_result_that_nobody_gives_is_refused(refusal: Any) -> None:
+    assert "1 and 1" in refusal("call (%r0), f, (%i);", ".func f(.reg .u32 a) { ret; }")
+
+
 def test_an_alias_is_called(run: Any) -> None:
     assert run("call (%r0), total, (%i, 1);", SUM + ".alias total, sum;\n") == [1, 2, 3, 4]
 

@@ -175,6 +175,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
                     continue;
                 throw SyntaxError{Status::invalid_ptx, f.line, "'" + f.name + "' is defined twice"};
             }
+            f.text = static_cast<size_t>(&unit - units.data());
             symbols[f.name] = {Symbol::function, trees.size(), 1, &f};
             trees.push_back(&f);
             program_.functions.push_back(std::make_unique<Function>());

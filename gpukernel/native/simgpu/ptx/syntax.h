@@ -156,6 +156,7 @@ struct FunctionTree {
     bool explicit_cluster = false;
     bool newer = false;  // than the tables of forms: its text's .version says so
     uint32_t line = 0;
+    size_t text = 0;  // of those that are linked, which one defines it
 
     // What `name` means in `block`: the nearest block around it that has the name.  nullptr: nothing.
     template <class Table>
