@@ -82,7 +82,9 @@ class Simulated:
     def __init__(self) -> None:
         self.cuda = c.CDLL(str(simgpu_library()))
         context = c.c_void_p()
-        with patch.dict(os.environ, GPUKERNEL_SIMGPU="h100"):  # programs that this process starts have their own
+        with patch.dict(
+            os.environ, GPUKERNEL_SIMGPU="h100"
+        ):  # programs that this process starts have their own
             assert not self.cuda.cuInit(0)
         assert not self.cuda.cuCtxCreate_v2(c.byref(context), 0, 0)
 

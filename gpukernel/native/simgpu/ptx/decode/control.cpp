@@ -223,8 +223,8 @@ void Decoder::call() {
         formal_rets = parameters(function, function.rets),
         formal_args = parameters(function, function.params);
         if (here_->operands.size() > 1) operand(1);  // what a direct call names besides says nothing new
-        // Linkers do not compare a function with what another text declares, and compilers declare a result where
-        // there is none (Numba, for functions of type void): nobody gives it, and it stays what it was.
+        // Linkers do not compare a function with what another text declares, and compilers declare a result
+        // where there is none (Numba, for functions of type void): nobody gives it, and it stays what it was.
         if (function.text != tree_.text && formal_rets.empty()) given = 0;
     } else if (auto b = builtins.find(callee.name); b != builtins.end()) {
         site.builtin = b->second;
