@@ -30,8 +30,9 @@ class Doing(threading.Thread):
     def run(self):
         ok(d.cuCtxSetCurrent(context)); self.begun.set(); self.code = int(self.what()[0])
     def is_waiting(self):
-        """In a system call that receives, or on a lock."""
-        return open(f"/proc/self/task/{self.native_id}/syscall").read().split()[0] in ("0", "45", "47", "202")
+        """In a system call that receives, or on a lock; not on the interpreter's, the only one of the process that waits for a time."""
+        call, _, operation, _, timeout, *_ = (open(f"/proc/self/task/{self.native_id}/syscall").read() + " 0 0 0 0 0").split()
+        return call in ("0", "45", "47") or (call == "202" and (not int(operation, 16) & 128 or not int(timeout, 16)))
     def settle(self):
         while not self.is_waiting(): time.sleep(0.001)
         return self
