@@ -46,6 +46,44 @@ def test_a_register_is_given_for_a_parameter_in_memory(run: Any) -> None:
     assert run("call (%r0), f, (%i);", module) == [1, 2, 3, 4]
 
 
+PAIR = """.func (.reg .v2 .u32 r) turn(.reg .v2 .u32 a, .reg .u32 b) { mov.u32 r.y, a.x; add.u32 r.x, a.y, b; ret; }
+.func (.reg .u32 r) digits(.reg .v4 .u16 h) { .reg .u32 t; .reg .u16 x; mov.u16 x, h.x; cvt.u32.u16 r, x; mov.u16 x, h.y; cvt.u32.u16 t, x;
+mad.lo.u32 r, r, 10, t; mov.u16 x, h.z; cvt.u32.u16 t, x; mad.lo.u32 r, r, 10, t; mov.u16 x, h.w; cvt.u32.u16 t, x; mad.lo.u32 r, r, 10, t; ret; }
+"""
+
+
+def test_vectors_are_parameters_and_results(run: Any) -> None:
+    body = ".reg .v2 .u32 v; mov.v2.u32 v, {%i, 70}; call (v), turn, (v, 5); mad.lo.u32 %r0, v.x, 100, v.y;"
+    assert run(body, PAIR) == [7500, 7501, 7502, 7503]
+
+
+def test_a_guarded_call_leaves_the_others_vectors(run: Any) -> None:
+    body = """.reg .v2 .u32 v; mov.v2.u32 v, {%i, 70}; setp.gt.u32 %p1, %i, 1; @%p1 call (v), turn, (v, 5);
+    mad.lo.u32 %r0, v.x, 100, v.y;"""
+    assert run(body, PAIR) == [70, 170, 7502, 7503]
+
+
+@pytest.mark.parametrize("whole", [".reg .b64 v; mov.b64 v, 0x0004000300020001;", ".reg .v2 .u32 v; mov.v2.u32 v, {0x00020001, 0x00040003};",
+                                   ".reg .v4 .u16 v; mov.v4.u16 v, {1, 2, 3, 4};"])  # fmt: skip
+def test_any_register_of_its_size_is_passed_for_a_vector(run: Any, whole: str) -> None:
+    assert run(whole + " call (%r0), digits, (v);", PAIR) == [1234] * 4
+
+
+def test_a_vector_is_passed_for_a_number_of_its_size(run: Any) -> None:
+    module = ".func (.reg .b64 r) f(.reg .b64 a) { shr.u64 r, a, 32; ret; }\n.func (.param .b64 r) g(.param .b64 a) { .reg .b64 t; ld.param.b64 t, [a]; shl.b64 t, t, 8; st.param.b64 [r], t; ret; }"
+    body = ".reg .v2 .u32 v; mov.v2.u32 v, {1, 3}; call (v), f, (v); call (v), g, (v); mov.u32 %r0, v.x; add.u32 %r0, %r0, v.y;"
+    assert run(body, module) == [768] * 4
+
+
+@pytest.mark.parametrize(
+    "call", ["call (%rd1), turn, ({%r1, %r2}, 5);", ".reg .v4 .u32 v; call (%rd1), turn, (v, 5);", "call (%r1), turn, (%rd1, 5);",
+             ".reg .v4 .u16 v; call ({%r1, %r2}), turn, (v, 5);", ".reg .v2 .u16 v; call (v), turn, (%rd1, 5);",
+             ".param .b8 a[8]; call (%rd1), turn, (a, 5);"],
+)  # fmt: skip
+def test_what_is_not_the_vector_is_not_passed_for_it(refusal: Any, call: str) -> None:
+    assert "line " in refusal(call, PAIR)
+
+
 @pytest.mark.parametrize(
     "call",
     ["call (%r0), sum, (%i);", "call (%r0), sum, (%i, %i, %i);", "call sum, (%i, %i);", "call (%rd1), sum, (%i, %i);",

@@ -115,20 +115,43 @@ uint32_t Decoder::passed(const Operand& o, const Variable& formal, bool result) 
     }
     if (variable_here && variable(o).where != Where::reg)
         wrong("'" + o.name + "' is no parameter and no register");
-    if (formal.vector > 1 || !formal.sides.empty())
-        lacking("registers for a parameter that is a vector or an array");
-    if (result && !variable_here && o.kind != Operand::sink) wrong("a result goes to a register");
+    const bool vector_here = o.kind == Operand::vector;  // a register that is one: both lie alike in memory
+    if (!formal.sides.empty()) wrong("a register is passed, and the parameter is an array");
+    if (vector_here && o.name.empty()) wrong("a vector is passed by the name of its register");
+    if (formal.vector > 1 && !variable_here && !vector_here && o.kind != Operand::sink)
+        wrong("a constant is passed, and the parameter is a vector");
+    if (result && !variable_here && !vector_here && o.kind != Operand::sink)
+        wrong("a result goes to a register");
     if (variable_here && (variable(o).type == Type::pred) != (formal.type == Type::pred))
         wrong("'" + o.name + "' and the parameter are not both predicates");
-    if (variable_here && size_of(variable(o).type) != bytes)
+    uint32_t size = bytes;
+    if (variable_here) size = size_of(variable(o).type);
+    if (vector_here) size = static_cast<uint32_t>(o.parts.size()) * size_of(variable(o.parts[0]).type);
+    if (size != bytes)
         wrong("'" + o.name + "' has not the size of the parameter, " + std::to_string(bytes) + " bytes");
     if (bytes > kMostLocal - std::min<uint64_t>(out_.local_bytes + 16, kMostLocal))
         wrong("a thread's variables are too large");
     out_.local_bytes = round_up(out_.local_bytes, std::max(bytes, 8u));
     const uint32_t at = out_.local_bytes;
     out_.local_bytes += bytes;
-    if (!result) pass(false, at, source(o, formal.type), formal.type, true);
+    if (result) return at;
+    if (variable_here || vector_here)
+        pass_register(false, at, o);
+    else
+        pass(false, at, source(o, formal.type), formal.type, true);
     return at;
+}
+
+// A register that a call names, or each element of a vector.
+void Decoder::pass_register(bool load, uint64_t offset, const Operand& o) {
+    if (o.kind != Operand::vector) {
+        const Type type = variable(o).type;
+        return pass(load, offset, load ? register_slot(o.var) : source(o, type), type, true);
+    }
+    for (const Operand& part : o.parts) {
+        pass_register(load, offset, part);
+        offset += size_of(variable(part).type);
+    }
 }
 
 // Between a register and the function's frame, where a predicate is a number.
@@ -159,21 +182,19 @@ void Decoder::pass(bool load, uint64_t offset, uint32_t slot, Type type, bool gu
     }
 }
 
-void Decoder::take_parameters() {
+void Decoder::take_parameters() { own_parameters(true, tree_.params, out_.params); }
+void Decoder::give_results() { own_parameters(false, tree_.rets, out_.rets); }
+void Decoder::own_parameters(bool load, const std::vector<int>& which, const std::vector<Slot>& places) {
     if (out_.kernel) return;
-    for (size_t n = 0; n < tree_.params.size(); ++n) {
-        const auto var = static_cast<size_t>(tree_.params[n]);
-        if (tree_.variables[var].where == Where::reg)
-            pass(true, out_.params[n].offset, register_slot(tree_.params[n]), tree_.variables[var].type,
-                 false);
-    }
-}
-void Decoder::give_results() {
-    if (out_.kernel) return;
-    for (size_t n = 0; n < tree_.rets.size(); ++n) {
-        const auto var = static_cast<size_t>(tree_.rets[n]);
-        if (tree_.variables[var].where == Where::reg)
-            pass(false, out_.rets[n].offset, register_slot(tree_.rets[n]), tree_.variables[var].type, false);
+    for (size_t n = 0; n < which.size(); ++n) {
+        const Variable& parameter = tree_.variables[static_cast<size_t>(which[n])];
+        if (parameter.where != Where::reg) continue;
+        const std::vector<int> alone{which[n]};
+        uint64_t offset = places[n].offset;
+        for (int var : parameter.elements.empty() ? alone : parameter.elements) {
+            pass(load, offset, register_slot(var), parameter.type, false);
+            offset += size_of(parameter.type);
+        }
     }
 }
 
@@ -255,8 +276,8 @@ void Decoder::call() {
     out_.code.push_back(op);
     for (size_t n = 0; n < formal_rets.size(); ++n) {
         const Operand& o = here_->rets[n];
-        if (o.kind == Operand::variable && variable(o).where == Where::reg)
-            pass(true, rets[n], register_slot(o.var), variable(o).type, true);
+        if (o.kind == Operand::vector || (o.kind == Operand::variable && variable(o).where == Where::reg))
+            pass_register(true, rets[n], o);
     }
 }
 

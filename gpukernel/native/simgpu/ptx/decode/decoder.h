@@ -133,8 +133,10 @@ class Decoder {
     void call();
     // Parameters that are registers travel in the frames of caller and callee.
     void pass(bool load, uint64_t offset, uint32_t slot, Type type, bool guarded);
+    void pass_register(bool load, uint64_t offset, const Operand& o);
     void take_parameters();
     void give_results();
+    void own_parameters(bool load, const std::vector<int>& which, const std::vector<Slot>& places);
     uint32_t passed(const Operand& o, const Variable& formal, bool result);
     Space space_of(Op& op, const Operand& address);
 };
