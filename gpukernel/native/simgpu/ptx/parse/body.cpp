@@ -1,6 +1,7 @@
 // A function's body: blocks and the names that belong to them, labels, instructions.
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "simgpu/ptx/parse/parser.h"
 
@@ -121,6 +122,7 @@ void Parser::instruction() {
         out.parts.emplace_back(here().text.substr(1));
         step();
     }
+    older_form(out);
     if (out.parts[0] == "call") {
         call(out);
     } else if (!is(";")) {
@@ -129,6 +131,30 @@ void Parser::instruction() {
     }
     expect(";");
     function_->body.push_back(std::move(out));
+}
+
+// What older texts leave out.  GPUs of compute capability 1.x had no subnormal f32 numbers, and their mad.f32
+// is a fused multiply-add on any later one; .rn of mad.f32 could be left out up to PTX 3.1 (PTX ISA 9.7.3.1,
+// .6, 11.1).
+void Parser::older_form(Instruction& in) const {
+    static const std::set<std::string_view> flushing = {"add",   "sub", "mul", "mad",  "div",  "rcp", "sqrt",
+                                                        "rsqrt", "sin", "cos", "lg2",  "ex2",  "min", "max",
+                                                        "abs",   "neg", "set", "setp", "slct", "cvt"};
+    const bool first = unit_.target_sm && unit_.target_sm < 20;
+    if (!first && unit_.version > 3.15) return;
+    auto has = [&](std::string_view part) {
+        return std::find(in.parts.begin(), in.parts.end(), part) != in.parts.end();
+    };
+    if (!has("f32") || !flushing.contains(in.parts[0])) return;
+    const auto type = std::find_if(in.parts.begin() + 1, in.parts.end(), [](const std::string& part) {
+        Type ignored;
+        return part == "sat" || type_named(part, ignored);
+    });
+    if (first && !has("ftz")) in.parts.insert(type, "ftz");
+    if (in.parts[0] == "mad" && !has("rn") && !has("rz") && !has("rm") && !has("rp"))
+        in.parts.insert(in.parts.begin() + 1, "rn");
+    in.text = in.parts[0];
+    for (size_t n = 1; n < in.parts.size(); ++n) in.text += "." + in.parts[n];
 }
 
 // call [(results),] callee[, (arguments)][, prototype or list of callees];

@@ -141,8 +141,9 @@ void Parser::module_item() {
     else if (take(".visible"))
         visible = true;
     if (is(".entry") || is(".func")) return function(weak, visible);
-    Where where;
-    if (!space(where)) fail("unexpected '" + std::string(here().text) + "'");
+    Where where = Where::global;
+    const bool texture = unit_.version < 1.45 && take(".tex");  // up to PTX 1.4 what is .global .texref since
+    if (!texture && !space(where)) fail("unexpected '" + std::string(here().text) + "'");
     if (where == Where::reg || where == Where::local)
         fail("registers and local variables stand in a function, not outside of all");
     declare(
@@ -150,6 +151,7 @@ void Parser::module_item() {
         [&](Variable variable) {
             variable.external = external;
             variable.weak = weak;
+            if (texture) variable.type = Type::texref;
             module_variable(where, std::move(variable));
         },
         false, external);

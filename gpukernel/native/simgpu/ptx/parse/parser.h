@@ -116,6 +116,7 @@ class Parser {
     void body_directive();
     void prototype(Prototype& out);
     void instruction();
+    void older_form(Instruction& in) const;
     void call(Instruction& out);
     int lookup(std::string_view name);
     const std::string* hoisted(std::string_view name) const;
