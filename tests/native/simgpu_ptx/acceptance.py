@@ -12,14 +12,15 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
 from gpukernel.native import simgpu_library
-from tests.native.simgpu_ptx import corpus
+from tests.native.simgpu_ptx import corpus, declarations
 
-BATCH = 250
 # ptxas knows which GPU it compiles for, and which version of PTX a text names; the simulated GPU does not ask.
 NEEDS_ANOTHER = re.compile(
     r"not supported (on|for|with) \.?target|requires? (target|\.target|PTX|sm_)|PTX ISA \.?version|supported on|ptxas itself failed"
@@ -33,6 +34,31 @@ STATED = re.compile(
     r"|%q\d"  # numbers of less than 128 bits in registers of 128
     r"|^barrier\.(\S+\.)?cta|^fma\.r[zmp]\S*bf16"
 )
+
+ELSEWHERE = re.compile("Unresolved extern function|ptxas itself failed")  # what a linker says
+# The same of modules; and what ptxas says of a whole text, or overlooks.
+STATED_OF_MODULES = re.compile(
+    r"\.target sm_90 ret|\.reg \.u32;|x01|%v\.z|\.file 1|\], device;|u64 %d1, k;|\[%h1\]|x\[8\]\)  $"  # overlooked
+    r"|far\[(far|%h1)\]|%v\.x\]|\[%r1(\+4)?\]|cvta\.\w+\.u64 %d1, 4|prefetch\S* \w+\[|reg \.u32 far.*far\+4"  # of addresses
+    r"|\[(2\+2|1<<2)\]|\+4\+4|generic\(far\+4\)|\{_, _\}|\.extern \.shared \.u32 x"  # more is taken here
+    r"|\.common \.(const|shared)|\[\]\[2\] = \{\}|\.(tex|surf|sampler)ref|\.f16x2 .*=|ld\.global\.v4\.u64"
+    r"|call \((-|\(|%r1\+|\d)[^)]*\), f#|call \(%[rd]2\), %d1, \(%f1\)|\.func \((\.\w+ \.\w+ \w+, |\.param \.pred)"
+    r"|far\[-1\]|\(%v\.x\)|ADD\.|blocksareclusters|\.extern \.const .* = \{\}|\.reg \.u32 x\[2\]\) +;|\.v2 \.u32 x\).*f#, \(\("
+)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Lines that are valid or not, the text around them, how many of them ptxas reads at once, and known differences."""
+
+    program: Callable[[list[str]], str]
+    first_line: int
+    batch: int
+    stated: re.Pattern[str]
+
+
+INSTRUCTIONS = Corpus(corpus.program, corpus.FIRST_LINE, 250, STATED)
+MODULES = Corpus(declarations.program, declarations.FIRST_LINE, 60, STATED_OF_MODULES)
 
 
 def ptxas() -> str | None:
@@ -50,17 +76,17 @@ def _errors(text: str) -> str:
         Path(file.name).unlink()
 
 
-def ptxas_says(lines: list[str]) -> list[str]:
-    """Return what ptxas has against each instruction; an empty text: nothing."""
+def ptxas_says(lines: list[str], kind: Corpus = INSTRUCTIONS) -> list[str]:
+    """Return what ptxas has against each line; an empty text: nothing."""
     found = ["" for _ in lines]
     left = list(range(len(lines)))
     while left:
-        errors = _errors(corpus.program([lines[n] for n in left]))
+        errors = _errors(kind.program([lines[n] for n in left]))
         if not errors:
             break
         bad: dict[int, str] = {}
         for at, what in re.findall(r"line (\d+); (?:error|fatal)\s*: (.*)", errors):
-            place = int(at) - corpus.FIRST_LINE
+            place = int(at) - kind.first_line
             if 0 <= place < len(left):
                 bad.setdefault(left[place], what)
         if not bad:
@@ -68,7 +94,7 @@ def ptxas_says(lines: list[str]) -> list[str]:
                 found[left[0]] = errors.strip() or "?"
                 break
             for n in left:
-                found[n] = ptxas_says([lines[n]])[0]
+                found[n] = ptxas_says([lines[n]], kind)[0]
             break
         for n, what in bad.items():
             found[n] = what
@@ -111,18 +137,26 @@ class Simulated:
             self.cuda.cuModuleUnload(module)
 
 
-def compare(lines: list[str], simulated: Simulated, jobs: int = 2) -> list[tuple[str, str, str]]:
-    """Return the instructions that only one of both takes, with what the other says."""
-    batches = [lines[n : n + BATCH] for n in range(0, len(lines), BATCH)]
+def compare(
+    lines: list[str], simulated: Simulated, jobs: int = 2, kind: Corpus = INSTRUCTIONS
+) -> list[tuple[str, str, str]]:
+    """Return the lines that only one of both takes, with what the other says."""
+    batches = [lines[n : n + kind.batch] for n in range(0, len(lines), kind.batch)]
     different = []
     with ThreadPoolExecutor(jobs) as pool:
-        for batch, verdicts in zip(batches, pool.map(ptxas_says, batches), strict=True):
+        for batch, verdicts in zip(batches, pool.map(lambda b: ptxas_says(b, kind), batches), strict=True):
             for text, theirs in zip(batch, verdicts, strict=True):
-                if NEEDS_ANOTHER.search(theirs) or STATED.search(text):
+                if NEEDS_ANOTHER.search(theirs) or kind.stated.search(text):
                     continue
-                ours = simulated.says(corpus.program([text]))
-                if bool(ours) != bool(theirs):
-                    different.append((text, ours, theirs))
+                ours = simulated.says(kind.program([text]))
+                # What is wrong with a line's neighbours is said of the line, too, where it does not end.
+                alone = (
+                    theirs
+                    if kind is INSTRUCTIONS or bool(ours) == bool(theirs)
+                    else ptxas_says([text], kind)[0]
+                )
+                if bool(ours) != bool(alone) and not ELSEWHERE.search(alone):
+                    different.append((text, ours, alone))
     return different
 
 
@@ -138,21 +172,26 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--count", type=int, default=20000)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument(
+        "--modules", action="store_true", help="declarations and functions, not instructions"
+    )
     options.add_argument("--only", default="", help="instructions whose text begins so")
     chosen = options.parse_args()
     if not ptxas():
         print("ptxas is not installed: nothing to compare with", file=sys.stderr)
         return 2
-    lines = [text for text in sample(chosen.count, chosen.seed) if text.startswith(chosen.only)]
-    different = compare(lines, Simulated())
+    kind, drawn = (MODULES, declarations.sample) if chosen.modules else (INSTRUCTIONS, sample)
+    lines = [text for text in drawn(chosen.count, chosen.seed) if text.startswith(chosen.only)]
+    different = compare(lines, Simulated(), kind=kind)
     for text, ours, theirs in different:
         print(f"only {'ptxas' if ours else 'we'}: {text}   -- {ours or theirs}")
     groups = Counter(
-        (text.split(".")[0].split()[0], "only ptxas" if ours else "only we") for text, ours, _ in different
+        ((text.split(".")[0].split() or ["module"])[0], "only ptxas" if ours else "only we")
+        for text, ours, _ in different
     )
     for (name, who), count in sorted(groups.items()):
         print(f"{count:6} {name} {who}")
-    print(f"{len(lines)} instructions, {len(different)} differences")
+    print(f"{len(lines)} lines, {len(different)} differences")
     return bool(different)
 
 

@@ -170,28 +170,34 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
     for (Unit& unit : units)
         for (FunctionTree& f : unit.functions) {
             if (!f.defined) continue;
+            size_t at = trees.size();
             if (auto it = symbols.find(f.name); it != symbols.end()) {
-                if (it->second.kind == Symbol::function && (f.weak || trees[it->second.value]->weak))
-                    continue;
-                throw SyntaxError{Status::invalid_ptx, f.line, "'" + f.name + "' is defined twice"};
+                const bool function = it->second.kind == Symbol::function;
+                if (function && f.weak) continue;
+                if (!function || !trees[it->second.value]->weak)
+                    throw SyntaxError{Status::invalid_ptx, f.line, "'" + f.name + "' is defined twice"};
+                at = it->second.value;  // of a weak one, in whose place this one stands
             }
             f.text = static_cast<size_t>(&unit - units.data());
-            symbols[f.name] = {Symbol::function, trees.size(), 1, &f};
-            trees.push_back(&f);
-            program_.functions.push_back(std::make_unique<Function>());
-            lay_out_parameters(f, *program_.functions.back());
+            trees.resize(std::max(trees.size(), at + 1));
+            program_.functions.resize(trees.size());
+            symbols[f.name] = {Symbol::function, at, 1, &f};
+            trees[at] = &f;
+            program_.functions[at] = std::make_unique<Function>();
+            Function& out = *program_.functions[at];
+            lay_out_parameters(f, out);
             // What NVRTC brings along, texture functions among it, is no place that a person knows: the place
             // that it was inlined at is, which its first .loc names and those inside it do not.
             auto brought = [](const std::string& file) {
                 return file.find("__nv_nvrtc_builtin") != std::string::npos;
             };
-            for (const auto& at : f.locations) {
-                auto file = unit.files.find(at.file), caller = unit.files.find(at.caller_file);
+            for (const auto& place : f.locations) {
+                auto file = unit.files.find(place.file), caller = unit.files.find(place.caller_file);
                 if (file == unit.files.end()) continue;
                 const bool inlined = caller != unit.files.end() && brought(file->second);
                 if (inlined && brought(caller->second)) continue;
-                program_.functions.back()->sources.push_back(
-                    {at.ptx_line, inlined ? at.caller_line : at.line, (inlined ? caller : file)->second});
+                out.sources.push_back({place.ptx_line, inlined ? place.caller_line : place.line,
+                                       (inlined ? caller : file)->second});
             }
         }
     for (const Unit& unit : units)

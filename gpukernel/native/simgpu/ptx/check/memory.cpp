@@ -31,7 +31,7 @@ constexpr Form kForms[] = {
     {"st",
      "async weak? shared::cluster? mbarrier::complete_tx::bytes v2|v4? T:b32|u32|s32|f32|b64|u64|s64|f64",
      "@ T* @"},
-    {"prefetch", "$space? L1|L2", "@"},
+    {"prefetch", "global|local? L1|L2", "@"},
     {"prefetch", "global? L2::evict_last|L2::evict_normal", "@"},
     {"prefetch", "const|param? tensormap", "@"},
     {"prefetchu", "L1", "@"},

@@ -116,7 +116,8 @@ uint32_t Decoder::passed(const Operand& o, const Variable& formal, bool result) 
     if (variable_here && variable(o).where != Where::reg)
         wrong("'" + o.name + "' is no parameter and no register");
     const bool vector_here = o.kind == Operand::vector;  // a register that is one: both lie alike in memory
-    if (!formal.sides.empty()) wrong("a register is passed, and the parameter is an array");
+    if (!formal.sides.empty() && o.kind != Operand::sink)
+        wrong("a register is passed, and the parameter is an array");
     if (vector_here && o.name.empty()) wrong("a vector is passed by the name of its register");
     if (formal.vector > 1 && !variable_here && !vector_here && o.kind != Operand::sink)
         wrong("a constant is passed, and the parameter is a vector");
@@ -243,7 +244,7 @@ void Decoder::call() {
         if (function.kernel) wrong("'" + callee.name + "' is a kernel");
         formal_rets = parameters(function, function.rets),
         formal_args = parameters(function, function.params);
-        if (here_->operands.size() > 1) operand(1);  // what a direct call names besides says nothing new
+        if (here_->operands.size() > 1) wrong("only a call through a register names a prototype");
         // Linkers do not compare a function with what another text declares, and compilers declare a result
         // where there is none (Numba, for functions of type void): nobody gives it, and it stays what it was.
         if (function.text != tree_.text && formal_rets.empty()) given = 0;

@@ -181,7 +181,12 @@ void Decoder::instruction(const Instruction& in) {
     if (base.starts_with("v") && base != "vote") return video();
     if (base == "griddepcontrol" || base == "prefetch" || base == "prefetchu" || base == "pmevent" ||
         base == "discard" || base == "applypriority" || base == "setmaxnreg") {
-        read_ = ~0ull;  // hints, of which nothing follows
+        read_ = ~0ull;                                  // hints, of which nothing follows
+        if (base == "prefetch" && !has("tensormap")) {  // but of a place that is there
+            Op unused;
+            same_space(operand(0), false);
+            space_of(unused, operand(0));
+        }
         return;
     }
     if (base == "tex" || base == "tld4") return texture();

@@ -207,6 +207,7 @@ void Decoder::address_conversion() {
         return emit(here_->parts[0] + ".b" + bits(bytes), op);
     }
     if (size_of(type()) != 8) lacking("32-bit generic addresses");
+    if (!has("to")) same_space(operand(1), false);
     op.a = source(operand(1), Type::u64);
     op.dst = destination(operand(0), 8);
     bool window = in_shared() || has("local") || has("param") || has("param::entry");

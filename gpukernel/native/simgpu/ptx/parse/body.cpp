@@ -39,7 +39,6 @@ void Parser::body() {
         } else if (take("}")) {
             if (scopes_.size() == 1) return;
             scopes_.pop_back();
-        } else if (take(";")) {
         } else if (here().kind == Tok::directive) {
             body_directive();
         } else if (here().kind == Tok::ident && ahead(1).text == ":" && ahead(1).kind == Tok::punct) {

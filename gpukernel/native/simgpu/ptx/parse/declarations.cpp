@@ -94,15 +94,16 @@ Variable Parser::shape(Where where, bool parameter) {
     Variable shape;
     shape.where = where;
     for (;;) {
-        if (where != Where::reg && take(".align"))
+        if (where != Where::reg && shape.type == Type::none && take(".align"))
             shape.align = alignment();
-        else if (shape.vector == 1 && take(".v2"))
+        else if (shape.vector == 1 && shape.type == Type::none && take(".v2"))
             shape.vector = 2;
-        else if (shape.vector == 1 && take(".v4"))
+        else if (shape.vector == 1 && shape.type == Type::none && take(".v4"))
             shape.vector = 4;
-        else if (parameter && shape.type != Type::none && take(".ptr"))
+        else if (parameter && shape.type != Type::none && take(".ptr")) {
+            if (!function_ || !function_->kernel) fail("only a kernel's parameter says what it points at");
             pointee();
-        else if (take(".attribute"))
+        } else if (take(".attribute"))
             attribute(shape);
         else if (shape.type == Type::none && here().kind == Tok::directive &&
                  type_named(here().text, shape.type))
@@ -115,6 +116,7 @@ Variable Parser::shape(Where where, bool parameter) {
     if (!declarable(shape.type))
         fail("'." + std::string(name_of(shape.type)) + "' is no type of a variable: declare it as bits");
     if (shape.type == Type::pred && where != Where::reg) fail("a predicate is a register");
+    if (shape.vector > 1 && where == Where::param) fail("a parameter in memory is no vector: it is an array");
     if (size_of(shape.type) * shape.vector > 16) fail("a vector has up to 16 bytes");
     if (shape.type == Type::pred && shape.vector > 1) fail("there are no vectors of predicates");
     return shape;
@@ -127,7 +129,7 @@ void Parser::declare(Where where, const Add& add, bool parameter, bool external)
         variable.line = here().line;
         variable.name = ident();
         variable.count = variable.vector;
-        if (where == Where::reg && is("<")) {
+        if (where == Where::reg && !parameter && is("<")) {
             registers(variable, variable.name);
             continue;
         }
@@ -186,6 +188,7 @@ void Parser::initialisers(Variable& variable) {
         if (braces) expect("}");
         return;
     }
+    if (variable.sides.empty() && !is("{")) fail("a vector is initialised by a list");
     const bool open = !variable.sides.empty() && variable.sides[0] == 0;
     uint64_t row = variable.vector;
     for (size_t side = 1; side < variable.sides.size(); ++side) row *= variable.sides[side];
@@ -204,6 +207,9 @@ uint64_t Parser::initialiser_list(Variable& variable, uint64_t first, uint64_t r
     for (size_t s = side + 1; s < variable.sides.size(); ++s) part *= variable.sides[s];
     if (side >= variable.sides.size()) part = 1;
     uint64_t at = first;
+    const bool one_vector = variable.vector > 1 && side >= variable.sides.size();
+    if (variable.vector > 1 && !one_vector && !is("{") && !is("}"))
+        fail("each vector is initialised by a list of its own");
     list("}", [&] {
         if (take("{")) {
             if (part == 1) fail("an element of an initialiser is no list");
@@ -218,6 +224,8 @@ uint64_t Parser::initialiser_list(Variable& variable, uint64_t first, uint64_t r
         value.element = at++;
         variable.init.push_back(std::move(value));
     });
+    if (one_vector && at - first != variable.vector)
+        fail("the initial value of a vector has as many elements as it");
     return at;
 }
 
@@ -258,7 +266,15 @@ void Parser::parameter_list(std::vector<int>& out) {
         Where where;
         if (!space(where) || (where != Where::param && (where != Where::reg || function_->kernel)))
             unexpected("a parameter");
-        declare(where, [&](Variable v) { out.push_back(add(std::move(v))); }, true);
+        declare(
+            where,
+            [&](Variable v) {
+                const bool result = &out == &function_->rets;
+                if (open_ended(v) && (result || function_->kernel))
+                    fail("'" + v.name + "' has no length: only a function's parameter may lack it");
+                out.push_back(add(std::move(v)));
+            },
+            true);
     });
 }
 
@@ -278,6 +294,7 @@ void Parser::own_variable(Variable variable) {
 }
 
 void Parser::claim(const std::string& name) const {
+    if (name == "_" || name == "%" || name == "WARP_SZ") fail("'" + name + "' is no name of a variable");
     const Scope& scope = scopes_.back();
     const Block& block = function_->blocks[scope.block];
     const bool in_range =
@@ -288,7 +305,9 @@ void Parser::claim(const std::string& name) const {
 }
 
 int Parser::add(Variable variable) {
-    if (variable.name != "_") claim(variable.name);
+    // A kernel need not name a parameter that it does not use.
+    const bool unnamed = variable.name == "_" && function_->kernel && variable.where == Where::param;
+    if (!unnamed) claim(variable.name);
     const std::string name = variable.name;
     const int index = make(std::move(variable));
     scopes_.back().names[name] = index;
@@ -313,7 +332,6 @@ int Parser::make(Variable variable) {
 void Parser::registers(const Variable& shape, const std::string& prefix) {
     expect("<");
     const uint32_t count = short_count();
-    if (!count) fail("a run of registers has at least one");
     expect(">");
     const RegisterRange range{prefix, count, shape, {}};
     for (const auto& [name, index] : scopes_.back().names)
@@ -352,7 +370,8 @@ void Parser::prototype(Prototype& out) {  // [(results)] _ [(parameters)] [.nore
     if (take("(")) parameters(out.rets);
     if (!take("_")) unexpected("'_' in place of a function's name");
     if (take("(")) parameters(out.params);
-    while (take(".noreturn") || (take(".abi_preserve") && (integer(), true)) ||
+    while ((is(".noreturn") && out.rets.empty() && take(".noreturn")) ||
+           (take(".abi_preserve") && (integer(), true)) ||
            (take(".abi_preserve_control") && (integer(), true))) {
     }
     expect(";");

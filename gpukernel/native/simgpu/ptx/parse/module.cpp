@@ -1,4 +1,5 @@
 // The text as a whole: directives of the module, its variables and its functions.
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 
@@ -140,7 +141,7 @@ void Parser::module_item() {
         weak = true;
     else if (take(".visible"))
         visible = true;
-    if (is(".entry") || is(".func")) return function(weak, visible);
+    if (is(".entry") || is(".func")) return function(weak, visible, external);
     Where where = Where::global;
     const bool texture = unit_.version < 1.45 && take(".tex");  // up to PTX 1.4 what is .global .texref since
     if (!texture && !space(where)) fail("unexpected '" + std::string(here().text) + "'");
@@ -161,6 +162,15 @@ void Parser::module_item() {
 void Parser::module_variable(Where where, Variable variable) {
     if (variable.external && !variable.init.empty()) fail("'" + variable.name + "' is defined elsewhere");
     if (where == Where::shared && !variable.init.empty()) fail("shared memory has no initial values");
+    if (functions_.contains(variable.name)) fail("'" + variable.name + "' is a function already");
+    if (auto [it, fresh] = variables_.try_emplace(variable.name, unit_.variables.size()); !fresh) {
+        const Variable& other = unit_.variables[it->second];
+        if (other.where != where || other.type != variable.type || other.vector != variable.vector ||
+            (other.count && variable.count && other.sides != variable.sides))
+            fail("'" + variable.name + "' was declared as something else");
+        if (!other.external && !variable.external && !other.weak && !variable.weak)
+            fail("'" + variable.name + "' is defined twice");
+    }
     unit_.variables.push_back(std::move(variable));
 }
 
@@ -171,9 +181,14 @@ void Parser::function_directives(FunctionTree& tree) {
             if (__builtin_mul_overflow(product, integer(), &product)) fail("a block is too large");
         return product;
     };
+    std::string_view size;  // which of both directives said it
     while (here().kind == Tok::directive) {
-        if (take(".maxntid") || take(".reqntid")) {
+        if (is(".maxntid") || is(".reqntid")) {
+            if (!size.empty() && size != here().text) fail(".maxntid and .reqntid exclude each other");
+            size = here().text;
+            step();
             tree.max_threads = static_cast<uint32_t>(std::min<uint64_t>(sides(), UINT32_MAX));
+            if (!tree.max_threads) fail("a block has at least one thread");
         } else if (take(".reqnctapercluster")) {
             tree.cluster[0] = short_count();
             for (int side = 1; side < 3; ++side) tree.cluster[side] = take(",") ? short_count() : 1;
@@ -183,16 +198,39 @@ void Parser::function_directives(FunctionTree& tree) {
             tree.explicit_cluster = true;
         } else if (take(".pragma")) {
             strings();
-        } else if (take(".minnctapersm") || take(".maxnctapersm") || take(".maxnreg") ||
-                   take(".abi_preserve") || take(".abi_preserve_control")) {
+        } else if (take(".minnctapersm") || (unit_.version < 2.05 && take(".maxnctapersm")) ||
+                   take(".maxnreg") || take(".abi_preserve") || take(".abi_preserve_control")) {
             integer();
+        } else if (is(".noreturn") && (tree.kernel || !tree.rets.empty())) {
+            fail("only a function without results never returns");
         } else if (!take(".noreturn") && !take(".blocksareclusters")) {
             fail("unknown directive '" + std::string(here().text) + "' of a function");
         }
     }
 }
 
-void Parser::function(bool weak, bool visible) {
+// A function may be declared before it is defined, and is then the same.
+void Parser::one_function(const FunctionTree& tree) {
+    if (variables_.contains(tree.name)) fail("'" + tree.name + "' is a variable already");
+    auto [it, fresh] = functions_.try_emplace(tree.name, unit_.functions.size());
+    if (fresh) return;
+    const FunctionTree& other = unit_.functions[it->second];
+    if (other.defined) fail("'" + tree.name + "' is defined twice");
+    if (other.kernel != tree.kernel) fail("'" + tree.name + "' was declared as a function, or a kernel");
+    auto alike = [&](const std::vector<int>& these, const std::vector<int>& those) {
+        return std::equal(these.begin(), these.end(), those.begin(), those.end(), [&](int a, int b) {
+            const Variable &one = tree.variables[static_cast<size_t>(a)],
+                           &two = other.variables[static_cast<size_t>(b)];
+            return one.where == two.where && one.type == two.type && one.vector == two.vector &&
+                   one.sides == two.sides;
+        });
+    };
+    if (!alike(tree.params, other.params) || !alike(tree.rets, other.rets))
+        fail("'" + tree.name + "' was declared with other parameters");
+    it->second = unit_.functions.size();
+}
+
+void Parser::function(bool weak, bool visible, bool external) {
     FunctionTree tree;
     tree.line = here().line;
     tree.kernel = is(".entry");
@@ -206,10 +244,14 @@ void Parser::function(bool weak, bool visible) {
     tree.blocks.emplace_back();
     if (!tree.kernel && take("(")) parameter_list(tree.rets);
     tree.name = ident();
+    if (tree.name == "_") fail("'_' is no name of a function");
     if (take("(")) parameter_list(tree.params);
     function_directives(tree);
-    if (!take(";")) {
-        tree.defined = true;
+    const bool declared = take(";");
+    if (external && !declared) fail("'" + tree.name + "' is .extern, and so defined elsewhere");
+    tree.defined = !declared;
+    one_function(tree);
+    if (!declared) {
         expect("{");
         body();
     }

@@ -50,6 +50,7 @@ class Parser {
   private:
     std::vector<Token> tokens_;
     size_t at_ = 0;
+    std::map<std::string, size_t> variables_, functions_;  // of the module, in unit_
     Unit unit_;
     FunctionTree* function_ = nullptr;
     std::vector<Scope> scopes_;
@@ -85,7 +86,8 @@ class Parser {
     void file();
     void location();
     void alias();
-    void function(bool weak, bool visible);
+    void function(bool weak, bool visible, bool external);
+    void one_function(const FunctionTree& tree);
     void function_directives(FunctionTree& tree);
 
     // declarations.cpp
