@@ -349,3 +349,19 @@ def test_what_kernels_print_comes_with_the_first_wait_for_them(transport: dict[s
     )
     said_ = said(code, prelude="begin()" + PRINTS, **transport)
     assert said_.split() == ["nothing", "hello", "done"] * len(waits)
+
+
+def test_events_and_streams_need_no_current_context_where_they_say_whose_they_are() -> None:
+    code = """
+stream, event, later = ok(d.cuStreamCreate(0)), ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0))
+ok(d.cuCtxSetCurrent(None))
+for call in (
+    d.cuEventRecord(event, stream), d.cuEventRecordWithFlags(later, stream, 0), d.cuStreamWaitEvent(stream, event, 0),
+    d.cuStreamSynchronize(stream), d.cuStreamQuery(stream), d.cuEventSynchronize(later), d.cuEventQuery(event),
+    d.cuEventElapsedTime(event, later), d.cuEventDestroy(later),
+):
+    ok(call)
+# A default stream is the current context's, and there is none.
+print({d.cuEventRecord(event, 0)[0].name, d.cuStreamSynchronize(0)[0].name, d.cuStreamQuery(0)[0].name})
+"""
+    assert said(code) == "{'CUDA_ERROR_INVALID_CONTEXT'}"

@@ -30,6 +30,7 @@ FIRST_CUSTOM_CALL, FIRST_DRIVER_CALL = 16, 64
 REPLIES = ("sync", "async")
 DRIVER_FLAGS = (
     "no-context",
+    "of-handle",
     "handwritten",
     "captured",
     "uses-memory",

@@ -43,6 +43,9 @@ def shim_function(call: DriverCall) -> str:
     lines = [f"CUresult CUDAAPI {name}({call.prototype.declaration}) {{"]
     if "no-context" in call.flags:
         lines.append("    GPUKERNEL_DEFAULT_DEVICE(connection);")
+    elif "of-handle" in call.flags:
+        stream = "".join(f", {p.name}" for p in call.inputs if p.type == "CUstream")
+        lines.append(f"    GPUKERNEL_NAMED_DEVICE(connection{stream});")
     else:
         lines.append("    GPUKERNEL_CURRENT(connection);")
     for p in call.prototype.parameters:

@@ -197,6 +197,11 @@ Connection* current(CUresult& error) {
     return &stack.back()->device->connection;
 }
 
+Connection* named_device(CUresult& error) {
+    const bool alone = context_stack.empty() && !calling_host && process() && process()->devices.size() == 1;
+    return alone ? &process()->devices.front()->connection : current(error);
+}
+
 Connection* default_device(CUresult& error) {
     if (!context_stack.empty() || calling_host) return current(error);
     if (!process()) {

@@ -55,12 +55,23 @@ Context* context_of(CUcontext handle);  // nullptr for a stray handle
 // return.
 Connection* current(CUresult& error);
 Connection* default_device(CUresult& error);
+// The same for a call whose handles say which device it is for: NVIDIA's driver then needs no current
+// context. Handles are numbers of a connection here, so that this holds where the slice has one device.
+Connection* named_device(CUresult& error);
+// The same, or `current` where `stream` is a default stream, which is the current context's.
+inline Connection* named_device(CUstream stream, CUresult& error) {
+    const bool named = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    return named ? named_device(error) : current(error);
+}
 
-#define GPUKERNEL_CONNECTION(connection, of)                                                        \
-    CUresult error_of_##connection = CUDA_SUCCESS;                                                  \
-    ::gpukernel::shim::Connection* const connection = ::gpukernel::shim::of(error_of_##connection); \
+#define GPUKERNEL_CONNECTION(connection, of, ...)                                \
+    CUresult error_of_##connection = CUDA_SUCCESS;                               \
+    ::gpukernel::shim::Connection* const connection =                            \
+        ::gpukernel::shim::of(__VA_ARGS__ __VA_OPT__(, ) error_of_##connection); \
     if (!connection) return error_of_##connection
 #define GPUKERNEL_CURRENT(connection) GPUKERNEL_CONNECTION(connection, current)
 #define GPUKERNEL_DEFAULT_DEVICE(connection) GPUKERNEL_CONNECTION(connection, default_device)
+#define GPUKERNEL_NAMED_DEVICE(connection, ...) \
+    GPUKERNEL_CONNECTION(connection, named_device __VA_OPT__(, ) __VA_ARGS__)
 
 }  // namespace gpukernel::shim
