@@ -121,7 +121,7 @@ ptx: $(VENV)/.test  ## Compare what the simulated GPU takes for PTX with ptxas, 
 	$(BIN)/python -m tests.native.simgpu_ptx.acceptance --count $(COUNT) --seed $(SEED)
 	$(BIN)/python -m tests.native.simgpu_ptx.acceptance --modules --count $$(($(COUNT) / 20)) --seed $(SEED)
 
-suites: $(VENV)/.test  ## Run other people's test suites whole on a slice (half an hour), or SUITE=pycuda alone
+suites: $(VENV)/.test  ## Run other people's test suites on a slice (an hour or two, and 4 GB of packages), or SUITE=pycuda alone
 	$(BIN)/python -m tests.suites $(SUITE)
 
 screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chromium)

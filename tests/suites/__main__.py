@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from tests.suites.framework_suites import DRJIT, TAICHI, TINYGRAD_C, TINYGRAD_PTX
 from tests.suites.runner import run
 from tests.suites.sources import NotHere
 from tests.suites.suites import CUDA_PYTHON, NUMBA, PYCUDA
 
-ALL = {suite.name: suite for suite in (CUDA_PYTHON, PYCUDA, NUMBA)}
+ALL = {suite.name: suite for suite in (CUDA_PYTHON, PYCUDA, NUMBA, TINYGRAD_C, TINYGRAD_PTX, DRJIT, TAICHI)}
 
 
 def main(names: list[str]) -> int:

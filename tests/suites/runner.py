@@ -33,6 +33,10 @@ class Suite:
         Tests that fail, ``Class.test`` or ``module.test``, or whole classes, with the cause.
     left_out
         Tests that are not even started, with the cause; they count as failed.
+    together
+        All modules in one process on one slice, as the suite's developers run it.
+    simulate
+        The simulated GPU.
     """
 
     name: str
@@ -40,19 +44,26 @@ class Suite:
     modules: tuple[str, ...] = ()
     known: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    together: bool = False
+    simulate: str = "v100:1"
 
     def unexpected(self, outcome: Outcome) -> list[str]:
         """What failed and is not known to."""
-        return sorted(n for n in outcome.failed if not self.known.keys() & {n, n.partition(".")[0]})
+        return sorted(name for name in outcome.failed if not self.known.keys() & _names_of(name))
+
+
+def _names_of(test: str) -> set[str]:
+    """What may stand for `test` among those that are known: its name, without parameters, or its class or module."""
+    return {test, test.partition("[")[0], test.partition(".")[0]}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the tests: names by result."""
+    """What became of the tests: names by result, a name of several classes as often as it was run."""
 
-    passed: frozenset[str]
-    failed: frozenset[str]
-    skipped: frozenset[str]
+    passed: tuple[str, ...]
+    failed: tuple[str, ...]
+    skipped: tuple[str, ...]
     output: str
 
     @property
@@ -61,18 +72,20 @@ class Outcome:
         return len(self.passed) / max(1, len(self.passed) + len(self.failed))
 
 
-def run(suite: Suite, share: str = "0.25", simulate: str = "v100:1", at_once: int = 2) -> Outcome:
-    """Run `suite` under ``gpukernel run`` on a pool of its own, each module in a process and on a slice of its own."""
-    source = suite.source()
-    modules = suite.modules or _modules_of(source.tests)
-    with EmbeddedPool(simulate) as pool, ThreadPoolExecutor(at_once) as threads:
-        environment = _with(pool.environment, source.environment)
-        parts = list(
-            threads.map(lambda module: _run_module(suite, source, module, share, environment), modules)
-        )
+def run(suite: Suite, share: str = "0.25", at_once: int = 2) -> Outcome:
+    """Run `suite` under ``gpukernel run`` on a pool of its own, each module in a process and on a slice of its own.
 
-    def all_of(kind: str) -> frozenset[str]:
-        return frozenset(name for part in parts for name in getattr(part, kind))
+    A suite that says so goes through all its modules in one process on one slice.
+    """
+    source = suite.source()
+    modules = suite.modules or (() if suite.together else _modules_of(source.tests))
+    rounds = [modules] if suite.together else [(module,) for module in modules]
+    with EmbeddedPool(suite.simulate) as pool, ThreadPoolExecutor(at_once) as threads:
+        environment = _with(pool.environment, source.environment)
+        parts = list(threads.map(lambda each: _run_modules(suite, source, each, share, environment), rounds))
+
+    def all_of(kind: str) -> tuple[str, ...]:
+        return tuple(name for part in parts for name in getattr(part, kind))
 
     output = "".join(part.output for part in parts if part.failed)
     return Outcome(all_of("passed"), all_of("failed"), all_of("skipped"), output)
@@ -93,44 +106,50 @@ def _modules_of(tests: str | Path) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in Path(tests).glob("test_*.py")))
 
 
-def _run_module(
-    suite: Suite, source: Source, module: str, share: str, environment: dict[str, str]
+def _run_modules(
+    suite: Suite, source: Source, modules: tuple[str, ...], share: str, environment: dict[str, str]
 ) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        command = [
-            sys.executable,
-            "-m",
-            "gpukernel.cli",
-            "run",
-            "-p",
-            share,
-            "--",
-            sys.executable,
-            "-m",
-            "pytest",
-        ]
-        command += ["-c", os.devnull]  # this project's settings are not theirs
-        command += ["-p", source.plugin, "--import-mode=importlib", "-p", "no:cacheprovider"]
-        command += ["--rootdir", folder, "-q", "--tb=short", "--timeout=300", f"--junitxml={report}"]
+        command = [sys.executable, "-m", "gpukernel.cli", "run", "-p", share, "--"]
+        command += [sys.executable, "-m", "pytest", *_settings(source, folder), *source.words]
+        command += ["-p", "no:cacheprovider", "-q", "--tb=short", "--timeout=300"]
+        command += [f"--junitxml={report}"]
         if isinstance(source.tests, str):
-            command += ["--pyargs", f"{source.tests}.{module}"]
+            command += ["--pyargs", *(f"{source.tests}.{each}" for each in modules)]
+            command += [] if modules else [source.tests]
         else:
-            command += [str(source.tests / f"{module}.py")]
+            command += [str(source.tests / f"{each}.py") for each in modules] or [str(source.tests)]
         if suite.left_out:
-            command += ["-k", " and ".join(f"not {name.rpartition('.')[2]}" for name in suite.left_out)]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        output = f"--- {module}\n{done.stdout[-20000:]}{done.stderr[-2000:]}"
+            names = " and ".join(f"not {name.rpartition('.')[2]}" for name in suite.left_out)
+            if "-k" in command:  # the last one is the one that counts
+                names = f"({command[command.index('-k') + 1]}) and {names}"
+            command += ["-k", names]
+        where = source.settings.parent if source.settings else ROOT
+        done = subprocess.run(
+            command, cwd=where, env=environment, capture_output=True, text=True, check=False
+        )
+        name = ", ".join(modules) or suite.name
+        output = f"--- {name}\n{done.stdout[-20000:]}{done.stderr[-2000:]}"
         if not report.exists():
-            return Outcome(frozenset(), frozenset({f"{module} as a whole"}), frozenset(), output)
-        return _read(report, module, output)
+            return Outcome((), (f"{name} as a whole",), (), output)
+        return _read(report, name, output)
+
+
+def _settings(source: Source, folder: str) -> list[str]:
+    plugin = ["-p", source.plugin] if source.plugin else []
+    if source.settings:
+        return ["-c", str(source.settings), "--rootdir", str(source.settings.parent), *plugin]
+    # This project's settings are not theirs.  Below the root, a test's name begins with that of its module.
+    root = folder if isinstance(source.tests, str) else str(source.tests)
+    return ["-c", os.devnull, "--rootdir", root, "--import-mode=importlib", *plugin]
 
 
 def _read(report: Path, module: str, output: str) -> Outcome:
-    names: dict[str, set[str]] = {"passed": set(), "failed": set(), "skipped": set()}
+    names: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}
         result = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
         group = case.get("classname", "").rpartition(".")[2] or module  # functions stand in no class
-        names[result].add(f"{group}.{case.get('name')}")
-    return Outcome(*(frozenset(names[kind]) for kind in ("passed", "failed", "skipped")), output)
+        names[result].append(f"{group}.{case.get('name')}")
+    return Outcome(*(tuple(names[kind]) for kind in ("passed", "failed", "skipped")), output)

@@ -43,15 +43,21 @@ class Source:
     tests
         A package's name, or a folder of test modules.
     plugin
-        What the tests expect around them, as a pytest plugin.
+        What the tests expect around them, as a pytest plugin; none where empty.
     environment
         Variables for the tests' process; ``PYTHONPATH`` and ``LD_LIBRARY_PATH`` come before what is there.
+    settings
+        pytest's settings of the tests' own project, in whose folder it starts; none where None.
+    words
+        More words for pytest, among them the choice of tests.
     """
 
     version: str
     tests: str | Path
-    plugin: str
+    plugin: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    settings: Path | None = None
+    words: tuple[str, ...] = ()
 
 
 def numba() -> Source:
@@ -89,7 +95,7 @@ def cuda_python() -> Source:
 
 def pycuda_is_built() -> bool:
     """Whether `pycuda` needs no compiler any more, which it keeps busy for some minutes."""
-    return (KEPT / f"pycuda-{PYCUDA}-{sys.implementation.cache_tag}" / ".done").exists()
+    return is_kept(f"pycuda-{PYCUDA}")
 
 
 def pycuda() -> Source:
@@ -149,6 +155,11 @@ def _nvidia(name: str) -> Path:
     if found is None:
         raise NotHere(f"nvidia/{name} is not installed: make .venv/.test")
     return found
+
+
+def is_kept(name: str) -> bool:
+    """Whether the folder for `name` is filled."""
+    return (KEPT / f"{name}-{sys.implementation.cache_tag}" / ".done").exists()
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.suites.framework_suites import DRJIT_PART
+from tests.suites.repositories import drjit_is_here
 from tests.suites.runner import Suite, run
 from tests.suites.sources import NotHere, pycuda_is_built
 from tests.suites.suites import CUDA_PYTHON_PART, NUMBA_PART, PYCUDA_PART
@@ -20,13 +22,15 @@ def test_a_part_of_numba_s_own_suite_passes_whole() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("suite", "least"), [(CUDA_PYTHON_PART, 25), (PYCUDA_PART, 15)], ids=lambda x: getattr(x, "name", "")
+    ("suite", "least"),
+    [(CUDA_PYTHON_PART, 25), (PYCUDA_PART, 15), (DRJIT_PART, 300)],
+    ids=lambda x: getattr(x, "name", ""),
 )
-def test_a_part_of_the_driver_api_s_other_suites_fails_only_where_it_is_known_to(
-    suite: Suite, least: int
-) -> None:
+def test_a_part_of_another_suite_fails_only_where_it_is_known_to(suite: Suite, least: int) -> None:
     if suite is PYCUDA_PART and not pycuda_is_built():
         pytest.skip("PyCUDA is not built here: make suites SUITE=pycuda does it, in some minutes")
+    if suite is DRJIT_PART and not drjit_is_here():
+        pytest.skip("Dr.Jit and its tests are not fetched here: make suites SUITE=drjit does it")
     try:
         outcome = run(suite)
     except NotHere as why:
