@@ -17,7 +17,7 @@ LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 LEVELS_FOR_hub-demo = $(LEVELS_FOR_demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model partitions crashes crowd lint format docs bench gpu ptx suites fuzz fuzzers sanitize screenshots labextension wheel system clean
+.PHONY: help demo hub test quick test-one metrics model partitions crashes crowd lint format docs bench gpu ptx oracle suites fuzz fuzzers sanitize screenshots labextension wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,10 @@ SEED  ?= 1
 ptx: $(VENV)/.test  ## Compare what the simulated GPU takes for PTX with ptxas, on COUNT=100000 generated instructions and a twentieth as many modules (eight minutes)
 	$(BIN)/python -m tests.native.simgpu_ptx.acceptance --count $(COUNT) --seed $(SEED)
 	$(BIN)/python -m tests.native.simgpu_ptx.acceptance --modules --count $$(($(COUNT) / 20)) --seed $(SEED)
+
+# Not fuzz's SECONDS: an hour unless it is given.
+oracle: $(VENV)/.test  ## Run generated CUDA kernels on the simulated GPU and on the host's processor, and compare: SECONDS=3600 SEED=1
+	$(BIN)/python -m tests.native.oracle.compare --seconds $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),3600) --seed $(SEED) $(ORACLE_ARGS)
 
 suites: $(VENV)/.test  ## Run other people's test suites on a slice (an hour or two, and 4 GB of packages), or SUITE=pycuda alone
 	$(BIN)/python -m tests.suites $(SUITE)

@@ -5,8 +5,8 @@
 namespace gpukernel::simgpu {
 namespace {
 
-// What is out of range becomes the nearest end.  NaN becomes 0, or the highest bit alone where the source is .f64 or the result
-// has 64 bits.
+// What is out of range becomes the nearest end.  NaN becomes 0, or the highest bit alone where the source is
+// .f64 or the result has 64 bits.
 template <class D, class A>
 D clamp(A a) {
     constexpr bool is_signed = D(-1) < D(0);
@@ -15,8 +15,7 @@ D clamp(A a) {
     constexpr D bottom = is_signed ? static_cast<D>(-static_cast<s64>(top) - 1) : D(0);
     constexpr A limit = static_cast<A>(1ull << (n - 1)) * 2;
     constexpr D nan = sizeof(A) == 8 || sizeof(D) == 8 ? static_cast<D>(u64(1) << (sizeof(D) * 8 - 1)) : D(0);
-    if constexpr (is_signed)
-        return a >= limit ? top : a < -limit ? bottom : a == a ? static_cast<D>(a) : nan;
+    if constexpr (is_signed) return a >= limit ? top : a < -limit ? bottom : a == a ? static_cast<D>(a) : nan;
     return a >= limit ? top : a > 0 ? static_cast<D>(a) : a == a ? D(0) : nan;
 }
 template <class D, class A>
