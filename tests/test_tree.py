@@ -67,6 +67,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "direct": {"codegen", "common", "libcuda", "wire"},
     "nvml": {"codegen", "common", "wire"},
     "ptxas": set(),
+    "compilers": {"common"},
     "simgpu": {"codegen", "common", "libcuda"},
 }
 

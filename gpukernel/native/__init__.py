@@ -2,7 +2,7 @@
 
 The sources stand beside this file; what is built from them is installed into this package by the
 wheel (``shim/libcuda.so.1``, ``shim/libnvidia-ml.so.1`` and, with OpenSSL, ``shim/libgpukernel-tls.so``, ``direct/libcuda.so.1``, ``simgpu/libcuda.so.1``,
-``ptxas/ptxas``, ``bin/gpukernel-worker``, ``wire/calls.json``).
+``ptxas/ptxas``, ``compilers/``, ``bin/gpukernel-worker``, ``wire/calls.json``).
 An editable install puts them under ``site-packages`` while this file stays in the checkout, so both places are
 looked at.  The agent, the command line and `gpukernel.remoting` import from here; it imports nothing of gpukernel.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 __all__ = [
     "NativePartMissing",
+    "compiler_auditor",
     "direct_dir",
     "nvml_library",
     "own_drivers",
@@ -86,3 +87,8 @@ def wire_calls() -> Path:
 def worker_executable() -> Path:
     """Return the program that executes one lease's CUDA calls on one device."""
     return _find("bin/gpukernel-worker")
+
+
+def compiler_auditor() -> Path:
+    """Return the library that, named in ``LD_AUDIT``, has NVRTC and nvJitLink hand over PTX; theirs lie beside it."""
+    return _find("compilers/libgpukernel-compilers.so")

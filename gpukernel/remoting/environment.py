@@ -23,8 +23,9 @@ _PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment`, changed so that compilers hand over PTX where the devices of `lease` are simulated.
 
-    Triton is told to use this package's ``ptxas``, unless the user has named another.  Where a device is real nothing names it: a
-    program that was started on a simulated one may start another on a real one.
+    Triton is told to use this package's ``ptxas``, unless the user has named another; without one in ``PATH`` others find it there.
+    The dynamic linker (``rtld-audit(7)``) is told of a library that puts this package's NVRTC and nvJitLink before NVIDIA's, from wherever
+    they are loaded.  Where a device is real nothing names them: a program that was started on a simulated one may start another on a real one.
     """
     changed = dict(environment)
     own = str(native.ptxas())
@@ -34,7 +35,21 @@ def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str
             changed.setdefault(variable, own)
         elif changed.get(variable) == own:
             del changed[variable]
+    _end_list(changed, "LD_AUDIT", str(native.compiler_auditor()), wanted=simulated)
+    _end_list(changed, "PATH", str(native.ptxas().parent), wanted=simulated and bool(changed.get("PATH")))
     return changed
+
+
+def _end_list(environment: dict[str, str], variable: str, own: str, *, wanted: bool) -> None:
+    """Let the list in `variable` have `own` at its end, or nowhere."""
+    given = environment.get(variable, "")
+    if not wanted and own not in given.split(":"):
+        return
+    parts = [part for part in given.split(":") if given and part != own]
+    if parts := [*parts, own] if wanted else parts:
+        environment[variable] = ":".join(parts)
+    else:
+        del environment[variable]
 
 
 def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from gpukernel import native
 from gpukernel.common.model import Holder, Lease, Slice
 from gpukernel.remoting.environment import compilers_for
 from tests.conftest import Pool
-from tests.remoting.conftest import Worker, worker
+from tests.remoting.conftest import PRELUDE, Worker, worker
 
 PTX = """//
 .version 7.0
@@ -102,19 +102,29 @@ def _lease(*names: str) -> Lease:
 
 def test_the_environment_names_it_on_simulated_devices_only() -> None:
     simulated, real = "Tesla T4 (simulated)", "Tesla T4"
-    own = dict.fromkeys(VARIABLES, str(native.ptxas()))
+    audit, folder = str(native.compiler_auditor()), str(native.ptxas().parent)
+    own = {**dict.fromkeys(VARIABLES, str(native.ptxas())), "LD_AUDIT": audit}
     assert compilers_for(_lease(simulated, simulated), {"A": "b"}) == {"A": "b", **own}
     for names in ((real,), (real, simulated), ()):
         assert compilers_for(_lease(*names), {"A": "b"}) == {"A": "b"}
         assert compilers_for(_lease(*names), own) == {}  # started by a program on a simulated device
-    users = dict.fromkeys(VARIABLES, "/usr/bin/ptxas")
-    assert compilers_for(_lease(simulated), users) == compilers_for(_lease(real), users) == users
+    users = {**dict.fromkeys(VARIABLES, "/usr/bin/ptxas"), "LD_AUDIT": "/a.so", "PATH": "/bin:/usr/bin"}
+    on_slice = compilers_for(_lease(simulated), users)
+    assert on_slice == {**users, "LD_AUDIT": f"/a.so:{audit}", "PATH": f"/bin:/usr/bin:{folder}"}
+    assert compilers_for(_lease(simulated), on_slice) == on_slice
+    assert compilers_for(_lease(real), on_slice) == compilers_for(_lease(real), users) == users
 
 
 def test_a_program_on_a_slice_finds_it(shared_pool: Pool) -> None:
-    code = f"import json, os; print(json.dumps([os.environ.get(name) for name in {VARIABLES}]))"
+    names = (*VARIABLES, "LD_AUDIT", "PATH")
+    code = f"import json, os; print(json.dumps([os.environ.get(name) for name in {names}]))"
     done = shared_pool.gpukernel("run", "-m", "64", "--", sys.executable, "-c", code)
-    assert json.loads(done.stdout) == [str(native.ptxas())] * 2, done.stderr
+    first, second, audit, path = json.loads(done.stdout)
+    assert (first, second, audit) == (
+        *[str(native.ptxas())] * 2,
+        str(native.compiler_auditor()),
+    ), done.stderr
+    assert path.split(":")[-1] == str(native.ptxas().parent)
 
 
 CORE = """
@@ -131,7 +141,7 @@ except Exception as error: print(str(error).split(":")[0])
 """
 
 
-def test_cuda_core_hands_over_ptx_or_is_told_how() -> None:
+def test_machine_code_is_told_what_helps_where_nobody_named_the_compilers() -> None:
     pytest.importorskip("cuda.core", reason="cuda.core is not installed")
 
     async def story() -> subprocess.CompletedProcess[str]:
@@ -141,4 +151,14 @@ def test_cuda_core_hands_over_ptx_or_is_told_how() -> None:
 
     done = asyncio.run(story())
     assert done.stdout.splitlines() == ["True", "CUDA_ERROR_NO_BINARY_FOR_GPU"], done.stderr
-    assert "with cuda.core, Program.compile('ptx')" in done.stderr
+    assert (
+        "NVRTC and nvJitLink hand it over by themselves in a program that was started on its slice"
+        in done.stderr
+    )
+
+
+def test_cuda_core_s_default_runs_on_a_slice(shared_pool: Pool) -> None:
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed")
+    code = PRELUDE + CORE.replace('compile("ptx")', 'compile("cubin")')
+    done = shared_pool.gpukernel("run", "-m", "256", "--", sys.executable, "-c", code)
+    assert done.stdout.splitlines() == ["True"], done.stderr

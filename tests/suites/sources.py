@@ -93,6 +93,15 @@ def cuda_python() -> Source:
     )
 
 
+def linkers() -> Path:
+    """The folder of nvJitLink and nvFatbin, which no environment of this project has: the first changes what Numba does."""
+    with _kept("nvidia-linkers-12.9") as (folder, fresh):
+        if fresh:
+            wheels = ["nvidia-nvjitlink-cu12==12.9.*", "nvidia-nvfatbin-cu12==12.9.*"]
+            _pip("install", "--no-deps", "--target", folder / "site", *wheels)
+    return folder / "site" / "nvidia"
+
+
 def pycuda_is_built() -> bool:
     """Whether `pycuda` needs no compiler any more, which it keeps busy for some minutes."""
     return is_kept(f"pycuda-{PYCUDA}")

@@ -80,6 +80,8 @@ def image_seeds() -> Iterator[bytes]:
     yield fatbin(entry(1, b"\x1f" + b"ab\x02\0" * 9, 0x2000, 1000))
     yield fatbin(entry(1, ptx))[:90]
     yield b"GPUKERNEL LINKED PTX\n%d\n%s" % (len(ptx), ptx)
+    binary = fatbin(entry(1, ptx)).hex().encode()
+    yield b"GPUKERNEL LINKED PTX\n%d hex\n%s28\n!<arch>\ncuda_device_runtime" % (len(binary), binary)
     yield struct.pack("<IIQQ", 0x466243B1, 1, 0, 0) + fatbin(entry(1, ptx))
 
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/linked_image.h"
 #include "simgpu/driver/modules/zstandard.h"
 #include "simgpu/host_memory.h"
 
@@ -11,11 +12,11 @@ namespace gpukernel::simgpu {
 namespace {
 constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f;
 constexpr uint64_t LZ4 = 0x2000, ZSTANDARD = 0x8000;  // flags of a fat binary's entry
-constexpr std::string_view LINKED = "GPUKERNEL LINKED PTX\n";
 constexpr char NEEDS_PTX[] =
     "this image is machine code (a cubin); the simulated GPU executes PTX. Compile for PTX (compute_70, not "
-    "sm_70); with cuda.core, Program.compile('ptx'); with Numba, uninstall nvidia-nvjitlink so that it hands "
-    "over PTX";
+    "sm_70). NVRTC and nvJitLink hand it over by themselves in a program that was started on its slice "
+    "(gpukernel "
+    "run, or a kernel that had its slice when it started: restart it)";
 constexpr char NEEDS_LIBRARY[] =
     "the fat binary's PTX is compressed with Zstandard, and the GPU server has no libzstd.so.1: install it "
     "there (Debian, Ubuntu: apt-get install libzstd1), or compile with --no-compress";
@@ -175,25 +176,27 @@ Image read_image(const void* data, size_t bytes) {
     if (magic == ELF) return {{}, CUDA_ERROR_NO_BINARY_FOR_GPU, NEEDS_PTX};
     const size_t length = bytes ? strnlen(text, bytes) : std::strlen(text);
     std::string_view all(text, length);
-    if (!all.starts_with(LINKED)) return {{std::string(all)}, CUDA_SUCCESS, {}};
+    if (!all.starts_with(LINKED_IMAGE)) return {{std::string(all)}, CUDA_SUCCESS, {}};
     Image image;
-    all.remove_prefix(LINKED.size());
-    while (!all.empty()) {
-        size_t end = all.find('\n');
-        if (end == std::string_view::npos)
+    std::string bytes_of_part;
+    for (all.remove_prefix(LINKED_IMAGE.size()); !all.empty();) {
+        if (!next_part(all, bytes_of_part))
             return {{}, CUDA_ERROR_INVALID_IMAGE, "a linked image that is cut short"};
-        size_t count = std::strtoull(std::string(all.substr(0, end)).c_str(), nullptr, 10);
-        all.remove_prefix(end + 1);
-        if (count > all.size()) return {{}, CUDA_ERROR_INVALID_IMAGE, "a linked image that is cut short"};
-        image.texts.emplace_back(all.substr(0, count));
-        all.remove_prefix(count);
+        if (bytes_of_part.empty()) continue;
+        // A wrapper is a pointer of the program's, and images do not nest.
+        if (bytes_of_part.starts_with(LINKED_IMAGE) ||
+            (bytes_of_part.size() >= 4 && read<uint32_t>(bytes_of_part.data()) == WRAPPER))
+            return {{}, CUDA_ERROR_INVALID_IMAGE, "a part of a linked image that is none"};
+        Image part = read_image(bytes_of_part.data(), bytes_of_part.size());
+        if (part.error != CUDA_SUCCESS) return part;
+        for (std::string& found : part.texts) image.texts.push_back(std::move(found));
     }
     return image;
 }
 
 std::string link_image(const std::vector<std::string>& texts) {
-    std::string image(LINKED);
-    for (const std::string& text : texts) image += std::to_string(text.size()) + "\n" + text;
+    std::string image(LINKED_IMAGE);
+    for (const std::string& text : texts) append_text(image, text);
     return image;
 }
 

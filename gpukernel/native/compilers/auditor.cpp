@@ -1,0 +1,145 @@
+// The auditor of a program on simulated devices (rtld-audit(7)): where the program loads NVIDIA's NVRTC or
+// nvJitLink from whatever place, it gets the library of the same name beside this one, which loads NVIDIA's
+// in turn. It guarantees that nothing else is changed: every other name, and a library that is not there, is
+// searched for as without it.  It is loaded into every process of a slice: no library of C, no constructor of
+// C++, no memory of its own.
+#include <link.h>
+#include <sys/syscall.h>
+
+namespace {
+
+constexpr unsigned PATH = 4096;
+constexpr char OWN_NAME[] = "/libgpukernel-compilers.so";
+constexpr char ORIGINAL[] =
+    "gpukernel-original:";  // before the name by which a library of ours asks for NVIDIA's
+constexpr int MAJORS[] = {12, 13};
+
+struct Library {
+    const char* name;
+    char original[2][PATH];  // where NVIDIA's is, once it was asked for; by major version
+};
+Library libraries[] = {{"libnvrtc.so", {}}, {"libnvJitLink.so", {}}};
+char own_folder[PATH], replacement[PATH];
+
+long system_call(long number, long a, long b, long c, long d) {
+    long result;
+    register long fourth asm("r10") = d;
+    asm volatile("syscall"
+                 : "=a"(result)
+                 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth)
+                 : "rcx", "r11", "memory");
+    return result;
+}
+
+unsigned length(const char* text) {
+    unsigned n = 0;
+    while (text[n]) ++n;
+    return n;
+}
+
+// Returns what follows `prefix` in `text`, or null.
+const char* after(const char* text, const char* prefix) {
+    for (; *prefix; ++prefix, ++text)
+        if (*text != *prefix) return nullptr;
+    return text;
+}
+
+const char* file_name(const char* path) {
+    const char* name = path;
+    for (; *path; ++path)
+        if (*path == '/') name = path + 1;
+    return name;
+}
+
+// Appends `text` to the string of `used` bytes in `room`; false where it does not fit.
+bool append(char* room, unsigned& used, const char* text) {
+    for (; *text; ++text) {
+        if (used + 1 >= PATH) return false;
+        room[used++] = *text;
+    }
+    room[used] = 0;
+    return true;
+}
+
+// Returns the index of the major version that `version` (".12", ".12.9.86") begins with, or -1.
+int major_of(const char* version) {
+    if (*version++ != '.') return -1;
+    int major = 0;
+    while (*version >= '0' && *version <= '9' && major < 1000) major = major * 10 + *version++ - '0';
+    if (*version && *version != '.') return -1;
+    for (int i = 0; i < 2; ++i)
+        if (major == MAJORS[i]) return i;
+    return -1;
+}
+
+// Names without a version are links to one with it.
+int major_of_file(const char* path, const Library& library) {
+    const char* version = after(file_name(path), library.name);
+    if (!version) return -1;
+    if (*version) return major_of(version);
+    char target[PATH];
+    const long bytes = system_call(SYS_readlinkat, -100 /* AT_FDCWD */, reinterpret_cast<long>(path),
+                                   reinterpret_cast<long>(target), PATH - 1);
+    if (bytes <= 0) return -1;
+    target[bytes] = 0;
+    version = after(file_name(target), library.name);
+    return version ? major_of(version) : -1;
+}
+
+bool exists(const char* path) {
+    return system_call(SYS_faccessat, -100 /* AT_FDCWD */, reinterpret_cast<long>(path), 4 /* R_OK */, 0) ==
+           0;
+}
+
+// LD_AUDIT names this library, perhaps among others.
+[[gnu::constructor]] void find_own_folder(int, char**, char** environment) {
+    const char* list = nullptr;
+    for (; environment && *environment && !list; ++environment) list = after(*environment, "LD_AUDIT=");
+    while (list && *list) {
+        unsigned end = 0;
+        while (list[end] && list[end] != ':') ++end;
+        constexpr unsigned NAME = sizeof OWN_NAME - 1;
+        if (end > NAME && end < PATH) {
+            const char* rest = after(list + end - NAME, OWN_NAME);
+            if (rest == list + end) {
+                for (unsigned i = 0; i < end - NAME; ++i) own_folder[i] = list[i];
+                own_folder[end - NAME] = 0;
+                return;
+            }
+        }
+        list += end + (list[end] == ':');
+    }
+}
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] unsigned la_version(unsigned version) {
+    return own_folder[0] ? version < LAV_CURRENT ? version : LAV_CURRENT : 0;  // 0: not wanted
+}
+
+extern "C" [[gnu::visibility("default")]] char* la_objsearch(const char* name, uintptr_t*, unsigned) {
+    char* unchanged = const_cast<char*>(name);
+    if (const char* asked = after(name, ORIGINAL)) {
+        for (Library& library : libraries)
+            if (const char* version = after(asked, library.name))
+                if (const int i = major_of(version); i >= 0 && library.original[i][0])
+                    return library.original[i];
+        return unchanged;
+    }
+    const char* file = file_name(name);
+    if (file == name) return unchanged;  // the places where it is looked for come next
+    for (Library& library : libraries) {
+        const int i = major_of_file(name, library);
+        if (i < 0 || !exists(name)) continue;
+        unsigned used = 0, kept = 0;
+        const char version[] = {'.', '1', static_cast<char>('0' + MAJORS[i] % 10), 0};
+        if (!append(replacement, used, own_folder) || !append(replacement, used, "/") ||
+            !append(replacement, used, library.name) || !append(replacement, used, version))
+            return unchanged;
+        const char* rest = after(name, replacement);
+        if ((rest && !*rest) || length(name) >= PATH || !exists(replacement)) return unchanged;
+        append(library.original[i], kept, name);
+        return replacement;
+    }
+    return unchanged;
+}
