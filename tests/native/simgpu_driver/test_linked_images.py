@@ -45,3 +45,7 @@ print([ok(d.cuModuleGetFunction(m, name)) is not None for name in (b"add", b"oth
 )
 def test_a_part_that_is_none_is_refused(parts: str, error: str) -> None:
     assert out(PARTS + f"print(says(image({parts})))") == error
+
+
+def test_lto_ir_is_told_from_ptx() -> None:
+    assert out(PARTS + "print(says(struct.pack('<I', 0x7F4E43ED) + bytes(64)))") == "NO_BINARY_FOR_GPU"

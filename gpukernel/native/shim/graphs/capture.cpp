@@ -228,6 +228,7 @@ Captured captured_cuMemAllocAsync(Connection& connection, CUdeviceptr* address, 
     Capture* capture;
     Captured answer = enter(connection, stream, capture);
     if (answer || !capture) return answer;
+    if (address && !bytes) return *address = 0, CUDA_SUCCESS;  // nothing needs no node
     CUDA_MEM_ALLOC_NODE_PARAMS params{};
     params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_stack.back()->device->index};
@@ -245,6 +246,7 @@ Captured captured_cuMemFreeAsync(Connection& connection, CUdeviceptr address, CU
     Capture* capture;
     Captured answer = enter(connection, stream, capture);
     if (answer || !capture) return answer;
+    if (!address) return CUDA_SUCCESS;
     SharedWork work;
     if (CUresult error = make_work(*capture->graph, address, work); error != CUDA_SUCCESS)
         return refused(*capture, error);

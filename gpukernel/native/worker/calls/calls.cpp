@@ -12,7 +12,10 @@ namespace gpukernel::worker {
 static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream stream, bool asynchronous) {
     Lease& lease = session.lease();
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
-    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (!bytes) {  // in a stream's order nothing may be asked for; the reference forbids it elsewhere
+        if (!asynchronous) return CUDA_ERROR_INVALID_VALUE;
+        return out.put<CUdeviceptr>(0), CUDA_SUCCESS;
+    }
     if (bytes > lease.memory_limit()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (asynchronous && lease.freed.any()) {
         std::lock_guard allocating(lease.allocation_mutex);

@@ -246,6 +246,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hS
     GPUKERNEL_HERE(device);
     Stream* stream;
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (dptr && !bytesize) return *dptr = 0, CUDA_SUCCESS;
     return cuMemAlloc(dptr, bytesize);
 }
 

@@ -10,13 +10,16 @@
 namespace gpukernel::simgpu {
 
 namespace {
-constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f;
+constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f, LTO_IR = 0x7f4e43ed;
 constexpr uint64_t LZ4 = 0x2000, ZSTANDARD = 0x8000;  // flags of a fat binary's entry
 constexpr char NEEDS_PTX[] =
     "this image is machine code (a cubin); the simulated GPU executes PTX. Compile for PTX (compute_70, not "
     "sm_70). NVRTC and nvJitLink hand it over by themselves in a program that was started on its slice "
     "(gpukernel "
     "run, or a kernel that had its slice when it started: restart it)";
+constexpr char IS_LTO_IR[] =
+    "this image is LTO-IR, NVIDIA's intermediate form of a kernel, which the simulated GPU does not compile: link it "
+    "with nvJitLink (cuda.core's Linker), or compile to PTX";
 constexpr char NEEDS_LIBRARY[] =
     "the fat binary's PTX is compressed with Zstandard, and the GPU server has no libzstd.so.1: install it "
     "there (Debian, Ubuntu: apt-get install libzstd1), or compile with --no-compress";
@@ -174,6 +177,7 @@ Image read_image(const void* data, size_t bytes) {
     if (magic == WRAPPER && (!bytes || bytes >= 16)) return fatbin(read<const char*>(text + 8), 0);
     if (magic == FATBIN) return fatbin(text, bytes);
     if (magic == ELF) return {{}, CUDA_ERROR_NO_BINARY_FOR_GPU, NEEDS_PTX};
+    if (magic == LTO_IR) return {{}, CUDA_ERROR_NO_BINARY_FOR_GPU, IS_LTO_IR};
     const size_t length = bytes ? strnlen(text, bytes) : std::strlen(text);
     std::string_view all(text, length);
     if (!all.starts_with(LINKED_IMAGE)) return {{std::string(all)}, CUDA_SUCCESS, {}};
