@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from tests.suites.compiler_suites import CORE, PROGRAMS, TRITON_LANGUAGE
 from tests.suites.framework_suites import DRJIT, TAICHI, TINYGRAD_C, TINYGRAD_PTX
 from tests.suites.runner import run
 from tests.suites.sources import NotHere
 from tests.suites.suites import CUDA_PYTHON, NUMBA, PYCUDA
 
-ALL = {suite.name: suite for suite in (CUDA_PYTHON, PYCUDA, NUMBA, TINYGRAD_C, TINYGRAD_PTX, DRJIT, TAICHI)}
+_OWN = (CUDA_PYTHON, PYCUDA, NUMBA, CORE)
+_FRAMEWORKS = (TINYGRAD_C, TINYGRAD_PTX, DRJIT, TAICHI, TRITON_LANGUAGE, PROGRAMS)
+ALL = {suite.name: suite for suite in (*_OWN, *_FRAMEWORKS)}
 
 
 def main(names: list[str]) -> int:

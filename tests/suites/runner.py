@@ -133,7 +133,7 @@ def _run_modules(
         output = f"--- {name}\n{done.stdout[-20000:]}{done.stderr[-2000:]}"
         if not report.exists():
             return Outcome((), (f"{name} as a whole",), (), output)
-        return _read(report, name, output)
+        return _read(report, name.rpartition("/")[2], output)
 
 
 def _settings(source: Source, folder: str) -> list[str]:
