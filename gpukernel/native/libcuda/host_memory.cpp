@@ -26,9 +26,7 @@ CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* pdptr, void* p, unsigned
     if (CUresult error = host_memory_usable(); error != CUDA_SUCCESS) return error;
     if (!pdptr || Flags) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult error = map_pinned(p); error != CUDA_SUCCESS) return error;
-    if (!mapped_flags(p))
-        return is_pinned(p) ? gpukernel::unsupported("a kernel's access to registered host memory")
-                            : CUDA_ERROR_INVALID_VALUE;
+    if (!mapped_flags(p)) return is_pinned(p) ? registered_pointer(p, *pdptr) : CUDA_ERROR_INVALID_VALUE;
     *pdptr = reinterpret_cast<CUdeviceptr>(p);
     return CUDA_SUCCESS;
 }

@@ -92,6 +92,8 @@ CUresult allocate_pinned(void** pointer, size_t bytes);
 bool is_pinned(const void* pointer);
 // Lets the device reach the pinned memory that the program allocated there; CUDA_SUCCESS where there is none.
 CUresult map_pinned(const void* pointer);
+// The device's address of registered memory.
+CUresult registered_pointer(const void* pointer, CUdeviceptr& address);
 
 // CUDA_SUCCESS where copies of a batch may go into `stream` one after another, else what the batch returns.
 CUresult may_batch(CUstream stream);

@@ -48,6 +48,33 @@ Answer attribute_of(const ManagedAllocation& a, CUpointer_attribute attribute, C
             return {};
     }
 }
+// Of the device's address of registered memory.
+Answer attribute_of(const Mirror& m, CUpointer_attribute attribute, CUdeviceptr address) {
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            return {reinterpret_cast<uint64_t>(m.device->primary.get()), 8};
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            return {CU_MEMORYTYPE_HOST, 4};
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+            return {address, 8};
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+            return {m.host + (address - m.address), 8};
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+            return {0, 4};
+        case CU_POINTER_ATTRIBUTE_MAPPED:
+            return {1, 4};
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+            return {static_cast<uint64_t>(m.device->index), 4};
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            return {m.address, 8};
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            return {m.bytes, 8};
+        default:
+            return {};
+    }
+}
 }  // namespace
 
 std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
@@ -55,9 +82,10 @@ std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attrib
     Answer answer;
     {
         ManagedLock lock(managed().mutex);
-        ManagedAllocation* a = managed().find(address, 1);
-        if (!a) return std::nullopt;
-        answer = attribute_of(*a, attribute, address);
+        const ManagedAllocation* a = managed().find(address, 1);
+        const Mirror* m = managed().find_mirror(address);
+        if (!a && !m) return std::nullopt;
+        answer = a ? attribute_of(*a, attribute, address) : attribute_of(*m, attribute, address);
     }
     if (!answer.bytes) return CUDA_ERROR_NOT_SUPPORTED;
     std::memcpy(data, &answer.value,
@@ -82,6 +110,7 @@ uint64_t pitched_bytes(size_t pitch, size_t width, size_t height) {
 
 Done managed_cuMemFree_v2(Connection&, CUdeviceptr address) {
     ManagedLock lock(managed().mutex);
+    if (managed().find_mirror(address)) return CUDA_ERROR_INVALID_VALUE;
     auto it = managed().allocations.find(address);
     if (it == managed().allocations.end()) return std::nullopt;
     return it->second->host_flags ? CUDA_ERROR_INVALID_VALUE : release(*it->second);
@@ -91,9 +120,10 @@ Done managed_cuMemGetAddressRange_v2(Connection&, CUdeviceptr* base, size_t* siz
     std::pair<CUdeviceptr, size_t> range;
     {
         ManagedLock lock(managed().mutex);
-        ManagedAllocation* a = managed().find(address, 1);
-        if (!a) return std::nullopt;
-        range = {a->address, a->bytes};
+        const ManagedAllocation* a = managed().find(address, 1);
+        const Mirror* m = managed().find_mirror(address);
+        if (!a && !m) return std::nullopt;
+        range = a ? std::pair{a->address, a->bytes} : std::pair{m->address, m->bytes};
     }
     if (base) *base = range.first;
     if (size) *size = range.second;
@@ -102,6 +132,10 @@ Done managed_cuMemGetAddressRange_v2(Connection&, CUdeviceptr* base, size_t* siz
 
 DeviceWait managed_cuCtxSynchronize(Connection& c) { return {c, std::nullopt}; }
 DeviceWait managed_cuStreamSynchronize(Connection& c, CUstream stream) { return {c, stream}; }
+// What else tells a program that work is done.  Which work an event stands for is not known here.
+DeviceWait managed_cuStreamQuery(Connection& c, CUstream stream) { return {c, stream}; }
+DeviceWait managed_cuEventSynchronize(Connection& c, CUevent) { return DeviceWait(c); }
+DeviceWait managed_cuEventQuery(Connection& c, CUevent) { return DeviceWait(c); }
 
 // The memory that each call uses.
 DeviceWork managed_cuMemcpyDtoD_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes) {

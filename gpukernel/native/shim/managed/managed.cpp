@@ -35,6 +35,7 @@ void DeviceWork::everything(Connection& connection, CUstream stream) {
     lock_ = ManagedLock(managed().mutex);
     Progress& progress = managed().progress[&connection];
     submitted(connection, stream);
+    if (has_mirrors()) send_mirrors(connection);
     if (progress.here.empty()) return;
     watch_faults();
     bool sent = false;
@@ -47,6 +48,10 @@ void DeviceWork::some(Connection& connection, CUstream stream, std::initializer_
     lock_ = ManagedLock(managed().mutex);
     bool sent = false;
     for (const MemoryUse& use : uses) {
+        if (has_mirrors() && use.bytes && send_mirror(connection, use)) {
+            submitted(connection, stream);
+            if (!stream) unfinished_ = &connection;
+        }
         ManagedAllocation* a = managed().find(use.address);
         if (!a || &a->connection() != &connection || !use.bytes) continue;
         const uint64_t inside = use.address - a->address;
@@ -58,8 +63,17 @@ void DeviceWork::some(Connection& connection, CUstream stream, std::initializer_
     if (sent) before(connection, stream);
 }
 
+// Synchronous copies and fills of host memory are done when they return.
+void DeviceWork::finish() {
+    {
+        const ManagedLock over(std::move(lock_));
+    }
+    cuStreamSynchronize(nullptr);
+}
+
 DeviceWait::DeviceWait(Connection& connection, std::optional<CUstream> stream) {
     if (!has_managed()) return;
+    of_ = &connection;
     ManagedLock lock(managed().mutex);
     const Progress& progress = managed().progress[&connection];
     const uint64_t name = stream ? number_of(connection, *stream) : 0;
@@ -71,12 +85,13 @@ DeviceWait::DeviceWait(Connection& connection, std::optional<CUstream> stream) {
 }
 
 CUresult DeviceWait::over(CUresult result) const {
-    if (!connection_ || result != CUDA_SUCCESS) return result;
+    if (!of_ || result != CUDA_SUCCESS || (!connection_ && !has_mirrors())) return result;
     watch_faults();
     ManagedLock lock(managed().mutex);
-    Progress& progress = managed().progress[connection_];
-    progress.finished = std::max(progress.finished, submitted_);
-    if (progress.submitted != submitted_) return result;  // another thread has submitted more
+    Progress& progress = managed().progress[of_];
+    if (connection_) progress.finished = std::max(progress.finished, submitted_);
+    fetch_mirrors(*of_);
+    if (!connection_ || progress.submitted != submitted_) return result;  // another thread has submitted more
     progress.streams.clear();
     fetch_expected(*connection_);
     return result;
@@ -85,6 +100,7 @@ CUresult DeviceWait::over(CUresult result) const {
 Connection* managed_at(uint64_t address) {
     if (!has_managed() || holds_lock) return nullptr;
     ManagedLock lock(managed().mutex);
+    if (const Mirror* mirror = managed().find_mirror(address)) return &mirror->device->connection;
     const ManagedAllocation* found = managed().find(address);
     return found ? &found->connection() : nullptr;
 }
@@ -122,10 +138,13 @@ bool serve_fault(uint64_t address, std::optional<bool> writing) {
 std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUdeviceptr from, uint64_t bytes,
                                      bool to_device, CUstream stream) {
     if (!has_managed() || !bytes) return std::nullopt;
+    bring_home(to_device ? from : to, bytes);
     ManagedAllocation *target, *source;
+    bool mirrored = false;
     {
         ManagedLock lock(managed().mutex);
         target = managed().find(to), source = managed().find(from);
+        mirrored = managed().find_mirror(to_device ? to : from) != nullptr;
         ManagedAllocation* here = to_device ? source : target;
         if (here && &here->connection() != &connection) {
             // The other device's data goes through this process's pages.
@@ -142,7 +161,7 @@ std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUd
         }
         if (here && !managed().find(to_device ? from : to, bytes)) return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!target && !source) return std::nullopt;
+    if (!target && !source && !mirrored) return std::nullopt;
     const DeviceWork work(connection, stream, {{to, bytes, true}, {from, bytes, false}});
     if (to_device ? source : target) {  // both sides are the device's
         const uint64_t of = stream_name(connection, stream);

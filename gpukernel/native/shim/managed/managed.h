@@ -63,20 +63,29 @@ class DeviceWork {
     DeviceWork(Connection& connection, CUstream stream, std::initializer_list<MemoryUse> uses) {
         if (has_managed()) some(connection, stream, uses);
     }
+    DeviceWork(const DeviceWork&) = delete;
+    ~DeviceWork() {
+        if (unfinished_) finish();
+    }
 
   private:
     void everything(Connection& connection, CUstream stream);
     void some(Connection& connection, CUstream stream, std::initializer_list<MemoryUse> uses);
+    void finish();
     ManagedLock lock_;
+    Connection* unfinished_ = nullptr;  // set where registered memory is written before the call returns
 };
 
 // A wait for one stream or for all: afterwards the program's pages may be up to date.
 class DeviceWait {
   public:
     DeviceWait(Connection& connection, std::optional<CUstream> stream);
+    // For work that is not known here.
+    explicit DeviceWait(Connection& connection) : of_(has_managed() ? &connection : nullptr) {}
     CUresult over(CUresult result) const;
 
   private:
+    Connection* of_ = nullptr;
     Connection* connection_ = nullptr;  // set where the wait is for all work
     uint64_t submitted_ = 0;
 };
@@ -96,6 +105,20 @@ std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attrib
 CUresult before_managed(Connection& connection);
 // Makes pinned memory, whole units reserved here, memory that kernels reach.
 CUresult adopt_pinned(Device& device, CUdeviceptr address, uint64_t bytes);
+// Registered memory that kernels reach (mirrors.cpp).
+struct RegisteredMemory {
+    uint64_t address, bytes;
+    unsigned flags;
+};
+extern std::atomic<int> mirrors;
+inline bool has_mirrors() { return mirrors.load(std::memory_order_relaxed) != 0; }
+// The device's address of registered memory, which counts against the slice from the first time on.
+CUresult mirror(Device& device, const RegisteredMemory& memory, CUdeviceptr& address);
+std::optional<CUdeviceptr> mirrored_at(Device& device, uint64_t host);  // where it is asked for already
+void end_mirrors(uint64_t host);  // waits for what uses them, and stores what kernels wrote
+// Before the program's memory is read: waits for kernels that may write it.
+void bring_home(uint64_t host, uint64_t bytes);
+
 // Frees mapped host memory (CU_MEMHOSTALLOC_DEVICEMAP), which is managed memory that libcuda::allocate_mapped
 // makes; nothing for other memory.
 std::optional<CUresult> free_mapped(const void* pointer);

@@ -153,19 +153,6 @@ void before_any(Connection& connection) {
 
 // --- to the host ---
 
-namespace {
-// An error returned here may be that of an earlier asynchronous call of the program: it is kept for the
-// program, and is no reason to stop.
-template <class Function>
-CUresult despite_earlier_errors(Connection& connection, Function function) {
-    const CUresult result = function();
-    if (result == CUDA_SUCCESS || result == GONE) return result;
-    owe(connection, result);
-    return function();
-}
-
-}  // namespace
-
 CUresult catch_up(Connection& connection) {
     Progress& progress = managed().progress[&connection];
     if (progress.finished == progress.submitted) return CUDA_SUCCESS;

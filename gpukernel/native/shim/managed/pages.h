@@ -60,11 +60,26 @@ struct ManagedAllocation {
     uint64_t end(size_t block) const { return std::min((block + 1) * BLOCK, room); }
 };
 
+// What a device has of registered memory (mirrors.cpp).
+struct Mirror {
+    Device* device;
+    uint64_t host, bytes;  // the program's own
+    ManagedRange* range;
+    CUdeviceptr address;
+    uint64_t room;
+    std::vector<char> twin;
+    bool read_only;
+    bool out = false;      // the device may have newer data,
+    uint64_t written = 0;  // until so much of the connection's work is finished
+    bool lost = false;
+};
+
 // The work of one connection that may have changed managed memory.
 struct Progress {
     uint64_t submitted = 0, finished = 0;  // counts of such work
     std::set<uint64_t> streams;            // in which it runs
     std::set<ManagedAllocation*> here;     // allocations with a block that is not stale
+    uint64_t mirror_stream = 0;
 };
 
 struct Managed {
@@ -76,6 +91,7 @@ struct Managed {
     bool has_file() const;
     std::map<CUdeviceptr, std::unique_ptr<ManagedAllocation>> allocations;
     std::vector<std::unique_ptr<ManagedRange>> ranges;
+    std::map<CUdeviceptr, std::unique_ptr<Mirror>> mirrors;
     std::map<Connection*, Progress> progress;
     bool told_of_loss = false;
 
@@ -85,6 +101,7 @@ struct Managed {
         ManagedAllocation* found = std::prev(it)->second.get();
         return address - found->address < found->room ? found : nullptr;
     }
+    Mirror* find_mirror(CUdeviceptr address);
     ManagedAllocation* find(CUdeviceptr address, uint64_t bytes) {
         ManagedAllocation* found = find(address);
         const uint64_t inside = found ? address - found->address : 0;
@@ -111,6 +128,15 @@ void submitted(Connection& connection, CUstream stream);
 void before(Connection& connection, CUstream stream);
 void before_any(Connection& connection);
 CUresult catch_up(Connection& connection);
+// An error returned by `function` may be that of an earlier asynchronous call of the program: it is kept for
+// the program, and is no reason to stop.
+template <class Function>
+CUresult despite_earlier_errors(Connection& connection, Function function) {
+    const CUresult result = function();
+    if (result == CUDA_SUCCESS || result == GONE) return result;
+    owe(connection, result);
+    return function();
+}
 void fetch_expected(Connection& connection);
 
 // --- ranges.cpp ---
@@ -120,6 +146,18 @@ CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address);
 // may go on writing to it.
 CUresult adopt(Device& device, CUdeviceptr address, uint64_t bytes);
 CUresult release(ManagedAllocation& a);
+// Memory of the device alone, in a range of its own or in one that small allocations share.
+CUresult make_room(Connection& connection, uint64_t room, ManagedRange*& range, CUdeviceptr& address);
+void leave_room(ManagedRange* range, CUdeviceptr address, uint64_t room);
 void forget(Connection& connection);  // after its worker has released everything
+
+// --- mirrors.cpp ---
+
+// Before work that was submitted last, which may use all mirrors or what it names; of the latter, whether the
+// work writes to one.
+void send_mirrors(Connection& connection);
+bool send_mirror(Connection& connection, const MemoryUse& use);
+void fetch_mirrors(Connection& connection);  // after a wait
+void forget_mirrors(Connection& connection);
 
 }  // namespace gpukernel::shim

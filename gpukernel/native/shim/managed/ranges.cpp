@@ -152,16 +152,12 @@ void unmap_pages(const ManagedAllocation& a) {
 
 }  // namespace
 
-CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address) {
+CUresult make_room(Connection& connection, uint64_t room, ManagedRange*& range, CUdeviceptr& address) {
     Managed& m = managed();
-    Connection& connection = device.connection;
-    if (bytes > device.facts.memory_bytes || !serve_faults()) return CUDA_ERROR_OUT_OF_MEMORY;
-    const uint64_t room = round_up(bytes, PAGE);
-    ManagedRange* range = nullptr;
-    CUdeviceptr place = 0;
+    range = nullptr;
     if (room <= SMALL)
         for (auto& each : m.ranges)
-            if (each->connection == &connection && each->bytes == UNIT && (place = take(*each, room))) {
+            if (each->connection == &connection && each->bytes == UNIT && (address = take(*each, room))) {
                 range = each.get();
                 break;
             }
@@ -171,8 +167,24 @@ CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address) {
             return error;
         range = made.get();
         m.ranges.push_back(std::move(made));
-        place = take(*range, room);
+        address = take(*range, room);
     }
+    return CUDA_SUCCESS;
+}
+
+void leave_room(ManagedRange* range, CUdeviceptr address, uint64_t room) {
+    range->used_up_to = std::max(range->used_up_to, address + room);
+    put_back(*range, address, room);
+    drop_if_unused(range);
+}
+
+CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address) {
+    Connection& connection = device.connection;
+    if (bytes > device.facts.memory_bytes || !serve_faults()) return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t room = round_up(bytes, PAGE);
+    ManagedRange* range;
+    CUdeviceptr place = 0;
+    if (CUresult error = make_room(connection, room, range, place); error != CUDA_SUCCESS) return error;
     auto fresh = std::make_unique<ManagedAllocation>();
     fresh->range = range, fresh->device = &device;
     fresh->address = place, fresh->bytes = bytes, fresh->room = room;
@@ -242,6 +254,7 @@ void forget(Connection& connection) {
         if (its) unmap_pages(*entry.second);
         return its;
     }));
+    forget_mirrors(connection);
     std::erase_if(m.ranges, [&](const auto& range) {
         const bool its = range->connection == &connection;
         if (its) free_here(range->address, range->bytes);

@@ -31,7 +31,8 @@ constexpr size_t SMALL =
 std::mutex host_mutex;
 struct HostMemory {
     size_t bytes;
-    uint64_t room;  // whole units, reserved for it; 0: the program's own memory
+    uint64_t room;       // whole units, reserved for it; 0: the program's own memory,
+    unsigned flags = 0;  // registered with these
 };
 // What cuMemHostAlloc gave and cuMemHostRegister named, but for what kernels have used: that is managed
 // memory.
@@ -45,6 +46,13 @@ std::map<uint64_t, HostMemory>::iterator host_memory_at(uint64_t address) {  // 
     if (it == host_memory.begin()) return host_memory.end();
     --it;
     return address - it->first < it->second.bytes ? it : host_memory.end();
+}
+// The registered memory that contains `address`.
+std::optional<RegisteredMemory> registered_at(uint64_t address) {
+    std::lock_guard lock(host_mutex);
+    const auto it = host_memory_at(address);
+    if (it == host_memory.end() || it->second.room) return std::nullopt;
+    return RegisteredMemory{it->first, it->second.bytes, it->second.flags};
 }
 std::optional<HostMemory> host_at(uint64_t address) {
     std::lock_guard lock(host_mutex);
@@ -185,11 +193,16 @@ CUresult anywhere(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream strea
     return CUDA_SUCCESS;
 }
 
+// After a synchronous copy registered memory holds what earlier kernels of the default stream wrote.
+CUresult settled(CUresult result) {
+    return result == CUDA_SUCCESS && has_mirrors() ? cuStreamSynchronize(nullptr) : result;
+}
+
 CUresult copy_now(const CUDA_MEMCPY3D* p) {
     GPUKERNEL_CURRENT(connection);
     if (capturing())
         if (Captured captured = captured_unsafe(*connection, true)) return *captured;
-    return p ? copy_pitched(*connection, *p, nullptr) : CUDA_ERROR_INVALID_VALUE;
+    return p ? settled(copy_pitched(*connection, *p, nullptr)) : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult copy_later(CUstream stream, const CUDA_MEMCPY3D* p) {
     GPUKERNEL_CURRENT(connection);
@@ -270,7 +283,7 @@ CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy) {
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
     GPUKERNEL_CURRENT(connection);
     GPUKERNEL_CAPTURED_NOW();
-    return to_device(*connection, dstDevice, srcHost, ByteCount, nullptr);
+    return settled(to_device(*connection, dstDevice, srcHost, ByteCount, nullptr));
 }
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
                                    CUstream hStream) {
@@ -282,7 +295,7 @@ CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, s
 CUresult CUDAAPI cuMemcpyDtoH(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
     GPUKERNEL_CURRENT(connection);
     GPUKERNEL_CAPTURED_NOW();
-    return to_host(*connection, dstHost, srcDevice, ByteCount, nullptr);
+    return settled(to_host(*connection, dstHost, srcDevice, ByteCount, nullptr));
 }
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
     GPUKERNEL_CURRENT(connection);
@@ -380,6 +393,22 @@ CUresult gpukernel::libcuda::allocate_pinned(void** pointer, size_t bytes) {
 CUresult gpukernel::libcuda::map_pinned(const void* pointer) {
     return map_here(reinterpret_cast<uint64_t>(pointer));
 }
+CUresult gpukernel::libcuda::registered_pointer(const void* pointer, CUdeviceptr& address) {
+    GPUKERNEL_CURRENT(connection);
+    const auto inside = reinterpret_cast<uint64_t>(pointer);
+    const auto found = registered_at(inside);
+    if (!found) return CUDA_ERROR_INVALID_VALUE;
+    if (capturing())
+        if (Captured captured = captured_unsafe(*connection, false)) return *captured;
+    CUdeviceptr first = 0;
+    const CUresult error = mirror(*context_stack.back()->device, *found, first);
+    if (error == CUDA_ERROR_OUT_OF_MEMORY)
+        complain(
+            "registered memory that a kernel uses counts against the slice, which has no room for these " +
+            std::to_string(found->bytes >> 20) + " MiB.");
+    if (error == CUDA_SUCCESS) address = first + (inside - found->address);
+    return error;
+}
 bool gpukernel::libcuda::is_pinned(const void* pointer) {
     return is_host(reinterpret_cast<uint64_t>(pointer));
 }
@@ -400,27 +429,32 @@ CUresult CUDAAPI cuMemFreeHost(void* p) {
 
 CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
     GPUKERNEL_CURRENT(connection);
-    if (!p || !bytesize) return CUDA_ERROR_INVALID_VALUE;
+    constexpr unsigned known =
+        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
     const auto start = reinterpret_cast<uint64_t>(p);
+    if (Flags & CU_MEMHOSTREGISTER_IOMEMORY)
+        return gpukernel::unsupported("memory of another device (CU_MEMHOSTREGISTER_IOMEMORY)");
+    if (!p || !bytesize || (Flags & ~known) || bytesize > UINT64_MAX - start) return CUDA_ERROR_INVALID_VALUE;
+    if (gpukernel::libcuda::mapped_flags(p)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     std::lock_guard lock(host_mutex);
     auto next = host_memory.lower_bound(start);
     if ((next != host_memory.end() && next->first - start < bytesize) ||
         (next != host_memory.begin() && start - std::prev(next)->first < std::prev(next)->second.bytes))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;  // a part of it is enough
-    host_memory.emplace(start, HostMemory{bytesize, 0});
+    host_memory.emplace(start, HostMemory{bytesize, 0, Flags});
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemHostUnregister(void* p) {
     GPUKERNEL_CURRENT(connection);
-    if (is_host(reinterpret_cast<uint64_t>(p))) {
-        std::lock_guard lock(host_mutex);
-        const auto it = host_memory.find(reinterpret_cast<uint64_t>(p));
-        if (it == host_memory.end() || it->second.room) return CUDA_ERROR_INVALID_VALUE;
-        host_memory.erase(it);
-        return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    const auto start = reinterpret_cast<uint64_t>(p);
+    if (!is_host(start)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (const auto found = registered_at(start); !found || found->address != start)
+        return CUDA_ERROR_INVALID_VALUE;
+    end_mirrors(start);
+    std::lock_guard lock(host_mutex);
+    host_memory.erase(start);
+    return CUDA_SUCCESS;
 }
 
 // --- pointer attributes ---
@@ -455,6 +489,21 @@ CUresult get_sync_memops(CUdeviceptr ptr, unsigned& value) {
     value = sync_memops().set.contains(which);
     return CUDA_SUCCESS;
 }
+// To be told of it costs a program that registers memory for copies alone nothing.
+CUresult registered_device_pointer(CUdeviceptr ptr, uint64_t& value) {
+    const auto found = registered_at(ptr);
+    if (!found) return CUDA_ERROR_INVALID_VALUE;
+    if (found->flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
+        CUdeviceptr address = 0;
+        const CUresult error = gpukernel::libcuda::registered_pointer(reinterpret_cast<void*>(ptr), address);
+        value = address;
+        return error;
+    }
+    const auto first = mirrored_at(*context_stack.back()->device, found->address);
+    if (!first) return CUDA_ERROR_INVALID_VALUE;
+    value = *first + (ptr - found->address);
+    return CUDA_SUCCESS;
+}
 }  // namespace
 
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
@@ -473,11 +522,13 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
                 value = ptr;
                 break;
             case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-                if (!host->room) return CUDA_ERROR_INVALID_VALUE;
                 value = ptr;
+                if (!host->room)
+                    if (CUresult error = registered_device_pointer(ptr, value); error != CUDA_SUCCESS)
+                        return error;
                 break;
             case CU_POINTER_ATTRIBUTE_MAPPED:
-                value = host->room != 0;
+                value = host->room != 0 || host->flags & CU_MEMHOSTREGISTER_DEVICEMAP;
                 break;
             default:
                 break;

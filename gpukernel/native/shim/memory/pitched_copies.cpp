@@ -170,6 +170,8 @@ CUresult copy_pitched(Connection& connection, const CUDA_MEMCPY3D& asked, CUstre
             return by_rows(connection, extent, from, to, stream);
         if (owner) side->host = false;
     }
+    for (const Side& side : {from, to})
+        if (side.host) bring_home(side.place.address, use_of(side, extent, false).bytes);
     if (one_span(from, extent) && one_span(to, extent))
         return copy_span(connection, {to.host, to.place.address}, {from.host, from.place.address},
                          extent.width * extent.height * extent.depth, stream);

@@ -32,13 +32,19 @@ CUresult serve_device(Session& session, Reader&, Writer& out) {
           CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-          CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED})
+          CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED})
         facts.attributes[lacking] = 0;
     // The shim implements managed memory over mapped virtual memory, whatever the device supports itself, and
     // mapped host memory over managed memory.
     facts.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] =
         facts.attributes[CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY] =
             facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED];
+    // So are mirrors of registered memory.
+    for (int ours : {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED,
+                     CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED}) {
+        facts.attributes[ours] = facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED];
+        facts.known[ours] = 1;
+    }
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // in the shim, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     const Images& images = session.lease().images;

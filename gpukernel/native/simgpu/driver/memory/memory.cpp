@@ -301,6 +301,9 @@ CUresult gpukernel::libcuda::allocate_pinned(void** pointer, size_t bytes) {
     return allocate_on_host(device, pointer, bytes, 0, DeviceMemory::Account::context);
 }
 CUresult gpukernel::libcuda::map_pinned(const void*) { return CUDA_SUCCESS; }
+CUresult gpukernel::libcuda::registered_pointer(const void*, CUdeviceptr&) {
+    return gpukernel::unsupported("a kernel's access to registered host memory");
+}
 CUresult gpukernel::libcuda::host_memory_usable() { return here().error; }
 std::optional<unsigned> gpukernel::libcuda::mapped_flags(const void* pointer) {
     return mapped(current_context()->device, reinterpret_cast<CUdeviceptr>(pointer));
