@@ -97,6 +97,10 @@ def test_the_numbers_on_the_wire_are_those_of_version_4(calls: ModuleType) -> No
         "host_function_done",
         "cluster_occupancy",
         "memory_operations",
+        "name_memory",
+        "find_memory",
+        "name_event",
+        "open_event",
     ]
     assert table.number_of("device") == 16
     assert table.number_of("usage") == 30

@@ -6,6 +6,7 @@
 
 #include "shim/graphs/memory.h"
 #include "shim/managed/managed.h"
+#include "shim/memory/memory.h"
 #include "shim/memory/virtual_memory.h"
 #include "shim/transport/request.h"
 
@@ -103,6 +104,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
             return end_graph_memory(*device, [&] {
                 Request request(device->connection, gpukernel::wire::ResetRequest{});
                 device->retained = 0;
+                forget_opened(device->connection);
                 return request.send();
             });
         });

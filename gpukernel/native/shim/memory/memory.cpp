@@ -537,8 +537,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
         value = *known;
     } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT &&
                attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
-        const bool never = attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
-                           attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
+        const bool never = attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
                            attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
         Request request(*connection, wire::PointerAttributeRequest{
                                          never ? CU_POINTER_ATTRIBUTE_MEMORY_TYPE : attribute, ptr});

@@ -28,6 +28,9 @@ struct CopyEnd {
 };
 CUresult copy_span(Connection& connection, CopyEnd to, CopyEnd from, size_t bytes, CUstream stream);
 
+// --- sharing.cpp ---
+void forget_opened(Connection& connection);  // memory of other programs
+
 // --- pitched_copies.cpp ---
 CUresult copy_pitched(Connection& connection, const CUDA_MEMCPY3D& copy, CUstream stream);
 CUresult copy_pitched_across(Connection& from, const CUDA_MEMCPY3D& source, Connection& to,

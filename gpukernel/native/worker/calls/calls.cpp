@@ -34,7 +34,7 @@ static CUresult allocate(Session& session, Writer& out, uint64_t bytes, CUstream
         lease.cancel(charge(bytes));
         return result;
     }
-    lease.commit(address, charge(bytes), bytes, &session);
+    lease.commit(address, charge(bytes), bytes, &session, asynchronous);
     out.put(address);
     return CUDA_SUCCESS;
 }
@@ -260,7 +260,8 @@ CUresult serve_cuStreamDestroy_v2(Session& s, Reader& in, Writer&) {
 }
 CUresult serve_cuEventDestroy_v2(Session& s, Reader& in, Writer&) {
     return end<CUevent>(s, in, Kind::event, [&](CUevent event) {
-        return s.destroy(event, [&cuda = s.cuda(), event] { return cuda.cuEventDestroy_v2(event); });
+        return s.destroy(
+            event, [&lease = s.lease(), event] { return lease.shared_events.destroy(lease.cuda, event); });
     });
 }
 CUresult serve_cuLinkDestroy(Session& s, Reader& in, Writer&) {
@@ -294,11 +295,18 @@ CUresult serve_cuEventCreate(Session& session, Reader& in, Writer&) {
     CUevent event;
     auto host = session.host_charge(HostMemory::EVENT);
     if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = session.cuda().cuEventCreate(&event, in.get<unsigned>());
+    // All programs have one context, in which any event can be shared.
+    const auto flags = in.get<unsigned>();
+    const bool shared = flags & CU_EVENT_INTERPROCESS;
+    if (shared && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+    auto its = session.host_charge(shared ? HostMemory::EVENT : 0);
+    if (!its) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = session.cuda().cuEventCreate(&event, flags & ~CU_EVENT_INTERPROCESS);
     if (result == CUDA_SUCCESS && !session.accept_number(name, event, Kind::event, std::move(*host))) {
         session.cuda().cuEventDestroy_v2(event);
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    if (result == CUDA_SUCCESS && shared) session.lease().shared_events.add(event, &session, std::move(*its));
     return result;
 }
 

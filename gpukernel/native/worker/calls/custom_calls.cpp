@@ -31,8 +31,7 @@ CUresult serve_device(Session& session, Reader&, Writer& out) {
           CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
           CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
-          CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-          CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED})
+          CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED})
         facts.attributes[lacking] = 0;
     // The shim implements managed memory over mapped virtual memory, whatever the device supports itself, and
     // mapped host memory over managed memory.
@@ -45,6 +44,8 @@ CUresult serve_device(Session& session, Reader&, Writer& out) {
         facts.attributes[ours] = facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED];
         facts.known[ours] = 1;
     }
+    facts.attributes[CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED] = 1;  // among the programs of the lease
+    facts.known[CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED] = 1;
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // in the shim, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     const Images& images = session.lease().images;
@@ -420,13 +421,18 @@ CUresult serve_pointer_attribute(Session& session, Reader& in, Writer& out) {
         case CU_POINTER_ATTRIBUTE_MAPPED:
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
             break;
         default:
             return CUDA_ERROR_INVALID_VALUE;
     }
     if (!session.lease().valid(request.address, 1)) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t value = 0;
-    CUresult result = session.cuda().cuPointerGetAttribute(&value, attribute, request.address);
+    uint64_t value = session.lease().has_name(request.address);
+    CUresult result = CUDA_SUCCESS;
+    if (attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
+        value = 0;
+        result = session.cuda().cuPointerGetAttribute(&value, attribute, request.address);
+    }
     if (result == CUDA_SUCCESS) wire::PointerAttributeAnswer{value}.write(out);
     return result;
 }

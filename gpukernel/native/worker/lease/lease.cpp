@@ -35,11 +35,41 @@ void Lease::cancel(uint64_t bytes) {
     give_back(bytes);
 }
 
-void Lease::commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner) {
+void Lease::commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner,
+                   bool asynchronous) {
     std::lock_guard lock(mutex_);
     in_advance_ -= bytes;
     host_memory.note(HostMemory::BLOCK);
-    blocks_[address] = {asked, bytes, owner, nullptr};
+    Block& block = blocks_[address] = {asked, bytes, owner, nullptr};
+    block.shareable = !asynchronous;
+}
+
+std::optional<SharedName> Lease::name_of(CUdeviceptr address, const void* owner) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
+    if (it == blocks_.end() || !it->second.shareable || it->second.owner != owner || it->second.ending)
+        return std::nullopt;
+    if (!it->second.name) it->second.name = new_shared_name();
+    return it->second.name;
+}
+
+bool Lease::has_name(CUdeviceptr address) const {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.upper_bound(address);
+    if (it == blocks_.begin()) return false;
+    --it;
+    return address - it->first < it->second.bytes && it->second.shareable;
+}
+
+CUresult Lease::find(const SharedName& name, const void* program, CUdeviceptr& address) const {
+    std::lock_guard lock(mutex_);
+    for (const auto& [its, block] : blocks_) {
+        if (block.name != name || block.ending) continue;
+        if (block.owner == program) return CUDA_ERROR_INVALID_CONTEXT;
+        address = its;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 void Lease::add_variable(CUdeviceptr address, uint64_t bytes, const void* owner, const void* module) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "worker/lease/footprint.h"
 #include "worker/lease/freed_blocks.h"
 #include "worker/lease/host_memory.h"
+#include "worker/lease/shared.h"
 #include "worker/server/driver.h"
 #include "worker/session/staging_buffers.h"
 
@@ -50,7 +52,9 @@ class Lease {
     // Charges `bytes` in advance; false where they are beyond the cap.  `commit` or `cancel` must follow.
     bool reserve(uint64_t bytes);
     void cancel(uint64_t bytes);
-    void commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner);
+    // Memory in stream order (`asynchronous`) is not shared by name.
+    void commit(CUdeviceptr address, uint64_t bytes, uint64_t asked, const void* owner,
+                bool asynchronous = false);
     // Frees an allocation in two steps: from the first on no call may use it; after the second, once the
     // driver has freed it, it is refunded.  False where it is no allocation of the owner's, or is being freed
     // already.
@@ -74,6 +78,15 @@ class Lease {
     bool valid(CUdeviceptr address, uint64_t bytes) const;
     // Frees all allocations of the owner's with `free`; what the driver does not free stays charged.
     void free_all(const void* owner, const std::function<bool(CUdeviceptr)>& free);
+
+    // --- sharing between programs ---
+    // The name of an allocation of the owner's, the same until it is freed; nothing where it cannot be
+    // shared.
+    std::optional<SharedName> name_of(CUdeviceptr address, const void* owner);
+    bool has_name(CUdeviceptr address) const;  // or may get one
+    // Where the allocation of that name is; an error where there is none, or it is the program's own.
+    CUresult find(const SharedName& name, const void* program, CUdeviceptr& address) const;
+    SharedEvents shared_events;
 
     // --- modules, arrays, limits ---
     // Makes a module's variable valid while the module lives; the module's own charge pays for it.
@@ -154,6 +167,8 @@ class Lease {
         const void* owner;
         const void* module;
         bool ending = false, releasing = false;  // releasing: by a call that waits
+        bool shareable = false;
+        std::optional<SharedName> name = {};
     };
     mutable std::mutex mutex_;
     std::map<CUdeviceptr, Block> blocks_;

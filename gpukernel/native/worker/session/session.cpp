@@ -131,8 +131,8 @@ void Session::release_everything() {
                 destroy_stream(static_cast<CUstream>(entry.handle));
                 break;
             case Kind::event:
-                destroy(entry.handle, [&cuda = cuda(), event = static_cast<CUevent>(entry.handle)] {
-                    return cuda.cuEventDestroy_v2(event);
+                destroy(entry.handle, [&lease = lease_, event = static_cast<CUevent>(entry.handle)] {
+                    return lease.shared_events.destroy(lease.cuda, event);
                 });
                 break;
             case Kind::link:

@@ -131,7 +131,11 @@ class Session {
         {
             std::lock_guard lock(mutex_);
             if (auto it = used_.find(handle); it != used_.end()) {
-                it->second.destroy = function;
+                // An event may have several handles.
+                it->second.destroy = [before = std::move(it->second.destroy), function] {
+                    if (before) before();
+                    return function();
+                };
                 return CUDA_SUCCESS;
             }
         }
