@@ -2,7 +2,7 @@
 # machine's best is picked at run time.
 find_package(Threads REQUIRED)
 set(native ${CMAKE_CURRENT_LIST_DIR}/..)  # includes name their path from there
-set(handlers async atomic compare convert floating half integer matrix memory texture video warp)
+set(handlers async atomic compare convert floating half integer matrix memory tensor texture video warp warpgroup)
 list(TRANSFORM handlers PREPEND ${CMAKE_CURRENT_LIST_DIR}/exec/handlers/)
 list(TRANSFORM handlers APPEND .cpp)
 # A package has all three, so that it runs well anywhere; a developer's build may name one and be done sooner.
@@ -30,8 +30,8 @@ set(engine
     ptx/parse/body ptx/parse/declarations ptx/parse/expressions ptx/parse/module ptx/parse/operands
     ptx/check/check ptx/check/control ptx/check/floating ptx/check/integer ptx/check/memory ptx/check/special
     ptx/decode/arithmetic ptx/decode/control ptx/decode/convert ptx/decode/function ptx/decode/matrix ptx/decode/memory
-    ptx/decode/operands ptx/decode/rows ptx/decode/texture ptx/decode/video
-    exec/access exec/address_space exec/block exec/builtins exec/host_memory exec/kernel_threads exec/launch exec/levels exec/memory exec/processor
+    ptx/decode/operands ptx/decode/rows ptx/decode/tensor ptx/decode/texture ptx/decode/video ptx/decode/warpgroup
+    exec/access exec/address_space exec/block exec/builtins exec/hopper/faults exec/hopper/warpgroups exec/host_memory exec/kernel_threads exec/launch exec/levels exec/memory exec/processor
     exec/scheduler exec/textures)
 list(TRANSFORM engine PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM engine APPEND .cpp)

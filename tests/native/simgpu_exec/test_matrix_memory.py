@@ -328,8 +328,6 @@ FAULTS = {
     "a misaligned matrix": ("ld.param.u64 %y0, [p0]; mov.u32 %x0, 17;", LOAD, 32, "Misaligned __global__ read of size 32 bytes"),
     "a matrix of one's own": (".local .align 16 .b8 own[512]; mov.u64 %y0, own; cvta.local.u64 %y0, %y0; mov.u32 %x0, 16;", LOAD.replace(".global", ""), 32, "Invalid __global__ read of size 32 bytes"),
     "many matrices": ("ld.param.u64 %y0, [p0]; mov.u32 %x0, 0; mad.wide.u32 %y0, %lane, 16, %y0;", LOAD, 32, "Another address or stride than the first thread of the warp has, in wmma.load.a.sync.aligned.row.m16n16k16.global.bf16"),
-    "warpgroups": ("", "wgmma.fence.sync.aligned;", 32, "instruction 'wgmma.fence.sync.aligned' is not supported by the simulated GPU: warpgroups are Hopper's own; a kernel compiled for sm_80 uses mma.sync, which runs here"),
-    "tensor maps": ("", "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%y0], [%y1, {{%x0}}], [%y2];", 32, "tensor maps are Hopper's own; a kernel compiled for sm_80 does without"),
     "sparse operands": ("", "mma.sp.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32 {out}, {0}, {0}, {0}, %x0, 0;", 32, "'mma.sp.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32' is not supported"),
     "an unknown shape": ("", MMA.replace("m16n8k8", "m16n8k32"), 32, "is not supported by the simulated GPU"),
     "a copy of odd size": (SHARED, "cp.async.ca.shared.global [%y0], [%y1], 12;", 32, "a copy has 16 bytes, or with .ca 4 or 8"),

@@ -231,9 +231,9 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
     }
 }
 
-void not_a_whole_warp(const Warp& warp, const Op& op, const MatrixPlan& plan) {
+void not_a_whole_warp(const Warp& warp, const Op& op, const std::string& text) {
     throw Fault{Status::illegal_barrier, "Only " + std::to_string(std::popcount(warp.exec)) +
-                                             " of the 32 threads of a warp execute " + plan.text + " " +
+                                             " of the 32 threads of a warp execute " + text + " " +
                                              place(warp, std::countr_zero(warp.exec), op.line)};
 }
 

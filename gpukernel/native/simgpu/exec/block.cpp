@@ -62,6 +62,7 @@ void BlockState::start(uint32_t x, uint32_t y, uint32_t z) {
     spare.clear();  // frames of functions in which threads of the last block ended, too
     for (size_t f = warps.size(); f < frames.size(); ++f) spare.push_back(frames[f].get());
     for (Barrier& b : barriers) b = {};
+    warpgroups.clear();
     for (size_t w = 0; w < warps.size(); ++w) {
         Warp& warp = warps[w];
         warp.live = warp.started;
@@ -70,6 +71,41 @@ void BlockState::start(uint32_t x, uint32_t y, uint32_t z) {
         warp.group_count = 1;
         warp.groups[0] = {frames[w].get(), launch->kernel->code.data(), warp.started, Wait::ready, 0, false};
     }
+}
+
+Frame* BlockState::make_frame(const Function& function) {
+    const size_t need = size_t{function.register_bytes} + 64;
+    for (auto i = spare.rbegin(); i != spare.rend(); ++i) {
+        if ((*i)->capacity < need) continue;
+        Frame* f = *i;
+        *i = spare.back();
+        spare.pop_back();
+        f->function = &function;
+        return f;
+    }
+    if (need > kMostFrameRegisters - frame_bytes)
+        throw Fault{Status::illegal_address,
+                    "stack overflow: the registers of all calls within each other take " +
+                        std::to_string(kMostFrameRegisters >> 20) + " MiB in one block, at a call of " +
+                        function.name};
+    frames.push_back(std::make_unique<Frame>());
+    frame_storage.emplace_back();
+    Frame* f = frames.back().get();
+    f->registers = frame_storage.back().need(need);
+    f->capacity = frame_storage.back().size;
+    frame_bytes += f->capacity;
+    f->function = &function;
+    return f;
+}
+
+void BlockState::deadlock() const {
+    warpgroups_that_wait(*this);
+    for (const Warp& warp : warps)
+        if (warp.group_count)
+            throw Fault{Status::illegal_barrier,
+                        "Deadlock: threads wait for others that never come, " +
+                            place(warp, std::countr_zero(warp.groups[0].mask), warp.groups[0].ip->line)};
+    throw Fault{Status::illegal_barrier, "Deadlock: threads wait for others that never come"};
 }
 
 void Cluster::prepare(LaunchState& state) {
@@ -165,7 +201,7 @@ uint64_t special_register(Warp& warp, int lane, int which) {
         case kTotalSmem:
             return warp.shared_bytes;
         case kDynamicBase:
-            return (warp.launch->kernel->shared_bytes + 15) / 16 * 16;
+            return warp.launch->kernel->dynamic_base();
         case kWorkspaceHigh:
             return warp.launch->workspace >> 32;
         case kWorkspaceLow:

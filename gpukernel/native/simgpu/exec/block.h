@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "simgpu/exec/hopper/warpgroups.h"
 #include "simgpu/exec/machine.h"
 #include "simgpu/host_memory.h"
 
@@ -88,6 +89,7 @@ struct BlockState {
     std::vector<std::unique_ptr<Frame>> frames;
     std::vector<Storage> frame_storage;
     Barrier barriers[kBarriers];
+    std::vector<Warpgroup> warpgroups;  // none until one multiplies
     uint32_t living = 0, turns = 0;
     bool prepared = false;
 

@@ -202,7 +202,9 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
                     "' take more than the " + std::to_string(kMostBlockRegisters >> 20) +
                     " MiB that the simulated GPU has for them; smaller blocks take less"};
     state.stack_bytes = kernel.stack_bytes;
-    state.shared_bytes = (kernel.shared_bytes + 15) / 16 * 16 + launch.dynamic_shared_bytes;
+    state.shared_bytes = launch.dynamic_shared_bytes
+                             ? uint64_t{kernel.dynamic_base()} + launch.dynamic_shared_bytes
+                             : (kernel.shared_bytes + 15) / 16 * 16;
     state.params.assign(
         static_cast<const char*>(launch.params),
         static_cast<const char*>(launch.params) + (launch.params ? kernel.info.param_bytes : 0));

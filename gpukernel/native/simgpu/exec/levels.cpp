@@ -13,11 +13,11 @@ namespace gpukernel::simgpu {
 #define SIMGPU_TABLES(level)                                                                         \
     extern const HandlerTable integer_##level, compare_##level, floating_##level, half_##level,      \
         convert_##level, memory_##level, atomic_##level, async_##level, video_##level, warp_##level, \
-        texture_##level, matrix_##level;                                                             \
+        texture_##level, matrix_##level, tensor_##level, warpgroup_##level;                          \
     static const HandlerTable* const tables_##level[] = {                                            \
-        &integer_##level, &compare_##level, &floating_##level, &half_##level,                        \
-        &convert_##level, &memory_##level,  &atomic_##level,   &async_##level,                       \
-        &video_##level,   &warp_##level,    &texture_##level,  &matrix_##level};
+        &integer_##level, &compare_##level, &floating_##level, &half_##level,     &convert_##level,  \
+        &memory_##level,  &atomic_##level,  &async_##level,    &video_##level,    &warp_##level,     \
+        &texture_##level, &matrix_##level,  &tensor_##level,   &warpgroup_##level};
 #ifdef SIMGPU_WITH_V2
 SIMGPU_TABLES(v2)
 #endif

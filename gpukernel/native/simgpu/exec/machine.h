@@ -56,6 +56,7 @@ enum class Control : uint8_t {
     barrier_arrive,
     cluster_arrive,
     cluster_wait,
+    warpgroup_wait,
     trap,
     yield,
 };
@@ -122,16 +123,21 @@ struct Function {
     std::vector<SourceLine> sources;
     bool kernel = false;
     std::vector<Op> code;
-    std::vector<char> constants;        // broadcast immediates
-    std::vector<uint32_t> lists;        // vector operands
-    std::vector<TexturePlan> textures;  // texture and surface instructions
-    std::vector<MatrixPlan> matrices;   // matrix instructions
+    std::vector<char> constants;            // broadcast immediates
+    std::vector<uint32_t> lists;            // vector operands
+    std::vector<TexturePlan> textures;      // texture and surface instructions
+    std::vector<MatrixPlan> matrices;       // matrix instructions
+    std::vector<WarpgroupPlan> warpgroups;  // those of four warps
     std::vector<CallSite> calls;
     std::vector<std::vector<uint32_t>> tables;  // brx.idx
     std::vector<Slot> params, rets;             // in the local frame
     uint32_t register_bytes = 0;                // of one warp
     uint32_t local_bytes = 0;                   // of one thread's frame
     uint32_t shared_bytes = 0;
+    uint32_t dynamic_alignment = 16;  // of the shared memory whose size the launch says
+    uint32_t dynamic_base() const {
+        return (shared_bytes + dynamic_alignment - 1) / dynamic_alignment * dynamic_alignment;
+    }
     uint32_t stack_bytes = 0;             // of one thread, with everything it calls
     std::string lacking;                  // an instruction that is not supported: told when it would run
     const char* constant_base = nullptr;  // 64-byte aligned copy of `constants`, minus one
@@ -155,7 +161,7 @@ struct Frame {
     size_t capacity = 0;
 };
 
-enum class Wait : uint8_t { ready, warp, barrier, cluster };
+enum class Wait : uint8_t { ready, warp, barrier, cluster, warpgroup };
 struct Group {  // lanes of a warp that run together
     Frame* frame;
     const Op* ip;
@@ -219,8 +225,15 @@ struct alignas(64) Warp {
 void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, Space space,
                     uint32_t align = 0);
 // Matrix instructions that not all lanes execute, or for which `lane` names another place than the first.
-[[noreturn]] void not_a_whole_warp(const Warp& warp, const Op& op, const MatrixPlan& plan);
+[[noreturn]] void not_a_whole_warp(const Warp& warp, const Op& op, const std::string& text);
 [[noreturn]] void not_the_same_matrix(const Warp& warp, const Op& op, int lane, const MatrixPlan& plan);
+// exec/hopper/warpgroups.cpp: a warp does its part of a multiplication, and ends a group of them.
+void warpgroup_multiplies(Warp& warp, const Op& op, const WarpgroupPlan& plan, uint64_t a, uint64_t b,
+                          bool adds);
+void warpgroup_commits(Warp& warp);
+[[noreturn]] void not_one_descriptor(const Warp& warp, const Op& op, int lane, const WarpgroupPlan& plan);
+[[noreturn]] void not_a_tensor_map(const Warp& warp, const Op& op, int lane, const char* why,
+                                   bool unsupported = false);
 [[noreturn]] void not_a_bulk_size(const Warp& warp, const Op& op, int lane, uint32_t size);
 [[noreturn]] void stack_overflow(const Warp& warp, int lane);
 uint64_t special_register(Warp& warp, int lane, int which);

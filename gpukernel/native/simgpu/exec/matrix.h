@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace gpukernel::simgpu {
 
@@ -44,6 +45,20 @@ struct MatrixPlan {
     uint32_t vectors = 0;     // rows or columns in memory
     uint32_t bytes = 0;       // of each
     uint32_t align = 0;
+};
+
+// wgmma (9.7.15): 64 rows of D, of which each of a warpgroup's four warps has sixteen.  B, and A where it is
+// not in registers, lie in shared memory as a descriptor says.
+struct WarpgroupPlan {
+    std::string text;
+    std::vector<uint32_t> d;  // as blocks of mma, two for eight columns; of 32 bits two registers each
+    uint32_t a[4];            // the blocks of A in registers
+    bool a_in_registers = false;
+    Element a_element = Element::f16, b_element = Element::f16, d_element = Element::f32;
+    uint16_t columns = 0;                             // of D, and of B
+    bool a_transposed = false, b_transposed = false;  // rows of A, columns of B lie side by side
+    bool adds_negated = false;                        // minus the product
+    bool saturate = false, negated_predicate = false;
 };
 
 }  // namespace gpukernel::simgpu

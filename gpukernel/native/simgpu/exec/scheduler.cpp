@@ -68,7 +68,8 @@ struct Runner {
             for (int i = 0; i < warp.group_count; ++i) {
                 Group& g = warp.groups[i];
                 if ((g.wait == Wait::warp && satisfied(g)) ||
-                    (g.wait == Wait::cluster && g.mask & ~warp.block->cluster->waiting(warp)))
+                    (g.wait == Wait::cluster && g.mask & ~warp.block->cluster->waiting(warp)) ||
+                    (g.wait == Wait::warpgroup && warpgroup_is_done(warp, *g.ip)))
                     g.wait = Wait::ready;
                 if (g.wait != Wait::ready || g.deferred) continue;
                 if (best < 0 || g.frame->depth > warp.groups[best].frame->depth ||
@@ -387,6 +388,12 @@ bool Runner::run() {
                 case Control::cluster_wait:
                     cluster_wait(op, exec);
                     break;
+                case Control::warpgroup_wait:
+                    if (warpgroup_is_done(warp, op))
+                        park(ip + 1, exec, frame);
+                    else
+                        park(ip, exec, frame, Wait::warpgroup);
+                    break;
                 case Control::trap:
                     throw Fault{Status::trap, "Trap " + place(warp, std::countr_zero(exec), op.line)};
                 default:
@@ -494,31 +501,6 @@ void pause(Warp& warp) {
     renew(warp);
 }
 
-Frame* BlockState::make_frame(const Function& function) {
-    const size_t need = size_t{function.register_bytes} + 64;
-    for (auto i = spare.rbegin(); i != spare.rend(); ++i) {
-        if ((*i)->capacity < need) continue;
-        Frame* f = *i;
-        *i = spare.back();
-        spare.pop_back();
-        f->function = &function;
-        return f;
-    }
-    if (need > kMostFrameRegisters - frame_bytes)
-        throw Fault{Status::illegal_address,
-                    "stack overflow: the registers of all calls within each other take " +
-                        std::to_string(kMostFrameRegisters >> 20) + " MiB in one block, at a call of " +
-                        function.name};
-    frames.push_back(std::make_unique<Frame>());
-    frame_storage.emplace_back();
-    Frame* f = frames.back().get();
-    f->registers = frame_storage.back().need(need);
-    f->capacity = frame_storage.back().size;
-    frame_bytes += f->capacity;
-    f->function = &function;
-    return f;
-}
-
 void BlockState::release_barriers() {
     for (int id = 0; id < kBarriers; ++id) {
         Barrier& b = barriers[id];
@@ -572,15 +554,6 @@ SliceResult BlockState::run_slice() {
             break;
         }
     return progress ? SliceResult::ran : SliceResult::stuck;
-}
-
-void BlockState::deadlock() const {
-    for (const Warp& warp : warps)
-        if (warp.group_count)
-            throw Fault{Status::illegal_barrier,
-                        "Deadlock: threads wait for others that never come, " +
-                            place(warp, std::countr_zero(warp.groups[0].mask), warp.groups[0].ip->line)};
-    throw Fault{Status::illegal_barrier, "Deadlock: threads wait for others that never come"};
 }
 
 bool Cluster::run_slice() {

@@ -219,7 +219,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
         for (const Instruction& in : trees[f]->body)
             for (const auto* list : {&in.operands, &in.args, &in.rets})
                 for (const Operand& o : *list) note(note, o, f);
-    uint32_t common = 0;
+    uint32_t common = 0, dynamic_alignment = 16;
     std::vector<uint32_t> own(trees.size(), 0);
     std::map<std::string, std::pair<size_t, const Variable*>> private_to;
     // One that is .extern and has a size is as it says, unless another text defines it.
@@ -239,6 +239,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
             if (v.external && v.count && (defined.contains(v.name) || !sized.insert(v.name).second)) continue;
             if (v.count == 0) {  // as large as the launch says
                 symbols.try_emplace(v.name, Symbol{Symbol::dynamic_shared, 0, size_of(v.type)});
+                dynamic_alignment = std::max(dynamic_alignment, v.align);
                 continue;
             }
             auto& by = users[v.name];
@@ -280,6 +281,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
                 out.code.clear();
             }
             out.shared_bytes = kernels ? at : 0;
+            out.dynamic_alignment = dynamic_alignment;
             if (kernels) kernels_.push_back(out.name);
         }
     stacks();

@@ -83,6 +83,7 @@ int value_of(const Device& device, CUdevice_attribute attribute, bool& known) {
         case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
             return 1;
         case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
+        case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:
             return m.major >= 9;
         case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
             return 2;

@@ -1,22 +1,9 @@
 // Asynchronous copies, done at once; mbarrier objects; and the stack that a thread grows itself.
-#include "simgpu/exec/handlers/address.h"
+#include "simgpu/exec/handlers/bulk.h"
 #include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
 namespace {
-
-// The lanes in `lanes` read or write `size` bytes at their own addresses: host pointers, or the fault.
-void pointers(Warp& w, const Op& of, u32 slot, u32 lanes, u32 size, u64* ad,
-              AccessKind access = AccessKind::read) {
-    const u64* a = in<u64>(w, slot);
-    LANES ad[i] = a[i];
-    Op op = of;
-    op.access = access;
-    u32 exec = w.exec;
-    w.exec = lanes;
-    resolve_slowly(w, op, ad, size, Space::generic);
-    w.exec = exec;
-}
 
 void copy(Warp& w, const Op& op) {
     const u32 size = static_cast<u32>(op.imm);
@@ -59,26 +46,6 @@ void copy(Warp& w, const Op& op) {
     }
 }
 
-// An mbarrier's 64 bits: arrivals still awaited in this phase, arrivals of a phase, bytes still awaited, the
-// phase. One thread runs a whole block, so plain memory is enough.
-struct Phase {
-    static constexpr u64 kCount = (1u << 20) - 1;
-    u64 bits;
-    u64 pending() const { return bits & kCount; }
-    u64 expected() const { return bits >> 20 & kCount; }
-    s64 bytes() const { return static_cast<s64>(bits << 1) >> 41; }
-    u64 number() const { return bits >> 63; }
-    static u64 make(u64 pending, u64 expected, s64 bytes, u64 number) {
-        return pending | expected << 20 | (static_cast<u64>(bytes) << 40 & ~(1ull << 63)) | number << 63;
-    }
-    u64 next(u64 pending, u64 expected, s64 bytes) const {
-        if (pending == 0 && bytes == 0) return make(expected, expected, 0, number() ^ 1);
-        return make(pending, expected, bytes, number());
-    }
-};
-u64 without(Phase p, u32 bytes) {  // so many bytes have come
-    return p.next(p.pending(), p.expected(), p.bytes() - static_cast<s64>(bytes));
-}
 enum class Act { init, invalidate, arrive, drop, expect, complete, arrive_expect };
 template <Act A>
 void change(Warp& w, const Op& op) {
@@ -119,18 +86,6 @@ void change(Warp& w, const Op& op) {
     }
 }
 
-// One lane's stretch of memory: a host pointer, or the fault.
-char* stretch(Warp& w, const Op& of, int lane, u64 address, u32 size, AccessKind access, u32 align = 16) {
-    alignas(64) u64 ad[kLanes];
-    ad[lane] = address;
-    Op op = of;
-    op.access = access;
-    const u32 exec = w.exec;
-    w.exec = 1u << lane;
-    resolve_slowly(w, op, ad, size, Space::generic, align);
-    w.exec = exec;
-    return reinterpret_cast<char*>(ad[lane]);
-}
 u32 bulk_size(Warp& w, const Op& op, int lane) {
     const u32 size = in<u32>(w, op.c)[lane];
     if (size % 16) not_a_bulk_size(w, op, lane, size);

@@ -40,6 +40,12 @@ constexpr std::pair<std::string_view, std::string_view> kSets[] = {
     {"$kind", "kind::f8f6f4|kind::mxf8f6f4|kind::mxf4|kind::mxf4nvf4"},
     {"$scale", "scale_vec::1X|scale_vec::2X|scale_vec::4X"},
     {"$global", "global"},
+    {"$dimensions", "1d|2d|3d|4d|5d"},
+    {"$tile", "tile|tile::gather4|im2col|im2col::w|im2col::w::128"},
+    {"$store", "tile|tile::scatter4|im2col_no_offs"},
+    {"$mapfield",
+     "global_address|rank|box_dim|global_dim|global_stride|element_stride|elemtype|interleave_layout|"
+     "swizzle_mode|swizzle_atomicity|fill_mode"},
     {"$any", "b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64"},
 };
 

@@ -126,6 +126,12 @@ class Decoder {
     void matrix_rows(bool load);
     void fragment(const Operand& o, Element element, uint32_t count, bool destinations, Fragment& to);
     void emit_matrix(const std::string& key, Op op, MatrixPlan plan);
+    void warpgroup();
+    void multiply_by_warpgroup();
+    void emit_warpgroup(const std::string& key, Op op, WarpgroupPlan plan);
+    void copy_tensor();
+    void tensor_map();
+    uint32_t tensor_place(const Operand& place, Op& op);
     void address_conversion();
     void control(const std::string& base);
     void barrier();

@@ -163,10 +163,9 @@ void Decoder::instruction(const Instruction& in) {
     }
     if (base == "mma" || base == "wmma" || base == "ldmatrix" || base == "stmatrix" || base == "movmatrix")
         return matrix();
-    if (base == "wgmma")
-        lacking("warpgroups are Hopper's own; a kernel compiled for sm_80 uses mma.sync, which runs here");
-    if (base == "multimem" || base == "tensormap" || base == "tcgen05" || base == "clusterlaunchcontrol" ||
-        base == "istypep")
+    if (base == "wgmma") return warpgroup();
+    if (base == "tensormap") return tensor_map();
+    if (base == "multimem" || base == "tcgen05" || base == "clusterlaunchcontrol" || base == "istypep")
         lacking();
     if (base == "cp") return copy_async();
     if (base == "mbarrier") return mbarrier();
@@ -181,8 +180,13 @@ void Decoder::instruction(const Instruction& in) {
     if (base.starts_with("v") && base != "vote") return video();
     if (base == "griddepcontrol" || base == "prefetch" || base == "prefetchu" || base == "pmevent" ||
         base == "discard" || base == "applypriority" || base == "setmaxnreg") {
-        read_ = ~0ull;                                  // hints, of which nothing follows
-        if (base == "prefetch" && !has("tensormap")) {  // but of a place that is there
+        read_ = ~0ull;  // hints, of which nothing follows
+        if (base == "setmaxnreg") {
+            const int64_t count = operand(0).value;
+            if (count < 24 || count > 256 || count % 8)
+                wrong("it takes 24 to 256 registers, a multiple of 8");
+        }
+        if (base == "prefetch" && !has("tensormap")) {  // of a place that is there
             Op unused;
             same_space(operand(0), false);
             space_of(unused, operand(0));

@@ -225,6 +225,7 @@ void Decoder::copy_async() {
         read_ = ~0ull;
         return;
     }
+    if (has("tensor")) return copy_tensor();
     if (has("L2::cache_hint")) operand(here_->operands.size() - 1);
     if (has("bulk")) return copy_bulk();
     if (has("mbarrier") || has("mbarrier::arrive")) {
@@ -263,7 +264,6 @@ void Decoder::copy_async() {
 
 // Copies and reductions of many bytes at a time, without a tensor's map (9.7.9.25.4): done at once, too.
 void Decoder::copy_bulk() {
-    if (has("tensor")) lacking("tensor maps are Hopper's own; a kernel compiled for sm_80 does without");
     if (has("prefetch")) {
         read_ = ~0ull;
         return;
