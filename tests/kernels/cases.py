@@ -346,6 +346,19 @@ def bulk(gpu: Gpu, random: np.random.Generator) -> Pairs:
     yield seen.get()[0], 24
 
 
+@case(architecture="compute_90a")
+def hopper(gpu: Gpu, random: np.random.Generator) -> Pairs:
+    for m, n, k in ((64, 64, 64), (200, 136, 328), (8, 8, 72)):
+        a, b = (random.integers(-3, 4, shape).astype(np.float16) for shape in ((m, k), (k, n)))
+        given, out = [gpu.array(a), gpu.array(b)], gpu.zeros((m, n), np.float16)
+        maps = [gpu.tensor_map(each, (64, 64), swizzle=128) for each in given] + [
+            gpu.tensor_map(out, (64, 64))
+        ]
+        grid = (ceil_div(n, 64), ceil_div(m, 64))
+        gpu.launch("hopper.cu", "gemm", grid, 256, *maps, I4(k), shared=5 * 64 * 128)
+        yield out.get(), a.astype(F4) @ b.astype(F4)
+
+
 @case(rtol=1e-12)
 def block_algorithms(gpu: Gpu, random: np.random.Generator) -> Pairs:
     keys = random.integers(-(2**31), 2**31, 3 * 512).astype(I4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,31 @@ class Gpu:
     def zeros(self, shape: Any, dtype: Any) -> Array:
         return Array(np.zeros(shape, dtype))
 
+    def tensor_map(self, array: Array, box: tuple[int, int], swizzle: int = 0) -> Any:
+        """Return the map of a matrix of halves, as 128 bytes that a kernel takes; `swizzle` in bytes."""
+        # By ctypes: CUDA Python's own structure is not aligned as the driver wants it.
+        rows, columns = array.shape
+        raw = (ctypes.c_char * (128 + 64))()
+        place = -ctypes.addressof(raw) % 64
+        half, none, kind = 6, 0, {0: 0, 32: 1, 64: 2, 128: 3}[swizzle]
+        code = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+            ctypes.byref(raw, place),
+            half,
+            2,
+            ctypes.c_void_p(array.address),
+            (ctypes.c_uint64 * 2)(columns, rows),
+            (ctypes.c_uint64 * 1)(2 * columns),
+            (ctypes.c_uint32 * 2)(*box[::-1]),
+            (ctypes.c_uint32 * 2)(1, 1),
+            none,
+            kind,
+            none,
+            none,
+        )
+        if code:
+            raise RuntimeError(f"cuTensorMapEncodeTiled answered {code}")
+        return np.frombuffer(raw, np.uint64, 16, place).copy()
+
     def launch(
         self,
         file: str,
@@ -109,6 +135,10 @@ class Array:
         self.address = int(ok(driver.cuMemAlloc(max(values.nbytes, 1))))
         if values.nbytes:
             ok(driver.cuMemcpyHtoD(self.address, values.ctypes.data, values.nbytes))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._like.shape)
 
     def get(self) -> Any:
         values = np.empty_like(self._like)

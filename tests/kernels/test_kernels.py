@@ -13,7 +13,7 @@ pytest.importorskip("cuda.bindings.nvrtc")
 from tests.kernels.cases import CASES
 from tests.remoting.conftest import worker
 
-MODELS = {"compute_70": "v100", "compute_80": "a100", "compute_90": "h100"}
+MODELS = {"compute_70": "v100", "compute_80": "a100", "compute_90": "h100", "compute_90a": "h100"}
 ROOT = Path(__file__).parents[2]
 
 
