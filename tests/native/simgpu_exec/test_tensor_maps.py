@@ -366,6 +366,7 @@ FAULTS = {
     "a box that is not aligned": ("", LOAD.format(n=2, plus="+16", at="0, 0"), MISALIGNED, "Misaligned __shared__ write of size 256 bytes"),
     "a box outside": ("", LOAD.format(n=2, plus="+4096", at="0, 0"), ILLEGAL_ADDRESS, "Invalid __shared__ write of size 256 bytes"),
     "a tensor that is not there": ("", LOAD.format(n=2, plus="", at="0, 0"), ILLEGAL_ADDRESS, "Invalid __global__ read of size 32 bytes"),
+    "a box larger than shared memory": ("", LOAD.format(n=5, plus="", at="0, 0, 0, 0, 0"), ILLEGAL_ADDRESS, "A tensor map that does not fit its instruction: its box is larger than shared memory"),
     "a map that is not aligned": ("add.u64 %rd0, %rd0, 16;", LOAD.format(n=2, plus="", at="0, 0"), MISALIGNED, "Misaligned parameter read of size 128 bytes"),
 }  # fmt: skip
 
@@ -385,7 +386,10 @@ def _fail(name: str) -> None:
     from tests.native.simgpu_exec.conftest import Device, LaunchFailed, simgpu_library
 
     device = Device(str(simgpu_library()))
-    _, tensor_map = Box((20, 32), (8, 8)).encode(device, 1 << 40)
+    large = Box((16,) * 5, (255, 255, 255, 255, 256), dtype=F8)  # of 2^43 bytes
+    _, tensor_map = (large if name.endswith("shared memory") else Box((20, 32), (8, 8))).encode(
+        device, 1 << 40
+    )
     before, instruction = FAULTS[name][:2]
     try:
         device.run(

@@ -32,13 +32,15 @@ struct Box {
     Box(Warp& w, const Op& op, int lane) : rank(op.sub) {
         map = read_map(w, op, lane, in<u64>(w, op.b)[lane], rank);
         row = map.count(0) * map.element_bytes();
+        u64 all = row;  // a box has at most 2048 times 256^4 bytes
         rows = 1;
         const u32* coordinates = w.frame->function->lists.data() + op.extra;
         for (u32 d = 0; d < rank; ++d) {
             first[d] = in<s32>(w, coordinates[d])[lane];
-            if (d) rows *= map.count(d);
+            if (d) all *= map.count(d), rows *= map.count(d);
         }
-        bytes = row * rows;
+        if (all > kSharedMask) not_a_tensor_map(w, op, lane, "its box is larger than shared memory");
+        bytes = static_cast<u32>(all);
         const s64 count = map.count(0), left = static_cast<s64>(map.dimensions[0]) - first[0];
         from = first[0] < 0 ? (-first[0] < count ? -first[0] : count) : 0;
         to = left < 0 ? 0 : left < count ? left : count;
@@ -231,13 +233,13 @@ void replace(Warp& w, const Op& op) {
                 map.element = v > 255 ? 255 : static_cast<u8>(v);
                 break;
             case 7:
-                map.interleave = static_cast<u8>(v);
+                map.interleave = v > 255 ? 255 : static_cast<u8>(v);
                 break;
             case 8:
-                map.swizzle = static_cast<u8>(v);
+                map.swizzle = v > 255 ? 255 : static_cast<u8>(v);
                 break;
             default:
-                map.nan_outside = static_cast<u8>(v);
+                map.nan_outside = v > 255 ? 255 : static_cast<u8>(v);
                 break;
         }
     }

@@ -8,6 +8,9 @@
 namespace gpukernel::simgpu {
 namespace {
 
+// Host memory for a warp that never waits: a GPU lets none be as far ahead.
+constexpr size_t kMostOpen = 1 << 16;
+
 const Warp* first_of(const BlockState& block, const Warp& warp) {
     return &block.warps[warp.index / kWarpsOfGroup * kWarpsOfGroup];
 }
@@ -52,6 +55,11 @@ void warpgroup_multiplies(Warp& warp, const Op& op, const WarpgroupPlan& plan, u
     uint64_t& done = group.done[warp.index % kWarpsOfGroup];
     if (done == group.closed + group.open.size()) {
         whole_warpgroup(warp, op, plan.text);
+        if (group.open.size() == kMostOpen)
+            throw Fault{Status::illegal_barrier,
+                        "A warp is " + std::to_string(kMostOpen) +
+                            " multiplications ahead of others of its warpgroup, in " + plan.text + " " +
+                            place(warp, 0, op.line)};
         group.open.push_back({&op, a, b, adds});
     } else {
         const Multiplication& first = group.open[done - group.closed];
