@@ -107,6 +107,13 @@ def test_a_wrong_declaration_is_refused(refusal: Any, declaration: str) -> None:
     assert "line " in refusal(declaration)
 
 
+@pytest.mark.parametrize("length", ["", "64"])
+def test_shared_memory_of_the_launch_is_no_variable_of_a_function(refusal: Any, length: str) -> None:
+    """It would lie where other variables of the function lie."""
+    said = refusal(f".extern .shared .align 16 .b8 own[{length}]; mov.u32 %r0, own;")
+    assert "a variable of a function is not .extern" in said
+
+
 def _offsets(device: Any, parameters: str) -> list[tuple[int, int]]:
     ptx = f".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry k({parameters}) {{ ret; }}"
     module, function = c.c_void_p(), c.c_void_p()
@@ -173,3 +180,9 @@ def test_shared_memory_with_a_size_is_there_without_the_launch_asking(run: Any, 
 def test_shared_memory_without_a_size_is_the_launches(run: Any) -> None:
     body = "st.shared.u32 [x+60], 78; ld.shared.u32 %r0, [x+60];"
     assert run(body, module=".extern .shared .align 16 .b8 x[];", shared=64) == [78] * 4
+
+
+@pytest.mark.parametrize("align", [16, 128, 1024])
+def test_shared_memory_of_the_launch_begins_at_its_alignment(run: Any, align: int) -> None:
+    body = ".shared .b32 before; st.shared.u32 [before], 1; mov.u32 %r0, x; ld.shared.u32 %r1, [before]; add.u32 %r0, %r0, %r1;"
+    assert run(body, module=f".extern .shared .align {align} .b8 x[];", shared=64) == [align + 1] * 4

@@ -345,17 +345,10 @@ void Parser::body_directive() {
     if (is(".loc")) return location();
     if (is(".file")) return file();
     if (take(".pragma")) return strings();
-    const bool external = take(".extern");
+    if (is(".extern")) fail("a variable of a function is not .extern");
     Where where;
     if (!space(where)) fail("unexpected '" + std::string(here().text) + "' in a function");
-    if (external && where != Where::shared) fail("in a function only shared memory is .extern");
-    declare(
-        where,
-        [&](Variable v) {
-            v.external = external;
-            own_variable(std::move(v));
-        },
-        false, external);
+    declare(where, [&](Variable v) { own_variable(std::move(v)); }, false, false);
     expect(";");
 }
 
