@@ -103,6 +103,7 @@ def test_the_numbers_on_the_wire_are_those_of_version_4(calls: ModuleType) -> No
         "open_event",
         "tensor_map",
         "tensor_map_address",
+        "plain_conditions",
     ]
     assert table.number_of("device") == 16
     assert table.number_of("usage") == 30

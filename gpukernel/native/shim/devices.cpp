@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "shim/graphs/graphs.h"
 #include "shim/graphs/memory.h"
 #include "shim/managed/managed.h"
 #include "shim/memory/memory.h"
@@ -105,6 +106,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
                 Request request(device->connection, gpukernel::wire::ResetRequest{});
                 device->retained = 0;
                 forget_opened(device->connection);
+                forget_conditions(device->connection);
                 return request.send();
             });
         });

@@ -174,7 +174,8 @@ Captured captured_graph(Connection& connection, Executable& executable, LockedGr
     Capture* capture;
     Captured answer = enter(connection, stream, capture);
     if (answer || !capture) return answer;
-    if (executable.graph->memory) return refused(*capture, CUDA_ERROR_NOT_SUPPORTED);
+    if (executable.graph->memory || decides(*executable.graph))
+        return refused(*capture, CUDA_ERROR_NOT_SUPPORTED);
     Node* node = append(graphs, *capture, stream, std::make_shared<Work>(ChildWork{}));
     node->child = graphs->clone(*executable.graph, nullptr);
     node->child->owner = node;

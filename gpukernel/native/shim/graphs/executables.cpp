@@ -8,7 +8,14 @@
 namespace gpukernel::shim {
 
 namespace {
-CUresult flatten(const Graph& graph, bool enabled, std::vector<Step>& steps, Context*& context) {
+// Of the nodes in a conditional node's body.
+bool may_be_inside(const Node& node) {
+    const CUgraphNodeType type = node.type();
+    return type <= CU_GRAPH_NODE_TYPE_MEMSET || type == CU_GRAPH_NODE_TYPE_GRAPH ||
+           type == CU_GRAPH_NODE_TYPE_EMPTY || type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+}
+
+CUresult flatten(const Graph& graph, bool enabled, bool inside, std::vector<Step>& steps, Context*& context) {
     std::vector<Node*> order;
     if (!in_order(graph, order)) return CUDA_ERROR_INVALID_VALUE;
     for (Node* node : order) {
@@ -17,26 +24,44 @@ CUresult flatten(const Graph& graph, bool enabled, std::vector<Step>& steps, Con
                 return gpukernel::unsupported("a graph over several devices");
             context = node->context;
         }
+        if (inside && !may_be_inside(*node))
+            return gpukernel::unsupported("such a node in the body of a conditional node");
         if (node->child) {
-            if (CUresult error = flatten(*node->child, enabled && node->enabled, steps, context);
+            if (CUresult error = flatten(*node->child, enabled && node->enabled, inside, steps, context);
                 error != CUDA_SUCCESS)
                 return error;
         } else {
-            steps.push_back({node->work, node, enabled && node->enabled});
+            Step step{node->work, node, enabled && node->enabled};
+            for (const auto& body : node->bodies)
+                if (CUresult error = flatten(*body, true, true, step.bodies.emplace_back(), context);
+                    error != CUDA_SUCCESS)
+                    return error;
+            steps.push_back(std::move(step));
         }
     }
     return CUDA_SUCCESS;
 }
 
+void collect_conditions(const std::vector<Step>& steps, std::vector<std::shared_ptr<Condition>>& found) {
+    for (const Step& step : steps) {
+        if (const auto* work = std::get_if<ConditionalWork>(step.work.get()))
+            found.push_back(work->condition);
+        for (const auto& body : step.bodies) collect_conditions(body, found);
+    }
+}
+
 // `wrong` is the node at fault, where there is one.
 CUresult prepare(Executable& executable, const Node*& wrong) {
     auto steps = std::make_shared<std::vector<Step>>();
-    CUresult error = flatten(*executable.graph, true, *steps, executable.context);
+    CUresult error = flatten(*executable.graph, true, false, *steps, executable.context);
     // Memory is planned once: no update changes it.
     if (error == CUDA_SUCCESS && executable.graph->memory && !executable.memory)
         error = plan_memory(*steps, executable.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
                             executable.memory, wrong);
-    if (error == CUDA_SUCCESS) executable.steps = std::move(steps);
+    if (error != CUDA_SUCCESS) return error;
+    executable.conditions.clear();
+    collect_conditions(*steps, executable.conditions);
+    executable.steps = std::move(steps);
     return error;
 }
 CUresult prepare(Executable& executable) {
@@ -45,10 +70,15 @@ CUresult prepare(Executable& executable) {
 }
 
 // Flattens the graph again after a change; a launch under way keeps the steps that it began with.
+void renew(std::vector<Step>& steps, const Node* node) {
+    for (Step& step : steps) {
+        if (step.node == node) step.work = node->work, step.enabled = node->enabled;
+        for (auto& body : step.bodies) renew(body, node);
+    }
+}
 void refresh(Executable& executable, const Node* node) {
     auto steps = std::make_shared<std::vector<Step>>(*executable.steps);
-    for (Step& step : *steps)
-        if (step.node == node) step.work = node->work, step.enabled = node->enabled;
+    renew(*steps, node);
     executable.steps = std::move(steps);
 }
 
@@ -100,7 +130,14 @@ Difference pair(const Graph& mine, const Graph& theirs, std::vector<std::pair<No
             return {CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED, b[i]};
         if (a[i]->context != b[i]->context || !same_memory(*a[i]->work, *b[i]->work))
             return {CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, b[i]};
+        const auto *mine_decides = std::get_if<ConditionalWork>(a[i]->work.get()),
+                   *theirs_decides = std::get_if<ConditionalWork>(b[i]->work.get());
+        if (mine_decides && mine_decides->condition != theirs_decides->condition)
+            return {CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED, b[i]};
         pairs.emplace_back(a[i], b[i]);
+        for (size_t n = 0; n < a[i]->bodies.size(); ++n)
+            if (Difference inside = pair(*a[i]->bodies[n], *b[i]->bodies[n], pairs); inside.result)
+                return inside;
         if (a[i]->child)
             if (Difference inside = pair(*a[i]->child, *b[i]->child, pairs); inside.result) return inside;
     }
@@ -151,6 +188,19 @@ CUresult run(Connection& connection, const Work& work, CUstream stream) {
         work);
 }
 
+CUresult run(Connection& connection, const std::vector<Step>& steps, CUstream stream) {
+    CUresult error = CUDA_SUCCESS;
+    for (const Step& step : steps) {
+        if (error != CUDA_SUCCESS || !step.enabled) continue;
+        if (const auto* conditional = std::get_if<ConditionalWork>(step.work.get()))
+            error = decide(*conditional, step.bodies.size(), stream,
+                           [&](size_t taken) { return run(connection, step.bodies[taken], stream); });
+        else
+            error = run(connection, *step.work, stream);
+    }
+    return error;
+}
+
 CUresult instantiate(CUgraphExec* out, CUgraph hGraph, cuuint64_t flags, CUgraphInstantiateResult& why,
                      CUgraphNode& error_node) {
     constexpr cuuint64_t known =
@@ -165,6 +215,13 @@ CUresult instantiate(CUgraphExec* out, CUgraph hGraph, cuuint64_t flags, CUgraph
     Graph* graph = graphs->find(hGraph);
     if (!graph || graph->captures || graph->moved) return CUDA_ERROR_INVALID_VALUE;
     if (graph->memory && graph->memory->instantiated) return CUDA_ERROR_NOT_SUPPORTED;
+    const bool conditional = decides(*graph);
+    if (conditional && !graph->instance.expired()) return CUDA_ERROR_NOT_SUPPORTED;
+    for (const auto& [handle, condition] : graph->conditions)
+        if (!condition->used) {
+            why = CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
+            return CUDA_ERROR_INVALID_VALUE;
+        }
     auto executable = std::make_unique<Executable>();
     executable->flags = flags;
     executable->graph = graphs->clone(*graph, &executable->nodes);
@@ -176,6 +233,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph hGraph, cuuint64_t flags, CUgraph
         return error;
     }
     if (graph->memory) graph->memory->instantiated = true;
+    if (conditional) graph->instance = executable->order;
     why = CUDA_GRAPH_INSTANTIATE_SUCCESS;
     graphs->executables.insert(executable.get());
     *out = reinterpret_cast<CUgraphExec>(executable.release());
@@ -320,6 +378,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
     std::shared_ptr<const std::vector<Step>> steps;
     std::shared_ptr<LaunchMemory> memory;
     std::shared_ptr<LaunchOrder> order;
+    std::vector<std::shared_ptr<Condition>> conditions;
     Context* context;
     {
         LockedGraphs graphs;
@@ -330,6 +389,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
         steps = executable->steps;
         memory = executable->memory;
         order = executable->order;
+        conditions = executable->conditions;
         context = executable->context ? executable->context : context_stack.back();
     }
     Connection& connection = context->device->connection;
@@ -345,8 +405,8 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
         error = with_memory.emplace(memory).begin(stream);
         if (error != CUDA_SUCCESS) with_memory.reset();
     }
-    for (const Step& step : *steps)
-        if (error == CUDA_SUCCESS && step.enabled) error = run(connection, *step.work, hStream);
+    if (error == CUDA_SUCCESS) error = assign_conditions(conditions, hStream);
+    if (error == CUDA_SUCCESS) error = run(connection, *steps, hStream);
     order->fence->record(stream);
     if (with_memory) with_memory->end(error, order->fence);
     context_stack.pop_back();

@@ -55,6 +55,7 @@ void Graphs::remove(Node& node) {
     for (const Edge& edge : node.after) drop(edge.other->before);
     nodes.erase(&node);
     if (node.child) end(std::move(node.child));
+    for (auto& body : node.bodies) end(std::move(body));
     node.graph->nodes.remove_if([&](const auto& each) { return each.get() == &node; });
 }
 
@@ -62,6 +63,7 @@ void Graphs::end(std::unique_ptr<Graph> graph) {
     for (auto& node : graph->nodes) {
         nodes.erase(node.get());
         if (node->child) end(std::move(node->child));
+        for (auto& body : node->bodies) end(std::move(body));
     }
     for (auto [object, count] : graph->objects) release(*object, count);
     graphs.erase(graph.get());
@@ -80,6 +82,10 @@ std::unique_ptr<Graph> Graphs::clone(const Graph& graph, std::unordered_map<cons
         if (node->child) {
             fresh->child = clone(*node->child, map);
             fresh->child->owner = fresh;
+        }
+        for (const auto& body : node->bodies) {
+            fresh->bodies.push_back(clone(*body, map));
+            fresh->bodies.back()->owner = fresh;
         }
         here[node.get()] = fresh;
     }
@@ -201,7 +207,7 @@ CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
     LockedGraphs graphs;
     Graph* graph = graphs->find(originalGraph);
     if (!graph || !phGraphClone) return CUDA_ERROR_INVALID_VALUE;
-    if (graph->memory) return CUDA_ERROR_NOT_SUPPORTED;
+    if (graph->memory || decides(*graph)) return CUDA_ERROR_NOT_SUPPORTED;
     *phGraphClone = handle(graphs->clone(*graph, nullptr).release());
     return CUDA_SUCCESS;
 }
@@ -407,9 +413,18 @@ CUresult CUDAAPI cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, un
 
 namespace {
 void draw(FILE* file, const Graph& graph) {
-    static const char* const kinds[] = {
-        "kernel", "memcpy", "memset",           "host", "graph", "empty", "wait", "record",
-        "alloc",  "free",   "memory operations"};
+    static const char* const kinds[] = {"kernel",
+                                        "memcpy",
+                                        "memset",
+                                        "host",
+                                        "graph",
+                                        "empty",
+                                        "wait",
+                                        "record",
+                                        "alloc",
+                                        "free",
+                                        "memory operations",
+                                        "conditional"};
     for (const auto& node : graph.nodes) {
         const auto* kernel = std::get_if<KernelWork>(node->work.get());
         const auto* alloc = std::get_if<AllocWork>(node->work.get());
@@ -426,6 +441,12 @@ void draw(FILE* file, const Graph& graph) {
         if (node->child) {
             std::fprintf(file, "    subgraph cluster%llu {\n", static_cast<unsigned long long>(node->number));
             draw(file, *node->child);
+            std::fprintf(file, "    }\n");
+        }
+        for (size_t i = 0; i < node->bodies.size(); ++i) {
+            std::fprintf(file, "    subgraph cluster%llu_%zu {\n",
+                         static_cast<unsigned long long>(node->number), i);
+            draw(file, *node->bodies[i]);
             std::fprintf(file, "    }\n");
         }
     }

@@ -3,6 +3,7 @@
 // in that order on one stream.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -60,9 +61,25 @@ struct FreeWork {
 struct MemoryWork {
     MemoryOperations operations;
 };
+// A conditional handle, whose value is the word at its address (conditions.cpp).
+struct Condition {
+    CUdeviceptr address = 0;
+    Context* context = nullptr;
+    unsigned value = 0;
+    bool assigned = false;  // at each launch
+    bool used = false;      // by a node
+    uint64_t generation = 0;
+    Condition() = default;
+    Condition(const Condition&) = delete;
+    ~Condition();
+};
+struct ConditionalWork {
+    std::shared_ptr<Condition> condition;
+    CUgraphConditionalNodeType type;
+};
 // In the order of CUgraphNodeType; the two kinds of semaphores, which are not supported, are left out.
 using Work = std::variant<KernelWork, CopyWork, FillWork, HostWork, ChildWork, EmptyWork, WaitWork,
-                          RecordWork, AllocWork, FreeWork, MemoryWork>;
+                          RecordWork, AllocWork, FreeWork, MemoryWork, ConditionalWork>;
 using SharedWork = std::shared_ptr<const Work>;  // immutable: a launch may be reading it
 
 // --- graphs ---
@@ -79,6 +96,8 @@ struct Node {
     bool enabled = true;
     Context* context = nullptr;
     std::unique_ptr<Graph> child;
+    std::vector<std::unique_ptr<Graph>> bodies;  // of a conditional node
+    std::vector<CUgraph> body_handles;
     std::vector<Edge> before, after;
     const Node* origin = nullptr;  // in the graph that this one's graph was cloned from
 
@@ -86,6 +105,7 @@ struct Node {
         if (std::holds_alternative<AllocWork>(*work)) return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
         if (std::holds_alternative<FreeWork>(*work)) return CU_GRAPH_NODE_TYPE_MEM_FREE;
         if (std::holds_alternative<MemoryWork>(*work)) return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+        if (std::holds_alternative<ConditionalWork>(*work)) return CU_GRAPH_NODE_TYPE_CONDITIONAL;
         return static_cast<CUgraphNodeType>(work->index());
     }
 };
@@ -99,19 +119,22 @@ struct UserObject {
 struct Graph {
     std::list<std::unique_ptr<Node>> nodes;
     std::map<UserObject*, unsigned> objects;
-    Node* owner = nullptr;          // of a child graph
+    Node* owner = nullptr;          // of a child graph, or of a body
     const Graph* origin = nullptr;  // of a clone
     int captures = 0;               // that write into it
     bool moved = false;             // into the parent, where a child is a clone otherwise
     // Set where it, or a child graph, allocates or frees.  As in CUDA, such a graph cannot be cloned, loses
     // neither nodes nor edges, and has one executable at a time: CUDA_ERROR_NOT_SUPPORTED.
     std::shared_ptr<Arena> memory;
+    std::map<CUgraphConditionalHandle, std::shared_ptr<Condition>> conditions;
+    std::weak_ptr<struct LaunchOrder> instance;  // the one executable of a graph with conditional nodes
 };
 
 struct Step {
     SharedWork work;
     Node* node;
     bool enabled;
+    std::vector<std::vector<Step>> bodies = {};
 };
 // Serialises the launches of one executable, whatever their streams.
 struct LaunchOrder {
@@ -125,7 +148,8 @@ struct Executable {
     Context* context = nullptr;
     cuuint64_t flags = 0;
     std::shared_ptr<const std::vector<Step>> steps;  // flattened; replaced when a node changes
-    std::shared_ptr<LaunchMemory> memory;            // where some of them allocate or free
+    std::vector<std::shared_ptr<Condition>> conditions;
+    std::shared_ptr<LaunchMemory> memory;  // where some of them allocate or free
     const std::shared_ptr<LaunchOrder> order = std::make_shared<LaunchOrder>();
 };
 
@@ -204,6 +228,17 @@ CUresult add_memory_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* de
 // allocated.
 CUresult plan_memory(const std::vector<Step>& steps, bool auto_free, std::shared_ptr<LaunchMemory>& memory,
                      const Node*& wrong);
+
+// --- conditions.cpp ---
+
+bool decides(const Graph& graph);  // has conditional nodes
+CUresult add_conditional(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                         const CUgraphEdgeData* data, size_t count, CUDA_CONDITIONAL_NODE_PARAMS& params);
+CUresult assign_conditions(const std::vector<std::shared_ptr<Condition>>& conditions, CUstream stream);
+// Waits for the condition, and calls `run` with the number of a body, as often as the node says.
+CUresult decide(const ConditionalWork& work, size_t bodies, CUstream stream,
+                const std::function<CUresult(size_t)>& run);
+void forget_conditions(Connection& connection);
 
 // Replaces the work of the executable's copy of `node` by work of the same type.
 CUresult exchange(CUgraphExec executable, CUgraphNode node, SharedWork work);

@@ -99,7 +99,8 @@ CUresult make_work(const CUgraphNodeParams* p, SharedWork& work) {
         case CU_GRAPH_NODE_TYPE_MEM_FREE:
             return CUDA_ERROR_NOT_SUPPORTED;  // they cannot be changed
         default:
-            return gpukernel::unsupported("a graph node that decides, or that signals other programs");
+            return gpukernel::unsupported(
+                "a change of a conditional node, or a node that signals other programs");
     }
 }
 
@@ -136,6 +137,7 @@ CUresult add_child(CUgraphNode* node, CUgraph hGraph, const CUgraphNode* depende
     if (!graph || !inner || !node) return CUDA_ERROR_INVALID_VALUE;
     if (move && (inner->owner || inner == graph || inner->captures)) return CUDA_ERROR_INVALID_VALUE;
     if (inner->moved) return CUDA_ERROR_INVALID_VALUE;
+    if (decides(*inner)) return CUDA_ERROR_NOT_SUPPORTED;
     if (CUresult error = edges_of(graphs, *graph, dependencies, data, count, edges); error != CUDA_SUCCESS)
         return error;
     if (inner->memory) {
@@ -487,6 +489,9 @@ CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, con
     if (nodeParams->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || nodeParams->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
         return add_memory_node(phGraphNode, hGraph, dependencies, dependencyData, numDependencies,
                                *nodeParams);
+    if (nodeParams->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+        return add_conditional(phGraphNode, hGraph, dependencies, dependencyData, numDependencies,
+                               nodeParams->conditional);
     if (nodeParams->type != CU_GRAPH_NODE_TYPE_GRAPH)
         return make_and_add(phGraphNode, hGraph, dependencies, dependencyData, numDependencies,
                             static_cast<const CUgraphNodeParams*>(nodeParams));

@@ -1,4 +1,4 @@
-// Functions that the device runtime provides: vprintf, __assertfail, malloc, free.
+// Functions that the device runtime provides: vprintf, __assertfail, malloc, free, cudaGraphSetConditional.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -201,6 +201,16 @@ bool call_builtin(Warp& warp, const CallSite& site) {
                                     "free() of what malloc() did not give, " + place(warp, lane)};
                 warp.cache[0] = warp.cache[1] = {};
                 break;
+            case Builtin::set_condition: {  // its handle is the address of its word
+                                            // (shim/graphs/conditions.cpp)
+                const auto handle = argument<uint64_t>(warp, site, 0, lane);
+                if (handle % sizeof(uint32_t))
+                    throw Fault{Status::illegal_address, "no conditional handle, " + place(warp, lane)};
+                auto* const word = reinterpret_cast<uint32_t*>(
+                    const_cast<char*>(pointer(warp, handle, sizeof(uint32_t), lane)));
+                __atomic_store_n(word, argument<uint32_t>(warp, site, 1, lane), __ATOMIC_RELAXED);
+                break;
+            }
             default:
                 break;
         }

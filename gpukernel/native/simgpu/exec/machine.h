@@ -106,7 +106,7 @@ struct VideoPlan {
 struct Slot {
     uint32_t offset, size;
 };
-enum class Builtin : uint8_t { none, vprintf, assertfail, malloc, free, nanosleep };
+enum class Builtin : uint8_t { none, vprintf, assertfail, malloc, free, nanosleep, set_condition };
 struct CallSite {
     int callee = -1;  // index into Program::functions; -1: indirect through Op::a, or a builtin
     Builtin builtin = Builtin::none;

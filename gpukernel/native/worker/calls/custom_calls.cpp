@@ -395,6 +395,10 @@ CUresult serve_memory_operations(Session& session, Reader& in, Writer&) {
     return session.cuda().cuStreamBatchMemOp_v2(stream, operations.size(), operations.data(), 0);
 }
 
+CUresult serve_plain_conditions(Session& session, Reader&, Writer&) {
+    return session.cuda().simulated() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult serve_usage(Session& session, Reader& in, Writer& out) {
     Lease& lease = session.lease();
     const auto programs = lease.programs();

@@ -200,15 +200,18 @@ void Decoder::own_parameters(bool load, const std::vector<int>& which, const std
 }
 
 void Decoder::call() {
-    static const std::map<std::string_view, Builtin> builtins = {{"vprintf", Builtin::vprintf},
-                                                                 {"__assertfail", Builtin::assertfail},
-                                                                 {"malloc", Builtin::malloc},
-                                                                 {"free", Builtin::free}};
+    static const std::map<std::string_view, Builtin> builtins = {
+        {"vprintf", Builtin::vprintf},
+        {"__assertfail", Builtin::assertfail},
+        {"malloc", Builtin::malloc},
+        {"free", Builtin::free},
+        {"cudaGraphSetConditional", Builtin::set_condition}};
     // What these read and give, by size, whatever was declared.
     static const std::map<Builtin, std::vector<uint32_t>> sizes = {{Builtin::vprintf, {8, 8}},
                                                                    {Builtin::assertfail, {8, 8, 4, 8, 8}},
                                                                    {Builtin::malloc, {8}},
-                                                                   {Builtin::free, {8}}};
+                                                                   {Builtin::free, {8}},
+                                                                   {Builtin::set_condition, {8, 4}}};
     CallSite site;
     const Operand& callee = operand(0);
     std::vector<Variable> formal_rets, formal_args;
