@@ -189,7 +189,7 @@ def test_an_event_lives_as_long_as_somebody_has_it() -> None:
         event = a.says("event_of(e)")
         assert a.says(f"name(open_event('{event}'))") == "INVALID_CONTEXT"
         b.says(f"!f = ok(open_event('{event}')); g = ok(open_event('{event}')); ok(d.cuEventDestroy(g))")
-        a.says("!ok(d.cuEventDestroy(e))")
+        a.says("!ok(d.cuEventDestroy(e)); wait()")
         assert (
             b.says("[name(d.cuEventRecord(f, 0)), name(d.cuEventSynchronize(f)), name(d.cuEventDestroy(f))]")
             == ["SUCCESS"] * 3
