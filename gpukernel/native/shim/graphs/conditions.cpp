@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "shim/graphs/graphs.h"
+#include "shim/memory/memory.h"
 #include "shim/transport/request.h"
 
 namespace gpukernel::shim {
@@ -136,6 +137,8 @@ CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle* pHandl
     if (!pHandle_out || (flags & ~CU_GRAPH_COND_ASSIGN_DEFAULT)) return CUDA_ERROR_INVALID_VALUE;
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     Connection& connection = context->device->connection;
+    if (!worker_shares(*context->device))
+        return gpukernel::unsupported("a conditional node, by a worker of an older version");
     {
         LockedGraphs graphs;
         if (!graphs->find(hGraph)) return CUDA_ERROR_INVALID_VALUE;

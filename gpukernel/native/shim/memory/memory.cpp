@@ -537,7 +537,9 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
         value = *known;
     } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT &&
                attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
-        const bool never = attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
+        const bool never = (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+                            !worker_shares(*context_stack.back()->device)) ||
+                           attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
                            attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
         Request request(*connection, wire::PointerAttributeRequest{
                                          never ? CU_POINTER_ATTRIBUTE_MEMORY_TYPE : attribute, ptr});

@@ -1,6 +1,7 @@
 // Copies between host memory, device memory and arrays.
 #pragma once
 
+#include "shim/process.h"
 #include "shim/transport/connection.h"
 
 namespace gpukernel::shim {
@@ -29,6 +30,8 @@ struct CopyEnd {
 CUresult copy_span(Connection& connection, CopyEnd to, CopyEnd from, size_t bytes, CUstream stream);
 
 // --- sharing.cpp ---
+// Whether the worker knows the calls for what programs share; one of an older version does not.
+bool worker_shares(const Device& device);
 void forget_opened(Connection& connection);  // memory of other programs
 
 // --- pitched_copies.cpp ---

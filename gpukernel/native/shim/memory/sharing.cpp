@@ -38,6 +38,10 @@ bool read(const Handle& handle, const char (&kind)[16], SharedHandle& shared) {
 }
 }  // namespace
 
+bool gpukernel::shim::worker_shares(const Device& device) {
+    return device.facts.attributes[CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED] != 0;
+}
+
 void gpukernel::shim::forget_opened(Connection& connection) {
     std::lock_guard lock(opened_mutex);
     std::erase_if(opened, [&](const auto& each) { return each.first.first == &connection; });
@@ -45,6 +49,8 @@ void gpukernel::shim::forget_opened(Connection& connection) {
 
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
     GPUKERNEL_CURRENT(connection);
+    if (!worker_shares(*context_stack.back()->device))
+        return gpukernel::unsupported("sharing between programs, by a worker of an older version");
     if (!pHandle || !dptr) return CUDA_ERROR_INVALID_VALUE;
     uint64_t first, second;
     {
@@ -59,6 +65,8 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
 
 CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
     GPUKERNEL_CURRENT(connection);
+    if (!worker_shares(*context_stack.back()->device))
+        return gpukernel::unsupported("sharing between programs, by a worker of an older version");
     SharedHandle shared;
     if (!pdptr || Flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !read(handle, MEMORY, shared))
         return CUDA_ERROR_INVALID_VALUE;
@@ -87,6 +95,8 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr) {
 
 CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
     GPUKERNEL_CURRENT(connection);
+    if (!worker_shares(*context_stack.back()->device))
+        return gpukernel::unsupported("sharing between programs, by a worker of an older version");
     if (!pHandle) return CUDA_ERROR_INVALID_VALUE;
     uint64_t first, second;
     {
@@ -101,6 +111,8 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
 
 CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
     GPUKERNEL_CURRENT(connection);
+    if (!worker_shares(*context_stack.back()->device))
+        return gpukernel::unsupported("sharing between programs, by a worker of an older version");
     SharedHandle shared;
     if (!phEvent || !read(handle, EVENT, shared)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t name;
