@@ -383,7 +383,8 @@ def test_what_is_wrong_is_named(name: str) -> None:
 
 
 def _fail(name: str) -> None:
-    from tests.native.simgpu_exec.conftest import Device, LaunchFailed, simgpu_library
+    from gpukernel.native import simgpu_library
+    from tests.native.simgpu_exec.conftest import Device, LaunchFailed
 
     device = Device(str(simgpu_library()))
     large = Box((16,) * 5, (255, 255, 255, 255, 256), dtype=F8)  # of 2^43 bytes
