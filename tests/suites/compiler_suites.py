@@ -158,6 +158,8 @@ _CORE_KNOWN = {
     "test_options.test_graph_complete_options": _HOST_LAUNCH,
     "test_graph_definition.test_instantiate_and_execute_kernel_device_launch": _HOST_LAUNCH,
     "test_graph_definition_mutation.test_convert_linear_to_fan_in": "a memset of pinned host memory in a graph",
+    "test_graph_memory_resource.test_graph_mem_set_attributes": "a graph's memory comes back when the graph is destroyed",
+    "test_memory.test_mempool_attributes": "what a pool has reserved is what the slice has",
     "test_memory.test_vmm_allocator_basic_allocation": _SHARED,
     "test_memory.test_vmm_allocator_grow_allocation": _SHARED,
     "test_multiprocessing_warning.test_warn_on_fork_method_event": _SHARED,
