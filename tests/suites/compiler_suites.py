@@ -46,7 +46,7 @@ def triton() -> Source:
 
 
 def cuda_core() -> Source:
-    """cuda.core's release with the bindings of CUDA 13, and NVIDIA's compilers for them."""
+    """cuda.core's release with the bindings of CUDA 13, and NVIDIA's compilers for them; tests that need a toolkit's headers skip."""
     tests = _checkout("NVIDIA/cuda-python", _CUDA_CORE_COMMIT, "cuda_core", "cuda_python_test_helpers")
     with _kept(f"cuda-core-{CUDA_CORE}") as (folder, fresh):
         if fresh:
@@ -65,7 +65,6 @@ def cuda_core() -> Source:
                 map(str, (folder, tests / "cuda_python_test_helpers", tests / "cuda_core/tests"))
             ),
             "LD_LIBRARY_PATH": str(folder / "nvidia" / "cu13" / "lib"),
-            "CUDA_HOME": str(folder / "nvidia" / "cu13"),
         },
     )
 

@@ -18,7 +18,8 @@ constexpr char NEEDS_PTX[] =
     "(gpukernel "
     "run, or a kernel that had its slice when it started: restart it)";
 constexpr char IS_LTO_IR[] =
-    "this image is LTO-IR, NVIDIA's intermediate form of a kernel, which the simulated GPU does not compile: link it "
+    "this image is LTO-IR, NVIDIA's intermediate form of a kernel, which the simulated GPU does not compile: "
+    "link it "
     "with nvJitLink (cuda.core's Linker), or compile to PTX";
 constexpr char NEEDS_LIBRARY[] =
     "the fat binary's PTX is compressed with Zstandard, and the GPU server has no libzstd.so.1: install it "
