@@ -229,10 +229,11 @@ int complete(Link& link) {
 #define MINOR(name, minor)                                                       \
     asm(".globl __" #name "_" GPUKERNEL_TEXT(MAJOR) "_" #minor "\n.set __" #name \
                                                     "_" GPUKERNEL_TEXT(MAJOR) "_" #minor ", " #name "\n");
-#define EVERY_MINOR(name)                                                                                    \
-    MINOR(name, 0)                                                                                           \
-    MINOR(name, 1) MINOR(name, 2) MINOR(name, 3) MINOR(name, 4) MINOR(name, 5) MINOR(name, 6) MINOR(name, 7) \
-        MINOR(name, 8) MINOR(name, 9)
+// clang-format off
+#define EVERY_MINOR(name) \
+    MINOR(name, 0) MINOR(name, 1) MINOR(name, 2) MINOR(name, 3) MINOR(name, 4) \
+    MINOR(name, 5) MINOR(name, 6) MINOR(name, 7) MINOR(name, 8) MINOR(name, 9)
+// clang-format on
 #define API extern "C" [[gnu::visibility("default")]] int
 
 API nvJitLinkCreate(void** handle, uint32_t count, const char** options) {
