@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.native.simgpu_exec import conftest
+from tests.native.simgpu_ptx.conftest import text
 
 SUM = ".func (.reg .u32 r) sum(.reg .u32 a, .reg .u32 b) { add.u32 r, a, b; ret; }\n"
 
@@ -133,6 +139,37 @@ def test_a_lane_that_comes_later_is_waited_for_by_those_who_name_it(run: Any) ->
     @!%p3 bra VOTE; LATER: add.u32 %r2, %r2, 1; setp.lt.u32 %p3, %r2, 50; @%p3 bra LATER;
     VOTE: setp.ne.u32 %p1, %i, 1; vote.sync.ballot.b32 %r0, %p1, %r1;"""
     assert run(body, threads=32) == [0xFFFD] * 16 + [0xFFFF0000] * 16
+
+
+def test_lanes_meet_at_different_barriers_of_their_warp(run: Any) -> None:
+    """bar.warp.sync waits for lanes that have executed one with its mask, and not necessarily the same one."""
+    body = """.shared .u32 s[32]; and.b32 %r1, %i, 1; setp.eq.u32 %p1, %r1, 1; shl.b32 %r2, %i, 2; mov.u32 %r3, s; add.u32 %r3, %r3, %r2;
+    @%p1 bra ODD; mov.u32 %r4, 0; LATE: add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, 300; @%p2 bra LATE;
+    st.shared.u32 [%r3], %i; bar.warp.sync 0xffffffff; ld.shared.u32 %r0, [%r3+4]; bra END;
+    ODD: st.shared.u32 [%r3], %i; bar.warp.sync 0xffffffff; ld.shared.u32 %r0, [%r3+-4]; END:"""
+    assert run(body, threads=32) == [n ^ 1 for n in range(32)]
+
+
+def test_each_mask_has_its_own_meeting(run: Any) -> None:
+    body = """setp.lt.u32 %p1, %i, 16; selp.b32 %r1, 0xffff, 0xffff0000, %p1; and.b32 %r2, %i, 1; setp.eq.u32 %p2, %r2, 1;
+    @%p2 bra ODD; bar.warp.sync %r1; add.u32 %r0, %r0, 1; bra END; ODD: bar.warp.sync %r1; add.u32 %r0, %r0, 2; END:"""
+    assert run(body, threads=32) == [1, 2] * 16
+
+
+def test_a_barrier_that_a_lane_passes_by_is_a_deadlock(tmp_path: Path, device: Any) -> None:
+    body = """setp.lt.u32 %p1, %i, 16; @%p1 bra LOW; bar.warp.sync 0xffffffff; bra END;
+    LOW: bar.warp.sync 0xffff; vote.sync.any.pred %p2, %p1, 0xffffffff; END:"""
+    (tmp_path / "k.ptx").write_text(text(body))
+    command = [
+        sys.executable,
+        str(Path(conftest.__file__).with_name("fault.py")),
+        str(tmp_path / "k.ptx"),
+        "32",
+        "128",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "Deadlock" in done.stdout
+    assert done.stdout.endswith("719\n")  # CUDA_ERROR_LAUNCH_FAILED
 
 
 FLAG = ".func (.reg .u32 a, .reg .pred b) next(.reg .u32 x, .reg .pred odd) { add.u32 a, x, 1; not.pred b, odd; ret; }\n"

@@ -233,4 +233,35 @@ uint64_t special_register(Warp& warp, int lane, int which) {
     }
 }
 
+bool meet_apart(Warp& warp) {
+    auto waits = [](const Group& g) { return g.wait == Wait::warp && !g.ip->fn; };
+    uint32_t named[kLanes] = {}, waiting = 0, free = 0;
+    for (int i = 0; i < warp.group_count; ++i) {
+        const Group& g = warp.groups[i];
+        if (!waits(g)) continue;
+        const char* base[2] = {g.frame->registers, g.frame->function->constant_base};
+        const auto* masks = reinterpret_cast<const uint32_t*>(base[g.ip->aux & 1] + g.ip->aux);
+        for (int lane = 0; lane < kLanes; ++lane)
+            if (g.mask >> lane & 1) named[lane] = masks[lane];
+        waiting |= g.mask;
+    }
+    for (int lane = 0; lane < kLanes; ++lane) {
+        uint32_t present = 0;
+        for (int other = 0; other < kLanes; ++other)
+            present |= uint32_t((waiting >> other & 1) && named[other] == named[lane]) << other;
+        if ((waiting >> lane & 1) && !(named[lane] & warp.live & ~present)) free |= 1u << lane;
+    }
+    for (int i = 0, count = warp.group_count; i < count; ++i) {
+        Group& g = warp.groups[i];
+        const uint32_t lanes = waits(g) ? g.mask & free : 0;
+        if (lanes && lanes != g.mask) {
+            g.mask &= ~lanes;
+            warp.groups[warp.group_count++] = {g.frame, g.ip + 1, lanes, Wait::ready, 0, false};
+        } else if (lanes) {
+            g.wait = Wait::ready, ++g.ip;
+        }
+    }
+    return free;
+}
+
 }  // namespace gpukernel::simgpu

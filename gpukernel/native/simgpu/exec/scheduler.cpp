@@ -79,7 +79,7 @@ struct Runner {
             if (best < 0)
                 for (int i = 0; i < warp.group_count; ++i) warp.groups[i].deferred = false;
         }
-        if (best < 0) return false;
+        if (best < 0) return meet_apart(warp) && pick();
         Group g = warp.groups[best];
         drop(best);
         enter(g.frame);
