@@ -150,6 +150,15 @@ def test_lanes_meet_at_different_barriers_of_their_warp(run: Any) -> None:
     assert run(body, threads=32) == [n ^ 1 for n in range(32)]
 
 
+def test_lanes_exchange_at_different_shuffles_of_one_kind(run: Any) -> None:
+    body = """and.b32 %r1, %i, 1; setp.eq.u32 %p1, %r1, 1; @%p1 bra ODD;
+    add.u32 %r2, %i, 100; shfl.sync.bfly.b32 %r0|%p2, %r2, 1, 31, 0xffffffff; add.u32 %r0, %r0, %r2; bra END;
+    ODD: add.u32 %r3, %i, 2000; shfl.sync.bfly.b32 %r3|%p3, %r3, 1, 31, 0xffffffff; mov.u32 %r0, %r3; END:"""
+    assert run(body, threads=32) == [
+        n + 100 + (n + 1) + 2000 if n % 2 == 0 else n - 1 + 100 for n in range(32)
+    ]
+
+
 def test_each_mask_has_its_own_meeting(run: Any) -> None:
     body = """setp.lt.u32 %p1, %i, 16; selp.b32 %r1, 0xffff, 0xffff0000, %p1; and.b32 %r2, %i, 1; setp.eq.u32 %p2, %r2, 1;
     @%p2 bra ODD; bar.warp.sync %r1; add.u32 %r0, %r0, 1; bra END; ODD: bar.warp.sync %r1; add.u32 %r0, %r0, 2; END:"""

@@ -233,27 +233,66 @@ uint64_t special_register(Warp& warp, int lane, int which) {
     }
 }
 
+namespace {
+
+// Where the registers of a group's instruction lie that hold its operand, or nothing where it is a constant.
+uint32_t* own_register(const Group& g, uint32_t operand) {
+    return operand & 1 ? nullptr : reinterpret_cast<uint32_t*>(g.frame->registers + operand);
+}
+bool is_shuffle(const Op& op) {
+    static const Handler shuffles[] = {find_handler("shfl.idx.b32"), find_handler("shfl.up.b32"),
+                                       find_handler("shfl.down.b32"), find_handler("shfl.bfly.b32")};
+    return std::find(std::begin(shuffles), std::end(shuffles), op.fn) != std::end(shuffles);
+}
+// Lanes that wait at a place of their own for others, and may find them at another: at bar.warp.sync, at
+// shfl.
+bool waits_apart(const Group& g) {
+    return g.wait == Wait::warp && (!g.ip->fn || (is_shuffle(*g.ip) && own_register(g, g.ip->a)));
+}
+// A shuffle of some lanes, to whom all others give what they would give to their own.
+void shuffle(Warp& warp, const Group& g, uint32_t lanes, const uint32_t (&given)[kLanes]) {
+    uint32_t* source = own_register(g, g.ip->a);
+    uint32_t before[kLanes];
+    std::memcpy(before, source, sizeof before);
+    std::memcpy(source, given, sizeof given);
+    warp.frame = g.frame, warp.registers = g.frame->registers;
+    warp.base[0] = g.frame->registers, warp.base[1] = g.frame->function->constant_base;
+    warp.exec = lanes;
+    g.ip->fn(warp, *g.ip);
+    const bool replaced = g.ip->dst == g.ip->a;
+    for (int lane = 0; lane < kLanes; ++lane)
+        if (!replaced || !(lanes >> lane & 1)) source[lane] = before[lane];
+}
+
+}  // namespace
+
 bool meet_apart(Warp& warp) {
-    auto waits = [](const Group& g) { return g.wait == Wait::warp && !g.ip->fn; };
-    uint32_t named[kLanes] = {}, waiting = 0, free = 0;
+    uint32_t named[kLanes] = {}, given[kLanes] = {}, waiting = 0, free = 0;
+    Handler what[kLanes] = {};
     for (int i = 0; i < warp.group_count; ++i) {
         const Group& g = warp.groups[i];
-        if (!waits(g)) continue;
+        if (!waits_apart(g)) continue;
         const char* base[2] = {g.frame->registers, g.frame->function->constant_base};
         const auto* masks = reinterpret_cast<const uint32_t*>(base[g.ip->aux & 1] + g.ip->aux);
-        for (int lane = 0; lane < kLanes; ++lane)
-            if (g.mask >> lane & 1) named[lane] = masks[lane];
+        for (int lane = 0; lane < kLanes; ++lane) {
+            if (!(g.mask >> lane & 1)) continue;
+            named[lane] = masks[lane], what[lane] = g.ip->fn;
+            if (g.ip->fn) given[lane] = own_register(g, g.ip->a)[lane];
+        }
         waiting |= g.mask;
     }
     for (int lane = 0; lane < kLanes; ++lane) {
         uint32_t present = 0;
         for (int other = 0; other < kLanes; ++other)
-            present |= uint32_t((waiting >> other & 1) && named[other] == named[lane]) << other;
+            present |=
+                uint32_t((waiting >> other & 1) && named[other] == named[lane] && what[other] == what[lane])
+                << other;
         if ((waiting >> lane & 1) && !(named[lane] & warp.live & ~present)) free |= 1u << lane;
     }
     for (int i = 0, count = warp.group_count; i < count; ++i) {
         Group& g = warp.groups[i];
-        const uint32_t lanes = waits(g) ? g.mask & free : 0;
+        const uint32_t lanes = waits_apart(g) ? g.mask & free : 0;
+        if (lanes && g.ip->fn) shuffle(warp, g, lanes, given);
         if (lanes && lanes != g.mask) {
             g.mask &= ~lanes;
             warp.groups[warp.group_count++] = {g.frame, g.ip + 1, lanes, Wait::ready, 0, false};
