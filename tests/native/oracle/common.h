@@ -212,6 +212,13 @@ struct Mixed {
     u64 d;
     i8 e[5];
 };
+struct Fields {
+    u32 a : 5;
+    i32 b : 11;
+    u64 c : 33;
+    i64 d : 20;
+    u8 e : 3;
+};
 struct __attribute__((packed)) Packed {
     u8 a;
     u32 b;

@@ -274,7 +274,7 @@ class Generator:
                 scope.name(kind, f"t.{f}")
                 statements.assignable.setdefault(kind, []).append(f"t.{f}")
         parameters = [
-            "const Input* in",
+            f"const Input* {chance.choice(('', '__restrict__ '))}in",
             "u64* out",
             "u64* cells",
             "Own* all",
@@ -287,14 +287,14 @@ class Generator:
             "const u32 thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z), lane = thread & 31;\n"
             "const u32 block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);\n"
             f"{bar} id = block * {threads} + thread;\nOwn* own = all + id;\nu64 sum = id;\n"
-            f"alignas(16) Own local = {{}};\n{name}_s t = p;\n"
+            f"alignas(16) Own local = {{}};\nMixed mixed[4] = {{}};\nFields fields = {{}};\n{name}_s t = p;\n"
             f"const u32 m0 = thread >= {threads // 32 * 32} ? {(1 << threads % 32) - 1}u : ~0u;\n"
         )
         if chance.random() < 0.3:
             head += "DYNAMIC_SHARED(dynamic);\nu32* words = (u32*)dynamic;\n"
         else:
             head += f"__shared__ u32 words[{threads}];\n"
-        head += f"__shared__ u32 lane_words[{threads}];\n__shared__ u64 longs[{threads}];\n(void)lane_words, (void)longs, (void)words, (void)m0, (void)local;\n"
+        head += f"__shared__ u32 lane_words[{threads}];\n__shared__ u64 longs[{threads}];\n(void)mixed, (void)fields, (void)lane_words, (void)longs, (void)words, (void)m0, (void)local;\n"
         statements.shared_words = threads
         head += self._locals(statements, scope, chance.randint(6, 12))
         for _ in range(chance.randint(0, 1)):

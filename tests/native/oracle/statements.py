@@ -111,6 +111,9 @@ class Statements:
                 (2, self.packed),
                 (3, self.atomic),
                 (3, self.atomic_alone),
+                (2, self.structure),
+                (2, self.bit_field),
+                (2, self.exchanged_until_it_holds),
             ]
         if self.calls:
             kinds += [(4, self.call)]
@@ -224,8 +227,9 @@ class Statements:
         there = replace(place, depth=place.depth - 1, block=False, mask=None, loop=False)
         kind = chance.choice(("u32", "i32", "u8", "i64"))
         span = chance.choice((3, 7, 15))
+        most = span if chance.random() < 0.15 else 7  # dense ones become tables of labels
         parts: list[str | list[Node]] = [f"switch ({self.expression(kind, place, 2)} & {span}) {{\n"]
-        for case in chance.sample(range(span + 1), min(span, chance.randint(2, 7))):
+        for case in chance.sample(range(span + 1), min(span, chance.randint(2, most)) if most == 7 else span):
             parts += [f"case {case}: {{\n", self.block(there, 1), "}\n" + ("break;\n" if chance.random() < 0.7 else "[[fallthrough]];\n")]  # fmt: skip
         return Node([*parts, "default: {\n", self.block(there, 1), "} }\n"])
 
@@ -234,6 +238,7 @@ class Statements:
         """Store a number into the thread's own memory, and load one of any type, in global or local memory."""
         chance = self._chance
         base = chance.choice(("own->bytes", "own->bytes", "local.bytes"))
+        volatile = chance.choice(("", "", "volatile "))
         kind, other = chance.choice(COMMON), chance.choice(COMMON)
         value = self.expression(kind, place, 2)
         value = (
@@ -245,7 +250,10 @@ class Statements:
         )
         text = f"*({kind}*)({base} + ({self.expression('u32', place, 1)} & {64 - SIZES[kind]})) = {value};\n"
         at = f"({base} + ({self.expression('u32', place, 1)} & {64 - SIZES[other]}))"
-        return Node([text + self.set(place, other, f"*({other}*){at}")])
+        if other in INTEGERS and chance.random() < 0.3:  # an index below zero
+            at = f"({base} + 32 + (i64)({self.expression('i8', place, 1)} % 3) * 8)"
+        qualified = other if other in HALVES else volatile + other
+        return Node([text + self.set(place, other, f"({other})*({qualified}*){at}")])
 
     def vector(self, place: Place) -> Node:
         chance = self._chance
@@ -277,6 +285,37 @@ class Statements:
             [
                 f"{{ Packed {name} = *(Packed*){at[0]};\n{self.set(place, kind, f'({kind}){name}.{part}')}"
                 f"{name}.{part} = {self.expression(kind, place, 2)};\n*(Packed*){at[1]} = {name}; }}\n"
+            ]
+        )
+
+    def structure(self, place: Place) -> Node:
+        """Change and copy elements of an array of structures in local memory."""
+        part, kind = self._chance.choice(
+            (("a", "u8"), ("b", "i16"), ("c", "f32"), ("d", "u64"), ("e[1]", "i8"), ("e[4]", "i8"))
+        )
+        to, of = (f"mixed[{self.expression('u32', place, 1)} & 3]" for _ in range(2))
+        value = self.expression(kind, place, 2)
+        return Node([f"{to}.{part} = {value};\n{to} = {of};\n{self.set(place, kind, f'{of}.{part}')}"])
+
+    def bit_field(self, place: Place) -> Node:
+        part, kind = self._chance.choice(
+            (("a", "u32"), ("b", "i32"), ("c", "u64"), ("d", "i64"), ("e", "u8"))
+        )
+        text = f"fields.{part} = {self.expression(kind, place, 2)};\n"
+        part, kind = self._chance.choice(
+            (("a", "u32"), ("b", "i32"), ("c", "u64"), ("d", "i64"), ("e", "u8"))
+        )
+        return Node([text + self.set(place, kind, f"({kind})fields.{part}")])
+
+    def exchanged_until_it_holds(self, place: Place) -> Node:
+        """Add to a number of all threads by compare and swap, for as long as another one comes between."""
+        kind = self._chance.choice(("u32", "u64"))
+        cell = f"({kind}*)(cells + {CELLS.index((kind, 'atomicAdd'))})"
+        old, seen = self.fresh("old"), self.fresh("seen")
+        return Node(
+            [
+                f"{{ {kind} {old} = 0, {seen};\ndo {{ {seen} = {old}; "
+                f"{old} = atomicCAS({cell}, {seen}, add({seen}, {self.expression(kind, place, 1)})); }} while ({old} != {seen}); }}\n"
             ]
         )
 
@@ -375,7 +414,7 @@ class Statements:
     def shared_of_warp(self, place: Place) -> Node:
         """The same among the lanes that are here."""
         source = f"({self.expression('u32', place, 1)} & 31)"
-        name = self.fresh("s")
+        name = self.fresh("source")
         return Node(
             [
                 f"{{ lane_words[thread] = {self.expression('u32', place, 2)};\n__syncwarp({place.mask});\n"
