@@ -223,7 +223,9 @@ INTEGERS = {"u8": (0, 2**8), "s8": (-(2**7), 2**7), "u16": (0, 2**16), "s16": (-
 @pytest.mark.parametrize("mode", ["rni", "rzi", "rmi", "rpi"])
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize("source", ["f16", "f32", "f64", "bf16"])
-def test_float_to_integer_saturates_and_nan_is_zero_or_the_highest_bit(device: Any, source: str, kind: str, mode: str) -> None:
+def test_float_to_integer_saturates_and_nan_is_zero_or_the_highest_bit(
+    device: Any, source: str, kind: str, mode: str
+) -> None:
     form = FORMATS[source]
     low, high = INTEGERS[kind]
     bits = int(kind[1:])
