@@ -241,7 +241,7 @@ template <int FRACTION, int LEAST, int GREATEST>
 REF double value_of(unsigned short a) {
     const int exponent = (a & 0x7fff) >> FRACTION, fraction = a & ((1 << FRACTION) - 1);
     double r = exponent == GREATEST - LEAST + 2 ? (fraction ? NAN : INFINITY)
-               : exponent == 0                  ? ldexp(fraction, LEAST - FRACTION)
+               : exponent == 0 ? ldexp(fraction, LEAST - FRACTION)
                                : ldexp(fraction + (1 << FRACTION), exponent - 1 + LEAST - FRACTION);
     return a & 0x8000 ? -r : r;
 }
