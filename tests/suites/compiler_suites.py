@@ -1,8 +1,4 @@
-"""Suites of what compiles its kernels itself: Triton's language tests, cuda.core's tests.  Both are in no wheel.
-
-Git brings the tests from the project's repository at a commit.  A machine that reaches no GitHub needs a mirror, and Git's own
-``url.….insteadOf``.
-"""
+"""Suites of what compiles its kernels itself: Triton's language tests, cuda.core's tests.  Both are in no wheel."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.suites.git import checkout
 from tests.suites.runner import Suite
 from tests.suites.sources import NotHere, Source, _kept, _nvidia, _pip
 
@@ -26,7 +23,7 @@ SAMPLE = 10
 
 def triton() -> Source:
     """Triton's release, and a torch of the CPU whose tensors lie in managed memory."""
-    tests = _checkout("triton-lang/triton", _TRITON_COMMIT, "python/test") / "python" / "test"
+    tests = checkout("triton-lang/triton", _TRITON_COMMIT, "python/test") / "python" / "test"
     with _kept(f"triton-{TRITON}") as (folder, fresh):
         site, allocator = folder / "site", folder / "managed_tensors.so"
         if fresh:
@@ -47,7 +44,7 @@ def triton() -> Source:
 
 def cuda_core() -> Source:
     """cuda.core's release with the bindings of CUDA 13, and NVIDIA's compilers for them; tests that need a toolkit's headers skip."""
-    tests = _checkout("NVIDIA/cuda-python", _CUDA_CORE_COMMIT, "cuda_core", "cuda_python_test_helpers")
+    tests = checkout("NVIDIA/cuda-python", _CUDA_CORE_COMMIT, "cuda_core", "cuda_python_test_helpers")
     with _kept(f"cuda-core-{CUDA_CORE}") as (folder, fresh):
         if fresh:
             compilers = [
@@ -99,23 +96,6 @@ def _compile(source: Path, torch: Path, library: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotHere(f"c++ {source.name}: {done.stderr.strip().splitlines()[:1]}")
-
-
-def _checkout(repository: str, commit: str, *paths: str) -> Path:
-    """The folder with `paths` of a GitHub repository at `commit`."""
-    with _kept(f"{repository.replace('/', '-')}-{commit[:10]}") as (folder, fresh):
-        if fresh:
-            _git("init", "--quiet", cwd=folder)
-            _git("fetch", "--quiet", "--depth=1", f"https://github.com/{repository}", commit, cwd=folder)
-            _git("checkout", "--quiet", "FETCH_HEAD", "--", *paths, cwd=folder)
-    return folder
-
-
-def _git(*words: str, cwd: Path) -> None:
-    done = subprocess.run(["git", *words], cwd=cwd, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no reason given"]
-        raise NotHere(f"git {words[0]} {words[-1]}: {said[-1]}")
 
 
 _RUNTIME = (

@@ -1,15 +1,12 @@
-"""Sources whose tests are in no wheel: the release from PyPI, and the tests from the project's repository at its tag.
-
-Git brings the tests, so a machine that reaches no GitHub needs only a mirror and Git's own ``url.….insteadOf``.
-"""
+"""Sources whose tests are in no wheel: the release from PyPI, and the tests from the project's repository at its tag."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
-import subprocess
 from pathlib import Path
 
+from tests.suites.git import checkout
 from tests.suites.sources import NotHere, Source, _kept, _nvidia, _pip, is_kept
 
 # The newest releases whose repository's tag, and so whose own tests, could be had when this was written.
@@ -135,29 +132,5 @@ def drjit_is_here() -> bool:
 
 
 def _checkout(repository: str, *paths: str) -> Path:
-    """The folder with `paths` of a GitHub repository at the tag that stands above, whose commit is looked at as well."""
     tag, commit = _COMMITS[repository]
-    with _kept(f"{repository.replace('/', '-')}-{tag}") as (folder, fresh):
-        if fresh:
-            _git("init", "--quiet", cwd=folder)
-            _git(
-                "fetch",
-                "--quiet",
-                "--depth=1",
-                f"https://github.com/{repository}",
-                f"refs/tags/{tag}",
-                cwd=folder,
-            )
-            found = _git("rev-parse", "FETCH_HEAD^{commit}", cwd=folder)
-            if not found.startswith(commit):
-                raise NotHere(f"{repository} {tag} is {found[:10]} and was {commit}")
-            _git("checkout", "--quiet", "FETCH_HEAD", "--", *paths, cwd=folder)
-    return folder
-
-
-def _git(*words: str, cwd: Path) -> str:
-    done = subprocess.run(["git", *words], cwd=cwd, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no reason given"]
-        raise NotHere(f"git {words[0]} {words[-1]}: {said[-1]}")
-    return done.stdout.strip()
+    return checkout(repository, commit, *paths, tag=tag)
