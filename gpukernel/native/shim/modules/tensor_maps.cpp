@@ -2,6 +2,7 @@
 // so the one that will run the kernels encodes them.
 #include <cstring>
 
+#include "shim/memory/memory.h"
 #include "shim/transport/request.h"
 
 using namespace gpukernel::shim;
@@ -14,6 +15,9 @@ constexpr cuuint32_t MOST_DIMENSIONS = 5;
 bool aligned(const CUtensorMap* map) {
     return map && reinterpret_cast<uintptr_t>(map) % alignof(CUtensorMap) == 0;
 }
+
+// One of version 0.2 ends the connection at a call that it does not know.
+bool older_worker() { return !worker_shares(*context_stack.back()->device); }
 
 template <class Answer>
 CUresult answered(Request& request, CUtensorMap* map) {
@@ -45,6 +49,7 @@ CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataT
                                         CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                         CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
     GPUKERNEL_CURRENT(connection);
+    if (older_worker()) return gpukernel::unsupported("a tensor map, by a worker of an older version");
     wire::TensorMapRequest body{
         tensorDataType, interleave, swizzle, l2Promotion, oobFill, 0, {}, {}, {}, {}, {}, {}, 0, 0};
     if (!boxDim ||
@@ -64,6 +69,7 @@ CUresult CUDAAPI cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapData
                                          CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
                                          CUtensorMapFloatOOBfill oobFill) {
     GPUKERNEL_CURRENT(connection);
+    if (older_worker()) return gpukernel::unsupported("a tensor map, by a worker of an older version");
     wire::TensorMapRequest body{
         tensorDataType,   interleave,     swizzle, l2Promotion, oobFill, 0, {}, {}, {}, {}, {}, {},
         channelsPerPixel, pixelsPerColumn};
@@ -78,6 +84,7 @@ CUresult CUDAAPI cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapData
 
 CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) {
     GPUKERNEL_CURRENT(connection);
+    if (older_worker()) return gpukernel::unsupported("a tensor map, by a worker of an older version");
     if (!aligned(tensorMap)) return CUDA_ERROR_INVALID_VALUE;
     Request request(*connection, wire::TensorMapAddressRequest{
                                      reinterpret_cast<uint64_t>(globalAddress),
