@@ -45,8 +45,9 @@ uint64_t total_memory(const Device& device) { return mine(device).facts.memory_b
 std::string bus_id_of(const Device& device) { return mine(device).facts.bus_id; }
 bool attribute_of(const Device& device, CUdevice_attribute attribute, int& value) {
     const wire::DeviceFacts& facts = mine(device).facts;
-    if (attribute < 0 || attribute >= 256 || !facts.known[attribute]) return false;
-    value = facts.attributes[attribute];
+    const int number = attribute;  // programs ask for any, also for those that the enumeration lacks
+    if (number < 0 || number >= 256 || !facts.known[number]) return false;
+    value = facts.attributes[number];
     return true;
 }
 
