@@ -69,6 +69,19 @@ image = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry) + len(packed)) + entr
 print(d.cuModuleLoadData(image)[0].name); done("compressed")
 """
 
+# Many such parts in one linked image, each within the limit.
+LINKED_PARTS = (
+    COMPRESSED[: COMPRESSED.index("SIZE =")]
+    + r"""
+SIZE = 30 << 20
+packed = lz4(SIZE)
+entry = struct.pack("<HHIQIIIIIIQQQ", 1, 0x101, 64, len(packed), len(packed), 0, 0, 70, 64, 0, 0x2000, 0, SIZE)
+part = (struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry) + len(packed)) + entry + packed).hex().encode()
+image = b"GPUKERNEL LINKED PTX\n" + 20 * (b"%d hex\n" % len(part) + part)
+print(d.cuModuleLoadData(image)[0].name); done("linked parts")
+"""
+)
+
 # The same by Zstandard: blocks that repeat one byte.
 ZSTANDARD = r"""
 import struct
@@ -228,6 +241,7 @@ WAYS = {
     "linker inputs": LINKER_INPUTS,
     "modules": MODULES,
     "compressed modules": COMPRESSED,
+    "parts of a linked image": LINKED_PARTS,
     "modules of Zstandard": ZSTANDARD,
     "local memory": LOCAL_MEMORY,
     "streams": STREAMS,

@@ -36,6 +36,7 @@ class HostShare {
     void shrink(uint64_t bytes) {
         if (bytes < bytes_) give_back_host_memory(bytes_ - bytes), bytes_ = bytes;
     }
+    void join(HostShare&& other) { bytes_ += std::exchange(other.bytes_, 0); }
     uint64_t bytes() const { return bytes_; }
 
   private:

@@ -12,6 +12,8 @@ namespace gpukernel::simgpu {
 namespace {
 constexpr uint32_t FATBIN = 0xBA55ED50, WRAPPER = 0x466243b1, ELF = 0x464c457f, LTO_IR = 0x7f4e43ed;
 constexpr uint64_t LZ4 = 0x2000, ZSTANDARD = 0x8000;  // flags of a fat binary's entry
+constexpr uint64_t MOST_UNPACKED = 1u << 30;
+constexpr char NO_HOST_MEMORY[] = "the host has no memory for what the image unpacks to";
 constexpr char NEEDS_PTX[] =
     "this image is machine code (a cubin); the simulated GPU executes PTX. Compile for PTX (compute_70, not "
     "sm_70). NVRTC and nvJitLink hand it over by themselves in a program that was started on its slice "
@@ -82,9 +84,11 @@ Image fatbin(const char* data, size_t bytes) {
         const bool packed = flags & (LZ4 | ZSTANDARD);
         std::string_view body(entry + entry_header, compressed && packed ? compressed : payload);
         std::string text;
-        if (packed) {
-            HostShare share;  // before a few bytes become many
-            const Unpacked result = full > (1u << 30) || !share.grow(full) ? Unpacked::damaged
+        HostShare share;
+        if (packed) {  // charged before a few bytes become many
+            if (full <= MOST_UNPACKED && !share.grow(full))
+                return {{}, CUDA_ERROR_OUT_OF_MEMORY, NO_HOST_MEMORY};
+            const Unpacked result = full > MOST_UNPACKED    ? Unpacked::damaged
                                     : flags & ZSTANDARD     ? unpack_zstandard(body, text, full)
                                     : lz4(body, text, full) ? Unpacked::done
                                                             : Unpacked::damaged;
@@ -97,7 +101,9 @@ Image fatbin(const char* data, size_t bytes) {
             text = body;
         }
         best = sm;
-        image.texts = {text};
+        image.texts.clear();
+        image.texts.push_back(std::move(text));
+        image.share = std::move(share);
     }
     if (image.texts.empty()) {
         image.error = CUDA_ERROR_NO_BINARY_FOR_GPU;
@@ -194,7 +200,11 @@ Image read_image(const void* data, size_t bytes) {
             return {{}, CUDA_ERROR_INVALID_IMAGE, "a part of a linked image that is none"};
         Image part = read_image(bytes_of_part.data(), bytes_of_part.size());
         if (part.error != CUDA_SUCCESS) return part;
-        for (std::string& found : part.texts) image.texts.push_back(std::move(found));
+        for (std::string& found : part.texts) {
+            if (!part.share.grow(found.size())) return {{}, CUDA_ERROR_OUT_OF_MEMORY, NO_HOST_MEMORY};
+            image.texts.push_back(std::move(found));
+        }
+        image.share.join(std::move(part.share));
     }
     return image;
 }

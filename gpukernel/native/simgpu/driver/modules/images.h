@@ -7,12 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "simgpu/host_memory.h"
+
 namespace gpukernel::simgpu {
 
 struct Image {
     std::vector<std::string> texts;
     CUresult error = CUDA_SUCCESS;
     std::string message;
+    HostShare share;  // of what the texts take beyond the bytes that came
 };
 
 // `bytes` is what may be read at `data`, or 0 where the caller did not say (cuModuleLoadData does not).

@@ -29,6 +29,7 @@ CUresult load(Device* device, const void* data, size_t bytes, const JitLogs& log
         return image.error;
     }
     auto fresh = std::make_unique<Loaded>();
+    image.share.shrink(0);  // which is charged with the whole now
     if (!fresh->share.grow(bytes_of(image.texts) * WHILE_DECODED)) {
         write(logs, "the host has no memory for a module of this size");
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -356,6 +357,7 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
         write(link->logs, image.message);
         return image.error;
     }
+    image.share.shrink(0);
     if (!link->share.grow(link->share.bytes() + 2 * bytes_of(image.texts))) {
         write(link->logs, "the host has no memory for so much to link");
         return CUDA_ERROR_OUT_OF_MEMORY;
