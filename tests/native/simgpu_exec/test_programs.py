@@ -226,6 +226,24 @@ def test_a_fault_has_its_own_error(failing: Any, nvrtc: Any, body: str, code: in
     assert failing(nvrtc(declared + KERNEL + "(int*o){" + body + "}"), 32, 128) == code
 
 
+def test_lanes_that_name_different_others_at_one_barrier_go_on(device: Any) -> None:
+    """Undefined by the PTX ISA; they waited and were let go by turns for ever, whatever cancelled the kernel."""
+    text = """.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u64 out) {
+.reg .b32 %l, %m; .reg .pred %p; .reg .b64 %at;
+mov.u32 %l, %laneid; ld.param.u64 %at, [out]; mad.wide.u32 %at, %l, 4, %at;
+setp.eq.u32 %p, %l, 31; @%p bra END;
+setp.gt.u32 %p, %l, 1; @%p exit;
+setp.eq.u32 %p, %l, 0; selp.b32 %m, 3, 0x80000002, %p;
+bar.warp.sync %m;
+END: st.global.u32 [%at], 1; ret; }"""
+    out = np.zeros(32, np.uint32)
+    device.run(text, "k", 1, 32, out)
+    assert np.flatnonzero(out).tolist() == [0, 1, 31]
+
+
 def test_a_deadlocked_barrier_ends_the_launch(failing: Any) -> None:
     ptx = (
         ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(){ .reg .pred %p<2>; .reg .b32 %r<3>;"

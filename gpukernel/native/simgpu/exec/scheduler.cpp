@@ -102,10 +102,24 @@ struct Runner {
         }
     }
     // Who waits at a .sync instruction may go on when all living lanes that one of the group names are there.
+    // Whether some of the lanes that wait at one place can go on: of those with one mask, all are there that
+    // it names.  The instruction asks the same, or they would be let go and wait again for ever.
     bool satisfied(const Group& g) {
-        for (uint32_t left = g.mask; left; left &= left - 1)
-            if (!(member_mask(g, std::countr_zero(left)) & warp.live & ~g.mask)) return true;
+        for (uint32_t left = g.mask; left;) {
+            const int lane = std::countr_zero(left);
+            const uint32_t mask = member_mask(g, lane);
+            uint32_t lanes = 0;
+            for (uint32_t each = left; each; each &= each - 1)
+                lanes |= uint32_t(member_mask(g, std::countr_zero(each)) == mask) << std::countr_zero(each);
+            lanes &= mask >> lane & 1 ? mask : ~mask;
+            if (!waits(mask, lanes)) return true;
+            left &= ~lanes;
+        }
         return false;
+    }
+    bool waits(uint32_t mask, uint32_t lanes) const {
+        const uint32_t named = mask & warp.live;
+        return named & lanes && named & ~lanes;
     }
     uint32_t alike(const Op& op, uint32_t lanes) {
         const uint32_t *named = words(warp, op.aux), mask = named[std::countr_zero(lanes)];
@@ -340,8 +354,7 @@ bool Runner::run() {
                 case Control::warp_sync: {
                     exec = mask = alike(op, exec);
                     if (all != exec) park(ip, all & ~exec, frame);
-                    const uint32_t named = words(warp, op.aux)[std::countr_zero(exec)] & warp.live;
-                    if (named & exec && named & ~exec) {
+                    if (waits(words(warp, op.aux)[std::countr_zero(exec)], exec)) {
                         park(ip, exec, frame, Wait::warp);
                         break;
                     }
