@@ -113,5 +113,5 @@ def calls(handle):
     v = ctypes.c_uint64(handle), ctypes.c_uint64(counter), ctypes.c_uint32(0); a = (ctypes.c_void_p * 3)(*map(ctypes.addressof, v)); ok(d.cuLaunchKernel(setter, 1,1,1, 1,1,1, 0, 0, ctypes.addressof(a), 0)); return name(d.cuCtxSynchronize())
 print(calls(out), calls(4096))
 """
-    told = "gpukernel: Invalid __global__ read of size 1 bytes at set by thread (0,0,0) in block (0,0,0): address 0x1000 is out of bounds"
+    told = "gpukernel: Invalid __global__ write of size 1 bytes at set by thread (0,0,0) in block (0,0,0): address 0x1000 is out of bounds"
     says(code, [told, "SUCCESS ILLEGAL_ADDRESS"])

@@ -380,11 +380,30 @@ def test_two_warpgroups_have_their_own_groups(device: Any) -> None:
     np.testing.assert_array_equal(from_bits(np.concatenate(warps), "f32"), product(x, y.T))
 
 
+def test_a_group_may_be_empty(device: Any) -> None:
+    commit = "wgmma.commit_group.sync.aligned;"
+    body = f"""{commit} wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{%d0,%d1,%d2,%d3}}, %x, %x, 0, 1, 1, 0, 0;
+    {commit} wgmma.wait_group.sync.aligned 0; add.u32 %r0, %r0, 1; st.global.u32 [%at], %r0; ret;"""
+    text = f""".version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out) {{
+.shared .align 1024 .b8 box[4096]; .reg .b32 %r<4>; .reg .f32 %d<4>; .reg .b64 %x, %at;
+ld.param.u64 %at, [out]; mov.u32 %r1, box; mov.u32 %r0, %tid.x; mad.wide.u32 %at, %r0, 4, %at; mov.b64 %x, 0;
+{"".join(f"mov.f32 %d{n}, 0f00000000; " for n in range(4))}
+{body} }}"""
+    out = np.zeros(128, np.uint32)
+    device.run(text, "k", 1, 128, out)
+    assert out.tolist() == list(range(1, 129))
+
+
 MMA = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {D}, %desc0, %desc1, %p1, 1, 1, 0, 0;"
 #        before the instruction, the instruction, threads, the words of the fault
 FAULTS = {
     "one warp": ("setp.ge.u32 %p2, %r0, 32; @%p2 exit;", MMA, 128, "Only 1 of the 4 warps of a warpgroup execute the wgmma instructions that are waited for, at k .* by thread \\(0,0,0\\)"),
     "a warp at a barrier": ("setp.ge.u32 %p2, %r0, 96; @%p2 bar.sync 1, 64;", MMA, 128, "Only 3 of the 4 warps of a warpgroup execute"),
+    "a commit of no warpgroup": ("setp.ge.u32 %p2, %r0, 128; @%p2 wgmma.commit_group.sync.aligned; @%p2 exit;", MMA, 160, "wgmma.commit_group.* takes a warpgroup of 128 threads; a block of 160 has none for it, at k"),
     "a small block": ("", MMA, 64, "wgmma.mma_async.* takes a warpgroup of 128 threads; a block of 64 has none for it, at k"),
     "half a warp": ("setp.ge.u32 %p2, %r0, 16; @%p2 exit;", MMA, 128, "Only 16 of the 32 threads of a warp execute wgmma.fence"),
     "many descriptors": ("cvt.u64.u32 %desc1, %r0;", MMA, 128, "Another descriptor or predicate than the first thread of the warp has, in wgmma.mma_async"),

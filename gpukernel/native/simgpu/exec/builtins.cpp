@@ -25,12 +25,14 @@ void answer(Warp& warp, const CallSite& site, int lane, T value) {
         warp.local + warp.local_stride * static_cast<uint64_t>(lane) + warp.frame->local_base + site.rets[0],
         &value, sizeof value);
 }
-const char* pointer(Warp& warp, uint64_t address, uint32_t size, int lane) {
+const char* pointer(Warp& warp, uint64_t address, uint32_t size, int lane,
+                    AccessKind access = AccessKind::read) {
     uint64_t ad[kLanes];
     for (uint64_t& a : ad) a = address;
     uint32_t exec = warp.exec;
     warp.exec = 1u << lane;
     Op op;
+    op.access = access;
     for (uint32_t n = 0; n < size; ++n) {
         ad[lane] = address + n;
         resolve_slowly(warp, op, ad, 1, Space::generic);
@@ -207,7 +209,7 @@ bool call_builtin(Warp& warp, const CallSite& site) {
                 if (handle % sizeof(uint32_t))
                     throw Fault{Status::illegal_address, "no conditional handle, " + place(warp, lane)};
                 auto* const word = reinterpret_cast<uint32_t*>(
-                    const_cast<char*>(pointer(warp, handle, sizeof(uint32_t), lane)));
+                    const_cast<char*>(pointer(warp, handle, sizeof(uint32_t), lane, AccessKind::write)));
                 __atomic_store_n(word, argument<uint32_t>(warp, site, 1, lane), __ATOMIC_RELAXED);
                 break;
             }

@@ -230,7 +230,7 @@ void resolve_slowly(Warp& warp, const Op& op, uint64_t* address, uint32_t size, 
 // exec/hopper/warpgroups.cpp: a warp does its part of a multiplication, and ends a group of them.
 void warpgroup_multiplies(Warp& warp, const Op& op, const WarpgroupPlan& plan, uint64_t a, uint64_t b,
                           bool adds);
-void warpgroup_commits(Warp& warp);
+void warpgroup_commits(Warp& warp, const Op& op, const WarpgroupPlan& plan);
 [[noreturn]] void not_one_descriptor(const Warp& warp, const Op& op, int lane, const WarpgroupPlan& plan);
 [[noreturn]] void not_a_tensor_map(const Warp& warp, const Op& op, int lane, const char* why,
                                    bool unsupported = false);

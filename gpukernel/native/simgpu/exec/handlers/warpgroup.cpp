@@ -236,10 +236,7 @@ void single_bits(Warp& w, const Op& op) {
 }
 
 void whole(Warp& w, const Op& op) { plan_of(w, op); }
-void commit(Warp& w, const Op& op) {
-    plan_of(w, op);
-    warpgroup_commits(w);
-}
+void commit(Warp& w, const Op& op) { warpgroup_commits(w, op, plan_of(w, op)); }
 
 const HandlerEntry entries[] = {
     {"wgmma.f16", floats<Element::f16>},

@@ -8,8 +8,14 @@
 namespace gpukernel::simgpu {
 namespace {
 
-// Host memory for a warp that never waits: a GPU lets none be as far ahead.
-constexpr size_t kMostOpen = 1 << 16;
+// For a warp that never waits: a GPU lets none be as far ahead.  More than the first few are charged.
+constexpr size_t kMostOpen = 1 << 16, kUncharged = 4096;
+
+Warpgroup& warpgroup_of(const Warp& warp) {
+    auto& groups = warp.block->warpgroups;
+    if (groups.empty()) groups.resize((warp.block->warps.size() + kWarpsOfGroup - 1) / kWarpsOfGroup);
+    return groups[warp.index / kWarpsOfGroup];
+}
 
 const Warp* first_of(const BlockState& block, const Warp& warp) {
     return &block.warps[warp.index / kWarpsOfGroup * kWarpsOfGroup];
@@ -49,9 +55,7 @@ uint64_t wanted_groups(const Warp& warp, const Op& op) {
 
 void warpgroup_multiplies(Warp& warp, const Op& op, const WarpgroupPlan& plan, uint64_t a, uint64_t b,
                           bool adds) {
-    auto& groups = warp.block->warpgroups;
-    if (groups.empty()) groups.resize((warp.block->warps.size() + kWarpsOfGroup - 1) / kWarpsOfGroup);
-    Warpgroup& group = groups[warp.index / kWarpsOfGroup];
+    Warpgroup& group = warpgroup_of(warp);
     uint64_t& done = group.done[warp.index % kWarpsOfGroup];
     if (done == group.closed + group.open.size()) {
         whole_warpgroup(warp, op, plan.text);
@@ -60,6 +64,9 @@ void warpgroup_multiplies(Warp& warp, const Op& op, const WarpgroupPlan& plan, u
                         "A warp is " + std::to_string(kMostOpen) +
                             " multiplications ahead of others of its warpgroup, in " + plan.text + " " +
                             place(warp, 0, op.line)};
+        const size_t bytes = (group.open.size() + 1) * sizeof(Multiplication);
+        if (bytes > kUncharged && !group.share.grow((bytes + kUncharged - 1) / kUncharged * kUncharged))
+            no_host_memory();
         group.open.push_back({&op, a, b, adds});
     } else {
         const Multiplication& first = group.open[done - group.closed];
@@ -78,9 +85,10 @@ void warpgroup_multiplies(Warp& warp, const Op& op, const WarpgroupPlan& plan, u
     }
 }
 
-void warpgroup_commits(Warp& warp) {
-    auto& groups = warp.block->warpgroups;
-    if (!groups.empty()) ++groups[warp.index / kWarpsOfGroup].committed[warp.index % kWarpsOfGroup];
+// A group may be empty: each warp counts all of its own, or they would not mean the same ones.
+void warpgroup_commits(Warp& warp, const Op& op, const WarpgroupPlan& plan) {
+    whole_warpgroup(warp, op, plan.text);
+    ++warpgroup_of(warp).committed[warp.index % kWarpsOfGroup];
 }
 
 bool warpgroup_is_done(const Warp& warp, const Op& op) {

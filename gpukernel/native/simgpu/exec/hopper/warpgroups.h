@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "simgpu/exec/machine.h"
+#include "simgpu/host_memory.h"
 
 namespace gpukernel::simgpu {
 
@@ -18,6 +19,7 @@ struct Multiplication {  // that some warps have done and others have not: all m
 };
 struct Warpgroup {
     std::deque<Multiplication> open;
+    HostShare share;      // of these
     uint64_t closed = 0;  // multiplications before the first of `open`
     uint64_t done[kWarpsOfGroup] = {}, committed[kWarpsOfGroup] = {};
 };
