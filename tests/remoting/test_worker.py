@@ -394,7 +394,8 @@ ok(d.cuStreamDestroy(s)); d.cuEventRecord(e, s); print(d.cuCtxSynchronize()[0].n
 
 
 def test_what_cannot_be_done_says_not_supported_and_stays_silent() -> None:
-    code = "begin(); print(d.cuIpcGetMemHandle(ok(d.cuMemAlloc(1024)))[0].name, d.cuIpcGetEventHandle(ok(d.cuEventCreate(0)))[0].name)"
+    code = """begin(); memory, signal = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC(), d.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC()
+print(d.cuImportExternalMemory(memory)[0].name, d.cuImportExternalSemaphore(signal)[0].name)"""
 
     async def story() -> None:
         async with worker() as one:

@@ -152,6 +152,8 @@ bool Lease::retire(CUdeviceptr address, const void* owner, uint64_t& asked) {
     if (it == blocks_.end() || it->second.charged == 0 || it->second.owner != owner || it->second.ending)
         return false;
     it->second.ending = true;
+    it->second.shareable = false;  // who gets it next has not shared it
+    it->second.name.reset();
     asked = it->second.bytes;
     return true;
 }
