@@ -298,7 +298,7 @@ def constant(kind: str, chance: random.Random) -> str:
 
 @dataclass
 class Scope:
-    """What an expression may name: variables by their type, and other ways by the type that they make."""
+    """Names that an expression may use: variables by their type, and other ways by the type that they make."""
 
     variables: dict[str, list[str]] = field(default_factory=dict)
     ways: dict[str, list[Way]] = field(default_factory=dict)

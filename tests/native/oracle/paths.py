@@ -125,7 +125,7 @@ def available() -> list[str]:
 
 @dataclass
 class Answer:
-    """What a kernel left behind: its slots, the cells of all threads, the threads' own memory."""
+    """Results of a kernel: its slots, the cells of all threads, the threads' own memory."""
 
     out: bytes
     cells: bytes

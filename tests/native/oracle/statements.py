@@ -57,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Place:
-    """Who executes a statement, and what it may therefore do."""
+    """Threads that execute a statement, and what it may therefore do."""
 
     depth: int
     block: bool  # all threads of the block together: it may wait at a barrier

@@ -34,7 +34,7 @@ def aligned_map() -> Any:
 
 @dataclass
 class Box:
-    """What is asked of ``cuTensorMapEncodeTiled``; sizes as NumPy has them, the innermost last."""
+    """Request to ``cuTensorMapEncodeTiled``; sizes as NumPy has them, the innermost last."""
 
     shape: tuple[int, ...]
     box: tuple[int, ...]

@@ -26,7 +26,7 @@ def encode(start: int, leading: int, stride: int, mode: int, base: int = 0) -> i
 
 
 def swizzled(at: int, mode: int, base: int = 0) -> int:
-    """Where the bytes at an address lie: chunks of 16 bytes change places within a row of the pattern, by its number."""
+    """Return the place of an address' bytes: chunks of 16 bytes change places within a row of the pattern, by its number."""
     chunks = WIDTHS[mode] // 16
     row = (at // 128 - base) % chunks
     return at ^ row << 4
