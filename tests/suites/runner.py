@@ -53,13 +53,13 @@ class Suite:
 
 
 def _names_of(test: str) -> set[str]:
-    """What may stand for `test` among those that are known: its name, without parameters, or its class or module."""
+    """Names that may stand for `test` among those that are known: its own, without parameters, or its class or module."""
     return {test, test.partition("[")[0], test.partition(".")[0]}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the tests: names by result, a name of several classes as often as it was run."""
+    """Results of the tests: names by result, a name of several classes as often as it was run."""
 
     passed: tuple[str, ...]
     failed: tuple[str, ...]

@@ -109,7 +109,7 @@ def _is_cuda(word: Any) -> bool:
 
 
 class _InManagedMemory(TorchFunctionMode):
-    """What is asked for on ``cuda`` is made on the CPU, whose allocator hands out managed memory."""
+    """Tensors that are asked for on ``cuda``, made on the CPU, whose allocator hands out managed memory."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
