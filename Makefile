@@ -33,7 +33,7 @@ PACKAGES := postgresql chromium slurmctld slurmd slurm-client munge
 
 test: $(VENV)/.test fuzzers  ## Run the whole test suite
 	@deploy/system-packages.sh --optional $(PACKAGES)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m tools.run_tests $(PYTEST_ARGS)
 
 # One process a processor, files in one process: a minute after the build, where everything takes a quarter of an hour.
 QUICK := tests/test_tree.py tests/common tests/pool/domain tests/pool/store tests/pool/scheduling/test_request_queue.py \

@@ -96,7 +96,7 @@ def test_a_pool_that_is_slow_costs_a_listing_its_patience_and_no_more() -> None:
 
 
 def test_the_launcher_lists_what_is_free_now(server: Server, own_pool: Pool, home: Path) -> None:
-    assert listed(server)["gpu-v100-0.02"] == "V100 × 0.02 — 655 MiB, 50 free"
+    eventually(lambda: listed(server)["gpu-v100-0.02"] == "V100 × 0.02 — 655 MiB, 50 free")
     session = server.session("gpu-v100-0.25")
     eventually(lambda: listed(server)["gpu-v100-0.02"].endswith("37 free"))
     with server.kernel(session["kernel"]["id"]) as kernel:
