@@ -36,6 +36,12 @@ class Subject:
         own = self.pid
         return {own, *map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())}
 
+    def line(self) -> str:
+        """Return the next line that it prints by itself.  Raises RuntimeError where it has ended."""
+        if self._process.stdout and (line := self._process.stdout.readline()):
+            return line
+        raise RuntimeError(f"{' '.join(self._command)} ended with {self._process.wait()}")
+
     def measure(self, figure: str) -> float:
         """Return one round of `figure`: seconds, or bytes per second.  Raises RuntimeError where the program has ended."""
         to, answers = self._process.stdin, self._process.stdout

@@ -87,14 +87,28 @@ class Line:
 
 
 class Stream:
-    """The pool's end of a line; implements `AgentStream`."""
+    """The pool's end of a line; implements `AgentStream`.
+
+    As that of `gpukernel.pool.rpc.agents`: the validity is said first, and orders from before the attachment is known wait for it.
+    """
 
     def __init__(self, world: Schedule, line: Line) -> None:
         self._world, self._line = world, line
+        self._early: list[tuple[str, tuple[Any, ...]]] | None = []
 
     def _send(self, kind: str, *what: Any) -> None:
-        epoch = self._line.attachment.epoch if self._line.attachment else None
+        if self._early is not None:
+            self._early.append((kind, what))
+            return
+        epoch = self._line.attachment.epoch
         self._world.send(self._line, "down", lambda: self._line.agent.hear(self._line, kind, epoch, what))
+
+    def attached(self, valid_seconds: float) -> None:
+        """Say the validity, and what has waited for the attachment."""
+        early, self._early = self._early or [], None
+        self.valid(0, valid_seconds)
+        for kind, what in early:
+            self._send(kind, *what)
 
     def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
         self._send("start", (lease.id, device_index), memory_bytes)
@@ -201,7 +215,7 @@ class FakeAgent:
         if (line := self.line) is not None:
             self.world.send(line, "up", lambda: then(line))
 
-    def hear(self, line: Line, kind: str, epoch: int | None, what: tuple[Any, ...]) -> None:
+    def hear(self, line: Line, kind: str, epoch: int, what: tuple[Any, ...]) -> None:
         if line is not self.line:
             return  # of a connection that this process has given up
         if kind in ("end", "refused"):
@@ -209,7 +223,7 @@ class FakeAgent:
                 self.stop_all()
             self.line = None
             return
-        if epoch is not None and not self.epochs.admit(epoch):
+        if not self.epochs.admit(epoch):
             self.line = None
             return
         self.disk_epoch = self.epochs.highest
@@ -400,10 +414,10 @@ class Schedule:
             line.attachment = self.sessions.attach(server, stream, devices, workers, "", new)
         except Refused:
             line.attachment = None
-            self.send(line, "down", lambda: line.agent.hear(line, "refused", None, ()))
+            self.send(line, "down", lambda: line.agent.hear(line, "refused", 0, ()))
             return
         self._streams[line] = stream
-        stream.valid(0, self.sessions.valid_seconds)
+        stream.attached(self.sessions.valid_seconds)
 
     def heartbeat(self, line: Line, number: int) -> None:
         if self._speaks(line):

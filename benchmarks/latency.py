@@ -1,0 +1,90 @@
+"""What a training step loses to the network's delay, and how often it waits for an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from benchmarks.interleaving import Subject, interleaved, median, subject
+from benchmarks.pool import leased
+from benchmarks.report import Table
+from benchmarks.subjects.steps import FRAMEWORKS
+from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
+
+DELAYS = (0.0, 0.0003, 0.001, 0.005)  # seconds, there and back
+ROUNDS = 7
+SHARE = 0.5
+
+
+class Proxy:
+    """A TCP proxy with a delay, in a process of its own."""
+
+    def __init__(self, port: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.subjects.delay", str(port)]
+        self._subject = Subject(command, None)
+        self.port = int(self._subject.line())
+
+    def set(self, seconds: float) -> None:
+        """Delay by `seconds`, there and back, from now on."""
+        self._subject.measure(str(seconds))
+
+    def close(self) -> None:
+        self._subject.close()
+
+
+@contextlib.contextmanager
+def delayed(lease_file: Path) -> Iterator[Proxy]:
+    """Lead the endpoint of `lease_file` through a proxy, until the block ends."""
+    text = lease_file.read_text()
+    (port,) = re.findall(r"tcp:127\.0\.0\.1:(\d+)", text)
+    with contextlib.closing(Proxy(int(port))) as proxy:
+        lease_file.write_text(text.replace(f"tcp:127.0.0.1:{port}", f"tcp:127.0.0.1:{proxy.port}"))
+        yield proxy
+
+
+async def measure() -> list[Table]:
+    table = Table(
+        "A training step over a network",
+        [
+            "step",
+            *(f"{delay * 1e3:g} ms" for delay in DELAYS),
+            "waits a step",
+            "lost at 1 ms",
+        ],
+        notes=(
+            "Milliseconds a step by the round trip of the network: a proxy in a process of its own delays each byte by half of it in each direction. "
+            "Waits a step: what a step takes longer at 5 ms than at 0, divided by 5 ms; a step that reads its loss has one at least, and the batch's copy is queued. "
+            f"Interleaved, in {ROUNDS} rounds; medians."
+        ),
+    )
+    for framework in FRAMEWORKS:
+        if importlib.util.find_spec(framework) is None:
+            table.rows.append([f"{framework} (not installed)", *([""] * (len(DELAYS) + 2))])
+            continue
+        async with leased(SHARE, transport="tcp") as environment:
+            with (
+                delayed(Path(environment[LEASE_FILE_VARIABLE])) as proxy,
+                subject("steps", environment, framework) as one,
+            ):
+                table.rows += [_row(proxy, one, framework, figure) for figure in ("queued", "read")]
+    return [table]
+
+
+def _row(proxy: Proxy, one: Subject, framework: str, figure: str) -> list[str]:
+    def at(delay: float) -> float:
+        proxy.set(delay)
+        return one.measure(figure)
+
+    rounds = interleaved({str(delay): partial(at, delay) for delay in DELAYS}, ROUNDS)
+    longest = DELAYS[-1]
+    waits = statistics.median((each[str(longest)] - each["0.0"]) / longest for each in rounds)
+    lost = statistics.median(each["0.001"] / each["0.0"] - 1 for each in rounds)
+    steps = (f"{median(rounds, str(delay)) * 1e3:.1f}" for delay in DELAYS)
+    named = {"queued": "values read at the end", "read": "the loss read in each"}[figure]
+    return [f"{framework}, {named}", *steps, f"{waits:.1f}", f"{lost:.1%}".replace("%", " %")]
