@@ -1,9 +1,11 @@
 // Setting up a block's warps, and the special registers.
 #include "simgpu/exec/block.h"
 
-#include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
+#include <initializer_list>
+#include <vector>
 
 namespace gpukernel::simgpu {
 
@@ -235,68 +237,131 @@ uint64_t special_register(Warp& warp, int lane, int which) {
 
 namespace {
 
-// Where the registers of a group's instruction lie that hold its operand, or nothing where it is a constant.
-uint32_t* own_register(const Group& g, uint32_t operand) {
-    return operand & 1 ? nullptr : reinterpret_cast<uint32_t*>(g.frame->registers + operand);
+// A .sync instruction by which lanes exchange something, and the sizes of what they give and get.
+struct Exchange {
+    Handler fn;
+    uint32_t given, got;  // bytes a lane; 0: a predicate
+};
+const Exchange* exchange_of(const Op& op) {
+    static const std::vector<Exchange> all = [] {
+        std::vector<Exchange> known;
+        const auto add = [&](std::initializer_list<const char*> keys, uint32_t given, uint32_t got) {
+            for (const char* key : keys) known.push_back({find_handler(key), given, got});
+        };
+        add({"shfl.idx.b32", "shfl.up.b32", "shfl.down.b32", "shfl.bfly.b32"}, 4, 4);
+        add({"vote.ballot.b32"}, 0, 4);
+        add({"vote.all.pred", "vote.any.pred", "vote.uni.pred"}, 0, 0);
+        add({"match.any.b32", "match.all.b32"}, 4, 4);
+        add({"match.any.b64", "match.all.b64"}, 8, 4);
+        add({"redux.add.u32", "redux.add.s32", "redux.min.u32", "redux.max.u32", "redux.min.s32",
+             "redux.max.s32", "redux.and.b32", "redux.or.b32", "redux.xor.b32", "elect"},
+            4, 4);
+        return known;
+    }();
+    for (const Exchange& each : all)
+        if (each.fn == op.fn) return &each;
+    return nullptr;
 }
-bool is_shuffle(const Op& op) {
-    static const Handler shuffles[] = {find_handler("shfl.idx.b32"), find_handler("shfl.up.b32"),
-                                       find_handler("shfl.down.b32"), find_handler("shfl.bfly.b32")};
-    return std::find(std::begin(shuffles), std::end(shuffles), op.fn) != std::end(shuffles);
-}
-// Lanes that wait at a place of their own for others, and may find them at another: at bar.warp.sync, at
-// shfl.
-bool waits_apart(const Group& g) {
-    return g.wait == Wait::warp && (!g.ip->fn || (is_shuffle(*g.ip) && own_register(g, g.ip->a)));
-}
-// A shuffle of some lanes, to whom all others give what they would give to their own.
-void shuffle(Warp& warp, const Group& g, uint32_t lanes, const uint32_t (&given)[kLanes]) {
-    uint32_t* source = own_register(g, g.ip->a);
-    uint32_t before[kLanes];
-    std::memcpy(before, source, sizeof before);
-    std::memcpy(source, given, sizeof given);
-    warp.frame = g.frame, warp.registers = g.frame->registers;
-    warp.base[0] = g.frame->registers, warp.base[1] = g.frame->function->constant_base;
-    warp.exec = lanes;
-    g.ip->fn(warp, *g.ip);
-    const bool replaced = g.ip->dst == g.ip->a;
-    for (int lane = 0; lane < kLanes; ++lane)
-        if (!replaced || !(lanes >> lane & 1)) source[lane] = before[lane];
-}
+// Lanes that wait at a place of their own for others, and may find them at another.
+bool waits_apart(const Group& g) { return g.wait == Wait::warp && (!g.ip->fn || exchange_of(*g.ip)); }
+
+// What lanes bring to an instruction from wherever each of them is, and what they get: the registers and
+// constants of an operation of its own.
+struct Meeting {
+    alignas(64) uint64_t wide[kLanes] = {};
+    alignas(64) uint32_t given[kLanes] = {}, b[kLanes] = {}, c[kLanes] = {}, named[kLanes] = {};
+    alignas(64) uint32_t got[kLanes] = {}, more = 0, predicates = 0;
+
+    void bring(const Group& g, uint32_t lanes) {
+        const Op& op = *g.ip;
+        const char* base[2] = {g.frame->registers, g.frame->function->constant_base};
+        const auto at = [&](uint32_t operand) { return base[operand & 1] + operand; };
+        const auto words = [&](uint32_t operand) { return reinterpret_cast<const uint32_t*>(at(operand)); };
+        const Exchange* what = exchange_of(op);
+        if (what && !what->given) {
+            const uint32_t own = op.sub & 1 ? ~*words(op.a) : *words(op.a);
+            predicates = (predicates & ~lanes) | (own & lanes);
+        }
+        for (; lanes; lanes &= lanes - 1) {
+            const int lane = std::countr_zero(lanes);
+            named[lane] = words(op.aux)[lane];
+            if (!what) continue;
+            if (what->given == 4)
+                given[lane] = words(op.a)[lane], b[lane] = words(op.b)[lane], c[lane] = words(op.c)[lane];
+            if (what->given == 8) wide[lane] = reinterpret_cast<const uint64_t*>(at(op.a))[lane];
+        }
+    }
+    uint32_t operand(const void* mine) const {  // as that of a constant is
+        return static_cast<uint32_t>(static_cast<const char*>(mine) - reinterpret_cast<const char*>(this)) +
+               1;
+    }
+    uint32_t result(const void* mine) const { return operand(mine) - 1; }
+    void hold(Warp& warp, const Group& g, uint32_t lanes) {
+        const Exchange& what = *exchange_of(*g.ip);
+        Op op = *g.ip;
+        op.a = !what.given ? operand(&predicates) : what.given == 8 ? operand(wide) : operand(given);
+        op.b = operand(b), op.c = operand(c), op.aux = operand(named);
+        op.dst = result(got), op.extra = result(&more);
+        op.sub = 0, op.sub2 |= 1;  // negated already; the second result, for those who want it
+        warp.registers = reinterpret_cast<char*>(this);
+        warp.base[0] = warp.registers;
+        warp.base[1] = reinterpret_cast<const char*>(this) - 1;
+        warp.exec = lanes;
+        op.fn(warp, op);
+    }
+    void take(const Group& g, uint32_t lanes) const {
+        const Op& op = *g.ip;
+        const auto words = [&](uint32_t operand) {
+            return reinterpret_cast<uint32_t*>(g.frame->registers + operand);
+        };
+        const auto predicate = [&](uint32_t operand, uint32_t value) {
+            *words(operand) = (*words(operand) & ~lanes) | (value & lanes);
+        };
+        if (!exchange_of(op)->got) return predicate(op.dst, got[0]);
+        for (uint32_t left = lanes; left; left &= left - 1)
+            words(op.dst)[std::countr_zero(left)] = got[std::countr_zero(left)];
+        if (op.sub2 & 1) predicate(op.extra, more);
+    }
+};
 
 }  // namespace
 
 bool meet_apart(Warp& warp) {
-    uint32_t named[kLanes] = {}, given[kLanes] = {}, waiting = 0, free = 0;
-    Handler what[kLanes] = {};
+    uint32_t waiting = 0, free = 0;
+    for (int i = 0; i < warp.group_count; ++i)
+        if (waits_apart(warp.groups[i])) waiting |= warp.groups[i].mask;
+    if (!waiting) return false;
+    Meeting meeting;
+    const Group* where[kLanes] = {};
     for (int i = 0; i < warp.group_count; ++i) {
         const Group& g = warp.groups[i];
         if (!waits_apart(g)) continue;
-        const char* base[2] = {g.frame->registers, g.frame->function->constant_base};
-        const auto* masks = reinterpret_cast<const uint32_t*>(base[g.ip->aux & 1] + g.ip->aux);
-        for (int lane = 0; lane < kLanes; ++lane) {
-            if (!(g.mask >> lane & 1)) continue;
-            named[lane] = masks[lane], what[lane] = g.ip->fn;
-            if (g.ip->fn) given[lane] = own_register(g, g.ip->a)[lane];
-        }
-        waiting |= g.mask;
+        meeting.bring(g, g.mask);
+        for (uint32_t left = g.mask; left; left &= left - 1) where[std::countr_zero(left)] = &g;
     }
-    for (int lane = 0; lane < kLanes; ++lane) {
-        uint32_t present = 0;
-        for (int other = 0; other < kLanes; ++other)
-            present |=
-                uint32_t((waiting >> other & 1) && named[other] == named[lane] && what[other] == what[lane])
-                << other;
-        if ((waiting >> lane & 1) && !(named[lane] & warp.live & ~present)) free |= 1u << lane;
+    for (uint32_t left = waiting; left;) {
+        const int lane = std::countr_zero(left);
+        uint32_t party = 0;
+        for (uint32_t each = left; each; each &= each - 1) {
+            const int other = std::countr_zero(each);
+            party |= uint32_t(meeting.named[other] == meeting.named[lane] &&
+                              where[other]->ip->fn == where[lane]->ip->fn)
+                     << other;
+        }
+        left &= ~party;
+        if (meeting.named[lane] & warp.live & ~party) continue;
+        if (where[lane]->ip->fn) meeting.hold(warp, *where[lane], party);
+        free |= party;
     }
     for (int i = 0, count = warp.group_count; i < count; ++i) {
         Group& g = warp.groups[i];
         const uint32_t lanes = waits_apart(g) ? g.mask & free : 0;
-        if (lanes && g.ip->fn) shuffle(warp, g, lanes, given);
-        if (lanes && lanes != g.mask) {
+        if (!lanes) continue;
+        if (g.ip->fn) meeting.take(g, lanes);
+        if (lanes != g.mask) {
             g.mask &= ~lanes;
             warp.groups[warp.group_count++] = {g.frame, g.ip + 1, lanes, Wait::ready, 0, false};
-        } else if (lanes) {
+        } else {
             g.wait = Wait::ready, ++g.ip;
         }
     }

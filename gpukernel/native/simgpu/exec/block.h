@@ -124,8 +124,9 @@ struct Cluster {
 // In the middle of a warp's work: rests where kernels must.
 void pause(Warp& warp);
 bool call_builtin(Warp& warp, const CallSite& site);
-// Lets lanes go on that wait at different bar.warp.sync, or shfl.sync of one kind, with the same mask, as
-// they may (PTX ISA 9.7.9.6, 9.7.13.2); false: none.
+// Lets lanes go on that wait at different places for each other: at bar.warp.sync, or at shfl, vote, match,
+// redux or elect with the same qualifiers and the same mask, as they may (PTX ISA 9.7.9.6, 9.7.13.2 and
+// 9.7.13.9 to 9.7.13.15); false: none.
 bool meet_apart(Warp& warp);
 // "at k(int*), k.cu:12 (line 40 of its PTX) by thread (1,0,0) in block (2,0,0)"
 std::string place(const Warp& warp, int lane, uint32_t ptx_line = 0);

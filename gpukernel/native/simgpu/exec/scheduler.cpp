@@ -76,10 +76,12 @@ struct Runner {
                     (g.frame->depth == warp.groups[best].frame->depth && g.ip < warp.groups[best].ip))
                     best = i;
             }
+            // Who spins may do so for lanes that wait for each other at different places: those go first.
+            if (best < 0 && meet_apart(warp)) return pick();
             if (best < 0)
                 for (int i = 0; i < warp.group_count; ++i) warp.groups[i].deferred = false;
         }
-        if (best < 0) return meet_apart(warp) && pick();
+        if (best < 0) return false;
         Group g = warp.groups[best];
         drop(best);
         enter(g.frame);
