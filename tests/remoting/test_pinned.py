@@ -110,3 +110,32 @@ add(table, 100); print(name(d.cuCtxSynchronize()))
             assert done.stdout.splitlines()[-1] == ("SUCCESS" if give else "ILLEGAL_ADDRESS")
 
     asyncio.run(story())
+
+
+FILLS = """
+n = 4096; p, a = pinned(n); a[:] = 7; s = ok(d.cuStreamCreate(0))
+ok(d.cuMemsetD32(p, 5, 10)); print(set(a[:10].tolist()), set(a[10:].tolist()))
+ok(d.cuMemsetD8(p + 40, 1, 4)); ok(d.cuMemsetD16(p + 44, 2, 2)); print(a[10:13].tolist())
+ok(d.cuMemsetD32Async(p, 9, n, s)); ok(d.cuMemsetD8Async(p, 3, 4, s)); ok(d.cuMemsetD16Async(p + 4, 3, 2, s)); ok(d.cuStreamSynchronize(s)); print(a[:3].tolist(), a[-1])
+ok(d.cuMemsetD2D32(p, 64, 1, 2, 3)); ok(d.cuMemsetD2D8(p + 192, 64, 1, 4, 1)); ok(d.cuMemsetD2D16Async(p + 256, 64, 1, 2, 2, s)); ok(d.cuStreamSynchronize(s)); print(a[::16][:7].tolist(), a[2], a[17], a[49])
+"""
+
+
+def test_pinned_memory_is_filled_as_device_memory_is() -> None:
+    says(
+        FILLS,
+        [
+            "{5} {7}",
+            f"[{0x01010101}, {0x00020002}, 7]",
+            f"[{0x03030303}, {0x00030003}, 9] 9",
+            f"[1, 1, 1, {0x01010101}, {0x00010001}, {0x00010001}, 9] 9 1 9",
+        ],
+    )
+
+
+def test_a_graph_fills_pinned_memory() -> None:
+    code = """
+p, a = pinned(16); s = ok(d.cuStreamCreate(1)); ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)); ok(d.cuMemsetD32Async(p, 6, 16, s))
+g = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(s)), 0)); ok(d.cuGraphLaunch(g, s)); ok(d.cuStreamSynchronize(s)); print(set(a.tolist()))
+"""
+    says(code, ["{6}"])

@@ -182,3 +182,14 @@ def test_a_reset_of_the_context_leaves_the_memory_registered() -> None:
 whole, a, h, p = own(1000); add(p, 1000); wait(); ok(d.cuDevicePrimaryCtxReset(0)); begin(); kernel = load(ADD_ONE, b"add"); p = int(ok(d.cuMemHostGetDevicePointer(h, 0))); add(p, 1000); wait(); print(a[0], a[999]); ok(d.cuMemHostUnregister(h))
 """
     says(code, ["2 1001"], kinds=("unix",))
+
+
+def test_registered_memory_is_filled_by_either_address() -> None:
+    code = """
+whole, a, h, p = own(100); ok(d.cuMemsetD32(p, 5, 10)); ok(d.cuCtxSynchronize()); print(set(a[:10].tolist()), a[10])
+ok(d.cuMemsetD32(h, 6, 20)); ok(d.cuCtxSynchronize()); print(set(a[:20].tolist()), a[20], around(whole, 100))
+s = ok(d.cuStreamCreate(0)); ok(d.cuMemsetD32Async(h + 80, 9, 80, s)); ok(d.cuStreamSynchronize(s)); print(set(a[20:].tolist()), a[0], around(whole, 100))
+ok(d.cuMemsetD32(h, 4, 2)); print(a[:3].tolist())
+read = np.zeros(10, np.uint32); ok(d.cuMemHostRegister(read.ctypes.data, 40, 8)); print(name(d.cuMemsetD32(read.ctypes.data, 1, 10)))
+"""
+    says(code, ["{5} 10", "{6} 20 True", "{9} 6 True", "[4, 4, 6]", "INVALID_VALUE"])

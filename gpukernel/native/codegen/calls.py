@@ -34,6 +34,7 @@ DRIVER_FLAGS = (
     "handwritten",
     "captured",
     "uses-memory",
+    "fills",
     "waits",
     "graph-memory",
     "managed",

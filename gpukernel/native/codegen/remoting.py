@@ -63,6 +63,9 @@ def shim_function(call: DriverCall) -> str:
         lines.append(
             f"    if (has_graph_memory()) if (auto done = graph_memory_{name}({arguments})) return *done;"
         )
+    if "fills" in call.flags:
+        to = call.inputs[0].name
+        lines.append(f"    if (CUresult error = reach_host({to}); error != CUDA_SUCCESS) return error;")
     if "uses-memory" in call.flags:
         lines.append(f"    const DeviceWork work = managed_{name}({arguments});")
     if "waits" in call.flags:
@@ -163,7 +166,13 @@ def shim_end(table: CallTable) -> str:
         "#define __CUDA_API_VERSION_INTERNAL\n"
         + "".join(
             f'#include "shim/{name}.h"\n'
-            for name in ("graphs/capture", "graphs/memory", "managed/managed", "transport/request")
+            for name in (
+                "graphs/capture",
+                "graphs/memory",
+                "managed/managed",
+                "memory/memory",
+                "transport/request",
+            )
         )
         + "\nusing namespace gpukernel::shim;\nusing gpukernel::wire::DriverCall;\n\nnamespace gpukernel::shim {\n"
         + _hooks(calls, "captured", "Captured", "captured")

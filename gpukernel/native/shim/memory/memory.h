@@ -21,6 +21,8 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
 
 // Lets the device reach the pinned memory whose addresses are among a kernel's parameters.
 CUresult map_parameters(const char* block, size_t bytes);
+// The same for memory that is to be filled; the address of registered memory becomes the device's.
+CUresult reach_host(CUdeviceptr& address);
 
 // One end of a contiguous copy.
 struct CopyEnd {
@@ -28,6 +30,9 @@ struct CopyEnd {
     uint64_t address;
 };
 CUresult copy_span(Connection& connection, CopyEnd to, CopyEnd from, size_t bytes, CUstream stream);
+
+// --- attributes.cpp ---
+CUresult get_sync_memops(CUdeviceptr ptr, unsigned& value);
 
 // --- sharing.cpp ---
 // Whether the worker knows the calls for what programs share; one of an older version does not.
