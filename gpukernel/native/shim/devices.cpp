@@ -3,7 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 
+#include "shim/graphs/capture.h"
 #include "shim/graphs/graphs.h"
 #include "shim/graphs/memory.h"
 #include "shim/managed/managed.h"
@@ -21,11 +26,32 @@ Device* device_at(CUdevice number) {
                                                                             : nullptr;
 }
 
+namespace {
+// The contexts that the program created.  Those that it has destroyed stay: other threads may have them
+// current, and are told so.
+struct Created {
+    std::mutex mutex;
+    std::unordered_map<CUcontext, std::unique_ptr<Context>> contexts;
+};
+Created& created() {
+    static Created* const instance = new Created;
+    return *instance;
+}
+Context* created_context(CUcontext handle) {
+    std::lock_guard lock(created().mutex);
+    const auto it = created().contexts.find(handle);
+    if (it == created().contexts.end() || it->second->destroyed) return nullptr;
+    Context* const context = it->second.get();
+    return device_at(context->device->index) == context->device ? context : nullptr;  // of this slice
+}
+}  // namespace
+
 Context* context_of(CUcontext handle) {
-    if (Process* p = process())
-        for (auto& device : p->devices)
-            if (device->primary.get() == handle) return handle;
-    return nullptr;
+    Process* const p = process();
+    if (!p) return nullptr;
+    for (auto& device : p->devices)
+        if (device->primary.get() == handle) return handle;
+    return created_context(handle);
 }
 
 }  // namespace gpukernel::shim
@@ -71,7 +97,7 @@ CUresult CUDAAPI cuDriverGetVersion(int* driverVersion) {
     return CUDA_SUCCESS;
 }
 
-// --- contexts: all are the one that the worker has for the lease ---
+// --- contexts: each is a name for the one that the worker has for the lease ---
 
 CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
                                          CUdevice dstDevice) {
@@ -114,17 +140,36 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
     });
 }
 
-// A created context is the primary one, under the same handle.
 CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {
-    CUresult error = cuDevicePrimaryCtxRetain(pctx, dev);
-    return error == CUDA_SUCCESS ? cuCtxPushCurrent(*pctx) : error;
+    GPUKERNEL_DEVICE(device, dev);
+    if (!pctx || (flags & ~unsigned{CU_CTX_FLAGS_MASK})) return CUDA_ERROR_INVALID_VALUE;
+    if (!device->connection.alive()) return GONE;
+    auto context = std::make_unique<Context>(device, flags);
+    *pctx = context.get();
+    {
+        std::lock_guard lock(created().mutex);
+        created().contexts.emplace(*pctx, std::move(context));
+    }
+    return cuCtxPushCurrent(*pctx);
 }
 
+// What was made in the context stays until the program frees it or ends; work that uses it is waited for.
 CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
-    Context* context = context_of(ctx);
-    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (CUresult error = gpukernel::libcuda::initialised(); error != CUDA_SUCCESS) return error;
+    Context* const context = created_context(ctx);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;  // a primary one is released
+    CUresult result = CUDA_SUCCESS;
+    if (!capturing()) {
+        context_stack.push_back(context);
+        result = cuCtxSynchronize();
+        context_stack.pop_back();
+    }
+    {
+        std::lock_guard lock(created().mutex);
+        if (context->destroyed.exchange(true)) return CUDA_ERROR_INVALID_CONTEXT;
+    }
     if (!context_stack.empty() && context_stack.back() == context) context_stack.pop_back();
-    return cuDevicePrimaryCtxRelease(context->device->index);
+    return result;
 }
 
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {

@@ -124,7 +124,7 @@ static std::unique_ptr<Process> connect(const wire::LeaseFile& lease, std::strin
             for (auto& one : fresh->devices) one.release();
             return nullptr;
         }
-        device->primary = std::make_unique<Context>(Context{device.get()});
+        device->primary = std::make_unique<Context>(device.get());
         fresh->devices.push_back(std::move(device));
     }
     if (fresh->devices.empty()) return error = "the lease names no device", nullptr;
@@ -192,6 +192,10 @@ Connection* current(CUresult& error) {
     const std::vector<CUcontext>& stack = context_stack;
     if (stack.empty()) {
         error = CUDA_ERROR_INVALID_CONTEXT;
+        return nullptr;
+    }
+    if (stack.back()->destroyed.load(std::memory_order_relaxed)) {
+        error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
         return nullptr;
     }
     return &stack.back()->device->connection;

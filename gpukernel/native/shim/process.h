@@ -14,10 +14,15 @@ namespace gpukernel::shim {
 struct Device;
 }
 
-// A context of the driver API: a device's primary one, which stands for the one context that the worker has.
+// A context of the driver API: a device's primary one, or one that the program created.  Each is a name, with
+// flags of its own, for the one context that the worker has: what is made in any of them belongs to the
+// device.
 struct CUctx_st {
     gpukernel::shim::Device* device;
     unsigned flags = 0;
+    std::atomic<unsigned> uses{1};       // cuCtxCreate and cuCtxAttach
+    std::atomic<bool> destroyed{false};  // and still on the stack of a thread, perhaps
+    CUctx_st(gpukernel::shim::Device* of, unsigned its_flags = 0) : device(of), flags(its_flags) {}
 };
 
 namespace gpukernel::shim {
