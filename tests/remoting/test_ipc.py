@@ -35,6 +35,7 @@ class Peer:
     """One program on a slice."""
 
     def __init__(self, one: Worker) -> None:
+        self._one = one
         self._process: subprocess.Popen[str] = one.start(_PEER)
 
     def says(self, line: str) -> Any:
@@ -45,6 +46,10 @@ class Peer:
         answer = self._process.stdout.readline()
         assert answer, self._process.communicate()[1]
         return json.loads(answer)
+
+    def start_anew(self) -> None:
+        self.kill()
+        self._process = self._one.start(_PEER)
 
     def kill(self) -> None:
         self._process.kill()
@@ -198,5 +203,18 @@ def test_an_event_lives_as_long_as_somebody_has_it() -> None:
             "INVALID_HANDLE",
             "SUCCESS",
         ]
+
+    story(play)
+
+
+def test_programs_that_come_later_open_an_event_whose_maker_has_ended() -> None:
+    """Whichever of the worker's addresses they get: one of them is likely the maker's."""
+
+    def play(a: Peer, b: Peer) -> None:
+        event = a.says("event_of(ok(d.cuEventCreate(2 | 4)))")
+        b.says(f"!f = ok(open_event('{event}'))")
+        for _ in range(4):
+            a.start_anew()
+            assert a.says(f"[name(open_event('{event}')), name(d.cuCtxSynchronize())]") == ["SUCCESS"] * 2
 
     story(play)

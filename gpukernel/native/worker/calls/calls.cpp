@@ -306,7 +306,8 @@ CUresult serve_cuEventCreate(Session& session, Reader& in, Writer&) {
         session.cuda().cuEventDestroy_v2(event);
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (result == CUDA_SUCCESS && shared) session.lease().shared_events.add(event, &session, std::move(*its));
+    if (result == CUDA_SUCCESS && shared)
+        session.lease().shared_events.add(event, session.program_number(), std::move(*its));
     return result;
 }
 

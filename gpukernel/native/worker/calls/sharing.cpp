@@ -39,7 +39,7 @@ CUresult serve_open_event(Session& session, Reader& in, Writer&) {
     if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
     SharedEvents& events = session.lease().shared_events;
     CUevent event;
-    CUresult result = events.open({request.first, request.second}, &session, event);
+    CUresult result = events.open({request.first, request.second}, session.program_number(), event);
     if (result == CUDA_SUCCESS &&
         !session.accept_number(*request.handle, event, Kind::event, std::move(*host))) {
         events.destroy(session.cuda(), event);

@@ -9,9 +9,9 @@ std::optional<SharedName> new_shared_name() {
     return ::getrandom(name.data(), sizeof name, 0) == sizeof name ? std::optional(name) : std::nullopt;
 }
 
-void SharedEvents::add(CUevent event, const void* owner, HostCharge charge) {
+void SharedEvents::add(CUevent event, uint64_t program, HostCharge charge) {
     std::lock_guard lock(mutex_);
-    events_.emplace(event, Shared{owner, std::move(charge), 1, std::nullopt});
+    events_.emplace(event, Shared{program, std::move(charge), 1, std::nullopt});
 }
 
 std::optional<SharedName> SharedEvents::name_of(CUevent event) {
@@ -22,11 +22,11 @@ std::optional<SharedName> SharedEvents::name_of(CUevent event) {
     return it->second.name;
 }
 
-CUresult SharedEvents::open(const SharedName& name, const void* program, CUevent& event) {
+CUresult SharedEvents::open(const SharedName& name, uint64_t program, CUevent& event) {
     std::lock_guard lock(mutex_);
     for (auto& [its, shared] : events_) {
         if (shared.name != name) continue;
-        if (shared.owner == program) return CUDA_ERROR_INVALID_CONTEXT;
+        if (shared.program == program) return CUDA_ERROR_INVALID_CONTEXT;
         ++shared.handles;
         event = its;
         return CUDA_SUCCESS;

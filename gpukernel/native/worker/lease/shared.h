@@ -21,15 +21,16 @@ std::optional<SharedName> new_shared_name();
 // more, and charged to the host's memory until then.  Any thread may call.
 class SharedEvents {
   public:
-    void add(CUevent event, const void* owner, HostCharge charge);
+    // `program` is the number of the program that made it (Session::program_number).
+    void add(CUevent event, uint64_t program, HostCharge charge);
     std::optional<SharedName> name_of(CUevent event);  // nothing where it was not made for it
     // One more handle, for another program than the one that made it; else the error.
-    CUresult open(const SharedName& name, const void* program, CUevent& event);
+    CUresult open(const SharedName& name, uint64_t program, CUevent& event);
     CUresult destroy(Driver& cuda, CUevent event);  // a handle of any event
 
   private:
     struct Shared {
-        const void* owner;
+        uint64_t program;
         HostCharge charge;
         int handles = 1;
         std::optional<SharedName> name;

@@ -67,6 +67,9 @@ class Session {
         key_ = key;
     }
 
+    // Among all programs that the lease has had: no other ever has it.
+    uint64_t program_number() const { return program_number_; }
+
     // --- for the server ---
     uint64_t key() const { return key_; }
     // From now on serves requests while one of them waits.  `poll` is an epoll descriptor that reports
