@@ -52,6 +52,11 @@ def test_a_register_is_given_for_a_parameter_in_memory(run: Any) -> None:
     assert run("call (%r0), f, (%i);", module) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("result", ["-%r0", "%r0+1"])
+def test_a_result_goes_to_a_register_as_it_is(refusal: Any, result: str) -> None:
+    assert "a result goes to a register as it is" in refusal(f"call ({result}), sum, (%i, 1);", SUM)
+
+
 PAIR = """.func (.reg .v2 .u32 r) turn(.reg .v2 .u32 a, .reg .u32 b) { mov.u32 r.y, a.x; add.u32 r.x, a.y, b; ret; }
 .func (.reg .u32 r) digits(.reg .v4 .u16 h) { .reg .u32 t; .reg .u16 x; mov.u16 x, h.x; cvt.u32.u16 r, x; mov.u16 x, h.y; cvt.u32.u16 t, x;
 mad.lo.u32 r, r, 10, t; mov.u16 x, h.z; cvt.u32.u16 t, x; mad.lo.u32 r, r, 10, t; mov.u16 x, h.w; cvt.u32.u16 t, x; mad.lo.u32 r, r, 10, t; ret; }

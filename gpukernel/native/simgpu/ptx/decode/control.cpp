@@ -123,6 +123,7 @@ uint32_t Decoder::passed(const Operand& o, const Variable& formal, bool result) 
         wrong("a constant is passed, and the parameter is a vector");
     if (result && !variable_here && !vector_here && o.kind != Operand::sink)
         wrong("a result goes to a register");
+    if (result && (o.negated || o.value)) wrong("a result goes to a register as it is");
     if (variable_here && (variable(o).type == Type::pred) != (formal.type == Type::pred))
         wrong("'" + o.name + "' and the parameter are not both predicates");
     uint32_t size = bytes;
