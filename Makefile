@@ -17,7 +17,7 @@ LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 LEVELS_FOR_hub-demo = $(LEVELS_FOR_demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model partitions crashes crowd lint format docs bench gpu ptx oracle suites fuzz fuzzers sanitize screenshots labextension wheel system clean
+.PHONY: help demo hub test quick test-one metrics model partitions crashes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,6 +127,9 @@ oracle: $(VENV)/.test  ## Run generated CUDA kernels on the simulated GPU and on
 
 suites: $(VENV)/.test  ## Run other people's test suites on a slice (an hour or two, and 4 GB of packages), or SUITE=pycuda alone
 	$(BIN)/python -m tests.suites $(SUITE)
+
+frameworks: $(VENV)/.test  ## Run frameworks from PyPI on a slice of a simulated H100 (4 GB of packages the first time)
+	GPUKERNEL_FRAMEWORKS=1 $(BIN)/python -m pytest -rA --show-capture=no tests/frameworks $(PYTEST_ARGS)
 
 screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chromium)
 	$(BIN)/python -m docs.screenshots

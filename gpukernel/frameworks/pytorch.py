@@ -18,14 +18,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["SIMULATED_VARIABLE", "activate"]
+from gpukernel.frameworks import SIMULATED_VARIABLE
 
-SIMULATED_VARIABLE = "GPUKERNEL_SIMULATED"
-"""Set to 1 in the environment of a program whose devices are simulated (`gpukernel.remoting.environment`)."""
+__all__ = ["activate"]
 
-NOTICE = (
-    "gpukernel: this slice is of a simulated GPU, so PyTorch's CUDA operators are computed by its CPU kernels."
-)
+NOTICE = "gpukernel: this slice is of a simulated GPU, so PyTorch's CUDA operators are computed by its CPU kernels."
 
 # What allocates, copies or looks at memory works as it is.
 KEPT = {

@@ -52,7 +52,9 @@ def moved(result: Any, device: Any) -> Any:
 def replaced(tensor: Any, here: Any) -> None:
     """Give the CUDA tensor `tensor`, an operator's output, what its alias `here` has got: perhaps another shape, in other memory."""
     if tensor.layout is not torch.strided:
-        raise NotImplementedError("A simulated slice changes no sparse tensor in place; use the result instead.")
+        raise NotImplementedError(
+            "A simulated slice changes no sparse tensor in place; use the result instead."
+        )
     if here.shape == tensor.shape and here.data_ptr() == tensor.data_ptr():
         return
     if here.shape != tensor.shape:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpukernel import native
+from gpukernel.frameworks import SIMULATED_VARIABLE
 from gpukernel.remoting.direct_environment import direct_directories, direct_environment, find_driver
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, write_lease_file
 
@@ -25,11 +26,15 @@ def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str
 
     Triton is told to use this package's ``ptxas``, unless the user has named another; without one in ``PATH`` others find it there.
     The dynamic linker (``rtld-audit(7)``) is told of a library that puts this package's NVRTC and nvJitLink before NVIDIA's, from wherever
-    they are loaded.  Where a device is real nothing names them: a program that was started on a simulated one may start another on a real one.
+    they are loaded.  `gpukernel.frameworks` is told that the devices are simulated.  Where a device is real nothing names them: a program that was started on a simulated one may start another on a real one.
     """
     changed = dict(environment)
     own = str(native.ptxas())
     simulated = {one.device_name.endswith("(simulated)") for one in lease.slices} == {True}
+    if simulated:
+        changed[SIMULATED_VARIABLE] = "1"
+    else:
+        changed.pop(SIMULATED_VARIABLE, None)
     for variable in _PTXAS:
         if simulated:
             changed.setdefault(variable, own)

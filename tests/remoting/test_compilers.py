@@ -12,6 +12,7 @@ import pytest
 
 from gpukernel import native
 from gpukernel.common.model import Holder, Lease, Slice
+from gpukernel.frameworks import SIMULATED_VARIABLE
 from gpukernel.remoting.environment import compilers_for
 from tests.conftest import Pool
 from tests.remoting.conftest import PRELUDE, Worker, worker
@@ -103,14 +104,15 @@ def _lease(*names: str) -> Lease:
 def test_the_environment_names_it_on_simulated_devices_only() -> None:
     simulated, real = "Tesla T4 (simulated)", "Tesla T4"
     audit, folder = str(native.compiler_auditor()), str(native.ptxas().parent)
-    own = {**dict.fromkeys(VARIABLES, str(native.ptxas())), "LD_AUDIT": audit}
+    told = {SIMULATED_VARIABLE: "1"}
+    own = {**dict.fromkeys(VARIABLES, str(native.ptxas())), "LD_AUDIT": audit, **told}
     assert compilers_for(_lease(simulated, simulated), {"A": "b"}) == {"A": "b", **own}
     for names in ((real,), (real, simulated), ()):
         assert compilers_for(_lease(*names), {"A": "b"}) == {"A": "b"}
         assert compilers_for(_lease(*names), own) == {}  # started by a program on a simulated device
     users = {**dict.fromkeys(VARIABLES, "/usr/bin/ptxas"), "LD_AUDIT": "/a.so", "PATH": "/bin:/usr/bin"}
     on_slice = compilers_for(_lease(simulated), users)
-    assert on_slice == {**users, "LD_AUDIT": f"/a.so:{audit}", "PATH": f"/bin:/usr/bin:{folder}"}
+    assert on_slice == {**users, **told, "LD_AUDIT": f"/a.so:{audit}", "PATH": f"/bin:/usr/bin:{folder}"}
     assert compilers_for(_lease(simulated), on_slice) == on_slice
     assert compilers_for(_lease(real), on_slice) == compilers_for(_lease(real), users) == users
 

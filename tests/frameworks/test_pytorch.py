@@ -1,0 +1,52 @@
+"""PyTorch from PyPI on a simulated slice: its operators, its training, and what people do beside."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.frameworks.conftest import Run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+NOT_OF_CUDA = "PyTorch has it for the CPU alone"
+KNOWN = {
+    "histogram": NOT_OF_CUDA,
+    "histogramdd": NOT_OF_CUDA,
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": NOT_OF_CUDA,
+    "tensor_split": "wants its indices on the CPU, and the comparison moves them",
+    "as_strided.partial_views": "looks beyond its tensor, whose copy on the slice has nothing there",
+    "sparse.sampled_addmm": "tensors of layout sparse_csr",
+    "sparse.mm.reduce": "tensors of layout sparse_csr, and the CPU's alone",
+    "to_sparse": "gradients through tensors of layout sparse_csr",
+}
+
+
+@pytest.mark.parametrize(("what", "least"), [("values", 600), ("gradients", 500)])
+def test_operators_give_what_the_cpu_gives(what: str, least: int, on_pytorch: Run) -> None:
+    found = json.loads(on_pytorch("pytorch_operators", what).splitlines()[-1])
+    assert {name: why for name, why in found["failed"].items() if name not in KNOWN} == {}
+    assert found["passed"] >= least
+
+
+def test_what_people_do_beside_operators_works(on_pytorch: Run) -> None:
+    assert on_pytorch("pytorch_life").splitlines()[-1] == "compiled"
+
+
+def test_training_loses_as_on_the_cpu_at_every_share(on_pytorch: Run) -> None:
+    wanted = json.loads(on_pytorch("pytorch_training", "cpu", share=""))
+    for share in ("1", "0.1", "0.02"):
+        found = json.loads(on_pytorch("pytorch_training", "cuda", share=share).splitlines()[-1])
+        for name, (losses, _) in wanted.items():
+            assert found[name][0] == pytest.approx(losses, abs=1e-3)
+
+
+def test_two_programs_share_a_device(on_pytorch: Run) -> None:
+    with ThreadPoolExecutor() as threads:
+        both = list(
+            threads.map(lambda share: on_pytorch("pytorch_training", "cuda", share=share), ("0.2", "0.3"))
+        )
+    first, second = (json.loads(one.splitlines()[-1])["transformer"][0] for one in both)
+    assert first == pytest.approx(second, abs=1e-3)
