@@ -64,6 +64,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "tls": set(),
     "wire": {"common", "tls"},
     "shim": {"codegen", "common", "libcuda", "wire"},
+    "cudart": set(),
     "worker": {"codegen", "common", "wire"},
     "direct": {"codegen", "common", "libcuda", "wire"},
     "nvml": {"codegen", "common", "wire"},
