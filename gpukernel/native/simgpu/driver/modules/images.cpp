@@ -60,14 +60,16 @@ bool lz4(std::string_view in, std::string& out, size_t size) {
     return out.size() == size;
 }
 
-Image fatbin(const char* data, size_t bytes) {
+// The PTX of the newest architecture that is not newer than `target`; where there is none, the newest, which
+// says so when it is loaded.
+Image fatbin(const char* data, size_t bytes, uint32_t target) {
     Image image;
     if (bytes && bytes < 16) return {{}, CUDA_ERROR_INVALID_IMAGE, "a fat binary that is cut short"};
     const size_t header = read<uint16_t>(data + 6), total = read<uint64_t>(data + 8);
     if (size_t end; header < 16 || __builtin_add_overflow(header, total, &end) || (bytes && end > bytes))
         return {{}, CUDA_ERROR_INVALID_IMAGE, "a fat binary that is cut short"};
     bool machine_code = false;
-    uint32_t best = 0;
+    uint64_t best = 0;
     for (size_t at = header; at + 64 <= header + total;) {
         const char* entry = data + at;
         const uint16_t kind = read<uint16_t>(entry);
@@ -80,7 +82,8 @@ Image fatbin(const char* data, size_t bytes) {
             break;
         at += entry_header + payload;
         machine_code |= kind == 2;
-        if (kind != 1 || sm < best) continue;
+        const uint64_t rank = static_cast<uint64_t>(sm <= target) << 32 | sm;
+        if (kind != 1 || rank < best) continue;
         const bool packed = flags & (LZ4 | ZSTANDARD);
         std::string_view body(entry + entry_header, compressed && packed ? compressed : payload);
         std::string text;
@@ -100,7 +103,9 @@ Image fatbin(const char* data, size_t bytes) {
         } else {
             text = body;
         }
-        best = sm;
+        while (text.ends_with('\0'))
+            text.pop_back();  // nvcc fills up with them; a text in a linked image ends nowhere else
+        best = rank;
         image.texts.clear();
         image.texts.push_back(std::move(text));
         image.share = std::move(share);
@@ -170,7 +175,7 @@ TOGETHER:
 }
 )";
 
-Image read_image(const void* data, size_t bytes) {
+Image read_image(const void* data, size_t bytes, uint32_t target) {
     if (!data) return {{}, CUDA_ERROR_INVALID_VALUE, "no image"};
     const char* text = static_cast<const char*>(data);
     if (std::string_view archive(text, bytes); archive.starts_with("!<arch>\n")) {
@@ -181,8 +186,8 @@ Image read_image(const void* data, size_t bytes) {
     if (bytes && bytes < 4) return {{}, CUDA_ERROR_INVALID_IMAGE, "an image of fewer than four bytes"};
     // Text may be shorter than the magic numbers, none of which holds a NUL.
     const uint32_t magic = bytes || strnlen(text, 4) == 4 ? read<uint32_t>(text) : 0;
-    if (magic == WRAPPER && (!bytes || bytes >= 16)) return fatbin(read<const char*>(text + 8), 0);
-    if (magic == FATBIN) return fatbin(text, bytes);
+    if (magic == WRAPPER && (!bytes || bytes >= 16)) return fatbin(read<const char*>(text + 8), 0, target);
+    if (magic == FATBIN) return fatbin(text, bytes, target);
     if (magic == ELF) return {{}, CUDA_ERROR_NO_BINARY_FOR_GPU, NEEDS_PTX};
     if (magic == LTO_IR) return {{}, CUDA_ERROR_NO_BINARY_FOR_GPU, IS_LTO_IR};
     const size_t length = bytes ? strnlen(text, bytes) : std::strlen(text);
@@ -198,7 +203,7 @@ Image read_image(const void* data, size_t bytes) {
         if (bytes_of_part.starts_with(LINKED_IMAGE) ||
             (bytes_of_part.size() >= 4 && read<uint32_t>(bytes_of_part.data()) == WRAPPER))
             return {{}, CUDA_ERROR_INVALID_IMAGE, "a part of a linked image that is none"};
-        Image part = read_image(bytes_of_part.data(), bytes_of_part.size());
+        Image part = read_image(bytes_of_part.data(), bytes_of_part.size(), target);
         if (part.error != CUDA_SUCCESS) return part;
         for (std::string& found : part.texts) {
             if (!part.share.grow(found.size())) return {{}, CUDA_ERROR_OUT_OF_MEMORY, NO_HOST_MEMORY};

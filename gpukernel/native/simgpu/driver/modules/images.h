@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,8 @@ struct Image {
 };
 
 // `bytes` is what may be read at `data`, or 0 where the caller did not say (cuModuleLoadData does not).
-Image read_image(const void* data, size_t bytes);
+// Of a fat binary it is the PTX that suits compute capability `target` (80 is 8.0) best.
+Image read_image(const void* data, size_t bytes, uint32_t target = UINT32_MAX);
 
 // The image of several linked texts.
 std::string link_image(const std::vector<std::string>& texts);

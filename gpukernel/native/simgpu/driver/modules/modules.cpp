@@ -22,8 +22,10 @@ void write(const JitLogs& logs, const std::string& log) {
     if (!logs.write(log)) log_line(log);
 }
 
+int target_of(const Device& device) { return device.model->major * 10 + device.model->minor; }
+
 CUresult load(Device* device, const void* data, size_t bytes, const JitLogs& logs, Loaded*& loaded) {
-    Image image = read_image(data, bytes);
+    Image image = read_image(data, bytes, target_of(*device));
     if (image.error != CUDA_SUCCESS) {
         write(logs, image.message);
         return image.error;
@@ -37,8 +39,8 @@ CUresult load(Device* device, const void* data, size_t bytes, const JitLogs& log
     fresh->device = device;
     std::string log;
     std::vector<std::string_view> texts(image.texts.begin(), image.texts.end());
-    Result result = load_module(texts, *device->memory, device->model->major * 10 + device->model->minor,
-                                device->model->multiprocessors, fresh->image, log);
+    Result result = load_module(texts, *device->memory, target_of(*device), device->model->multiprocessors,
+                                fresh->image, log);
     if (log.empty()) log = result.message;
     write(logs, result ? "" : log);
     if (!result) return code_of(result.status);
@@ -113,7 +115,7 @@ CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* ha
     Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
-    const int target = device->model->major * 10 + device->model->minor;
+    const int target = target_of(*device);
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
             *value = f->info->max_threads;
@@ -352,7 +354,7 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
     GPUKERNEL_HERE(device);
     auto* link = driver()->links.get<Link>(state);
     if (!link) return CUDA_ERROR_INVALID_HANDLE;
-    Image image = read_image(data, size);
+    Image image = read_image(data, size, target_of(*device));
     if (image.error != CUDA_SUCCESS) {
         write(link->logs, image.message);
         return image.error;
@@ -379,8 +381,8 @@ CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* size
         write(link->logs, "the host has no memory for a module of this size");
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    Result result = load_module(texts, *device->memory, device->model->major * 10 + device->model->minor,
-                                device->model->multiprocessors, module, log);
+    Result result =
+        load_module(texts, *device->memory, target_of(*device), device->model->multiprocessors, module, log);
     write(link->logs, result ? "" : log.empty() ? result.message : log);
     if (!result) return code_of(result.status);
     link->image = link_image(link->texts);
