@@ -2,7 +2,7 @@
 
 The sources stand beside this file; what is built from them is installed into this package by the
 wheel (``shim/libcuda.so.1``, ``shim/libnvidia-ml.so.1`` and, with OpenSSL, ``shim/libgpukernel-tls.so``, ``direct/libcuda.so.1``, ``simgpu/libcuda.so.1``,
-``ptxas/ptxas``, ``compilers/``, ``bin/gpukernel-worker``, ``wire/calls.json``).
+``cudart/libcudart.so.12`` and its like, ``ptxas/ptxas``, ``compilers/``, ``bin/gpukernel-worker``, ``wire/calls.json``).
 An editable install puts them under ``site-packages`` while this file stays in the checkout, so both places are
 looked at.  The agent, the command line and `gpukernel.remoting` import from here; it imports nothing of gpukernel.
 """
@@ -20,6 +20,8 @@ __all__ = [
     "nvml_library",
     "own_drivers",
     "ptxas",
+    "runtime_auditor",
+    "runtime_dir",
     "shim_dir",
     "simgpu_library",
     "tls_library",
@@ -92,3 +94,13 @@ def worker_executable() -> Path:
 def compiler_auditor() -> Path:
     """Return the library that, named in ``LD_AUDIT``, has NVRTC and nvJitLink hand over PTX; theirs lie beside it."""
     return _find("compilers/libgpukernel-compilers.so")
+
+
+def runtime_dir() -> Path:
+    """Return the directory of the CUDA runtimes for programs on remote slices, ``libcudart.so.12`` and its like."""
+    return _find("cudart/libcudart.so.12").parent
+
+
+def runtime_auditor() -> Path:
+    """Return the library that, named in ``LD_AUDIT``, puts the CUDA runtimes beside it before NVIDIA's."""
+    return _find("cudart/libgpukernel-runtime.so")

@@ -57,21 +57,35 @@ def _end_list(environment: dict[str, str], variable: str, own: str, *, wanted: b
         del environment[variable]
 
 
+def without_runtime(base: Mapping[str, str]) -> dict[str, str]:
+    """Return `base` without this package's CUDA runtime: over a driver of the machine's own, NVIDIA's works."""
+    environment = dict(base)
+    _end_list(environment, "LD_AUDIT", str(native.runtime_auditor()), wanted=False)
+    runtime = str(native.runtime_dir())
+    if runtime in (parts := environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)):
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(part for part in parts if part != runtime)
+    return environment
+
+
 def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment `base`, changed so that ``libcuda.so.1`` is the shim and finds its lease.
+
+    The CUDA runtime is this package's, too: NVIDIA's asks a driver for what a shim does not have.  Programs find it by name, and the
+    dynamic linker (``rtld-audit(7)``) is told to put it before NVIDIA's wherever else they look.
 
     Returns
     -------
     dict
-        A copy of `base` with ``LD_LIBRARY_PATH`` (the shim's directory first) and ``GPUKERNEL_LEASE_FILE``.
+        A copy of `base` with ``LD_LIBRARY_PATH`` (the shim's directory first), ``LD_AUDIT`` and ``GPUKERNEL_LEASE_FILE``.
         The secret itself is not in it.
     """
-    environment = dict(base)
-    shim = str(native.shim_dir())
+    environment = without_runtime(base)
+    own = [str(native.shim_dir()), str(native.runtime_dir())]
     others = [
-        part for part in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part and part != shim
+        part for part in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part and part not in own
     ]
-    environment["LD_LIBRARY_PATH"] = os.pathsep.join([shim, *others])
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join([*own, *others])
+    _end_list(environment, "LD_AUDIT", str(native.runtime_auditor()), wanted=True)
     environment[LEASE_FILE_VARIABLE] = str(lease_file)
     return environment
 
@@ -91,7 +105,7 @@ def lease_environment(
     directories = direct_directories(lease)
     if not directories:
         return shim_environment(path, compilers_for(lease, base)), None
-    environment = direct_environment(directories, compilers_for(lease, base))
+    environment = direct_environment(directories, compilers_for(lease, without_runtime(base)))
     environment[LEASE_FILE_VARIABLE] = str(path)
     return environment, find_driver(environment)
 

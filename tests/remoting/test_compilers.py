@@ -124,7 +124,7 @@ def test_a_program_on_a_slice_finds_it(shared_pool: Pool) -> None:
     first, second, audit, path = json.loads(done.stdout)
     assert (first, second, audit) == (
         *[str(native.ptxas())] * 2,
-        str(native.compiler_auditor()),
+        f"{native.compiler_auditor()}:{native.runtime_auditor()}",
     ), done.stderr
     assert path.split(":")[-1] == str(native.ptxas().parent)
 

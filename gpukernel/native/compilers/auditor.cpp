@@ -1,24 +1,31 @@
-// The auditor of a program on simulated devices (rtld-audit(7)): where the program loads NVIDIA's NVRTC or
-// nvJitLink from whatever place, it gets the library of the same name beside this one, which loads NVIDIA's
-// in turn. It guarantees that nothing else is changed: every other name, and a library that is not there, is
-// searched for as without it.  It is loaded into every process of a slice: no library of C, no constructor of
-// C++, no memory of its own.
+// An auditor of the dynamic linker (rtld-audit(7)): where a program loads one of NVIDIA's libraries that it
+// has a replacement for, from whatever place, it gets the library of the same name beside this one.  It is
+// built twice: for every program on a remote slice with the CUDA runtime, and for those on simulated devices
+// with NVRTC and nvJitLink, which load NVIDIA's in turn.  It guarantees that nothing else is changed: every
+// other name, and a library that is not there, is searched for as without it.  It is loaded into every
+// process of a slice: no library of C, no constructor of C++, no memory of its own.
 #include <link.h>
 #include <sys/syscall.h>
 
 namespace {
 
 constexpr unsigned PATH = 4096;
-constexpr char OWN_NAME[] = "/libgpukernel-compilers.so";
 constexpr char ORIGINAL[] =
     "gpukernel-original:";  // before the name by which a library of ours asks for NVIDIA's
-constexpr int MAJORS[] = {12, 13};
 
 struct Library {
     const char* name;
-    char original[2][PATH];  // where NVIDIA's is, once it was asked for; by major version
+    const char* versions[3];  // of the libraries beside this one
+    char original[3][PATH];   // where NVIDIA's is, once it was asked for
 };
-Library libraries[] = {{"libnvrtc.so", {}}, {"libnvJitLink.so", {}}};
+#ifdef AUDITS_RUNTIME
+constexpr char OWN_NAME[] = "/libgpukernel-runtime.so";
+Library libraries[] = {{"libcudart.so", {".11.0", ".12", ".13"}, {}}};
+#else
+constexpr char OWN_NAME[] = "/libgpukernel-compilers.so";
+Library libraries[] = {{"libnvrtc.so", {".12", ".13", nullptr}, {}},
+                       {"libnvJitLink.so", {".12", ".13", nullptr}, {}}};
+#endif
 char own_folder[PATH], replacement[PATH];
 
 long system_call(long number, long a, long b, long c, long d) {
@@ -61,29 +68,34 @@ bool append(char* room, unsigned& used, const char* text) {
     return true;
 }
 
-// Returns the index of the major version that `version` (".12", ".12.9.86") begins with, or -1.
+// Returns the major version that `version` (".12", ".12.9.86") begins with, or -1.
 int major_of(const char* version) {
     if (*version++ != '.') return -1;
     int major = 0;
     while (*version >= '0' && *version <= '9' && major < 1000) major = major * 10 + *version++ - '0';
-    if (*version && *version != '.') return -1;
-    for (int i = 0; i < 2; ++i)
-        if (major == MAJORS[i]) return i;
+    return *version && *version != '.' ? -1 : major;
+}
+
+// Returns the index of the library's version that stands for `version`, or -1.
+int index_of(const char* version, const Library& library) {
+    const int major = major_of(version);
+    for (int i = 0; i < 3 && major > 0; ++i)
+        if (library.versions[i] && major_of(library.versions[i]) == major) return i;
     return -1;
 }
 
 // Names without a version are links to one with it.
-int major_of_file(const char* path, const Library& library) {
+int index_of_file(const char* path, const Library& library) {
     const char* version = after(file_name(path), library.name);
     if (!version) return -1;
-    if (*version) return major_of(version);
+    if (*version) return index_of(version, library);
     char target[PATH];
     const long bytes = system_call(SYS_readlinkat, -100 /* AT_FDCWD */, reinterpret_cast<long>(path),
                                    reinterpret_cast<long>(target), PATH - 1);
     if (bytes <= 0) return -1;
     target[bytes] = 0;
     version = after(file_name(target), library.name);
-    return version ? major_of(version) : -1;
+    return version ? index_of(version, library) : -1;
 }
 
 bool exists(const char* path) {
@@ -122,19 +134,18 @@ extern "C" [[gnu::visibility("default")]] char* la_objsearch(const char* name, u
     if (const char* asked = after(name, ORIGINAL)) {
         for (Library& library : libraries)
             if (const char* version = after(asked, library.name))
-                if (const int i = major_of(version); i >= 0 && library.original[i][0])
+                if (const int i = index_of(version, library); i >= 0 && library.original[i][0])
                     return library.original[i];
         return unchanged;
     }
     const char* file = file_name(name);
     if (file == name) return unchanged;  // the places where it is looked for come next
     for (Library& library : libraries) {
-        const int i = major_of_file(name, library);
+        const int i = index_of_file(name, library);
         if (i < 0 || !exists(name)) continue;
         unsigned used = 0, kept = 0;
-        const char version[] = {'.', '1', static_cast<char>('0' + MAJORS[i] % 10), 0};
         if (!append(replacement, used, own_folder) || !append(replacement, used, "/") ||
-            !append(replacement, used, library.name) || !append(replacement, used, version))
+            !append(replacement, used, library.name) || !append(replacement, used, library.versions[i]))
             return unchanged;
         const char* rest = after(name, replacement);
         if ((rest && !*rest) || length(name) >= PATH || !exists(replacement)) return unchanged;

@@ -35,6 +35,18 @@ cudaError_t told(CUresult result, dim3 grid, dim3 block) {
     return fits && some ? done(result) : fail(cudaErrorInvalidConfiguration);
 }
 
+// The dynamic shared memory that a kernel may have without asking; more is rare enough for a question.
+constexpr size_t USUAL_SHARED = 48 << 10;
+
+bool too_much(const void* function, size_t shared) {
+    CUfunction in_context;
+    int most = 0;
+    return find_function(function, in_context) == CUDA_SUCCESS &&
+           driver::cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, in_context) ==
+               CUDA_SUCCESS &&
+           shared > static_cast<size_t>(most);
+}
+
 // An image that has nothing for the device, and a handle that is none, are errors of the function.
 cudaError_t found(const void* function, CUfunction& kernel) {
     if (CUresult result = enter()) return done(result);
@@ -70,10 +82,13 @@ API cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shar
     return cudaSuccess;
 }
 
+// Over a network, launches are queued, and their errors come later; what a program asks for by mistake is
+// told at once.
 API cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared,
                                  cudaStream_t stream) {
     CUfunction kernel;
     if (cudaError_t error = found(function, kernel)) return error;
+    if (shared > USUAL_SHARED && too_much(function, shared)) return fail(cudaErrorInvalidValue);
     return told(driver::cuLaunchKernel(kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z,
                                        static_cast<unsigned>(shared), stream, arguments, nullptr),
                 grid, block);

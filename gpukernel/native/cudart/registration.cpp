@@ -3,9 +3,9 @@
 // image is loaded, as a library, which needs no context of its own, and each kernel is looked up at its first
 // launch.  The names and structures are those of crt/host_runtime.h and fatbinary_section.h, which come with
 // nvcc.
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <deque>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
@@ -76,31 +76,36 @@ CUresult load(const void* code, CUlibrary& library) {
     return driver::cuLibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
 }
 
-// Links the parts of relocatable code, which is what nvcc leaves to the program's start where it was asked
-// for PTX.
-CUresult link(const void* const* parts, CUlibrary& library) {
+// Links the first `count` parts of relocatable code.
+CUresult link(const void* const* parts, size_t count, CUlibrary& library) {
     CUlinkState state;
     if (CUresult result = driver::cuLinkCreate(0, nullptr, nullptr, &state)) return result;
     CUresult result = CUDA_SUCCESS;
-    bool any = false;
-    for (; *parts && result == CUDA_SUCCESS; ++parts) {
-        const Header* header = static_cast<const Header*>(*parts);
-        if (header->magic != FAT_BINARY) result = CUDA_ERROR_INVALID_IMAGE;
-        const size_t bytes = header->bytes + header->rest;
-        if (result == CUDA_SUCCESS)
-            result = driver::cuLinkAddData(state, CU_JIT_INPUT_FATBINARY, const_cast<void*>(*parts), bytes,
-                                           nullptr, 0, nullptr, nullptr);
-        if (result == CUDA_SUCCESS) any = true;
-        // nvcc adds the device's own runtime library everywhere; it comes without PTX, and few programs call
-        // it.
-        if (result == CUDA_ERROR_NO_BINARY_FOR_GPU) result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; ++i) {
+        const Header* header = static_cast<const Header*>(parts[i]);
+        if (header->magic != FAT_BINARY)
+            result = CUDA_ERROR_INVALID_IMAGE;
+        else
+            result = driver::cuLinkAddData(state, CU_JIT_INPUT_FATBINARY, const_cast<void*>(parts[i]),
+                                           header->bytes + header->rest, nullptr, 0, nullptr, nullptr);
     }
     void* image = nullptr;
     size_t bytes;
-    if (result == CUDA_SUCCESS && !any) result = CUDA_ERROR_NO_BINARY_FOR_GPU;
     if (result == CUDA_SUCCESS) result = driver::cuLinkComplete(state, &image, &bytes);
     if (result == CUDA_SUCCESS) result = load(image, library);
     driver::cuLinkDestroy(state);
+    return result;
+}
+
+// nvcc leaves linking to the program's start where it was asked for PTX.  The last part is then its runtime
+// library for launches from the device, which it adds to every program, and which may have nothing for this
+// device; what needs it does not link without.
+CUresult link(const void* const* parts, CUlibrary& library) {
+    size_t count = 0;
+    while (parts[count]) ++count;
+    const CUresult result = link(parts, count, library);
+    if (for_another_device(result) && count > 1 && link(parts, count - 1, library) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
     return result;
 }
 
@@ -288,7 +293,14 @@ API char __cudaInitModule(void** handle) {
     for (const Variable& variable : managed) {
         CUdeviceptr address;
         size_t size;
-        if (done(address_of(variable, address, size))) return 0;
+        if (done(address_of(variable, address, size))) {
+            std::fprintf(
+                stderr,
+                "gpukernel: the __managed__ variable %s cannot be shared with a slice over the network; use "
+                "cudaMallocManaged\n",
+                variable.name.c_str());
+            return 0;
+        }
         *variable.pointer = reinterpret_cast<void*>(address);
     }
     return 1;

@@ -44,8 +44,10 @@ CUresult unsupported(const char* name) {
 void runtime_gives_up() {
     shim::complain(
         "this program uses NVIDIA's CUDA runtime (nvcc links it in), which gives up now: it asks the driver "
-        "for undocumented functions that a slice does not have; run it with 'gpukernel run --direct' on the "
-        "GPU's own machine, or use the driver API (Numba, PyCUDA, cuda.core).");
+        "for undocumented functions that a slice does not have; link the shared one (nvcc -cudart shared), "
+        "run it "
+        "with 'gpukernel run --direct' on the GPU's own machine, or use the driver API (Numba, PyCUDA, "
+        "cuda.core).");
 }
 
 namespace shim {
