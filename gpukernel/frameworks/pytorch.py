@@ -75,19 +75,20 @@ def activate() -> None:
         return
     import torch
 
-    if torch.version.cuda is None or not _managed():
+    if torch.version.cuda is None or not _managed(torch.version.cuda):
         return  # a build for the CPU, or one with a CUDA runtime of its own
     Operators().register()
     print(NOTICE, file=sys.stderr)
 
 
-def _managed() -> bool:
+def _managed(version: str) -> bool:
     """Have the CUDA runtime allocate managed memory from now on; return whether it is gpukernel's, which does."""
+    major = version.partition(".")[0]
     try:
-        switch = ctypes.CDLL(None).gpukernelAllocateManaged
-    except AttributeError:
+        runtime = ctypes.CDLL(f"libcudart.so.{'11.0' if major == '11' else major}", os.RTLD_NOLOAD)
+        return bool(runtime.gpukernelAllocateManaged(1) == 0)
+    except (OSError, AttributeError):
         return False
-    return bool(switch(1) == 0)
 
 
 class Operators:

@@ -292,7 +292,7 @@ def main() -> None:
     write(to / "exports.cpp", exports)
     write(to / "driver_calls.h", library.driver_calls())
     write(to / "errors.cpp", error_table(Path(runtime)))
-    write(to / "versions.map", f"{library.soname} {{ global: cuda*; __cuda*; local: *; }};\n")
+    write(to / "versions.map", f"{library.soname} {{ global: cuda*; __cuda*; gpukernel*; local: *; }};\n")
     write(to / "functions.txt", "".join(f"{name} {answer}\n" for name, answer in sorted(how.items())))
 
 

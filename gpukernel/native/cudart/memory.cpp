@@ -1,4 +1,5 @@
 // Memory: allocations, memory of the host, what a pointer is.
+#include <atomic>
 #include <cstring>
 
 #include "cudart/runtime.h"
@@ -8,6 +9,8 @@ using namespace gpukernel::cudart;
 namespace {
 CUdeviceptr* device(void** pointer) { return reinterpret_cast<CUdeviceptr*>(pointer); }
 CUdeviceptr device(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+std::atomic<bool> allocates_managed{false};
 
 // The runtime gives nothing, and no error, to who asks for no bytes.
 template <class Allocate>
@@ -23,7 +26,17 @@ cudaError_t allocated(void** pointer, size_t bytes, Allocate allocate) {
 }  // namespace
 
 API cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-    return allocated(pointer, bytes, [=] { return driver::cuMemAlloc(device(pointer), bytes); });
+    return allocated(pointer, bytes, [=] {
+        return allocates_managed ? driver::cuMemAllocManaged(device(pointer), bytes, CU_MEM_ATTACH_GLOBAL)
+                                 : driver::cuMemAlloc(device(pointer), bytes);
+    });
+}
+
+// Not NVIDIA's: with 1, cudaMalloc gives managed memory from now on, which the processor may touch, too.
+// `gpukernel.frameworks` asks for it on simulated devices. Returns cudaSuccess.
+API cudaError_t gpukernelAllocateManaged(int wanted) {
+    allocates_managed = wanted != 0;
+    return cudaSuccess;
 }
 
 API cudaError_t cudaFree(void* pointer) {

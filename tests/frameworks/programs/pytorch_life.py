@@ -104,13 +104,13 @@ def compiled() -> None:
 
 def graphs() -> None:
     graph, x = torch.cuda.CUDAGraph(), torch.ones(8, device="cuda")
+    said = ""
     try:
         with torch.cuda.graph(graph):
             x * 2
     except NotImplementedError as error:
-        assert "which a CUDA graph cannot record" in str(error)
-    else:
-        raise AssertionError("a graph recorded what the CPU computes")
+        said = str(error)
+    assert "which a CUDA graph cannot record" in said
     assert (x + 1).sum().item() == 16
 
 
