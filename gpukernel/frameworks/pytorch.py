@@ -15,6 +15,7 @@ import ctypes
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +78,11 @@ def activate() -> None:
 
     if torch.version.cuda is None or not _managed(torch.version.cuda):
         return  # a build for the CPU, or one with a CUDA runtime of its own
-    Operators().register()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one that says which kernels are replaced
+        Operators().register()
+    # The CPU's kernels suit every model; PyTorch's newest know no V100.
+    warnings.filterwarnings("ignore", r"\s*Found GPU\d+ .*\(simulated\) which is of compute capability")
     print(NOTICE, file=sys.stderr)
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.frameworks.conftest import Run
+from tests.frameworks.sources import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "05-pytorch.ipynb"
 NOT_OF_CUDA = "PyTorch has it for the CPU alone"
 KNOWN = {
     "histogram": NOT_OF_CUDA,
@@ -41,6 +47,17 @@ def test_training_loses_as_on_the_cpu_at_every_share(on_pytorch: Run) -> None:
         found = json.loads(on_pytorch("pytorch_training", "cuda", share=share).splitlines()[-1])
         for name, (losses, _) in wanted.items():
             assert found[name][0] == pytest.approx(losses, abs=1e-3)
+
+
+def test_the_notebook_runs_in_a_kernel_with_a_slice(pytorch_site: Site, tmp_path: Path) -> None:
+    done = tmp_path / "done.ipynb"
+    command = [sys.executable, "-m", "gpukernel.cli", "demo", "--no-browser", "--keep", str(done)]
+    environment = {**os.environ, "PYTHONPATH": str(pytorch_site)}
+    subprocess.run([*command, "--notebook", str(NOTEBOOK)], env=environment, check=True, timeout=900)
+    said = done.read_text()
+    assert "Tesla V100-SXM2-32GB (simulated): 655 MiB in this slice" in said
+    assert said.count("PyTorch's CUDA operators are computed by its CPU kernels") == 1
+    assert "OutOfMemoryError" in said
 
 
 def test_two_programs_share_a_device(on_pytorch: Run) -> None:
