@@ -9,7 +9,7 @@ _NEWER_TORCH = (
     "PyTorch 2.14 answers otherwise than tinygrad 0.13 expects; the same without a GPU (DEV=PYTHON)"
 )
 
-_CLANG = "compiles for tinygrad's own CPU device, which takes clang and nothing else"
+_CLANG = "compiles for tinygrad's own CPU device, which takes clang and nothing else, where there is none"
 
 _TINYGRAD_KNOWN = {
     "TestOps.test_clip": _NEWER_TORCH,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 from pathlib import Path
 
 from tests.suites.git import checkout
@@ -78,8 +79,15 @@ def _tinygrad(device: str) -> Source:
             "CUDA_PATH": str(_nvidia("cuda_runtime")),
             "DEV": device,
             "CACHELEVEL": "0",
+            "CC": _clang(),
         },
     )
+
+
+def _clang() -> str:
+    """Return the compiler of tinygrad's own CPU device, which some tests use beside the GPU; Debian's has its version in its name."""
+    names = ["clang", *(f"clang-{version}" for version in range(22, 14, -1))]
+    return next(filter(shutil.which, names), "clang")
 
 
 def drjit() -> Source:
