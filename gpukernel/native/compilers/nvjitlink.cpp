@@ -3,6 +3,7 @@
 // chapter "User Interface"). LTO-IR becomes PTX by NVIDIA's option -ptx.  Machine code among the inputs is an
 // error that says so.
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "common/linked_image.h"
+#include "common/register_limit.h"
 #include "compilers/forward.h"
 
 #define FORWARDED(X)    \
@@ -67,8 +69,19 @@ struct Link {
     std::vector<LtoInput> lto;
     std::string image, error;
 
-    void add(std::string_view text) {
-        only = ++count == 1 ? std::string(text) : std::string();
+    // -maxrregcount=N; 0: no limit.
+    unsigned max_registers() const {
+        constexpr std::string_view OPTION = "-maxrregcount=";
+        for (const std::string& option : options)
+            if (option.starts_with(OPTION))
+                return static_cast<unsigned>(std::strtoul(option.c_str() + OPTION.size(), nullptr, 10));
+        return 0;
+    }
+
+    void add(std::string_view given) {
+        const unsigned most = max_registers();
+        const std::string text = most ? limit_registers(given, most) : std::string(given);
+        only = ++count == 1 ? text : std::string();
         append_text(parts, text);
     }
 };

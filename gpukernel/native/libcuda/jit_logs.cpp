@@ -23,6 +23,9 @@ JitLogs::JitLogs(unsigned count, CUjit_option* options, void** values) {
             case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
                 information_size = bytes(values[i]), values[i] = nullptr;
                 break;
+            case CU_JIT_MAX_REGISTERS:
+                max_registers_ = static_cast<unsigned>(bytes(values[i]));
+                break;
             default:
                 break;  // optimisation levels, targets: nothing to choose here
         }

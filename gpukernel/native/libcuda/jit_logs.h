@@ -10,6 +10,7 @@
 
 namespace gpukernel::libcuda {
 
+// A program's options for the compiler: where its logs go, and how many registers a thread may have.
 class JitLogs {
   public:
     JitLogs() = default;
@@ -18,12 +19,17 @@ class JitLogs {
     // Fill the error log, and its length.  Returns false where there is something to say and no buffer for
     // it.
     bool write(std::string_view log) const;
+    unsigned max_registers() const { return max_registers_; }  // 0: no limit
 
   private:
     char* error_ = nullptr;
     size_t size_ = 0;
     void** size_out_ = nullptr;
+    unsigned max_registers_ = 0;
 };
+
+// The text of PTX at `image` with the limit of the options; empty where they have none, or it is no text.
+std::string limited_registers(std::string_view image, const JitLogs& options);
 
 }  // namespace gpukernel::libcuda
 

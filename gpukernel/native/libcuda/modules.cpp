@@ -3,9 +3,16 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/register_limit.h"
 #include "libcuda/library.h"
 
 using namespace gpukernel::libcuda;
+
+std::string gpukernel::libcuda::limited_registers(std::string_view image, const JitLogs& logs) {
+    const std::string_view text = image.substr(0, image.find('\0'));
+    const bool limits = logs.max_registers() && text.find(".version") != std::string_view::npos;
+    return limits ? limit_registers(text, logs.max_registers()) : std::string();
+}
 
 namespace {
 bool read_file(const char* path, std::string& bytes) {
@@ -18,13 +25,24 @@ bool read_file(const char* path, std::string& bytes) {
 CUresult may_load(const CUmodule*) { return current_usable(); }
 CUresult may_load(const CUlibrary*) { return initialised(); }
 
-CUresult load(CUmodule* module, const void* image, size_t bytes, const JitLogs& logs) {
-    if (CUresult error = may_load(module); error != CUDA_SUCCESS) return error;
-    return module && image ? load_module(image, bytes, logs, *module) : CUDA_ERROR_INVALID_VALUE;
+CUresult load_as(CUmodule* module, const void* image, size_t bytes, const JitLogs& logs) {
+    return load_module(image, bytes, logs, *module);
 }
-CUresult load(CUlibrary* library, const void* image, size_t bytes, const JitLogs& logs) {
-    if (CUresult error = may_load(library); error != CUDA_SUCCESS) return error;
-    return library && image ? load_library(image, bytes, logs, *library) : CUDA_ERROR_INVALID_VALUE;
+CUresult load_as(CUlibrary* library, const void* image, size_t bytes, const JitLogs& logs) {
+    return load_library(image, bytes, logs, *library);
+}
+
+template <class Handle>
+CUresult load(Handle* handle, const void* image, size_t bytes, const JitLogs& logs) {
+    if (CUresult error = may_load(handle); error != CUDA_SUCCESS) return error;
+    if (!handle || !image) return CUDA_ERROR_INVALID_VALUE;
+    std::string limited;
+    if (logs.max_registers()) {
+        const std::string_view text = static_cast<const char*>(image);  // what has a header has a zero in it
+        limited = limited_registers(text, logs);
+        if (!limited.empty()) image = limited.c_str(), bytes = limited.size() + 1;
+    }
+    return load_as(handle, image, bytes, logs);
 }
 
 // PTX from a file is ended by a zero, as from memory.

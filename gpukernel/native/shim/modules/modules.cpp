@@ -11,6 +11,7 @@
 
 using namespace gpukernel::shim;
 using gpukernel::libcuda::JitLogs;
+using gpukernel::libcuda::limited_registers;
 namespace wire = gpukernel::wire;
 
 namespace {
@@ -167,6 +168,13 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
     const std::string label = name ? name : "";
     std::string copy;
     if (is_managed(reinterpret_cast<uint64_t>(data))) bytes = copy = bytes;
+    JitLogs logs;
+    {
+        std::lock_guard lock(links.mutex);
+        logs = links.logs[{connection, state}];
+    }
+    if (std::string limited = limited_registers(bytes, logs); !limited.empty())
+        bytes = copy = std::move(limited);
     const wire::LinkAddRequest message{reinterpret_cast<uint64_t>(state), type, label, {}, {}};
     return send_image(*connection, message, bytes, [&](Request& request, CUresult result) {
         const auto answer = request.answer<wire::LinkAddAnswer>();

@@ -132,6 +132,7 @@ struct Function {
     std::vector<std::vector<uint32_t>> tables;  // brx.idx
     std::vector<Slot> params, rets;             // in the local frame
     uint32_t register_bytes = 0;                // of one warp
+    uint32_t max_registers = 0;                 // of a thread, as .maxnreg says; 0: no limit
     uint32_t local_bytes = 0;                   // of one thread's frame
     uint32_t shared_bytes = 0;
     uint32_t dynamic_alignment = 16;  // of the shared memory whose size the launch says

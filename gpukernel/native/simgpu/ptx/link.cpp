@@ -158,6 +158,8 @@ void LinkedModule::stacks() {
         // An estimate, but never more than lets the kernel's largest block run, as a compiler sees to it.
         const uint32_t most = 65536 / ((kernel->info.max_threads + 31) / 32 * 32);
         kernel->info.registers = std::clamp(kernel->register_bytes / 128, 8u, std::min(most, 255u));
+        if (kernel->max_registers)
+            kernel->info.registers = std::min(kernel->info.registers, kernel->max_registers);
         kernel->info.static_shared_bytes = kernel->shared_bytes;
         kernel->info.constant_bytes = constant_bytes_;
     }

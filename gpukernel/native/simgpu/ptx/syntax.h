@@ -151,7 +151,8 @@ struct FunctionTree {
     };
     std::vector<Location> locations;
     uint32_t max_threads = 0;
-    uint32_t cluster[3] = {};  // .reqnctapercluster
+    uint32_t max_registers = 0;  // .maxnreg; 0: no limit
+    uint32_t cluster[3] = {};    // .reqnctapercluster
     uint32_t max_cluster = 0;
     bool explicit_cluster = false;
     bool newer = false;  // than the tables of forms: its text's .version says so

@@ -6,6 +6,7 @@
 
 using namespace gpukernel::simgpu;
 using gpukernel::libcuda::JitLogs;
+using gpukernel::libcuda::limited_registers;
 
 namespace {
 // Bytes of the host's memory for each byte of PTX, of which the shortest instruction has four: while it is
@@ -364,7 +365,10 @@ CUresult CUDAAPI cuLinkAddData(CUlinkState state, CUjitInputType type, void* dat
         write(link->logs, "the host has no memory for so much to link");
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    for (std::string& text : image.texts) link->texts.push_back(std::move(text));
+    for (std::string& text : image.texts) {
+        std::string limited = limited_registers(text, link->logs);
+        link->texts.push_back(limited.empty() ? std::move(text) : std::move(limited));
+    }
     return CUDA_SUCCESS;
 }
 

@@ -229,6 +229,7 @@ void lay_out_parameters(const FunctionTree& tree, Function& out) {
         out.info.cluster = {tree.cluster[0], tree.cluster[1], tree.cluster[2]};
         out.info.max_cluster = tree.max_cluster;
         out.info.explicit_cluster = tree.explicit_cluster;
+        out.max_registers = tree.max_registers;
         out.info.max_threads = tree.max_threads ? std::min(tree.max_threads, 1024u) : 1024;
     } else {
         out.params = std::move(params);

@@ -196,10 +196,12 @@ void Parser::function_directives(FunctionTree& tree) {
             tree.max_cluster = short_count();
         } else if (take(".explicitcluster")) {
             tree.explicit_cluster = true;
+        } else if (take(".maxnreg")) {
+            tree.max_registers = static_cast<uint32_t>(std::clamp<int64_t>(integer(), 1, 255));
         } else if (take(".pragma")) {
             strings();
         } else if (take(".minnctapersm") || (unit_.version < 2.05 && take(".maxnctapersm")) ||
-                   take(".maxnreg") || take(".abi_preserve") || take(".abi_preserve_control")) {
+                   take(".abi_preserve") || take(".abi_preserve_control")) {
             integer();
         } else if (is(".noreturn") && (tree.kernel || !tree.rets.empty())) {
             fail("only a function without results never returns");
