@@ -115,3 +115,34 @@ print(calls(out), calls(4096))
 """
     told = "gpukernel: Invalid __global__ write of size 1 bytes at set by thread (0,0,0) in block (0,0,0): address 0x1000 is out of bounds"
     says(code, [told, "SUCCESS ILLEGAL_ADDRESS"])
+
+
+def test_the_parameters_of_a_node_of_any_type_are_told() -> None:
+    """cuGraphNodeGetParams of CUDA 13.2; each type's own getter, and what was asked for, are the measure."""
+    code = """
+lib = ctypes.CDLL("libcuda.so.1")
+def params(n):
+    p = d.CUgraphNodeParams(); code = lib.cuGraphNodeGetParams(ctypes.c_void_p(int(n)), ctypes.c_void_p(p.getPtr())); assert code == 0, code; return p
+g = ok(d.cuGraphCreate(0)); h = ok(d.cuGraphConditionalHandleCreate(g, context, 0, 0)); n, bodies = decides(g, h, SWITCH, 3); p = params(n); c = p.conditional
+print(p.type.name, int(c.handle) == int(h), c.type.name, c.size, [int(b) for b in c.phGraph_out] == [int(b) for b in bodies], int(c.ctx) == int(context))
+k = adds(bodies[0], out); q = params(k).kernel; print(params(k).type.name, int(q.func) == int(kernel), q.gridDimX, q.blockDimX)
+f = ok(d.cuGraphAddEmptyNode(g, [], 0)); print(params(f).type.name)
+m = d.CUDA_MEMSET_NODE_PARAMS(); m.dst, m.value, m.elementSize, m.width, m.height = out, 7, 4, 3, 1; q = params(ok(d.cuGraphAddMemsetNode(g, [], 0, m, context))).memset; print(int(q.dst) == out, q.value, q.elementSize, q.width, q.height, int(q.ctx) == int(context))
+e = ok(d.cuEventCreate(2)); print(int(params(ok(d.cuGraphAddEventRecordNode(g, [], 0, e))).eventRecord.event) == int(e), int(params(ok(d.cuGraphAddEventWaitNode(g, [], 0, e))).eventWait.event) == int(e))
+child = ok(d.cuGraphCreate(0)); w = ok(d.cuGraphAddChildGraphNode(g, [], 0, child)); print(int(params(w).graph.graph) == int(ok(d.cuGraphChildGraphNodeGetGraph(w))))
+r = d.CUDA_MEMCPY3D(); r.srcMemoryType = r.dstMemoryType = d.CUmemorytype.CU_MEMORYTYPE_DEVICE; r.srcDevice, r.dstDevice, r.WidthInBytes, r.Height, r.Depth = out, out + 32, 8, 1, 1; q = params(ok(d.cuGraphAddMemcpyNode(g, [], 0, r, context))).memcpy; print(int(q.copyParams.dstDevice) == out + 32, q.copyParams.WidthInBytes, int(q.copyCtx) == int(context))
+print(lib.cuGraphNodeGetParams(ctypes.c_void_p(int(e)), ctypes.c_void_p(d.CUgraphNodeParams().getPtr())), lib.cuGraphNodeGetParams(ctypes.c_void_p(int(w)), None))
+"""
+    says(
+        code,
+        [
+            "CU_GRAPH_NODE_TYPE_CONDITIONAL True CU_GRAPH_COND_TYPE_SWITCH 3 True True",
+            "CU_GRAPH_NODE_TYPE_KERNEL True 1 1",
+            "CU_GRAPH_NODE_TYPE_EMPTY",
+            "True 7 4 3 1 True",
+            "True True",
+            "True",
+            "True 8 True",
+            "1 1",
+        ],
+    )

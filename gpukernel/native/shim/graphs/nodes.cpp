@@ -514,3 +514,76 @@ CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hN
         return exchange_child(hGraphExec, hNode, nodeParams->graph.graph);
     return make_and_exchange(hGraphExec, hNode, static_cast<const CUgraphNodeParams*>(nodeParams));
 }
+
+extern "C" CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
+    if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
+    CUgraphNodeParams p;
+    std::memset(&p, 0, sizeof p);
+    if (CUresult error = cuGraphNodeGetType(hNode, &p.type); error != CUDA_SUCCESS) return error;
+    CUcontext context = nullptr;
+    {
+        LockedGraphs graphs;
+        Node* const node = graphs->find(hNode);
+        if (!node) return CUDA_ERROR_INVALID_VALUE;
+        context = node->context;
+        if (const auto* work = std::get_if<ConditionalWork>(&*node->work))
+            p.conditional = {work->condition->address, work->type, static_cast<unsigned>(node->bodies.size()),
+                             node->body_handles.data(), work->condition->context};
+    }
+    CUresult result = CUDA_SUCCESS;
+    switch (p.type) {
+        case CU_GRAPH_NODE_TYPE_KERNEL: {
+            CUDA_KERNEL_NODE_PARAMS kernel;
+            static_assert(sizeof kernel == sizeof p.kernel);
+            result = cuGraphKernelNodeGetParams_v2(hNode, &kernel);
+            std::memcpy(&p.kernel, &kernel, sizeof kernel);
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_MEMCPY:
+            p.memcpy.copyCtx = context;
+            result = cuGraphMemcpyNodeGetParams(hNode, &p.memcpy.copyParams);
+            break;
+        case CU_GRAPH_NODE_TYPE_MEMSET: {
+            CUDA_MEMSET_NODE_PARAMS fill;
+            result = cuGraphMemsetNodeGetParams(hNode, &fill);
+            p.memset = {fill.dst, fill.pitch, fill.value, fill.elementSize, fill.width, fill.height, context};
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_HOST: {
+            CUDA_HOST_NODE_PARAMS host;
+            result = cuGraphHostNodeGetParams(hNode, &host);
+            p.host.fn = host.fn, p.host.userData = host.userData;
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_GRAPH:
+            result = cuGraphChildGraphNodeGetGraph(hNode, &p.graph.graph);
+            break;
+        case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+            result = cuGraphEventWaitNodeGetEvent(hNode, &p.eventWait.event);
+            break;
+        case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+            result = cuGraphEventRecordNodeGetEvent(hNode, &p.eventRecord.event);
+            break;
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+            CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+            static_assert(sizeof alloc == sizeof p.alloc);
+            result = cuGraphMemAllocNodeGetParams(hNode, &alloc);
+            std::memcpy(&p.alloc, &alloc, sizeof alloc);
+            break;
+        }
+        case CU_GRAPH_NODE_TYPE_MEM_FREE:
+            result = cuGraphMemFreeNodeGetParams(hNode, &p.free.dptr);
+            break;
+        case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+            CUDA_BATCH_MEM_OP_NODE_PARAMS batch;
+            static_assert(sizeof batch == sizeof p.memOp);
+            result = cuGraphBatchMemOpNodeGetParams(hNode, &batch);
+            std::memcpy(&p.memOp, &batch, sizeof batch);
+            break;
+        }
+        default:
+            break;  // an empty node has none
+    }
+    if (result == CUDA_SUCCESS) *nodeParams = p;
+    return result;
+}
