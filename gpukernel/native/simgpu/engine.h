@@ -169,6 +169,12 @@ class Module {
     virtual Result run(std::string_view kernel, const Launch& launch) = 0;
 };
 
+// Runs `pieces` pieces of work that is no kernel (native_work.h) on the calling thread and the engine's pool.
+// Of the launch only `cancel` and `gate` count.  A piece returns false after it has written `fault` (256
+// bytes).
+Result run_pieces(uint64_t pieces, const std::function<bool(uint64_t piece, char* fault)>& run,
+                  const Launch& launch);
+
 // `log` gets what a person should read: the line, the instruction, the reason.  `device_sm` (70, 80, 90)
 // answers %nv_..., .target checks and kernels that ask.
 Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory& memory, int device_sm,

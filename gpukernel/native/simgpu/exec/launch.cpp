@@ -17,6 +17,7 @@
 #include <numeric>
 #include <thread>
 
+#include "simgpu/engine.h"
 #include "simgpu/exec/block.h"
 #include "simgpu/exec/kernel_threads.h"
 
@@ -223,6 +224,34 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
         pool().run(static_cast<size_t>(std::min<uint64_t>(state.clusters() - 1, 1024)),
                    [&] { run_clusters(state, false); });
     }
+    return {state.fault.status, state.fault.message};
+}
+
+Result run_pieces(uint64_t pieces, const std::function<bool(uint64_t piece, char* fault)>& run,
+                  const Launch& launch) {
+    const Begun begun(launch.gate);
+    LaunchState state;
+    state.gate_closed = launch.gate ? launch.gate->closed : &kAlwaysOpen;
+    state.launch = &launch;
+    std::atomic<uint64_t> next{0};
+    pool().run(static_cast<size_t>(std::min<uint64_t>(pieces - std::min<uint64_t>(pieces, 1), 1024)), [&] {
+        try {
+            for (uint64_t piece; (piece = next.fetch_add(1)) < pieces;) {
+                const RunsWarps runs;  // so that what is freed meanwhile is given back after this piece
+                state.go_on();
+                const RunsWarps after_a_pause;
+                char text[256] = {};
+                if (!run(piece, text)) throw Fault{Status::illegal_address, text};
+            }
+        } catch (Fault& fault) {
+            std::lock_guard lock(state.fault_mutex);
+            if (!state.stop.exchange(true)) state.fault = std::move(fault);
+        } catch (const std::bad_alloc&) {
+            std::lock_guard lock(state.fault_mutex);
+            if (!state.stop.exchange(true))
+                state.fault = {Status::out_of_memory, "the host has no memory for a simulated library call"};
+        }
+    });
     return {state.fault.status, state.fault.message};
 }
 
