@@ -63,14 +63,16 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "libcuda": {"codegen", "common"},
     "tls": set(),
     "wire": {"common", "tls"},
-    "shim": {"codegen", "common", "libcuda", "wire"},
+    "libraries": set(),
+    "shim": {"codegen", "common", "libcuda", "libraries", "wire"},
     "cudart": set(),
-    "worker": {"codegen", "common", "wire"},
+    "worker": {"codegen", "common", "libraries", "wire"},
     "direct": {"codegen", "common", "libcuda", "wire"},
     "nvml": {"codegen", "common", "wire"},
     "ptxas": set(),
     "compilers": {"common"},
     "simgpu": {"codegen", "common", "libcuda"},
+    "simgpu_libraries": {"libraries", "simgpu"},
 }
 
 

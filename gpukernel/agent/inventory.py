@@ -14,7 +14,17 @@ __all__ = ["Inventory", "NoDevices", "real", "simulated"]
 
 
 # What a worker is told of the agent's environment, in which an administrator may have put secrets.
-_PASSED_ON = {"PATH", "HOME", "LANG", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR"}
+_PASSED_ON = {
+    "PATH",
+    "HOME",
+    "LANG",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "TMPDIR",
+    "GPUKERNEL_LIBRARIES",
+    "GPUKERNEL_OPENBLAS",
+}
 _PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "MALLOC_", "ASAN_", "UBSAN_", "TSAN_", "LSAN_")
 
 

@@ -2,13 +2,15 @@
 
 The sources stand beside this file; what is built from them is installed into this package by the
 wheel (``shim/libcuda.so.1``, ``shim/libnvidia-ml.so.1`` and, with OpenSSL, ``shim/libgpukernel-tls.so``, ``direct/libcuda.so.1``, ``simgpu/libcuda.so.1``,
-``cudart/libcudart.so.12`` and its like, ``ptxas/ptxas``, ``compilers/``, ``bin/gpukernel-worker``, ``wire/calls.json``).
+``cudart/libcudart.so.12`` and its like, ``ptxas/ptxas``, ``compilers/``, ``libraries/``, ``simgpu_libraries/``, ``bin/gpukernel-worker``,
+``wire/calls.json``).
 An editable install puts them under ``site-packages`` while this file stays in the checkout, so both places are
 looked at.  The agent, the command line and `gpukernel.remoting` import from here; it imports nothing of gpukernel.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sysconfig
 from pathlib import Path
@@ -17,7 +19,10 @@ __all__ = [
     "NativePartMissing",
     "compiler_auditor",
     "direct_dir",
+    "libraries_dir",
+    "nvidia_library_folders",
     "nvml_library",
+    "openblas_library",
     "own_drivers",
     "ptxas",
     "runtime_auditor",
@@ -54,6 +59,24 @@ def shim_dir() -> Path:
 def direct_dir() -> Path:
     """Return the directory of direct mode's ``libcuda.so.1``, which goes first in ``LD_LIBRARY_PATH`` there."""
     return _find("direct/libcuda.so.1").parent
+
+
+def libraries_dir() -> Path:
+    """Return the directory of the math libraries that forward their calls, which goes behind the shim's in ``LD_LIBRARY_PATH``."""
+    return _find("libraries/libcublas.so.12").parent
+
+
+def openblas_library() -> Path | None:
+    """Return the OpenBLAS of the wheel ``scipy-openblas32``, with which math libraries compute beside the simulated GPU; None without it."""
+    found = importlib.util.find_spec("scipy_openblas32")
+    places = found.submodule_search_locations if found else None
+    library = Path(next(iter(places)), "lib", "libscipy_openblas.so") if places else None
+    return library if library and library.exists() else None
+
+
+def nvidia_library_folders() -> list[Path]:
+    """Return the folders of NVIDIA's own math libraries among this environment's wheels, for workers on real devices."""
+    return sorted(Path(sysconfig.get_path("platlib"), "nvidia").glob("*/lib"))
 
 
 def own_drivers() -> list[Path]:

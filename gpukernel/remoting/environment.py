@@ -76,11 +76,11 @@ def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str
     Returns
     -------
     dict
-        A copy of `base` with ``LD_LIBRARY_PATH`` (the shim's directory first), ``LD_AUDIT`` and ``GPUKERNEL_LEASE_FILE``.
-        The secret itself is not in it.
+        A copy of `base` with ``LD_LIBRARY_PATH`` (the shim's directory first, then the runtime's and the math libraries'), ``LD_AUDIT`` and
+        ``GPUKERNEL_LEASE_FILE``.  The secret itself is not in it.
     """
     environment = without_runtime(base)
-    own = [str(native.shim_dir()), str(native.runtime_dir())]
+    own = [str(one) for one in (native.shim_dir(), native.runtime_dir(), native.libraries_dir())]
     others = [
         part for part in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part and part not in own
     ]

@@ -347,7 +347,7 @@ async def start_worker(
     for option, value in choices.items():
         command += [] if value is None else [option, str(value)]
     command += ["--tls"] if tls else []
-    process = _spawn(command, env, directory / "worker.log")
+    process = _spawn(command, _with_libraries(env), directory / "worker.log")
     pidfd = os.pidfd_open(process.pid)
     try:
         await _until_ready(process, lease_id, secret)
@@ -365,6 +365,16 @@ async def start_worker(
         raise
     process.returncode = 0  # reaped through its pidfd: Popen must not wait for it
     return WorkerHandle(directory, process.pid, pidfd, status)
+
+
+def _with_libraries(env: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return `env`, or this process's, with the places of what math libraries need, where nobody says otherwise."""
+    environment = dict(os.environ if env is None else env)
+    if openblas := native.openblas_library():
+        environment.setdefault("GPUKERNEL_OPENBLAS", str(openblas))
+    if folders := native.nvidia_library_folders():
+        environment.setdefault("GPUKERNEL_LIBRARIES", os.pathsep.join(map(str, folders)))
+    return environment
 
 
 async def _until_ready(process: subprocess.Popen[bytes], lease_id: str, secret: str) -> None:

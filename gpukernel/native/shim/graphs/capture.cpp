@@ -163,6 +163,12 @@ Captured captured_operations(Connection& connection, const MemoryOperations& ope
         return CUDA_SUCCESS;
     });
 }
+Captured captured_library(Connection& connection, const LibraryCall& call, CUstream stream) {
+    return captured_node(connection, stream, [&](SharedWork& work) {
+        work = std::make_shared<Work>(LibraryWork{call});
+        return CUDA_SUCCESS;
+    });
+}
 Captured captured_host(Connection& connection, CUhostFn function, void* data, CUstream stream) {
     return captured_node(connection, stream, [&](SharedWork& work) {
         work = std::make_shared<Work>(HostWork{function, data});

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <optional>
 
+#include "shim/library_call.h"
 #include "shim/memory/memory_operations.h"
 #include "shim/modules/launch.h"
 #include "shim/transport/connection.h"
@@ -22,6 +23,7 @@ Captured captured_launch(Connection& connection, const KernelCall& call, void** 
 // `copy`'s memory types may be unified; a captured copy reads and writes host memory when its graph runs.
 Captured captured_copy(Connection& connection, const CUDA_MEMCPY3D& copy, CUstream stream);
 Captured captured_operations(Connection& connection, const MemoryOperations& operations, CUstream stream);
+Captured captured_library(Connection& connection, const LibraryCall& call, CUstream stream);
 Captured captured_host(Connection& connection, CUhostFn function, void* data, CUstream stream);
 // For calls that no graph can hold, or that use a stream in a way that a capture forbids.
 Captured captured_refusal(Connection& connection, CUstream stream);

@@ -181,6 +181,7 @@ CUresult run(Connection& connection, const Work& work, CUstream stream) {
                 [&](const FillWork& each) { return fill(each.params, stream); },
                 [&](const HostWork& host) { return cuLaunchHostFunc(stream, host.function, host.data); },
                 [&](const MemoryWork& memory) { return queue(connection, memory.operations, stream); },
+                [&](const LibraryWork& library) { return queue(connection, library.call, stream); },
                 [&](const WaitWork& wait) { return cuStreamWaitEvent(stream, wait.event, 0); },
                 [&](const RecordWork& record) { return cuEventRecord(record.event, stream); },
                 // Memory is handled before the first call and after the last.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "shim/graphs/memory.h"
+#include "shim/library_call.h"
 #include "shim/memory/memory_operations.h"
 #include "shim/modules/launch.h"
 #include "shim/process.h"
@@ -61,6 +62,9 @@ struct FreeWork {
 struct MemoryWork {
     MemoryOperations operations;
 };
+struct LibraryWork {
+    LibraryCall call;
+};
 // A conditional handle, whose value is the word at its address (conditions.cpp).
 struct Condition {
     CUdeviceptr address = 0;
@@ -79,7 +83,7 @@ struct ConditionalWork {
 };
 // In the order of CUgraphNodeType; the two kinds of semaphores, which are not supported, are left out.
 using Work = std::variant<KernelWork, CopyWork, FillWork, HostWork, ChildWork, EmptyWork, WaitWork,
-                          RecordWork, AllocWork, FreeWork, MemoryWork, ConditionalWork>;
+                          RecordWork, AllocWork, FreeWork, MemoryWork, ConditionalWork, LibraryWork>;
 using SharedWork = std::shared_ptr<const Work>;  // immutable: a launch may be reading it
 
 // --- graphs ---
@@ -106,6 +110,8 @@ struct Node {
         if (std::holds_alternative<FreeWork>(*work)) return CU_GRAPH_NODE_TYPE_MEM_FREE;
         if (std::holds_alternative<MemoryWork>(*work)) return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
         if (std::holds_alternative<ConditionalWork>(*work)) return CU_GRAPH_NODE_TYPE_CONDITIONAL;
+        // As in CUDA, whose libraries launch kernels; this one's parameters are nobody's business.
+        if (std::holds_alternative<LibraryWork>(*work)) return CU_GRAPH_NODE_TYPE_KERNEL;
         return static_cast<CUgraphNodeType>(work->index());
     }
 };

@@ -165,7 +165,7 @@ void write_all(int file, std::string_view text) {
     }
 }
 void print(std::string_view text) {  // what device code printed, in order, where a local GPU's would go
-    if (text.starts_with(WARNING)) {
+    while (text.starts_with(WARNING)) {
         const size_t line = std::min(text.find('\n'), text.size() - 1) + 1;
         write_all(STDERR_FILENO, text.substr(0, line));
         text.remove_prefix(line);

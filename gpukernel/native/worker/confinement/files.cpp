@@ -88,7 +88,8 @@ bool restrict_files(const Confinement& confinement, std::string& detail, std::st
     // The restart executes this program again, by way of the dynamic linker.
     rules.allow("/proc/self/exe", EXECUTE | READ);
     const std::string own = folder_of("/proc/self/exe");  // and the library for TLS, beside it
-    for (const std::string& folder : {own, own + "/../shim"}) rules.allow(folder, READ);
+    for (const std::string& folder : {own, own + "/../shim", own + "/../simgpu_libraries"})
+        rules.allow(folder, READ);
     rules.allow("/lib64/ld-linux-x86-64.so.2", EXECUTE | READ);
     // Libraries are opened by name: their folders need not be listed.
     for (const char* folder :
@@ -99,6 +100,14 @@ bool restrict_files(const Confinement& confinement, std::string& detail, std::st
         for (std::string folder; std::getline(folders, folder, ':');)
             if (!folder.empty()) rules.allow(folder, READ);
     }
+    // Math libraries are loaded when a program first uses one.
+    if (const char* path = std::getenv("GPUKERNEL_LIBRARIES")) {
+        std::istringstream folders(path);
+        for (std::string folder; std::getline(folders, folder, ':');)
+            if (!folder.empty()) rules.allow(folder, READ);
+    }
+    if (const char* openblas = std::getenv("GPUKERNEL_OPENBLAS"); openblas && *openblas)
+        rules.allow(folder_of(openblas), READ);
     if (confinement.library.find('/') != std::string::npos) rules.allow(folder_of(confinement.library), READ);
     for (const char* path : {"/dev/null", "/dev/urandom"}) rules.allow(path, READ | WRITE);
     rules.allow("/sys/devices/system/cpu", READ | LIST);

@@ -40,6 +40,14 @@ bool Driver::load(const std::string& path, std::string& error) {
     return true;
 }
 
+std::string Driver::folder() const {
+    Dl_info info{};
+    const std::string path =
+        ::dladdr(reinterpret_cast<void*>(cuInit), &info) && info.dli_fname ? info.dli_fname : "";
+    const size_t end = path.rfind('/');
+    return end == std::string::npos ? "." : path.substr(0, end);
+}
+
 bool Driver::simulated() const { return ::dlsym(library_, "gpukernel_simgpu_bound"); }
 
 void Driver::bound(HostMemory& book) const {

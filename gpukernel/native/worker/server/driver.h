@@ -32,6 +32,7 @@ struct Driver {
     bool load(const std::string& path, std::string& error);
     std::string error_name(CUresult code) const;
     bool simulated() const;
+    std::string folder() const;  // where the library lies
     // Has the simulated GPU's library ask `book` for what it takes of the host's memory.
     void bound(HostMemory& book) const;
 

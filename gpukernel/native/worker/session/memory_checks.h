@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "common/memory_check.h"
@@ -22,6 +23,8 @@ class MemoryChecks {
     }
     // The sentence about the program's first access past an allocation, once it is there; then never again.
     std::string sentence();
+    // Any other sentence for the program, which it is told once.
+    void warn(const std::string& sentence);
 
   private:
     static void tell(uint64_t program, const char* sentence);
@@ -31,6 +34,7 @@ class MemoryChecks {
     std::mutex mutex_;  // guards what follows
     bool told_ = false;
     std::string sentence_;
+    std::set<std::string> warnings_;
 };
 
 }  // namespace gpukernel::worker

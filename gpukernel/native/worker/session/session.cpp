@@ -111,7 +111,7 @@ void Session::release_everything() {
     if (poisons(cuda().cuCtxSynchronize())) lease_.poisoned = true;  // an error that no call waited for
     if (!cancels || lease_.connections == 1 || is_done(nullptr)) lease_.finished();
     std::lock_guard allocating(lease_.allocation_mutex);
-    views.destroy(cuda());
+    views.destroy(cuda()), library_objects.clear();
     std::unordered_map<uint64_t, OwnedHandle> handles;
     {
         std::lock_guard lock(handles_mutex_);
@@ -513,7 +513,7 @@ bool Session::serve_one(RequestContext& context) {
     bool fits = true;
     if (!read_body(context, fits)) return false;
     context.question = call->question, context.launches = lease_.launches;
-    if (!context.question) called(custom == CustomCall::launch);
+    if (!context.question) called(launches(custom));
     Reader in(context.body.data(), header.length);
     context.out.assign(ANSWER_BYTES, 0);
     Writer out(context.out);

@@ -22,6 +22,7 @@
 #include "worker/calls/textures.h"
 #include "worker/calls/virtual_memory.h"
 #include "worker/lease/lease.h"
+#include "worker/libraries/libraries.h"
 #include "worker/session/host_functions.h"
 #include "worker/session/memory_checks.h"
 
@@ -173,6 +174,9 @@ class Session {
     std::vector<char>* link_data(const void* link, size_t size);
     Views views;  // texture and surface objects
     MemoryChecks memory_checks;
+    LibraryObjects library_objects;
+    // A line on the program's standard error, with its next answer; the same sentence once.
+    void warn(const std::string& sentence) { memory_checks.warn(sentence); }
 
   private:
     struct OwnedHandle {
@@ -287,6 +291,12 @@ struct ServedCall {
 // The row of a wire::CustomCall or wire::DriverCall; nullptr for a number that is none.
 const ServedCall* custom_call(uint16_t number);
 const ServedCall* driver_call(uint16_t number);
+
+// Whether kernels may run for a call, and print.
+constexpr bool launches(wire::CustomCall call) {
+    return call == wire::CustomCall::launch || call == wire::CustomCall::library_call ||
+           call == wire::CustomCall::library_ask;
+}
 
 // Whether an error is sticky: the context is lost until the worker restarts itself.
 bool poisons(CUresult code);

@@ -1,0 +1,36 @@
+// libcublas beside the simulated GPU: handles, and the entry points that are generated from
+// libraries/cublas/calls.txt.
+#include "simgpu_libraries/cublas/product.h"
+#include "simgpu_libraries/cublas/triangles.h"
+#include "simgpu_libraries/cublas/vectors.h"
+
+namespace gpukernel::libraries {
+const int NOT_SUPPORTED_STATUS = cublas::NOT_SUPPORTED;
+}
+
+namespace gpukernel::simgpu_libraries::cublas {
+
+using libraries::unsupported;
+
+GPUKERNEL_EXPORT int cublasCreate_v2(void** handle) {
+    if (!handle) return INVALID_VALUE;
+    *handle = nullptr;
+    static auto* const context = libraries::driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent");
+    CUcontext current = nullptr;
+    if (!on_simulated_device() || !load_openblas() || !context || context(&current) != CUDA_SUCCESS ||
+        !current)
+        return NOT_INITIALIZED;
+    *handle = libraries::cublas::keep_handle(new Handle);
+    return SUCCESS;
+}
+
+GPUKERNEL_EXPORT int cublasDestroy_v2(void* handle) {
+    Handle* const own = libraries::cublas::drop_handle(handle);
+    delete own;  // what was submitted knows all that it needs
+    return own ? SUCCESS : NOT_INITIALIZED;
+}
+
+#include "cublas_simulated.inc"
+#include "cublas_unsupported.inc"
+
+}  // namespace gpukernel::simgpu_libraries::cublas

@@ -1,0 +1,53 @@
+#include "simgpu_libraries/openblas.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "libraries/library.h"
+
+namespace gpukernel::simgpu_libraries {
+
+namespace {
+void* library() {
+    static void* const loaded = []() -> void* {
+        ::setenv("OPENBLAS_NUM_THREADS", "1", 0);  // or it would start threads of its own when it is loaded
+        for (const char* name :
+             {static_cast<const char*>(std::getenv("GPUKERNEL_OPENBLAS")), "libopenblas.so.0"})
+            if (void* found = name && *name ? ::dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr) return found;
+        return nullptr;
+    }();
+    return loaded;
+}
+
+// The wheel's names have a prefix.
+void* find(const std::string& name) {
+    for (const char* prefix : {"scipy_", ""})
+        if (void* found = ::dlsym(library(), (prefix + name).c_str())) return found;
+    return nullptr;
+}
+}  // namespace
+
+bool load_openblas() {
+    if (library()) {
+        static const bool set = [] {
+            if (void* threads = find("openblas_set_num_threads")) reinterpret_cast<void (*)(int)>(threads)(1);
+            return true;
+        }();
+        return set;
+    }
+    libraries::complain(
+        "matrix products on a simulated GPU need OpenBLAS on its server: pip install "
+        "'gpukernel[libraries]', or set GPUKERNEL_OPENBLAS to its file");
+    return false;
+}
+
+void* openblas(const char* name) {
+    void* const found = library() ? find(std::string(name) + "_") : nullptr;
+    if (found) return found;
+    std::fprintf(stderr, "gpukernel: OpenBLAS has no %s_\n", name);
+    std::abort();
+}
+
+}  // namespace gpukernel::simgpu_libraries

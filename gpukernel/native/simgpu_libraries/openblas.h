@@ -1,0 +1,37 @@
+// OpenBLAS, which computes what it has on the simulated device's threads: one thread a call.
+//
+// It is loaded when a library makes its first handle: GPUKERNEL_OPENBLAS names the file (the wheel
+// scipy-openblas32 has it), else the system's libopenblas.so.0 is used.
+#pragma once
+
+#include <complex>
+#include <string>
+
+namespace gpukernel::simgpu_libraries {
+
+// False, after one sentence, where there is none.
+bool load_openblas();
+// A function by its Fortran name, as "sgemm"; it is there once OpenBLAS is loaded, or the process ends with a
+// sentence.
+void* openblas(const char* name);
+
+template <class T>
+constexpr char letter_of = 0;
+template <>
+inline constexpr char letter_of<float> = 's';
+template <>
+inline constexpr char letter_of<double> = 'd';
+template <>
+inline constexpr char letter_of<std::complex<float>> = 'c';
+template <>
+inline constexpr char letter_of<std::complex<double>> = 'z';
+
+// The function `name` for the type T, looked up once.
+#define GPUKERNEL_BLAS(T, name, ...)                                                                 \
+    ([]() -> void (*)(__VA_ARGS__) {                                                                 \
+        static auto* const found = reinterpret_cast<void (*)(__VA_ARGS__)>(                          \
+            ::gpukernel::simgpu_libraries::openblas((std::string(1, letter_of<T>) + name).c_str())); \
+        return found;                                                                                \
+    }())
+
+}  // namespace gpukernel::simgpu_libraries

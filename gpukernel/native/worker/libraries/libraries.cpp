@@ -1,0 +1,273 @@
+#include "worker/libraries/libraries.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "libraries/cublas/types.h"
+#include "worker/lease/measured.h"
+#include "worker/session/session.h"
+
+namespace gpukernel::worker {
+
+using libraries::cublas::Status;
+
+namespace {
+constexpr uint64_t OBJECT_BYTES =
+    64 << 10;  // of the host's memory for one handle, beside what a library takes
+
+const LibraryCalls* calls_of(uint32_t number) {
+    switch (number & 0xffff) {
+        case libraries::CUBLAS:
+            return &cublas_calls;
+        default:
+            return nullptr;
+    }
+}
+
+// Where libraries may lie, the first place first; "" is where the dynamic linker looks.
+std::vector<std::string> places(const Driver& cuda) {
+    if (cuda.simulated()) return {cuda.folder() + "/../simgpu_libraries/"};
+    std::vector<std::string> found;
+    if (const char* path = std::getenv("GPUKERNEL_LIBRARIES")) {
+        std::istringstream folders(path);
+        for (std::string folder; std::getline(folders, folder, ':');)
+            if (!folder.empty()) found.push_back(folder + "/");
+    }
+    found.emplace_back();
+    return found;
+}
+
+// What an asynchronous call's failure is among the driver's errors, where the program hears of it.
+CUresult result_of(int status) {
+    switch (status) {
+        case Status::SUCCESS:
+            return CUDA_SUCCESS;
+        case Status::ALLOC_FAILED:
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        case Status::INVALID_VALUE:
+            return CUDA_ERROR_INVALID_VALUE;
+        case Status::NOT_SUPPORTED:
+        case Status::ARCH_MISMATCH:
+            return CUDA_ERROR_NOT_SUPPORTED;
+        case Status::NOT_INITIALIZED:
+            return CUDA_ERROR_INVALID_HANDLE;
+        default:
+            return CUDA_ERROR_UNKNOWN;
+    }
+}
+
+std::string creation_error(int status) {
+    return "the GPU server's library could not make a handle (status " + std::to_string(status) +
+           "); its worker.log may say why";
+}
+
+int create(LibraryArguments& in, const LibraryCalls& calls, uint32_t number, std::string& error) {
+    const uint64_t name = in.word();
+    if (in.failed()) return Status::INVALID_VALUE;
+    Session& session = in.session();
+    MathLibrary* const library = MathLibrary::find(session, number, error);
+    if (!library) return Status::NOT_INITIALIZED;
+    auto charge = session.host_charge(OBJECT_BYTES);
+    if (!charge) return Status::ALLOC_FAILED;  // the answer says why
+    auto object = std::make_shared<LibraryObject>(session, *library, number, std::move(*charge));
+    // What a library takes of the device for a handle is charged as a module's memory is.
+    int status = Status::SUCCESS;
+    const void* charged = nullptr;
+    const CUresult result = make_charged(
+        session, 0, nullptr, charged,
+        [&](const void** made) {
+            status = calls.create(in, *library, *object);
+            *made = object.get();
+            return status ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+        },
+        [&](const void*) { return object->end(), CUDA_SUCCESS; });
+    if (status) return error = creation_error(status), status;
+    if (result != CUDA_SUCCESS) {
+        error = "the slice's memory has no room for what the library takes of it";
+        return Status::ALLOC_FAILED;
+    }
+    return (name & wire::NAMED_BY_SHIM) && session.library_objects.add(name, std::move(object))
+               ? Status::SUCCESS
+               : Status::INVALID_VALUE;
+}
+
+// Returns the library's status; `error` may get a sentence.
+int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_name, std::string_view words,
+          std::vector<char>& outputs, std::string& error) {
+    CUstream stream;
+    const LibraryCalls* const calls = calls_of(number);
+    if (!calls) return error = "this worker knows no such library", Status::NOT_SUPPORTED;
+    if (!session.handle(stream_name, Kind::stream, stream)) return Status::INVALID_VALUE;
+    LibraryArguments in(session, words, stream, outputs);
+    if (function == libraries::CREATE) return create(in, *calls, number, error);
+    const uint64_t name = in.word();
+    in.object = session.library_objects.find(name);
+    if (!in.object || in.object->number != number) return Status::NOT_INITIALIZED;
+    if (function == libraries::DESTROY) {
+        session.library_objects.drop(name);
+        session.wait([&] { return in.object->end(), CUDA_SUCCESS; });  // which may wait for the device
+        std::lock_guard allocating(session.lease().allocation_mutex);
+        in.object.reset();
+        return Status::SUCCESS;
+    }
+    session.lease().time_slicing.before_launch();
+    session.memory_checks.apply(session.cuda().set_memory_check);
+    const int status = calls->run(in, function);
+    if (status) {
+        outputs.clear();
+        if (error.empty())
+            error = in.name + std::string(" was refused with status ") + std::to_string(status);
+    }
+    return status;
+}
+}  // namespace
+
+MathLibrary* MathLibrary::find(Session& session, uint32_t number, std::string& error) {
+    static std::mutex mutex;
+    static std::map<uint32_t, std::unique_ptr<MathLibrary>> loaded;
+    const uint32_t major = number >> 16;
+    if (std::none_of(std::begin(libraries::MAJORS), std::end(libraries::MAJORS),
+                     [major](uint32_t known) { return known == major; }))
+        return error = "this worker knows no such version of the library", nullptr;
+    std::lock_guard lock(mutex);
+    std::unique_ptr<MathLibrary>& its = loaded[number];
+    if (its) return its.get();
+    const std::string name = std::string(calls_of(number)->name) + "." + std::to_string(major);
+    void* library = nullptr;
+    for (const std::string& place : places(session.cuda())) {
+        if ((library = ::dlopen((place + name).c_str(), RTLD_NOW | RTLD_LOCAL))) break;
+        if (error.empty()) error = ::dlerror();
+    }
+    if (!library) {
+        error = "the GPU server has no " + name + ", which this program needs (" + error +
+                "): its administrator installs gpukernel[server-cu" + std::to_string(major) + "] there";
+        return nullptr;
+    }
+    error.clear();
+    its = std::make_unique<MathLibrary>();
+    its->library_ = library;
+    return its.get();
+}
+
+void* MathLibrary::function(const char* name) const { return ::dlsym(library_, name); }
+
+LibraryObject::~LibraryObject() {
+    end();
+    session.lease().refund_module(this);
+}
+void LibraryObject::end() {
+    if (void* const last = std::exchange(object, nullptr); last && destroy) destroy(last);
+}
+
+std::shared_ptr<LibraryObject> LibraryObjects::find(uint64_t name) const {
+    std::lock_guard lock(mutex_);
+    const auto it = objects_.find(name);
+    return it == objects_.end() ? nullptr : it->second;
+}
+bool LibraryObjects::add(uint64_t name, std::shared_ptr<LibraryObject> object) {
+    std::lock_guard lock(mutex_);
+    return objects_.try_emplace(name, std::move(object)).second;
+}
+bool LibraryObjects::drop(uint64_t name) {
+    std::shared_ptr<LibraryObject> last;  // destroyed without the lock
+    std::lock_guard lock(mutex_);
+    const auto it = objects_.find(name);
+    if (it == objects_.end()) return false;
+    last = std::move(it->second);
+    objects_.erase(it);
+    return true;
+}
+void LibraryObjects::clear() {
+    std::map<uint64_t, std::shared_ptr<LibraryObject>> all;
+    std::lock_guard lock(mutex_);
+    all.swap(objects_);
+}
+
+// --- arguments ---
+
+uint64_t LibraryArguments::word() {
+    uint64_t value = 0;
+    if (words_.size() - at_ < sizeof value) return failed_ = true, 0;
+    std::memcpy(&value, words_.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+}
+
+const void* LibraryArguments::bytes(size_t size) {
+    const size_t padded = (size + 7) / 8 * 8;
+    if (words_.size() - at_ < padded) return failed_ = true, nullptr;
+    const char* const from = words_.data() + at_;
+    at_ += padded;
+    return from;
+}
+
+bool LibraryArguments::in_lease(uint64_t address, uint64_t bytes) const {
+    return session_.lease().valid(address, bytes);
+}
+
+void* LibraryArguments::device() {
+    const uint64_t address = word();
+    if (address && !in_lease(address, 1)) failed_ = true;
+    return reinterpret_cast<void*>(address);
+}
+
+const void* LibraryArguments::scalar(size_t size) { return inout(size); }
+
+// The program's own library sent a value, which no library can change there.
+void* LibraryArguments::inout(size_t size) {
+    if (!on_host) {
+        const uint64_t address = word();
+        if (!size || !in_lease(address, size)) failed_ = true;
+        return reinterpret_cast<void*>(address);
+    }
+    const void* const from = bytes(size);
+    if (!from || !size || size > SCALAR_BYTES || scalars_ == MOST_SCALARS) return failed_ = true, nullptr;
+    return std::memcpy(scalar_[scalars_++], from, size);
+}
+
+void* LibraryArguments::result(size_t size) {
+    if (!on_host) return inout(size);
+    if (!size || size > SCALAR_BYTES || to_host_) return failed_ = true, nullptr;
+    to_host_ = true, result_bytes_ = size;
+    return std::memset(result_, 0, size);
+}
+
+int LibraryArguments::lacking() { return Status::NOT_SUPPORTED; }
+
+void LibraryArguments::waiting(const std::function<void()>& work) {
+    session_.wait([&] { return work(), CUDA_SUCCESS; }, stream_);
+    session_.lease().finished();
+}
+
+// --- the calls of the wire ---
+
+CUresult serve_library_call(Session& session, Reader& in, Writer&) {
+    const auto request = wire::LibraryCallRequest::read(in);
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    std::vector<char> none;
+    std::string error;
+    const int status =
+        serve(session, request.library, request.function, request.stream, request.arguments, none, error);
+    if (status && !error.empty()) session.warn(error);
+    return result_of(status);
+}
+
+CUresult serve_library_ask(Session& session, Reader& in, Writer& out) {
+    const auto request = wire::LibraryAskRequest::read(in);
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
+    std::vector<char> outputs;
+    std::string error;
+    const int status =
+        serve(session, request.library, request.function, request.stream, request.arguments, outputs, error);
+    const std::string_view bytes =
+        status ? std::string_view(error) : std::string_view(outputs.data(), outputs.size());
+    wire::LibraryAskAnswer{status, bytes}.write(out);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,138 @@
+// The math libraries that the lease's programs use: NVIDIA's, or those beside the simulated GPU, by the same
+// functions.
+//
+// A program sends the call as data (libraries/).  It reaches only handles of its own session; what it says of
+// the device's memory must lie in its lease.  Where a library is not there a sentence says which, and where
+// to get it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libraries/numbers.h"
+#include "worker/lease/host_memory.h"
+#include "worker/server/driver.h"
+
+namespace gpukernel::worker {
+
+class Lease;
+class Session;
+
+// One library of one major version, loaded when it is first used and kept.
+class MathLibrary {
+  public:
+    // nullptr, and `error` says why, where it cannot be loaded.
+    static MathLibrary* find(Session& session, uint32_t number, std::string& error);
+    void* function(const char* name) const;
+
+  private:
+    void* library_ = nullptr;
+};
+
+// A handle of a library, as one session has it.
+struct LibraryObject {
+    LibraryObject(Session& session, MathLibrary& library, uint32_t number, HostCharge charge)
+        : session(session), library(library), number(number), charge(std::move(charge)) {}
+    ~LibraryObject();
+    void end();  // the library's handle
+    LibraryObject(const LibraryObject&) = delete;
+
+    Session& session;
+    MathLibrary& library;
+    const uint32_t number;  // of the library
+    HostCharge charge;
+    void* object = nullptr;
+    int (*destroy)(void*) = nullptr;
+    // As the library's handle is set now.
+    CUstream stream = nullptr;
+    uint64_t modes = 0, workspace = 0, workspace_bytes = 0;
+};
+
+// The objects of one session by the program's numbers.
+class LibraryObjects {
+  public:
+    std::shared_ptr<LibraryObject> find(uint64_t name) const;
+    bool add(uint64_t name, std::shared_ptr<LibraryObject> object);  // false where the number is in use
+    bool drop(uint64_t name);
+    void clear();
+
+  private:
+    mutable std::mutex mutex_;  // a thread that waits for a library's result names none, another may
+    std::map<uint64_t, std::shared_ptr<LibraryObject>> objects_;
+};
+
+// The words of one call, read in the order of its parameters.
+class LibraryArguments {
+  public:
+    LibraryArguments(Session& session, std::string_view words, CUstream stream, std::vector<char>& outputs)
+        : session_(session), words_(words), stream_(stream), outputs_(outputs) {}
+
+    template <class T>
+    T number() {
+        return static_cast<T>(word());
+    }
+    void* device();  // an address in the lease's memory, or null
+    const void* scalar(size_t bytes);
+    void* result(size_t bytes);
+    void* inout(size_t bytes);
+    bool failed() const { return failed_; }
+    uint64_t word();
+    const void* bytes(size_t size);  // padded to whole words
+    bool at_end() const { return at_ == words_.size(); }
+
+    Session& session() { return session_; }
+    CUstream stream() const { return stream_; }
+    std::vector<char>& outputs() { return outputs_; }
+    void* handle() const { return object->object; }
+    // Calls the function of this call, in a wait of the session's where it returns something to the host.
+    template <class Function, class... Arguments>
+    int call(Arguments... arguments) {
+        auto* const its = reinterpret_cast<Function>(object->library.function(name));
+        if (!its) return lacking();
+        if (!to_host_) return its(arguments...);
+        int status = 0;
+        waiting([&] { status = its(arguments...); });
+        outputs_.assign(result_, result_ + result_bytes_);
+        return status;
+    }
+
+    std::shared_ptr<LibraryObject> object;
+    const char* name = "";
+    bool on_host = true;  // scalars, by the handle's pointer mode
+
+  private:
+    int lacking();
+    void waiting(const std::function<void()>& work);
+    bool in_lease(uint64_t address, uint64_t bytes) const;
+
+    static constexpr size_t MOST_SCALARS = 4, SCALAR_BYTES = 64;
+    Session& session_;
+    const std::string_view words_;
+    const CUstream stream_;
+    std::vector<char>& outputs_;
+    size_t at_ = 0, scalars_ = 0, result_bytes_ = 0;
+    bool failed_ = false, to_host_ = false;
+    alignas(16) char scalar_[MOST_SCALARS][SCALAR_BYTES];
+    alignas(16) char result_[SCALAR_BYTES];
+};
+
+struct LibraryFunction {
+    const char* name;
+    int (*run)(LibraryArguments&);
+    bool answered;
+};
+
+// One library's part: makes an object (0, or the library's status), and runs a function of its table.
+struct LibraryCalls {
+    const char* name;
+    int (*create)(LibraryArguments& in, MathLibrary& library, LibraryObject& object);
+    int (*run)(LibraryArguments& in, uint32_t function);
+};
+extern const LibraryCalls cublas_calls;
+
+}  // namespace gpukernel::worker

@@ -1,0 +1,114 @@
+"""A program's side of the tests of math libraries: arrays on the device, a library by its C functions, cases and what they found.
+
+It runs in a process of its own, with the simulated GPU in it or on a slice.  `main` runs the cases of a module and prints one
+line of JSON: the name of each case, and what was wrong, which is empty where nothing was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+__all__ = ["CASES", "Array", "Library", "case", "close", "main", "ok", "scalar"]
+
+CASES: dict[str, Callable[[], str]] = {}
+
+
+def case(function: Callable[[], str]) -> Callable[[], str]:
+    """Add `function` to the cases."""
+    CASES[function.__name__] = function
+    return function
+
+
+def ok(result: tuple[Any, ...]) -> Any:
+    """Return what a driver call returned, or fail with its error."""
+    code, *values = result
+    assert int(code) == 0, code
+    return values[0] if len(values) == 1 else values
+
+
+class Array:
+    """An array in device memory, in columns, in `room` elements from the beginning of an allocation of its own."""
+
+    def __init__(self, host: np.ndarray[Any, Any]) -> None:
+        self.host = np.asfortranarray(host)
+        self.address = int(ok(driver.cuMemAlloc(max(self.host.nbytes, 1))))
+        if self.host.nbytes:
+            ok(driver.cuMemcpyHtoD(self.address, self.host.ctypes.data, self.host.nbytes))
+
+    @property
+    def pointer(self) -> ctypes.c_void_p:
+        """Return its address as an argument."""
+        return ctypes.c_void_p(self.address)
+
+    def get(self) -> np.ndarray[Any, Any]:
+        """Return what is there now, after everything that was submitted."""
+        out = np.empty_like(self.host, order="F")
+        if out.nbytes:
+            ok(driver.cuMemcpyDtoH(out.ctypes.data, self.address, out.nbytes))
+        return out
+
+
+def scalar(value: complex, kind: Any) -> Any:
+    """Return `value` on the host, as a pointer to a number of the NumPy type `kind`."""
+    kept = np.array([value if np.iscomplexobj(np.empty(0, kind)) else np.real(value)], kind)
+    pointer = ctypes.c_void_p(kept.ctypes.data)
+    pointer.kept = kept  # type: ignore[attr-defined]
+    return pointer
+
+
+class Library:
+    """A math library by its soname, and a handle of it; its functions take the handle by themselves."""
+
+    def __init__(self, soname: str, create: str) -> None:
+        self.library = ctypes.CDLL(soname)
+        self.handle = ctypes.c_void_p()
+        status = getattr(self.library, create)(ctypes.byref(self.handle))
+        assert status == 0, f"{create}: {status}"
+
+    def __call__(self, name: str, *arguments: Any) -> int:
+        """Call a function, and return its status."""
+        return int(getattr(self.library, name)(self.handle, *arguments))
+
+    def done(self, name: str, *arguments: Any) -> None:
+        """Call a function, and fail where its status is not 0."""
+        status = self(name, *arguments)
+        assert status == 0, f"{name}: {status}"
+
+
+def close(got: Any, wanted: Any, kind: Any, terms: int = 1) -> str:
+    """Return what is wrong with `got`: its distance from `wanted` in units of the last place of `kind`, for sums of so many terms."""
+    names = {"float16": 1e-3, "bfloat16": 8e-3, "float8_e4m3fn": 0.13, "float8_e5m2": 0.26}
+    unit = names.get(
+        np.dtype(kind).name, 1.2e-7 if np.dtype(kind).name in ("float32", "complex64") else 2.3e-16
+    )
+    wide = np.complex128 if np.iscomplexobj(wanted) else np.float64
+    a, b = np.asarray(got).astype(wide), np.asarray(wanted).astype(wide)
+    if a.shape != b.shape:
+        return f"shape {a.shape}, not {b.shape}"
+    if not np.isfinite(a).all():
+        return f"{np.count_nonzero(~np.isfinite(a))} numbers are not finite"
+    size = max(float(np.abs(b).max(initial=0)), 1e-30)
+    distance = float(np.abs(a - b).max(initial=0)) / size
+    bound = unit * (4 + 2 * terms**0.5)
+    return "" if distance <= bound else f"off by {distance:.3g} of the largest, and {bound:.3g} are allowed"
+
+
+def main() -> None:
+    """Run every case, or those that the command line names, and print what they found."""
+    ok(driver.cuInit(0))
+    ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(0))))
+    found = {}
+    for name in sys.argv[1:] or CASES:
+        try:
+            found[name] = CASES[name]()
+        except Exception:  # a case that fails is a finding
+            found[name] = traceback.format_exc(limit=-3)
+    print("FOUND " + json.dumps(found))

@@ -1,0 +1,260 @@
+"""Library calls keep the order of streams, are nodes of graphs, are held to the lease's memory, and cost no waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gpukernel import native
+from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT, in_one_process
+from tests.remoting.conftest import WITHOUT_SANITIZER, Worker, call_number, worker
+
+BLAS = """
+from tests.native.libraries.device import *
+from tests.native.libraries.cublas_cases import blas, numbers, scalar
+import numpy as np, time
+driver = d
+begin()
+def product(b, c, a, n, beta=0):
+    return b('cublasSgemm_v2', 0, 0, n, n, n, scalar(1, np.float32), a.pointer, n, a.pointer, n, scalar(beta, np.float32), c.pointer, n)
+"""
+
+pytestmark = NEEDS_OPENBLAS
+
+
+def on_a_slice(code: str, memory_mib: int = 256, **options: object) -> subprocess.CompletedProcess[str]:
+    async def run() -> subprocess.CompletedProcess[str]:
+        async with worker(memory_mib=memory_mib, **options) as its:
+            return await run_on(its, code)
+
+    return asyncio.run(run())
+
+
+async def run_on(its: Worker, code: str) -> subprocess.CompletedProcess[str]:
+    return await its.run(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{BLAS}\n{code}")
+
+
+def test_two_handles_on_two_streams_keep_their_order() -> None:
+    done = on_a_slice(
+        """
+streams = [ok(d.cuStreamCreate(1)) for _ in range(2)]
+handles = [blas(), blas()]
+event = ok(d.cuEventCreate(2))
+n = 128
+a = Array(np.eye(n, dtype=np.float32) * 2)
+cs = [Array(np.eye(n, dtype=np.float32)) for _ in range(2)]
+for b, s in zip(handles, streams): b.done('cublasSetStream_v2', ctypes.c_void_p(int(s)))
+for turn in range(20):  # each product doubles, and what the other stream made is added in between
+    for i in (0, 1):
+        b, s, mine, other = handles[i], streams[i], cs[i], cs[1 - i]
+        ok(d.cuStreamWaitEvent(s, event, 0))
+        b.done('cublasSaxpy_v2', n * n, scalar(1, np.float32), other.pointer, 1, mine.pointer, 1)
+        b.done('cublasSscal_v2', n * n, scalar(0.5, np.float32), mine.pointer, 1)
+        ok(d.cuEventRecord(event, s))
+x, y = 1.0, 1.0
+for turn in range(20):
+    x = (x + y) / 2; y = (y + x) / 2
+for s in streams: ok(d.cuStreamSynchronize(s))
+print(all(np.allclose(c.get(), np.eye(n) * v, rtol=1e-6) for c, v in zip(cs, (x, y))))
+"""
+    )
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_a_captured_call_is_a_node_that_each_launch_repeats() -> None:
+    done = on_a_slice(
+        """
+s = ok(d.cuStreamCreate(1))
+b = blas()
+b.done('cublasSetStream_v2', ctypes.c_void_p(int(s)))
+n = 64
+a, c = Array(np.eye(n, dtype=np.float32) * 2), Array(np.ones((n, n), np.float32))
+ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+b.done('cublasSgemm_v2', 0, 0, n, n, n, scalar(1, np.float32), a.pointer, n, a.pointer, n, scalar(1, np.float32), c.pointer, n)
+b.done('cublasSscal_v2', n * n, scalar(2, np.float32), c.pointer, 1)
+graph = ok(d.cuStreamEndCapture(s))
+before = c.get()
+count = int(ok(d.cuGraphGetNodes(graph, 0))[-1])
+run = ok(d.cuGraphInstantiate(graph, 0))
+other = ok(d.cuStreamCreate(1))
+b.library.cublasDestroy_v2(b.handle)  # the graph outlives it
+for _ in range(3): ok(d.cuGraphLaunch(run, other))
+ok(d.cuStreamSynchronize(other))
+wanted = np.ones((n, n))
+for _ in range(3): wanted = 2 * (4 * np.eye(n) + wanted)
+print(count, (before == 1).all(), np.array_equal(c.get(), wanted))
+result = np.zeros(1, np.float32)
+again = blas(); again.done('cublasSetStream_v2', ctypes.c_void_p(int(s)))
+ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+status = again('cublasSnrm2_v2', n, c.pointer, 1, ctypes.c_void_p(result.ctypes.data))  # it would wait
+print(status != 0, int(d.cuStreamEndCapture(s)[0]) != 0)
+"""
+    )
+    assert done.stdout.split("\n")[:2] == ["2 True True", "True True"], done.stderr
+
+
+@WITHOUT_SANITIZER
+@pytest.mark.parametrize("where", ["in one process", "on a slice"])
+def test_a_product_beyond_its_memory_is_a_fault_that_names_it(where: str) -> None:
+    code = """
+b = blas()
+a = Array(np.zeros((64, 64), np.float32))
+status = b('cublasSgemm_v2', 0, 0, 2048, 2048, 64, scalar(1, np.float32), a.pointer, 2048, a.pointer, 64, scalar(0, np.float32), a.pointer, 2048)
+print(status, d.cuCtxSynchronize()[0].name, flush=True)
+"""
+    if where == "on a slice":
+        done = on_a_slice(code)
+    else:
+        begin = "import ctypes\nfrom cuda.bindings import driver as d\ndef begin():\n ok(d.cuInit(0)); ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(0))))\n"
+        done = subprocess.run(
+            [sys.executable, "-c", begin + BLAS + code],
+            cwd=ROOT,
+            env=in_one_process(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert "0 CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout, done.stdout + done.stderr
+    assert re.search(r"cublasSgemm_v2 reaches beyond its memory: [ABC], \d+ bytes at 0x", done.stdout)
+
+
+def test_addresses_outside_the_lease_and_strange_words_are_refused() -> None:
+    """What the program's library would never send: the worker answers with an error, and goes on."""
+    done = on_a_slice(
+        f"""
+import struct
+b = blas()
+a = Array(np.ones((8, 8), np.float32))
+class Call(ctypes.Structure):
+    _fields_ = [('library', ctypes.c_uint32), ('function', ctypes.c_uint32), ('stream', ctypes.c_void_p), ('arguments', ctypes.c_void_p), ('words', ctypes.c_size_t)]
+class Port(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ('queue', 'ask', 'name', 'device')]
+cuda = ctypes.CDLL('libcuda.so.1')
+cuda.gpukernel_library_port.restype = ctypes.POINTER(Port)
+port = cuda.gpukernel_library_port(1).contents
+queue = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Call), ctypes.POINTER(ctypes.c_bool))(port.queue)
+def send(function, words, library=1 | 12 << 16):
+    data = (ctypes.c_uint64 * max(len(words), 1))(*[w & (2**64 - 1) for w in words])
+    captured = ctypes.c_bool()
+    queue(ctypes.byref(Call(library, function, None, ctypes.addressof(data), len(words))), ctypes.byref(captured))
+    return d.cuCtxSynchronize()[0].name
+name = next(n for n in range(2**40, 2**40 + 64) if send(99999, [n, 0, 0, 0]) != 'CUDA_ERROR_INVALID_HANDLE')
+scal = next(f for f in range(400) if send(f, [name, 0, 0, 0, 8, 1, 0x3f800000, a.address]) == 'CUDA_SUCCESS')
+print(send(scal, [name, 0, 0, 0, 8, 1, 0x3f800000, a.address]))
+print(send(scal, [name, 0, 0, 0, 8, 1, 0x3f800000, 4096]))           # not the lease's
+print(send(scal, [name, 0, 0, 0, 8, 1, 0x3f800000]))                 # too few words
+print(send(scal, [name, 1, 0, 0, 8, 1, 4096, a.address]))            # a scalar's address that is none
+print(send(scal, [name, 0, 4096, 8, 8, 1, 0x3f800000, a.address]))   # a workspace that is none
+print(send(scal, [name + 1, 0, 0, 0]), send(99999, [name, 0, 0, 0]), send(0, [], 77), send(0, [name] * 200, 1 | 99 << 16))
+print(send({call_number("library_call")}, []), np.array_equal(a.get(), np.ones((8, 8))))
+"""
+    )
+    refused = "CUDA_ERROR_INVALID_VALUE"
+    lines = done.stdout.strip().split("\n")
+    assert lines[:5] == ["CUDA_SUCCESS", *[refused] * 4], done.stdout + done.stderr
+    assert "CUDA_SUCCESS" not in lines[5]
+    assert lines[6].endswith("True")
+
+
+def test_a_program_that_is_killed_leaves_nothing() -> None:
+    async def run() -> tuple[int, str]:
+        async with worker(memory_mib=256) as its:
+            code = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{BLAS}" + (
+                "n = 3000\na, c = (Array(np.ones((n, n), np.float32)) for _ in 'ac')\n"
+                "handles = [blas() for _ in range(20)]\n"
+                "for i in range(200): product(handles[i % 20], c, a, n)\n"
+                "ok(d.cuMemcpyDtoH(bytearray(4), int(ok(d.cuMemAlloc(4))), 0))\n"
+                "print('queued', flush=True); sys.stdin.read()"
+            )
+            program = its.start(code)
+            assert program.stdout
+            line = await asyncio.to_thread(program.stdout.readline)
+            assert line == "queued\n", program.stderr and program.stderr.read()
+            program.kill()
+            await asyncio.to_thread(program.wait)
+            after = await run_on(its, "print(ok(d.cuMemGetInfo())[0] >> 20)")
+            status = await its.handle.status()
+            return status.memory_used_bytes, after.stdout.strip()
+
+    used, free = asyncio.run(run())
+    assert used == 0
+    assert free == "256"
+
+
+def test_handles_count_against_the_leases_host_memory() -> None:
+    done = on_a_slice(
+        """
+library = ctypes.CDLL('libcublas.so.12')
+made = []
+while len(made) < 2000:
+    handle = ctypes.c_void_p()
+    status = library.cublasCreate_v2(ctypes.byref(handle))
+    if status: break
+    made.append(handle)
+few = len(made)
+for handle in made: library.cublasDestroy_v2(handle)
+print(0 < few < 2000, status, library.cublasCreate_v2(ctypes.byref(ctypes.c_void_p())))
+""",
+        host_memory=32 << 20,
+    )
+    assert done.stdout.strip().endswith("True 3 0"), done.stdout + done.stderr
+
+
+def test_a_loop_of_products_waits_only_for_the_value_that_is_read() -> None:
+    done = on_a_slice(
+        """
+b = blas()
+big = 1500
+x, y = (Array(np.ones((big, big), np.float32)) for _ in 'xy')
+product(b, y, x, big); ok(d.cuCtxSynchronize())
+start = time.perf_counter()
+for _ in range(10): product(b, y, x, big)
+queued = time.perf_counter() - start
+ok(d.cuCtxSynchronize()); whole = time.perf_counter() - start
+print(queued < whole / 4, queued, whole)
+"""
+    )
+    assert done.stdout.startswith("True"), done.stdout + done.stderr
+
+
+def test_without_openblas_a_handle_is_refused_with_what_to_do() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import ctypes\nfrom cuda.bindings import driver as d\nd.cuInit(0); d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1])\nprint(ctypes.CDLL('libcublas.so.12').cublasCreate_v2(ctypes.byref(ctypes.c_void_p())))",
+        ],
+        env=in_one_process(GPUKERNEL_OPENBLAS="/nowhere/libopenblas.so"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if done.stdout.strip() == "0":
+        pytest.skip("this machine has an OpenBLAS of its own")
+    assert done.stdout.strip() == "1"
+    assert "pip install 'gpukernel[libraries]'" in done.stderr
+
+
+def test_with_another_libcuda_the_forwarding_library_says_why() -> None:
+    environment = in_one_process()
+    environment["LD_LIBRARY_PATH"] = f"{native.simgpu_library().parent}:{native.libraries_dir()}"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import ctypes\nprint(ctypes.CDLL('libcublas.so.13').cublasCreate_v2(ctypes.byref(ctypes.c_void_p())))",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "1"
+    assert "forwards its calls through gpukernel's libcuda.so.1" in done.stderr
