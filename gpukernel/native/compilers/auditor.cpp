@@ -1,9 +1,9 @@
 // An auditor of the dynamic linker (rtld-audit(7)): where a program loads one of NVIDIA's libraries that it
-// has a replacement for, from whatever place, it gets the library of the same name beside this one.  It is
-// built twice: for every program on a remote slice with the CUDA runtime, and for those on simulated devices
-// with NVRTC and nvJitLink, which load NVIDIA's in turn.  It guarantees that nothing else is changed: every
-// other name, and a library that is not there, is searched for as without it.  It is loaded into every
-// process of a slice: no library of C, no constructor of C++, no memory of its own.
+// has a replacement for, from whatever place, it gets this package's library of the same name.  It is
+// built twice: for every program on a remote slice with the CUDA runtime and math libraries, and for those on
+// simulated devices with NVRTC and nvJitLink, which load NVIDIA's in turn.  It guarantees that nothing else
+// is changed: every other name, and a library that is not there, is searched for as without it.  It is loaded
+// into every process of a slice: no library of C, no constructor of C++, no memory of its own.
 #include <link.h>
 #include <sys/syscall.h>
 
@@ -15,16 +15,19 @@ constexpr char ORIGINAL[] =
 
 struct Library {
     const char* name;
-    const char* versions[3];  // of the libraries beside this one
+    const char* folder;       // of those that replace it, as seen from this one's
+    const char* versions[3];  // of these
     char original[3][PATH];   // where NVIDIA's is, once it was asked for
 };
 #ifdef AUDITS_RUNTIME
 constexpr char OWN_NAME[] = "/libgpukernel-runtime.so";
-Library libraries[] = {{"libcudart.so", {".11.0", ".12", ".13"}, {}}};
+Library libraries[] = {{"libcudart.so", "", {".11.0", ".12", ".13"}, {}},
+                       {"libcublas.so", "../libraries/", {".11", ".12", ".13"}, {}},
+                       {"libcublasLt.so", "../libraries/", {".11", ".12", ".13"}, {}}};
 #else
 constexpr char OWN_NAME[] = "/libgpukernel-compilers.so";
-Library libraries[] = {{"libnvrtc.so", {".12", ".13", nullptr}, {}},
-                       {"libnvJitLink.so", {".12", ".13", nullptr}, {}}};
+Library libraries[] = {{"libnvrtc.so", "", {".12", ".13", nullptr}, {}},
+                       {"libnvJitLink.so", "", {".12", ".13", nullptr}, {}}};
 #endif
 char own_folder[PATH], replacement[PATH];
 
@@ -145,7 +148,8 @@ extern "C" [[gnu::visibility("default")]] char* la_objsearch(const char* name, u
         if (i < 0 || !exists(name)) continue;
         unsigned used = 0, kept = 0;
         if (!append(replacement, used, own_folder) || !append(replacement, used, "/") ||
-            !append(replacement, used, library.name) || !append(replacement, used, library.versions[i]))
+            !append(replacement, used, library.folder) || !append(replacement, used, library.name) ||
+            !append(replacement, used, library.versions[i]))
             return unchanged;
         const char* rest = after(name, replacement);
         if ((rest && !*rest) || length(name) >= PATH || !exists(replacement)) return unchanged;
