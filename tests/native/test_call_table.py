@@ -104,6 +104,8 @@ def test_the_numbers_on_the_wire_are_those_of_version_4(calls: ModuleType) -> No
         "tensor_map",
         "tensor_map_address",
         "plain_conditions",
+        "library_call",
+        "library_ask",
     ]
     assert table.number_of("device") == 16
     assert table.number_of("usage") == 30

@@ -11,9 +11,12 @@ import numpy as np
 from cuda.bindings import driver
 from scipy import linalg
 
-from tests.native.libraries.device import CASES, Array, Library, case, close, main, ok, scalar
+from tests.native.libraries.device import Array, Cases, Library, close, ok, scalar
 
 __all__ = ["CASES"]
+
+CASES = Cases()
+case = CASES.add
 
 TYPES = {"S": np.float32, "D": np.float64, "C": np.complex64, "Z": np.complex128}
 HALF, BFLOAT, FP8, FP8_WIDE = np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -838,4 +841,4 @@ def what_does_not_fit_is_refused() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    CASES.main()

@@ -1,6 +1,6 @@
 """A program's side of the tests of math libraries: arrays on the device, a library by its C functions, cases and what they found.
 
-It runs in a process of its own, with the simulated GPU in it or on a slice.  `main` runs the cases of a module and prints one
+It runs in a process of its own, with the simulated GPU in it or on a slice.  `Cases.main` runs the cases of a module and prints one
 line of JSON: the name of each case, and what was wrong, which is empty where nothing was.
 """
 
@@ -16,15 +16,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-__all__ = ["CASES", "Array", "Library", "case", "close", "main", "ok", "scalar"]
-
-CASES: dict[str, Callable[[], str]] = {}
-
-
-def case(function: Callable[[], str]) -> Callable[[], str]:
-    """Add `function` to the cases."""
-    CASES[function.__name__] = function
-    return function
+__all__ = ["Array", "Cases", "Library", "close", "ok", "scalar"]
 
 
 def ok(result: tuple[Any, ...]) -> Any:
@@ -32,6 +24,27 @@ def ok(result: tuple[Any, ...]) -> Any:
     code, *values = result
     assert int(code) == 0, code
     return values[0] if len(values) == 1 else values
+
+
+class Cases(dict[str, Callable[[], str]]):
+    """Functions by their names, each of which returns what is wrong, or an empty text."""
+
+    def add(self, function: Callable[[], str]) -> Callable[[], str]:
+        """Add `function`: a decorator."""
+        self[function.__name__] = function
+        return function
+
+    def main(self) -> None:
+        """Run every case, or those that the command line names, and print what they found."""
+        ok(driver.cuInit(0))
+        ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(0))))
+        found = {}
+        for name in sys.argv[1:] or self:
+            try:
+                found[name] = self[name]()
+            except Exception:  # a case that fails is a finding
+                found[name] = traceback.format_exc(limit=-3)
+        print("FOUND " + json.dumps(found))
 
 
 class Array:
@@ -99,16 +112,3 @@ def close(got: Any, wanted: Any, kind: Any, terms: int = 1) -> str:
     distance = float(np.abs(a - b).max(initial=0)) / size
     bound = unit * (4 + 2 * terms**0.5)
     return "" if distance <= bound else f"off by {distance:.3g} of the largest, and {bound:.3g} are allowed"
-
-
-def main() -> None:
-    """Run every case, or those that the command line names, and print what they found."""
-    ok(driver.cuInit(0))
-    ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(0))))
-    found = {}
-    for name in sys.argv[1:] or CASES:
-        try:
-            found[name] = CASES[name]()
-        except Exception:  # a case that fails is a finding
-            found[name] = traceback.format_exc(limit=-3)
-    print("FOUND " + json.dumps(found))

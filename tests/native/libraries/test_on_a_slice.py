@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -184,6 +185,26 @@ def test_a_program_that_is_killed_leaves_nothing() -> None:
     used, free = asyncio.run(run())
     assert used == 0
     assert free == "256"
+
+
+def test_a_confined_worker_loads_the_library_and_computes() -> None:
+    wanted = "no-new-privileges,limits,landlock,system-calls"
+    probe = [native.worker_executable(), "--probe", "--library", native.simgpu_library(), "--confine", wanted]
+    found = json.loads(subprocess.run(probe, capture_output=True, text=True, check=True).stdout)["rungs"]
+    rungs = [one["rung"] for one in found if one["used"]]
+
+    async def run() -> tuple[str, str]:
+        async with worker(memory_mib=256, confinement=["--confine", ",".join(rungs)]) as its:
+            done = await run_on(
+                its,
+                "b = blas(); n = 600\na, c = (Array(np.eye(n, dtype=np.float32)) for _ in 'ac')\n"
+                "print(product(b, c, a, n), np.array_equal(c.get(), np.eye(n)))",
+            )
+            return done.stdout + done.stderr, (its.folder / "worker.log").read_text()
+
+    output, log = asyncio.run(run())
+    assert output.strip() == "0 True", log
+    assert "refused" not in log
 
 
 def test_handles_count_against_the_leases_host_memory() -> None:

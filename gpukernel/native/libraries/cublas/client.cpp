@@ -6,34 +6,10 @@
 #include "libraries/cublas/handle.h"
 #include "libraries/numbers.h"
 
-namespace gpukernel::libraries {
-const int NOT_SUPPORTED_STATUS = cublas::NOT_SUPPORTED;
-}
-
 namespace gpukernel::libraries::cublas {
 
 namespace {
 constexpr uint32_t LIBRARY = library_number(CUBLAS, GPUKERNEL_MAJOR);
-
-int status_of(CUresult result) {
-    switch (result) {
-        case CUDA_SUCCESS:
-            return SUCCESS;
-        case CUDA_ERROR_OUT_OF_MEMORY:
-            return ALLOC_FAILED;
-        case CUDA_ERROR_NOT_SUPPORTED:
-            return NOT_SUPPORTED;
-        case CUDA_ERROR_INVALID_VALUE:
-        case CUDA_ERROR_INVALID_HANDLE:
-            return INVALID_VALUE;
-        case CUDA_ERROR_NOT_INITIALIZED:
-        case CUDA_ERROR_INVALID_CONTEXT:
-        case CUDA_ERROR_NO_DEVICE:
-            return NOT_INITIALIZED;
-        default:
-            return EXECUTION_FAILED;
-    }
-}
 
 // A call with a handle: its words begin with the handle and how it is set, so that setting it needs no call.
 class Call {

@@ -32,4 +32,9 @@ Handle* handle_of(void* handle);  // nullptr for a stray one
 void* keep_handle(Handle* handle);
 Handle* drop_handle(void* handle);
 
+const char* status_name(int status);
+const char* status_text(int status);
+int status_of(CUresult result);
+int property(int type, int major, int* value);  // of the library's version
+
 }  // namespace gpukernel::libraries::cublas

@@ -1,36 +1,8 @@
 // What cuBLAS answers without the device: a handle's settings, versions, names of errors, copies of the
 // driver's.
-#include <mutex>
-#include <unordered_set>
-
 #include "libraries/cublas/handle.h"
 
 namespace gpukernel::libraries::cublas {
-
-namespace {
-std::mutex& mutex() {
-    static std::mutex* const only = new std::mutex;
-    return *only;
-}
-std::unordered_set<void*>& handles() {
-    static auto* const all = new std::unordered_set<void*>;
-    return *all;
-}
-}  // namespace
-
-Handle* handle_of(void* handle) {
-    std::lock_guard lock(mutex());
-    return handles().contains(handle) ? static_cast<Handle*>(handle) : nullptr;
-}
-void* keep_handle(Handle* handle) {
-    std::lock_guard lock(mutex());
-    handles().insert(handle);
-    return handle;
-}
-Handle* drop_handle(void* handle) {
-    std::lock_guard lock(mutex());
-    return handles().erase(handle) ? static_cast<Handle*>(handle) : nullptr;
-}
 
 namespace {
 template <class T>
@@ -58,10 +30,7 @@ GPUKERNEL_EXPORT int cublasGetVersion_v2(void* handle, int* version) {
     return SUCCESS;
 }
 GPUKERNEL_EXPORT int cublasGetProperty(int type, int* value) {
-    if (!value || type < 0 || type > 2) return INVALID_VALUE;
-    const int version = version_of(GPUKERNEL_MAJOR);
-    *value = type == 0 ? version / 10000 : type == 1 ? version / 100 % 100 : version % 100;
-    return SUCCESS;
+    return property(type, GPUKERNEL_MAJOR, value);
 }
 GPUKERNEL_EXPORT size_t cublasGetCudartVersion() { return GPUKERNEL_MAJOR * 1000; }
 
@@ -106,52 +75,8 @@ GPUKERNEL_EXPORT int cublasSetWorkspace_v2(void* handle, void* workspace, size_t
     return SUCCESS;
 }
 
-GPUKERNEL_EXPORT const char* cublasGetStatusName(int status) {
-    switch (status) {
-        case SUCCESS:
-            return "CUBLAS_STATUS_SUCCESS";
-        case NOT_INITIALIZED:
-            return "CUBLAS_STATUS_NOT_INITIALIZED";
-        case ALLOC_FAILED:
-            return "CUBLAS_STATUS_ALLOC_FAILED";
-        case INVALID_VALUE:
-            return "CUBLAS_STATUS_INVALID_VALUE";
-        case ARCH_MISMATCH:
-            return "CUBLAS_STATUS_ARCH_MISMATCH";
-        case MAPPING_ERROR:
-            return "CUBLAS_STATUS_MAPPING_ERROR";
-        case EXECUTION_FAILED:
-            return "CUBLAS_STATUS_EXECUTION_FAILED";
-        case INTERNAL_ERROR:
-            return "CUBLAS_STATUS_INTERNAL_ERROR";
-        case NOT_SUPPORTED:
-            return "CUBLAS_STATUS_NOT_SUPPORTED";
-        case LICENSE_ERROR:
-            return "CUBLAS_STATUS_LICENSE_ERROR";
-        default:
-            return "UNKNOWN CUBLAS STATUS";
-    }
-}
-GPUKERNEL_EXPORT const char* cublasGetStatusString(int status) {
-    switch (status) {
-        case SUCCESS:
-            return "success";
-        case NOT_INITIALIZED:
-            return "the library was not initialized";
-        case ALLOC_FAILED:
-            return "memory could not be allocated";
-        case INVALID_VALUE:
-            return "a parameter has a value that the function does not take";
-        case ARCH_MISMATCH:
-            return "the device lacks what the function needs";
-        case EXECUTION_FAILED:
-            return "the function failed on the device";
-        case NOT_SUPPORTED:
-            return "the function is not supported";
-        default:
-            return cublasGetStatusName(status);
-    }
-}
+GPUKERNEL_EXPORT const char* cublasGetStatusName(int status) { return status_name(status); }
+GPUKERNEL_EXPORT const char* cublasGetStatusString(int status) { return status_text(status); }
 
 // Nothing is logged.
 namespace {

@@ -20,7 +20,7 @@ enum Status : int {
     LICENSE_ERROR = 16,
 };
 
-enum Operation : int { OP_N = 0, OP_T = 1, OP_C = 2 };
+enum Transposition : int { OP_N = 0, OP_T = 1, OP_C = 2 };
 enum PointerMode : int { HOST = 0, DEVICE = 1 };
 enum DataType : int {
     R_32F = 0,

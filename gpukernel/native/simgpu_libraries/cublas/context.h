@@ -61,21 +61,6 @@ struct Context {
     Context(const Handle& handle, const char* name) : stream(handle.settings.stream), name(name) {}
 };
 
-inline int status_of(CUresult result) {
-    switch (result) {
-        case CUDA_SUCCESS:
-            return SUCCESS;
-        case CUDA_ERROR_OUT_OF_MEMORY:
-            return ALLOC_FAILED;
-        case CUDA_ERROR_INVALID_HANDLE:
-            return INVALID_VALUE;
-        case CUDA_ERROR_NOT_INITIALIZED:
-        case CUDA_ERROR_INVALID_CONTEXT:
-            return NOT_INITIALIZED;
-        default:
-            return EXECUTION_FAILED;
-    }
-}
 inline int submit(const Context& context, uint64_t pieces, Piece piece) {
     return status_of(simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece)));
 }
@@ -139,7 +124,7 @@ class Result {
     int finish(const Context& context, int status) const {
         if (status || !on_host_) return status;
         if (const CUresult result = synchronize(context.stream); result != CUDA_SUCCESS)
-            return cublas::status_of(result);
+            return status_of(result);
         std::memcpy(to_, kept_->bytes, bytes_);
         return SUCCESS;
     }

@@ -4,10 +4,6 @@
 #include "simgpu_libraries/cublas/triangles.h"
 #include "simgpu_libraries/cublas/vectors.h"
 
-namespace gpukernel::libraries {
-const int NOT_SUPPORTED_STATUS = cublas::NOT_SUPPORTED;
-}
-
 namespace gpukernel::simgpu_libraries::cublas {
 
 using libraries::unsupported;

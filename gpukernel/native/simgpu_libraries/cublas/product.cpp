@@ -79,7 +79,8 @@ struct Multiplication {
     bool direct() const {
         return is_plain<T>(p.a) && is_plain<T>(p.b) && is_plain<T>(p.d) && p.d.row_step == 1 &&
                same_place(p.c, p.d) && (!p.a.conjugated || p.a.row_step != 1 || p.a.column_step == 1) &&
-               !p.epilogue && !p.alpha_vector && p.scale == type_of<T>;
+               !p.epilogue && !p.alpha_vector && !p.a_factor && !p.b_factor && !p.c_factor && !p.d_factor &&
+               p.scale == type_of<T>;
     }
 
     void run(uint64_t number, const Access& access) const {
@@ -126,7 +127,11 @@ struct Multiplication {
             }
         }
         using Sum = std::conditional_t<complex_type<T>, Z, double>;
-        const Sum keep = beta.get<Sum>(access, p.scale);
+        const auto factor = [&](uint64_t address) {
+            return Sum(address ? static_cast<double>(access.read<float>(address, "a scale")) : 1.0);
+        };
+        const Sum keep = beta.get<Sum>(access, p.scale) * factor(p.c_factor);
+        const Sum both = factor(p.a_factor) * factor(p.b_factor), last = factor(p.d_factor);
         Sum scale = p.alpha_vector ? Sum(0) : alpha.get<Sum>(access, p.scale);
         std::vector<Sum> values(sums.begin(), sums.end());
         const char* before = nullptr;
@@ -144,7 +149,7 @@ struct Multiplication {
                 if (factors)
                     scale = load<Sum>(factors + i * static_cast<int64_t>(data_bytes(p.alpha_vector->type)),
                                       p.alpha_vector->type);
-                value *= scale;
+                value *= scale * both;
                 if (before)
                     value += keep *
                              load<Sum>(before + (i * p.c.row_step + j * p.c.column_step) * c_bytes, p.c.type);
@@ -154,7 +159,7 @@ struct Multiplication {
         for (int64_t j = 0; j < t.columns; ++j)
             for (int64_t i = 0; i < t.rows; ++i)
                 store(to + (i * p.d.row_step + j * p.d.column_step) * d_bytes, p.d.type,
-                      values[static_cast<size_t>(j * t.rows + i)]);
+                      last * values[static_cast<size_t>(j * t.rows + i)]);
     }
 };
 

@@ -36,9 +36,11 @@ struct Product {
     Operand a, b, c, d;  // c may be d
     int compute = COMPUTE_32F;
     int scale = R_32F;  // the type of alpha and beta
-    // With an epilogue, factors of real type and where each batch and column stands: see cublaslt.
+    // For real types: applied to each tile before it is rounded.
     Epilogue epilogue = nullptr;
     std::optional<Operand> alpha_vector = std::nullopt;  // alpha of each row
+    // Addresses of floats by which A, B, C and the result are multiplied; 0: none.
+    uint64_t a_factor = 0, b_factor = 0, c_factor = 0, d_factor = 0;
 };
 
 // Returns the status; NOT_SUPPORTED, after a line that names it, for types that it has no product of.

@@ -23,6 +23,8 @@ const LibraryCalls* calls_of(uint32_t number) {
     switch (number & 0xffff) {
         case libraries::CUBLAS:
             return &cublas_calls;
+        case libraries::CUBLASLT:
+            return &cublaslt_calls;
         default:
             return nullptr;
     }

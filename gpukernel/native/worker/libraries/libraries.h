@@ -83,7 +83,7 @@ class LibraryArguments {
     bool failed() const { return failed_; }
     uint64_t word();
     const void* bytes(size_t size);  // padded to whole words
-    bool at_end() const { return at_ == words_.size(); }
+    bool in_lease(uint64_t address, uint64_t bytes) const;
 
     Session& session() { return session_; }
     CUstream stream() const { return stream_; }
@@ -108,7 +108,6 @@ class LibraryArguments {
   private:
     int lacking();
     void waiting(const std::function<void()>& work);
-    bool in_lease(uint64_t address, uint64_t bytes) const;
 
     static constexpr size_t MOST_SCALARS = 4, SCALAR_BYTES = 64;
     Session& session_;
@@ -133,6 +132,6 @@ struct LibraryCalls {
     int (*create)(LibraryArguments& in, MathLibrary& library, LibraryObject& object);
     int (*run)(LibraryArguments& in, uint32_t function);
 };
-extern const LibraryCalls cublas_calls;
+extern const LibraryCalls cublas_calls, cublaslt_calls;
 
 }  // namespace gpukernel::worker

@@ -1,0 +1,130 @@
+"""The tables of math libraries: strict words, and what NVIDIA's public headers say where they are installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NATIVE = Path(__file__).parents[3] / "gpukernel/native"
+
+
+@pytest.fixture(name="generator")
+def _generator(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(NATIVE / "codegen")
+    return importlib.import_module("library_calls")
+
+
+def headers() -> Path:
+    """Return the folder of cuBLAS's headers: of the wheel nvidia-cublas-cu12, or what GPUKERNEL_CUBLAS_INCLUDE names."""
+    named = os.environ.get("GPUKERNEL_CUBLAS_INCLUDE")
+    found = None if named else importlib.util.find_spec("nvidia")
+    folders = (
+        [Path(named)]
+        if named
+        else [Path(p, "cublas/include") for p in (found.submodule_search_locations or [])]
+        if found
+        else []
+    )
+    for folder in folders:
+        if (folder / "cublas_api.h").exists():
+            return folder
+    pytest.skip(
+        "cuBLAS's headers are not installed (wheel nvidia-cublas-cu12, 580 MB; or GPUKERNEL_CUBLAS_INCLUDE=DIR)"
+    )
+
+
+def declarations(header: Path) -> dict[str, list[str]]:
+    """Return the types of each function's parameters as the table has them: pointer, int, int64, long long, size, enum."""
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", header.read_text(), flags=re.DOTALL)
+    kinds = {
+        "int": "int",
+        "int64_t": "int64",
+        "long long int": "long long",
+        "long long": "long long",
+        "size_t": "size",
+        "float": "float",
+    }
+    found = {}
+    for name, parameters in re.findall(r"\b(cublas\w+)\s*\(([^()]*)\)\s*;", text):
+        types = []
+        for parameter in " ".join(parameters.split()).split(","):
+            plain = re.sub(r"\s*\b\w+(\[\])?$", "", parameter.strip()).removeprefix("const ").strip()
+            pointer = "*" in parameter or "[]" in parameter or plain.endswith(("Handle_t", "Stream_t"))
+            types.append("pointer" if pointer else kinds.get(plain, "enum"))
+        found.setdefault(name, types)  # what follows are calls, in inline functions
+    return found
+
+
+def test_the_table_of_cublas_is_what_its_header_declares(generator: Any) -> None:
+    declared = declarations(headers() / "cublas_api.h")
+    table = generator.read_library_table(NATIVE / "libraries/cublas/calls.txt")
+    kinds = {"int": "int", "enum": "enum", "i64": "long long", "size": "size"}
+    wrong = {}
+    for call in table.calls:
+        roles = [
+            "int64" if p.role == "int" and call.wide else kinds.get(p.role, "pointer")
+            for p in call.parameters
+        ]
+        if declared.get(call.name) != ["pointer", *roles]:
+            wrong[call.name] = (declared.get(call.name), roles)
+    assert wrong == {}
+    assert len(table.calls) > 200
+
+
+def test_every_name_that_a_header_declares_is_exported(generator: Any) -> None:
+    declared = {
+        *declarations(headers() / "cublas_api.h"),
+        *declarations(headers() / "cublasLt.h"),
+    }
+    names = {
+        line
+        for library in ("cublas", "cublaslt")
+        for line in (NATIVE / "libraries" / library / "names.txt").read_text().split()
+    }
+    inline = {
+        "cublasLtMatrixLayoutInit",
+        "cublasLtMatmulDescInit",
+        "cublasLtMatmulPreferenceInit",
+        "cublasLtMatrixTransformDescInit",
+    }
+    assert (
+        declared - names - inline
+        == {"cublasLtDisableCpuInstructionsSetMask", "cublasMigrateComputeType"} & declared
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("call cublasX later as=f\n    n:int", "'later'"),
+        ("call cublasX queued loud as=f\n    n:int", "'loud'"),
+        ("call cublasX queued as=f\n    n:number", "'number'"),
+        ("call cublasX queued as=f\n    x:scalar", "say their bytes"),
+        ("call cublasX queued as=f\n    n:int=4", "say their bytes"),
+        ("call cublasX queued\n    n:int", "implements"),
+        ("cal cublasX queued as=f", "'cal'"),
+        ("    n:int", "continues nothing"),
+    ],
+)
+def test_an_unknown_word_is_an_error_with_its_line(
+    generator: Any, tmp_path: Path, line: str, word: str
+) -> None:
+    (tmp_path / "calls.txt").write_text(line)
+    with pytest.raises(SystemExit, match=r"calls\.txt:1") as error:
+        generator.read_library_table(tmp_path / "calls.txt")
+    assert word in str(error.value)
+
+
+def test_numbers_travel_before_scalars_whose_bytes_depend_on_them(generator: Any) -> None:
+    table = generator.read_library_table(NATIVE / "libraries/cublas/calls.txt")
+    call = next(call for call in table.calls if call.name == "cublasGemmEx")
+    for text in (generator.client_function(call), generator.worker_function(call)):
+        assert text.index("computeType") < text.index("scale_bytes(computeType") or "require" in text
+    roles = [p.role for p in call.as_sent]
+    assert roles.index("scalar") > max(i for i, role in enumerate(roles) if role in ("int", "enum"))
