@@ -30,8 +30,9 @@ struct Port {
     // number `got` receives.  Where the call `waits` for its stream, a capture forbids it.
     CUresult (*ask)(const PortCall* call, bool waits, int32_t* status, void* outputs, size_t size,
                     size_t* got);
-    uint64_t (*name)();       // a new number for an object of the current device
-    int (*current_device)();  // its number, or -1 where no context is current
+    uint64_t (*name)();  // a new number for an object of the current device
+    // What stands for the current device until it is reset, or -1 where no context is current.
+    int (*current_device)();
 };
 
 constexpr uint32_t PORT_VERSION = 1;

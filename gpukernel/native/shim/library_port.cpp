@@ -61,8 +61,10 @@ uint64_t name() {
 }
 
 int current_device() {
-    CUdevice device;
-    return cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
+    CUresult error;
+    if (!current(error)) return -1;
+    const Device& device = *context_stack.back()->device;
+    return device.index | static_cast<int>((device.resets & 0x7fff) << 8);
 }
 }  // namespace
 

@@ -243,6 +243,22 @@ print(queued < whole / 4, queued, whole)
     assert done.stdout.startswith("True"), done.stdout + done.stderr
 
 
+def test_after_a_reset_of_the_device_handles_are_made_anew() -> None:
+    done = on_a_slice(
+        """
+from tests.native.libraries.cublaslt_cases import CASES
+before = CASES['transformations']()
+old = blas()
+ok(d.cuDevicePrimaryCtxReset(0)); begin()
+a = Array(np.ones(4, np.float32))
+print([before, CASES['transformations']()], old('cublasSscal_v2', 4, scalar(2, np.float32), a.pointer, 1) != 0)
+b = blas(); b.done('cublasSscal_v2', 4, scalar(2, np.float32), a.pointer, 1)
+print((a.get() == 2).all())
+"""
+    )
+    assert done.stdout.split("\n")[:2] == ["['', ''] True", "True"], done.stdout + done.stderr
+
+
 def test_without_openblas_a_handle_is_refused_with_what_to_do() -> None:
     done = subprocess.run(
         [
