@@ -101,10 +101,12 @@ def direct_environment(directories: Iterable[Path], base: Mapping[str, str]) -> 
     # Numbers count the lease's devices, in CUDA_VISIBLE_DEVICES too; the library counts them again.
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
     folders = [str(native.direct_dir()), str(native.shim_dir())]
+    # Over the real driver NVIDIA's own math libraries work; a program on another slice may have started this one.
+    unwanted = [*folders, str(native.libraries_dir())]
     others = [
         part
         for part in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-        if part and part not in folders
+        if part and part not in unwanted
     ]
     environment["LD_LIBRARY_PATH"] = os.pathsep.join([*folders, *others])
     return environment

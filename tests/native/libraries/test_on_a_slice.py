@@ -7,10 +7,13 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from gpukernel import native
+from gpukernel.remoting.direct_environment import direct_environment
+from gpukernel.remoting.environment import shim_environment
 from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT, in_one_process
 from tests.remoting.conftest import WITHOUT_SANITIZER, Worker, call_number, worker
 
@@ -295,3 +298,12 @@ def test_with_another_libcuda_the_forwarding_library_says_why() -> None:
     )
     assert done.stdout.strip() == "1"
     assert "forwards its calls through gpukernel's libcuda.so.1" in done.stderr
+
+
+def test_direct_mode_leaves_the_forwarding_libraries_out(tmp_path: Path) -> None:
+    base = {"LD_LIBRARY_PATH": f"/before:{native.libraries_dir()}:/behind"}
+    on_a_slice = shim_environment(tmp_path / "lease", base)["LD_LIBRARY_PATH"].split(":")
+    assert on_a_slice == [str(native.shim_dir()), str(native.libraries_dir()), "/before", "/behind"]
+    direct = direct_environment([], {"LD_LIBRARY_PATH": ":".join(on_a_slice)})["LD_LIBRARY_PATH"].split(":")
+    assert str(native.libraries_dir()) not in direct
+    assert direct[-2:] == ["/before", "/behind"]
