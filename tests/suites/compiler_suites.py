@@ -102,7 +102,7 @@ _RUNTIME = (
     "cuda-bindings links NVIDIA's CUDA runtime in, which asks the driver for undocumented functions; Device.sync is one of "
     "the few functions that cuda.core has of it"
 )
-_CONDITIONAL = "conditional nodes of graphs"
+_CONDITIONAL = "the executable of a graph with conditional nodes takes no update from another graph"
 _HOST_LAUNCH = "a graph that is launched from the device"
 _SHARED = "memory and events that processes share"
 _NEWER = "the release is older than its tests, or not as they have it"
@@ -124,19 +124,9 @@ _CORE_KNOWN = {
         ),
         _RUNTIME,
     ),
-    **dict.fromkeys(
-        (
-            "test_graph_builder_conditional",
-            "test_graph_update.test_graph_update_conditional",
-            "test_options.test_graph_dot_print_options",
-            "test_graph_builder.test_graph_definition_hybrid_conditional_body",
-            "test_graph_builder.test_graph_definition_conditional_body_after_capture",
-        ),
-        _CONDITIONAL,
-    ),
+    "test_graph_update.test_graph_update_conditional": _CONDITIONAL,
     "test_options.test_graph_complete_options": _HOST_LAUNCH,
     "test_graph_definition.test_instantiate_and_execute_kernel_device_launch": _HOST_LAUNCH,
-    "test_graph_definition_mutation.test_convert_linear_to_fan_in": "a memset of pinned host memory in a graph",
     "test_graph_memory_resource.test_graph_mem_set_attributes": "a graph's memory comes back when the graph is destroyed",
     "test_memory.test_mempool_attributes": "what a pool has reserved is what the slice has",
     "test_memory.test_vmm_allocator_basic_allocation": _SHARED,

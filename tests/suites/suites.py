@@ -6,7 +6,6 @@ from tests.suites import repositories, sources
 from tests.suites.runner import Suite
 
 _IPC = "pickles the bytes of an IPC handle, which cuda-bindings 12.9.10 does not show"
-_REGISTERS = "CU_JIT_MAX_REGISTERS has no effect: registers are an estimate on a simulated GPU"
 _CACHE = "numba 0.68 and numba-cuda 0.30 stamp the index file that they share differently"
 
 # Whole classes, or single tests (docs/compatibility.md).
@@ -14,11 +13,6 @@ _NUMBA_KNOWN = {
     "TestIpcMemory.test_ipc_handle": _IPC,
     "TestIpcStaged": _IPC,
     "CUDAAndCPUCachingTest": _CACHE,
-    "Test3rdPartyContext.test_attached_non_primary": "the primary context and others of a device are one context",
-    "TestAcceleratedArchitecture.test_device_arch_specific": "tensormap.replace, of tensor maps",
-    "TestLinker.test_set_registers_38": _REGISTERS,
-    "TestLinker.test_set_registers_57": _REGISTERS,
-    "TestLinker.test_set_registers_eager": _REGISTERS,
 }
 
 NUMBA = Suite(
@@ -58,11 +52,7 @@ NUMBA_PART = Suite(
     ),
 )
 
-_CONDITIONAL = "conditional nodes of graphs"
-
 _CUDA_PYTHON_KNOWN = {
-    "test_cuda.test_conditional": _CONDITIONAL,
-    "test_cudart.test_cudart_conditional": _CONDITIONAL,
     "test_cuda.test_cuDeviceGetDevResource": "green contexts",
     "test_cuda.test_cuda_coredump_attr": "coredumps",
 }
