@@ -15,7 +15,6 @@ from tests.native.simgpu_exec import conftest
 from tests.native.simgpu_ptx.conftest import text
 
 LANES = range(32)
-EVEN = 0x55555555
 # Lane n gives n % 5 + 3 where it is even, and n % 7 where it is odd.
 GIVEN = [n % 7 if n % 2 else n % 5 + 3 for n in LANES]
 SIGNED = [-x for x in GIVEN]
@@ -29,15 +28,19 @@ def folded(function: Callable[[int, int], int], values: list[int]) -> list[int]:
     return [reduce(function, values) & 0xFFFFFFFF] * 32
 
 
+def alike(lane: int) -> int:
+    return ballot(lambda other: GIVEN[other] == GIVEN[lane])
+
+
 CASES = {
     "vote.sync.ballot.b32 %r0, %p2, -1;": [ballot(lambda n: GIVEN[n] > 3)] * 32,
     "vote.sync.any.pred %p3, %p2, -1; selp.b32 %r0, 1, 0, %p3;": [1] * 32,
     "vote.sync.all.pred %p3, %p2, -1; selp.b32 %r0, 1, 0, %p3;": [0] * 32,
     "vote.sync.uni.pred %p3, %p2, -1; selp.b32 %r0, 1, 0, %p3;": [0] * 32,
     "vote.sync.all.pred %p3, 1, -1; selp.b32 %r0, 1, 0, %p3;": [1] * 32,
-    "match.any.sync.b32 %r0, %r2, -1;": [ballot(lambda m, n=n: GIVEN[m] == GIVEN[n]) for n in LANES],
+    "match.any.sync.b32 %r0, %r2, -1;": [alike(n) for n in LANES],
     "cvt.u64.u32 %rd1, %r2; shl.b64 %rd1, %rd1, 40; match.any.sync.b64 %r0, %rd1, -1;": [
-        ballot(lambda m, n=n: GIVEN[m] == GIVEN[n]) for n in LANES
+        alike(n) for n in LANES
     ],
     "match.all.sync.b32 %r0|%p3, %r2, -1; selp.b32 %r0, 7, %r0, %p3;": [0] * 32,
     "match.all.sync.b32 %r0|%p3, 9, -1; selp.b32 %r0, 7, %r0, %p3;": [7] * 32,
