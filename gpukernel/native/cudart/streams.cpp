@@ -25,6 +25,13 @@ API cudaError_t cudaEventCreate(cudaEvent_t* event) {
     return done(driver::cuEventCreate(event, CU_EVENT_DEFAULT));
 }
 
+// Who captured into a graph of his own need not be told which.
+API cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+    if (CUresult result = enter()) return done(result);
+    CUgraph known;
+    return done(driver::cuStreamEndCapture(stream, graph ? graph : &known));
+}
+
 API cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data,
                                       unsigned int flags) {
     if (CUresult result = enter()) return done(result);

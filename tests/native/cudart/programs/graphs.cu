@@ -93,6 +93,14 @@ int main() {
     OK(cudaGraphClone(&clone, made));
     OK(cudaGraphGetNodes(clone, nullptr, &count));
     CHECK(count == 6);
+    // Captured into a graph that is there: its end needs no name.
+    cudaGraph_t own;
+    OK(cudaGraphCreate(&own, 0));
+    OK(cudaStreamBeginCaptureToGraph(stream, own, nullptr, nullptr, 0, cudaStreamCaptureModeGlobal));
+    times<<<1, 1, 0, stream>>>(to, 2);
+    OK(cudaStreamEndCapture(stream, nullptr));
+    OK(cudaGraphGetNodes(own, nullptr, &count));
+    CHECK(count == 1);
     OK(cudaGraphExecDestroy(made_exec));
     OK(cudaGraphDestroy(made));
     std::puts("ok");
