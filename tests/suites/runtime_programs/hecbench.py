@@ -1,4 +1,7 @@
-"""HeCBench: its CUDA programs as their makefiles build them, for sizes that a simulated GPU does in seconds."""
+"""HeCBench: its CUDA programs as their makefiles build them, for sizes that a simulated GPU does in seconds.
+
+Not in the list: what needs data files or minutes, or checks its results for its own size alone (``crc64``).
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,14 @@ PROGRAMS = {
     "bsearch": "4096 1",
     "collision": "1",
     "colorwheel": "10 64 1",
-    "concat": "1",
     "conversion": "4096 1",
-    "crc64": "1 1 4096",
     "dct8x8": "64 64 1",
-    "dp": "65536 1",
     "epistasis": "16 256 1",
-    "extrema": "1",
     "floydwarshall": "64 1 16",
     "gaussian": "-q -t -s 64",
     "iso2dfd": "64 64 2",
-    "layernorm": "2 32 64 1",
     "mandelbrot": "1",
     "matrix-rotate": "64 1",
-    "md5hash": "0 1",
     "merge": "1000 1",
     "murmurhash3": "1000 1",
     "nw": "64 10 1",
