@@ -1,6 +1,6 @@
 """NVIDIA's cuda-samples, compiled from their folders.
 
-What needs a window, a math library, files of another build or minutes (``simpleStreams``, ``simplePitchLinearTexture``) is not in the list.
+What needs a window, a math library, files of another build or minutes (``matrixMul``, ``simpleStreams``, ``simplePitchLinearTexture``) is not in the list.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from gpukernel import native
 
 SAMPLES = {
     "0_Introduction": (
-        "asyncAPI clock fp16ScalarProduct matrixMul mergeSort simpleAWBarrier simpleAtomicIntrinsics simpleAttributes simpleCallback "
+        "asyncAPI clock fp16ScalarProduct mergeSort simpleAWBarrier simpleAtomicIntrinsics simpleAttributes simpleCallback "
         "simpleCooperativeGroups simpleCubemapTexture simpleHyperQ simpleLayeredTexture simpleMultiCopy "
         "simpleOccupancy simplePrintf simpleSurfaceWrite simpleTemplates simpleTexture "
-        "simpleVoteIntrinsics simpleZeroCopy systemWideAtomics template vectorAdd vectorAddMMAP"
+        "simpleVoteIntrinsics simpleZeroCopy systemWideAtomics template vectorAdd"
     ),
     "1_Utilities": "deviceQuery",
-    "2_Concepts_and_Techniques": "reduction scan shfl_scan threadFenceReduction",
     "3_CUDA_Features": "binaryPartitionCG graphConditionalNodes graphMemoryNodes simpleCudaGraphs",
 }
 NAMES = [f"{group}/{name}" for group, names in SAMPLES.items() for name in names.split()]
