@@ -77,7 +77,7 @@ def simulated(specification: str) -> Inventory:
     except WorkerStartFailed:
         raise NoDevices(
             f"“{specification}” names no simulated GPUs; write MODEL:COUNT, separated by commas, "
-            "with v100, v100-16gb, t4, a100, a100-80gb, h100 or h200."
+            "with v100, v100-16gb, t4, a100, a100-80gb, h100, h200, b200 or rtx5090."
         ) from None
     return Inventory(tuple(found), str(library), specification)
 

@@ -289,6 +289,13 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
     stacks();
 }
 
+// PTX ISA, ".target": of sm_90a this compute capability's devices alone, of sm_100f those of its family.
+bool runs_on(const Unit& unit, int device_sm) {
+    if (unit.target_kind == 'a') return unit.target_sm == device_sm;
+    if (unit.target_kind == 'f' && unit.target_sm / 10 != device_sm / 10) return false;
+    return unit.target_sm <= device_sm;
+}
+
 }  // namespace
 
 Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory& memory, int device_sm,
@@ -297,9 +304,11 @@ Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory&
         std::vector<Unit> units;
         for (std::string_view text : ptx_texts) {
             units.push_back(parse(text));
-            if (units.back().target_sm > device_sm)
+            const Unit& unit = units.back();
+            if (!runs_on(unit, device_sm))
                 throw SyntaxError{Status::invalid_ptx, 1,
-                                  "the PTX is for sm_" + std::to_string(units.back().target_sm) +
+                                  "the PTX is for sm_" + std::to_string(unit.target_sm) +
+                                      (unit.target_kind ? std::string{unit.target_kind} + " alone" : "") +
                                       ", this device is sm_" + std::to_string(device_sm)};
         }
         auto image = std::make_unique<LinkedModule>(memory, multiprocessors);

@@ -183,6 +183,7 @@ struct Unit {
     std::map<uint32_t, std::string> files;  // .file
     double version = 0;
     int target_sm = 0;
+    char target_kind = 0;  // 'a': for this compute capability alone, 'f': for its family
     bool address64 = true;
 };
 Unit parse(std::string_view text);  // throws SyntaxError

@@ -90,7 +90,7 @@ int value_of(const Device& device, CUdevice_attribute attribute, bool& known) {
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
             return device.machine_index + 1;
         case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
-            return m.minor == 5 ? 32 : 2;
+            return m.major == 12 ? 64 : m.minor == 5 ? 32 : 2;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
             return 1;
         case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:

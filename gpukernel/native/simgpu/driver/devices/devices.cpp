@@ -80,9 +80,9 @@ CUresult CUDAAPI cuInit(unsigned int Flags) {
     std::vector<const Model*> models =
         models_from(specification && *specification ? specification : "v100", unknown);
     if (models.empty()) {
-        log_line(
-            "GPUKERNEL_SIMGPU names '" + unknown +
-            "'; known are v100, v100-16gb, t4, a100, a100-80gb, h100, h200, each as MODEL or MODEL:COUNT");
+        log_line("GPUKERNEL_SIMGPU names '" + unknown +
+                 "'; known are v100, v100-16gb, t4, a100, a100-80gb, h100, h200, b200, rtx5090, each as "
+                 "MODEL or MODEL:COUNT");
         return CUDA_ERROR_NO_DEVICE;
     }
     const std::vector<MachineDevice> visible_devices = visible(models);

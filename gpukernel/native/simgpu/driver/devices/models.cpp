@@ -28,6 +28,10 @@ constexpr Model models[] = {
      32, 228 * KiB, 227 * KiB, NEWEST},
     {"h200", "NVIDIA H200 (simulated)", 141 * GiB, 9, 0, 132, 1980000, 3201000, 6144, 50 * MiB, 2048, 32,
      228 * KiB, 227 * KiB, NEWEST},
+    {"b200", "NVIDIA B200 (simulated)", 180 * GiB, 10, 0, 148, 1965000, 3996000, 8192, 126 * MiB, 2048, 32,
+     228 * KiB, 227 * KiB, NEWEST},
+    {"rtx5090", "NVIDIA GeForce RTX 5090 (simulated)", 32 * GiB, 12, 0, 170, 2407000, 14001000, 512, 96 * MiB,
+     1536, 24, 100 * KiB, 99 * KiB, NEWEST},
 };
 }  // namespace
 

@@ -70,7 +70,8 @@ void Parser::target() {
     do {
         const std::string name = ident();
         if (name.starts_with("sm_") && name.size() > 3 && name[3] >= '0' && name[3] <= '9')
-            unit_.target_sm = std::atoi(name.c_str() + 3);
+            unit_.target_sm = std::atoi(name.c_str() + 3),
+            unit_.target_kind = name.back() == 'a' || name.back() == 'f' ? name.back() : 0;
         else if (name != "texmode_unified" && name != "texmode_independent" && name != "debug" &&
                  name != "map_f64_to_f32")
             fail("unknown target '" + name + "'");
