@@ -16,7 +16,7 @@ from gpukernel.agent.health import Health
 from gpukernel.agent.holders import Holders
 from gpukernel.agent.inventory import Inventory
 from gpukernel.agent.keys import Key
-from gpukernel.agent.own_identity import OwnIdentity
+from gpukernel.agent.own_identity import OwnIdentity, workers_may_live
 from gpukernel.agent.process_watch import ProcessWatch
 from gpukernel.agent.processes import with_account
 from gpukernel.agent.validity import Wakefulness
@@ -81,7 +81,7 @@ class Agent:
         self.name = name
         self.attached = asyncio.Event()
         self._own = OwnIdentity(state)
-        self._wakefulness = Wakefulness()
+        self._wakefulness = Wakefulness(others=workers_may_live())
         self._old_pool = True  # it knows nothing of validity, as far as is known
         self._valid_seconds = 0.0
         self._connection = connection

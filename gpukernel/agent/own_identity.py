@@ -22,7 +22,13 @@ from gpukernel.agent.validity import Epochs, Validity, boot_seconds
 from gpukernel.common.errors import PoolError
 from gpukernel.common.machine import stable_machine_identity
 
-__all__ = ["OwnIdentity"]
+__all__ = ["OwnIdentity", "workers_may_live"]
+
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the namespace whose /proc shows every process (linux/proc_ns.h)."""
+
+WORKER_NAME = "gpukernel-worker"[:15]
+"""The name of a worker's process, as far as Linux keeps it."""
 
 SAVED_PART = 10
 """The end of the validity is written down when it has moved by this part of its length: an earlier end is a safe one."""
@@ -91,6 +97,22 @@ class OwnIdentity:
         """Let another agent have the state directory."""
         with contextlib.suppress(OSError):
             os.close(self._lock)
+
+
+def workers_may_live(processes: Path = Path("/proc")) -> bool:
+    """Return whether workers may live on this machine already: one is in sight, or not every process of the machine is."""
+    try:
+        if (processes / "self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE or not (
+            processes / "1"
+        ).exists():
+            return True
+    except OSError:
+        return True
+    for path in processes.glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if path.read_text().strip() == WORKER_NAME:
+                return True
+    return False
 
 
 def _lock(path: Path) -> int:

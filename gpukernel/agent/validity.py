@@ -75,14 +75,19 @@ class Wakefulness:
     ----------
     clock, awake
         Clocks that count the machine's sleep, and that do not.
+    others
+        Workers of earlier agents may live on this machine, so a sleep before this process counts as one that has just ended.
     """
 
     def __init__(
-        self, clock: Callable[[], float] = boot_seconds, awake: Callable[[], float] = time.monotonic
+        self,
+        clock: Callable[[], float] = boot_seconds,
+        awake: Callable[[], float] = time.monotonic,
+        others: bool = True,
     ) -> None:
         self._clock, self._awake = clock, awake
         self._asleep = clock() - awake()
-        self._woke = float("-inf")
+        self._woke = clock() if others and self._asleep > SLEEP_SECONDS else float("-inf")
 
     def wait(self) -> float:
         """Return the seconds to wait before a worker may start; look at least as often as workers do."""

@@ -148,7 +148,9 @@ class FakeAgent:
         self.process = next(self.world.numbers)
         self.validity = Validity(self.machine.boot, self.disk_until)
         self.epochs = Epochs(self.disk_epoch)
-        self.wakefulness = Wakefulness(self.machine.boot, self.machine.awake)
+        self.wakefulness = Wakefulness(
+            self.machine.boot, self.machine.awake, others=self.world.anybody_lives(self.machine)
+        )
         self.number = 0
         self.line: Line | None = None
         self.starting.clear()
@@ -330,6 +332,9 @@ class Schedule:
     def lives(self, worker: Worker) -> None:
         self._living.append(worker)
         self.check()
+
+    def anybody_lives(self, machine: Machine) -> bool:
+        return any(worker.machine is machine for worker in self._living)
 
     def check(self) -> None:
         held = sum(worker.memory for worker in self._living)

@@ -118,3 +118,9 @@ def test_no_worker_starts_soon_after_the_machine_slept() -> None:
     assert wakefulness.wait() == 4
     boot, awake = 111.0, 51.0
     assert wakefulness.wait() == 0
+
+
+def test_an_agent_that_begins_after_a_sleep_waits_where_workers_may_live() -> None:
+    assert Wakefulness(lambda: 100.0, lambda: 40.0).wait() == 10
+    assert Wakefulness(lambda: 100.0, lambda: 40.0, others=False).wait() == 0
+    assert Wakefulness(lambda: 100.0, lambda: 100.0).wait() == 0  # it never slept
