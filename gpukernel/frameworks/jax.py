@@ -1,23 +1,45 @@
-"""JAX on a slice: it looks for a device file of NVIDIA's driver before it asks the driver, and a remote slice has none.
+"""JAX on a slice: where it looks for a device, and on simulated devices for an assembler of PTX.
 
-JAX loads this through the entry point group ``jax_plugins`` and calls `initialize` before it looks.
+JAX loads this through the entry point group ``jax_plugins`` and calls `initialize` before it looks for devices.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+from gpukernel.frameworks import SIMULATED_VARIABLE
 
 __all__ = ["initialize"]
 
 LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
+ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
+"""Names this package's ``ptxas``, which lets PTX be PTX (`gpukernel.remoting.environment`)."""
+
+FLAGS = {
+    # Compilers to machine code that are linked in; without them XLA runs ``ptxas``.
+    "--xla_gpu_enable_libnvptxcompiler": "false",
+    "--xla_gpu_enable_libnvjitlink": "false",
+    # To try kernels takes seconds each, and their times on a simulated device say nothing.
+    "--xla_gpu_autotune_level": "0",
+}
+"""XLA's flags on simulated devices, where the program does not give them itself."""
 
 
 def initialize() -> None:
-    """Let JAX take the lease file of the slice for a device file."""
+    """Let JAX take the slice's lease file for a device file, and on simulated devices have it run this package's ``ptxas``."""
     if not (lease := os.environ.get(LEASE_FILE_VARIABLE)):
         return
-    from jax._src import hardware_utils
+    from jax._src import hardware_utils, lib
 
     files = getattr(hardware_utils, "_NVIDIA_GPU_DEVICES", None)
     if isinstance(files, list) and lease not in files:
         files.append(lease)
+    assembler = Path(os.environ.get(ASSEMBLER_VARIABLE, ""))
+    own = assembler.parent / "bin" / "ptxas"
+    if os.environ.get(SIMULATED_VARIABLE) != "1" or "CUDA_ROOT" in os.environ or not own.exists():
+        return
+    lib.cuda_path = str(assembler.parent)  # where XLA looks for bin/ptxas
+    flags = os.environ.get("XLA_FLAGS", "")
+    more = [f"{flag}={value}" for flag, value in FLAGS.items() if flag not in flags]
+    os.environ["XLA_FLAGS"] = " ".join(filter(None, (flags, *more)))

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.suites.repositories import TORCH
 from tests.suites.sources import NotHere, _kept, _pip, is_kept
 
-__all__ = ["NotHere", "Site", "pytorch", "pytorch_is_kept"]
-
-Site = Path
-_PYTORCH = f"pytorch-{TORCH}"
+__all__ = ["JAX", "PYTORCH", "Framework", "NotHere"]
 
 
-def pytorch_is_kept() -> bool:
-    """Whether `pytorch` has nothing to fetch."""
-    return is_kept(_PYTORCH)
+@dataclass(frozen=True)
+class Framework:
+    """A framework with NVIDIA's libraries, as PyPI has it."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    def is_kept(self) -> bool:
+        """Whether `site` has nothing to fetch."""
+        return is_kept(self.name)
+
+    def site(self) -> Path:
+        """Return the folder of its packages.  Raises NotHere where they cannot be had."""
+        with _kept(self.name) as (folder, fresh):
+            if fresh:
+                _pip("install", "--target", folder, *self.packages)
+        return folder
 
 
-def pytorch() -> Site:
-    """PyTorch with NVIDIA's libraries, as PyPI has it, and what its own tables of operators import."""
-    with _kept(_PYTORCH) as (folder, fresh):
-        if fresh:
-            # Three equals signs: not a build for the CPU that a local index may have.
-            _pip("install", "--target", folder, f"torch==={TORCH}", "numpy", "scipy", "expecttest")
-    return folder
+# Three equals signs: not a build for the CPU that a local index may have.  The last ones are what the tables of operators import.
+PYTORCH = Framework(f"pytorch-{TORCH}", (f"torch==={TORCH}", "numpy", "scipy", "expecttest"))
+JAX = Framework("jax-0.10.2", ("jax[cuda12]==0.10.2",))

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.conftest import Run
-from tests.frameworks.sources import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -49,7 +48,7 @@ def test_training_loses_as_on_the_cpu_at_every_share(on_pytorch: Run) -> None:
             assert found[name][0] == pytest.approx(losses, abs=1e-3)
 
 
-def test_the_notebook_runs_in_a_kernel_with_a_slice(pytorch_site: Site, tmp_path: Path) -> None:
+def test_the_notebook_runs_in_a_kernel_with_a_slice(pytorch_site: Path, tmp_path: Path) -> None:
     done = tmp_path / "done.ipynb"
     command = [sys.executable, "-m", "gpukernel.cli", "demo", "--no-browser", "--keep", str(done)]
     environment = {**os.environ, "PYTHONPATH": str(pytorch_site)}

@@ -1,5 +1,5 @@
-// What the public headers of the runtime ask of a compiler, for one that compiles no device code. The wheels of the
-// runtime lack this file: NVIDIA ships its own with nvcc.
+// What the public headers of the runtime ask of a compiler, for one that compiles no device code. The wheels
+// of the runtime lack this file: NVIDIA ships its own with nvcc.
 #pragma once
 
 #define __align__(n) __attribute__((aligned(n)))

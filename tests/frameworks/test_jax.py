@@ -1,0 +1,19 @@
+"""JAX from PyPI on a simulated slice, without a flag or a variable of the user's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.frameworks.conftest import Run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def test_operations_and_a_training_give_what_the_cpu_gives(on_jax: Run) -> None:
+    found = json.loads(on_jax("jax_operations", share="0.25").splitlines()[-1])
+    assert found["device"] == "cuda:0"
+    assert found["failed"] == {}
+    assert found["losses"] == pytest.approx(found["wanted"], abs=1e-3)
+    assert found["losses"][1] < 0.5 < found["losses"][0]
