@@ -58,7 +58,8 @@ int possible(const char* name, const Call& call) {
     if (o.pointers == VECTORS || o.pointers < ON_HOST || o.pointers > ALPHA_VECTOR_BETA_HOST)
         return refused(name, "the pointer mode " + std::to_string(o.pointers) + " (cublasLtPointerMode_t)");
     if (o.epilogue & ~EPILOGUES || (o.epilogue & (RELU | GELU) && o.epilogue & (DRELU | DGELU)) ||
-        (o.epilogue & RELU && o.epilogue & GELU) || (o.epilogue & BIAS && o.epilogue & (DRELU | DGELU)))
+        (o.epilogue & RELU && o.epilogue & GELU) || (o.epilogue & BIAS && o.epilogue & (DRELU | DGELU)) ||
+        (o.epilogue & (DRELU | DGELU) && !(o.epilogue & AUX)))  // which says where the slopes come from
         return refused(name, "the epilogue " + std::to_string(o.epilogue) + " (cublasLtEpilogue_t)");
     const bool plain = o.epilogue == DEFAULT || !o.epilogue;
     if (!plain && is_complex(static_cast<int>(call.d.type)))

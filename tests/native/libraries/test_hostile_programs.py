@@ -1,0 +1,50 @@
+"""What a program can say to its libraries' calls that would take the worker, its memory or its processor: refused, or a fault of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.native.libraries.conftest import NEEDS_OPENBLAS
+from tests.native.libraries.test_on_a_slice import run_on
+from tests.remoting.conftest import worker
+
+pytestmark = NEEDS_OPENBLAS
+
+AFTERWARDS = """
+b = blas(); a = Array(np.ones(4, np.float32))
+b.done('cublasSscal_v2', 4, scalar(2, np.float32), a.pointer, 1)
+print((a.get() == 2).all())
+"""
+
+
+def said(code: str, memory_mib: int = 256) -> tuple[str, str]:
+    """Run `code` and then another program on the same worker; return what the two printed."""
+
+    async def run() -> tuple[str, str]:
+        async with worker(memory_mib=memory_mib) as its:
+            first = await run_on(its, code)
+            after = await run_on(its, AFTERWARDS)
+            return first.stdout + first.stderr, after.stdout.strip() + after.stderr
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("epilogue", [8, 64])  # DRELU and DGELU without AUX
+def test_an_epilogue_that_reads_a_matrix_it_was_not_given_is_refused(epilogue: int) -> None:
+    first, after = said(
+        f"""
+from tests.native.libraries.cublaslt_cases import Lt, EPILOGUE, COMPUTE_32F
+lt = Lt()
+a = Array(np.ones((16, 16), np.float32))
+layout = lt.layout(np.float32, 16, 16, 16)
+operation = lt.operation(COMPUTE_32F, np.float32, [(EPILOGUE, {epilogue})])
+one, none = scalar(1, np.float32), ctypes.c_void_p()
+print(lt('cublasLtMatmul', operation, one, a.pointer, layout, a.pointer, layout, one, a.pointer, layout, a.pointer, layout, none, none, ctypes.c_size_t(0), none),
+      d.cuCtxSynchronize()[0].name)
+"""
+    )
+    assert first.startswith("0 CUDA_ERROR_NOT_SUPPORTED"), first
+    assert "cublasLtMatmul was refused" in first
+    assert after == "True"
