@@ -8,7 +8,7 @@ import pytest
 
 from tests.native.libraries.conftest import NEEDS_OPENBLAS
 from tests.native.libraries.test_on_a_slice import run_on
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import WITHOUT_SANITIZER, worker
 
 pytestmark = NEEDS_OPENBLAS
 
@@ -47,4 +47,23 @@ print(lt('cublasLtMatmul', operation, one, a.pointer, layout, a.pointer, layout,
     )
     assert first.startswith("0 CUDA_ERROR_NOT_SUPPORTED"), first
     assert "cublasLtMatmul was refused" in first
+    assert after == "True"
+
+
+@WITHOUT_SANITIZER
+def test_pivots_that_lie_in_the_matrix_lead_nowhere() -> None:
+    first, after = said(
+        """
+b = blas()
+n = 1024
+for kind, letter in ((np.float32, 'S'), (np.complex128, 'Z')):
+    a = Array(numbers((n, n), kind))
+    info = Array(np.zeros(1, np.int32))
+    one = Array(np.array([a.address], np.uint64))
+    for shift in (0, n // 2, n * n // 2, n * n - 2 * n):
+        b.done(f'cublas{letter}getrfBatched', n, one.pointer, n, ctypes.c_void_p(a.address + 4 * shift), info.pointer, 1)
+        print(d.cuCtxSynchronize()[0].name)
+"""
+    )
+    assert first.split() == ["CUDA_SUCCESS"] * 8
     assert after == "True"

@@ -353,7 +353,12 @@ int getrf_batched(const Context& context, int64_t n, uint64_t A, int64_t lda, ui
     return submit(context, static_cast<uint64_t>(batches), [=](uint64_t number, const Access& access) {
         const Matrix<T> a(address_at(access, A, number), lda);
         a.check(access, 0, 0, n, n, true, "A");
-        tell(access, info, number, factorise(n, a.at(0, 0), lda, pivots_of(access, P, number, n, true)));
+        // LAPACK follows its pivots while it makes them: not where the program's kernels, or a matrix that
+        // lies there, too, can change them.
+        int* const to = pivots_of(access, P, number, n, true);
+        std::vector<int> pivots(to ? static_cast<size_t>(n) : 0);
+        tell(access, info, number, factorise(n, a.at(0, 0), lda, to ? pivots.data() : nullptr));
+        if (to) std::copy(pivots.begin(), pivots.end(), to);
     });
 }
 
