@@ -43,10 +43,11 @@ bool on_simulated_device() {
     return runner();
 }
 
-CUresult submit(CUstream stream, const char* name, uint64_t pieces, Piece piece) {
+CUresult submit(CUstream stream, const char* name, uint64_t pieces, Piece piece, uint64_t kept) {
     if (!pieces) return CUDA_SUCCESS;
     if (!runner()) return CUDA_ERROR_NOT_INITIALIZED;
-    const simgpu::NativeWork work{pieces, QUEUED_BYTES, run, [](void* job) { delete static_cast<Job*>(job); },
+    const simgpu::NativeWork work{pieces, QUEUED_BYTES + kept, run,
+                                  [](void* job) { delete static_cast<Job*>(job); },
                                   new Job{name, std::move(piece)}};
     return static_cast<CUresult>(runner()(stream, &work));
 }

@@ -67,3 +67,32 @@ for kind, letter in ((np.float32, 'S'), (np.complex128, 'Z')):
     )
     assert first.split() == ["CUDA_SUCCESS"] * 8
     assert after == "True"
+
+
+def test_a_sum_over_one_element_again_and_again_costs_no_memory() -> None:
+    first, after = said(
+        """
+b = blas()
+x, y = Array(np.ones(1, np.float32)), Array(np.zeros(1, np.float32))
+b.done('cublasSetPointerMode_v2', 1)
+print(b('cublasSdot_v2_64', ctypes.c_int64(2**50), x.pointer, ctypes.c_int64(0), x.pointer, ctypes.c_int64(0), y.pointer), d.cuCtxSynchronize()[0].name)
+print(b('cublasSasum_v2_64', ctypes.c_int64(2**50), x.pointer, ctypes.c_int64(1), y.pointer), d.cuCtxSynchronize()[0].name)
+"""
+    )
+    assert first.count("CUDA_ERROR_NOT_SUPPORTED") == 2, first
+    assert "cublasSasum_v2_64 was refused" in first
+    assert after == "True"
+
+
+def test_a_sum_into_one_place_does_not_hold_the_device() -> None:
+    first, after = said(
+        """
+b = blas()
+x, y = Array(np.ones(1, np.float32)), Array(np.zeros(1, np.float32))
+for n in (1000, 2**60):
+    print(b('cublasSaxpy_v2_64', ctypes.c_int64(n), scalar(1, np.float32), x.pointer, ctypes.c_int64(0), y.pointer, ctypes.c_int64(0)), d.cuCtxSynchronize()[0].name)
+print(y.get())
+"""
+    )
+    assert first.startswith("0 CUDA_SUCCESS\n0 CUDA_ERROR_NOT_SUPPORTED\n[1000.]"), first
+    assert after == "True"

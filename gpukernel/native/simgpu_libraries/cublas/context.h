@@ -61,8 +61,16 @@ struct Context {
     Context(const Handle& handle, const char* name) : stream(handle.settings.stream), name(name) {}
 };
 
-inline int submit(const Context& context, uint64_t pieces, Piece piece) {
-    return status_of(simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece)));
+inline int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t kept = 0) {
+    return status_of(simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), kept));
+}
+
+// A vector with an increment of 0 is as long as its function is told, whatever the memory: what needs memory
+// of the host for each element, or must take them one by one, has an end.
+inline int too_long(const Context& context, int64_t most) {
+    libraries::complain(std::string(context.name) + ": more than " + std::to_string(most) +
+                        " elements are not supported on a simulated device");
+    return NOT_SUPPORTED;
 }
 
 // A scalar that is read now where it is on the host, and in the stream's order where it is on the device.

@@ -80,7 +80,7 @@ struct Multiplication {
         return is_plain<T>(p.a) && is_plain<T>(p.b) && is_plain<T>(p.d) && p.d.row_step == 1 &&
                same_place(p.c, p.d) && (!p.a.conjugated || p.a.row_step != 1 || p.a.column_step == 1) &&
                !p.epilogue && !p.alpha_vector && !p.a_factor && !p.b_factor && !p.c_factor && !p.d_factor &&
-               p.scale == type_of<T>;
+               p.scale == type_of<T> && p.k <= INT32_MAX;
     }
 
     void run(uint64_t number, const Access& access) const {

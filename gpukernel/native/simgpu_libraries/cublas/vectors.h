@@ -9,15 +9,18 @@
 
 namespace gpukernel::simgpu_libraries::cublas {
 
-constexpr int64_t STRETCH = 1 << 17;  // elements of a piece
+constexpr int64_t STRETCH = 1 << 17;                  // elements of a piece
+constexpr int64_t MOST_SUMMED = STRETCH * (1 << 20);  // of a reduction, which keeps a part for each piece
+constexpr int64_t MOST_IN_ORDER = 1 << 24;            // by one piece, which nothing can pause
 
 // Runs `work(first, end, access)` for stretches of 0 … n.
 template <class Work>
-int in_stretches(const Context& context, int64_t n, Work work) {
-    return submit(context, parts(n, STRETCH), [n, work](uint64_t number, const Access& access) {
+int in_stretches(const Context& context, int64_t n, Work work, uint64_t kept = 0) {
+    const auto piece = [n, work](uint64_t number, const Access& access) {
         const int64_t first = static_cast<int64_t>(number) * STRETCH;
-        work(first, std::min(n, first + STRETCH), access);
-    });
+        work(first, n - first < STRETCH ? n : first + STRETCH, access);
+    };
+    return submit(context, parts(n, STRETCH), piece, kept);
 }
 
 template <class T>
@@ -31,6 +34,7 @@ int axpy(const Context& context, int64_t n, Scalar alpha, uint64_t x, int64_t in
         for (int64_t i = first; i < end; ++i) to[i] += a * from[i];
     };
     if (incy) return in_stretches(context, n, work);
+    if (n > MOST_IN_ORDER) return too_long(context, MOST_IN_ORDER);
     return submit(context, n > 0, [=](uint64_t, const Access& access) { work(0, n, access); });
 }
 
@@ -103,14 +107,15 @@ int rotm(const Context& context, int64_t n, uint64_t x, int64_t incx, uint64_t y
 
 template <class Part, class Make, class Combine>
 int reduce(const Context& context, int64_t n, const Result& result, Make make, Combine combine) {
-    const uint64_t pieces = parts(n, STRETCH);
+    if (n > MOST_SUMMED) return too_long(context, MOST_SUMMED);
+    const uint64_t pieces = parts(n, STRETCH), kept = pieces * sizeof(Part);
     auto all = std::make_shared<std::vector<Part>>(pieces);
-    int status = in_stretches(context, n, [all, make](int64_t first, int64_t end, const Access& access) {
+    const auto part = [all, make](int64_t first, int64_t end, const Access& access) {
         (*all)[static_cast<size_t>(first / STRETCH)] = make(first, end, access);
-    });
-    if (!status)
-        status =
-            submit(context, 1, [all, combine](uint64_t, const Access& access) { combine(*all, access); });
+    };
+    int status = in_stretches(context, n, part, kept);
+    const auto last = [all, combine](uint64_t, const Access& access) { combine(*all, access); };
+    if (!status) status = submit(context, 1, last, kept);
     return result.finish(context, status);
 }
 
