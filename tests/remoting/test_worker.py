@@ -416,6 +416,10 @@ def test_a_worker_without_agent_and_programs_ends_by_itself_but_not_while_it_is_
                 await asyncio.wait_for(one.handle.wait(), 5)
             await asyncio.to_thread(program.communicate, "\n")
             await asyncio.wait_for(one.handle.wait(), 20)
+            assert (
+                "this worker ends: it has not heard of its agent for 4 s"
+                in (one.folder / "worker.log").read_text()
+            )
 
     asyncio.run(story())
 

@@ -414,6 +414,11 @@ int main(int argc, char** argv) {
     auto* server = new Server(*lease, std::move(listeners), options.orphan_seconds, options.watchdog_seconds);
     const Server::Ending ending = server->run();
     if (ending == Server::Ending::poisoned) restart(argv, options, *lease, server->listeners());
+    if (ending == Server::Ending::orphaned)  // or nobody would know why it is gone
+        std::fprintf(stderr,
+                     "gpukernel: this worker ends: it has not heard of its agent for %.0f s, or of the pool "
+                     "for too long\n",
+                     options.orphan_seconds);
     // The process's end frees the device; threads of programs may still be inside the driver.
     ::unlink((options.directory + "/data.sock").c_str());
     ::unlink((options.directory + "/control.sock").c_str());
