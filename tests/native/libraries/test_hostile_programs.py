@@ -96,3 +96,37 @@ print(y.get())
     )
     assert first.startswith("0 CUDA_SUCCESS\n0 CUDA_ERROR_NOT_SUPPORTED\n[1000.]"), first
     assert after == "True"
+
+
+def test_a_factorisation_that_nothing_could_pause_is_refused() -> None:
+    first, after = said(
+        """
+b = blas()
+n = 2049
+a = Array(np.eye(n, dtype=np.float32))
+one = Array(np.array([a.address], np.uint64))
+info, pivots = Array(np.ones(1, np.int32)), Array(np.zeros(n, np.int32))
+for size in (2048, n):
+    b.done('cublasSgetrfBatched', size, one.pointer, n, pivots.pointer, info.pointer, 1)
+    print(d.cuCtxSynchronize()[0].name)
+b.done('cublasStrsmBatched', 0, 0, 0, 0, 8, n, scalar(1, np.float32), one.pointer, n, one.pointer, n, 1)
+print(d.cuCtxSynchronize()[0].name)
+"""
+    )
+    assert first.split()[:3] == ["CUDA_SUCCESS", *["CUDA_ERROR_NOT_SUPPORTED"] * 2], first
+    assert after == "True"
+
+
+def test_a_workspace_that_ends_behind_its_memory_is_refused() -> None:
+    first, after = said(
+        """
+b = blas()
+a = Array(np.ones(256, np.float32))
+for size in (1024, 1025):
+    b.done('cublasSetWorkspace_v2', a.pointer, ctypes.c_size_t(size))
+    b.done('cublasSscal_v2', 4, scalar(1, np.float32), a.pointer, 1)
+    print(d.cuCtxSynchronize()[0].name)
+"""
+    )
+    assert first.split()[:2] == ["CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE"], first
+    assert after == "True"

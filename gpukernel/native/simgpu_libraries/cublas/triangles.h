@@ -95,6 +95,15 @@ int trmm(const Context& context, int side, int uplo, int trans, int diag, int64_
     });
 }
 
+// Each matrix of a batch is one piece, which nothing can pause or cancel: the functions are for small ones.
+constexpr int64_t MOST_AT_ONCE = 2048;
+inline int too_large(const Context& context) {
+    libraries::complain(std::string(context.name) + ": matrices of more than " +
+                        std::to_string(MOST_AT_ONCE) +
+                        " rows or columns are not supported on a simulated device");
+    return NOT_SUPPORTED;
+}
+
 inline uint64_t address_at(const Access& access, uint64_t array, uint64_t index) {
     return access.read<uint64_t>(array + index * 8, "an array of addresses");
 }
@@ -104,7 +113,8 @@ int trsm_batched(const Context& context, int side, int uplo, int trans, int diag
                  Scalar alpha, uint64_t A, int64_t lda, uint64_t B, int64_t ldb, int64_t batches) {
     if (!m || !n) return SUCCESS;
     const int64_t order = side ? n : m;
-    if (lda > INT32_MAX || ldb > INT32_MAX || m > INT32_MAX || n > INT32_MAX) return NOT_SUPPORTED;
+    if (m > MOST_AT_ONCE || n > MOST_AT_ONCE) return too_large(context);
+    if (lda > INT32_MAX || ldb > INT32_MAX) return NOT_SUPPORTED;
     const Triangle triangle{side, uplo, trans, diag};
     return submit(context, static_cast<uint64_t>(batches), [=](uint64_t number, const Access& access) {
         const Matrix<T> a(address_at(access, A, number), lda), b(address_at(access, B, number), ldb);
@@ -350,6 +360,7 @@ template <class T>
 int getrf_batched(const Context& context, int64_t n, uint64_t A, int64_t lda, uint64_t P, uint64_t info,
                   int64_t batches) {
     if (!n) return SUCCESS;
+    if (n > MOST_AT_ONCE) return too_large(context);
     return submit(context, static_cast<uint64_t>(batches), [=](uint64_t number, const Access& access) {
         const Matrix<T> a(address_at(access, A, number), lda);
         a.check(access, 0, 0, n, n, true, "A");
@@ -366,6 +377,7 @@ template <class T>
 int getrs_batched(const Context& context, int trans, int64_t n, int64_t nrhs, uint64_t A, int64_t lda,
                   uint64_t P, uint64_t B, int64_t ldb, int64_t batches) {
     if (!n || !nrhs) return SUCCESS;
+    if (n > MOST_AT_ONCE || nrhs > MOST_AT_ONCE) return too_large(context);
     return submit(context, static_cast<uint64_t>(batches), [=](uint64_t number, const Access& access) {
         const auto getrs = GPUKERNEL_BLAS(T, "getrs", const char*, const int*, const int*, const T*,
                                           const int*, const int*, T*, const int*, int*);
@@ -386,6 +398,7 @@ template <class T>
 int getri_batched(const Context& context, int64_t n, uint64_t A, int64_t lda, uint64_t P, uint64_t C,
                   int64_t ldc, uint64_t info, int64_t batches) {
     if (!n) return SUCCESS;
+    if (n > MOST_AT_ONCE) return too_large(context);
     return submit(context, static_cast<uint64_t>(batches), [=](uint64_t number, const Access& access) {
         const Matrix<T> a(address_at(access, A, number), lda), c(address_at(access, C, number), ldc);
         a.check(access, 0, 0, n, n, false, "A"), c.check(access, 0, 0, n, n, true, "C");

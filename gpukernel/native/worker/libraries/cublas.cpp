@@ -34,7 +34,7 @@ int apply(LibraryArguments& in, LibraryObject& object) {
     const uint64_t word = in.word();
     const auto workspace = reinterpret_cast<uint64_t>(in.device());
     const uint64_t bytes = in.word();
-    if (in.failed()) return INVALID_VALUE;
+    if (in.failed() || (workspace && !in.in_lease(workspace, bytes))) return INVALID_VALUE;
     const auto now = libraries::Modes::of(word), before = libraries::Modes::of(object.modes);
     int status = SUCCESS;
     if (object.stream != in.stream()) {
