@@ -303,7 +303,8 @@ def test_with_another_libcuda_the_forwarding_library_says_why() -> None:
 def test_direct_mode_leaves_the_forwarding_libraries_out(tmp_path: Path) -> None:
     base = {"LD_LIBRARY_PATH": f"/before:{native.libraries_dir()}:/behind"}
     on_a_slice = shim_environment(tmp_path / "lease", base)["LD_LIBRARY_PATH"].split(":")
-    assert on_a_slice == [str(native.shim_dir()), str(native.libraries_dir()), "/before", "/behind"]
+    own = [native.shim_dir(), native.runtime_dir(), native.libraries_dir()]
+    assert on_a_slice == [*map(str, own), "/before", "/behind"]
     direct = direct_environment([], {"LD_LIBRARY_PATH": ":".join(on_a_slice)})["LD_LIBRARY_PATH"].split(":")
     assert str(native.libraries_dir()) not in direct
     assert direct[-2:] == ["/before", "/behind"]
