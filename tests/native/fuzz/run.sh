@@ -14,5 +14,6 @@ case $name in frames | answers) mask=2 ;; *) mask=0 ;; esac
 # A session takes threads that outlive it; memory that is never given back shows in the limit on what is resident.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export UBSAN_OPTIONS=print_stacktrace=1
-exec "$build/$name" -max_len=16384 -timeout=60 -rss_limit_mb=2500 -malloc_limit_mb=1000 -close_fd_mask=$mask \
+# An image may say that it unpacks to 1 GiB, which a worker charges to the slice first.
+exec "$build/$name" -max_len=16384 -timeout=60 -rss_limit_mb=2500 -malloc_limit_mb=1100 -close_fd_mask=$mask \
     -artifact_prefix="$build/found-$name-" -print_final_stats=1 "$@" "$corpus"
