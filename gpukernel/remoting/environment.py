@@ -58,12 +58,12 @@ def _end_list(environment: dict[str, str], variable: str, own: str, *, wanted: b
 
 
 def without_runtime(base: Mapping[str, str]) -> dict[str, str]:
-    """Return `base` without this package's CUDA runtime: over a driver of the machine's own, NVIDIA's works."""
+    """Return `base` without this package's CUDA runtime and math libraries: over a driver of the machine's own, NVIDIA's work."""
     environment = dict(base)
     _end_list(environment, "LD_AUDIT", str(native.runtime_auditor()), wanted=False)
-    runtime = str(native.runtime_dir())
-    if runtime in (parts := environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)):
-        environment["LD_LIBRARY_PATH"] = os.pathsep.join(part for part in parts if part != runtime)
+    own = {str(native.runtime_dir()), str(native.libraries_dir())}
+    if own.intersection(parts := environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)):
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(part for part in parts if part not in own)
     return environment
 
 
