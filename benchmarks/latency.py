@@ -1,4 +1,4 @@
-"""What a training step loses to the network's delay, and how often it waits for an answer."""
+"""The time that a training step loses to the network's delay, and the number of answers that it waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent sees of its machine before it speaks to the pool."""
+"""An agent's look at its machine, before it speaks to the pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with PyTorch beside operators: each step checks itself and prints its name."""
+"""Uses of PyTorch beside its operators: each step checks itself and prints its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program can say to its libraries' calls that would take the worker, its memory or its processor: refused, or a fault of its own."""
+"""Calls of libraries that would take the worker, its memory or its processor: refused, or a fault of the program's own."""
 
 from __future__ import annotations
 

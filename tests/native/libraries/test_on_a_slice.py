@@ -128,7 +128,7 @@ print(status, d.cuCtxSynchronize()[0].name, flush=True)
 
 
 def test_addresses_outside_the_lease_and_strange_words_are_refused() -> None:
-    """What the program's library would never send: the worker answers with an error, and goes on."""
+    """Send words that the program's library never would: the worker answers with an error, and goes on."""
     done = on_a_slice(
         f"""
 import struct
