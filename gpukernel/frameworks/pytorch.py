@@ -107,6 +107,7 @@ class Operators:
         self._torch, self._memory = torch, pytorch_memory
         self._library = torch.library.Library("aten", "IMPL")
         self._generator = torch.Generator("cpu")
+        self._simulated = False
         # Beside the device, in one process, nothing makes the processor's touch wait for the device's work.
         self._waits = "GPUKERNEL_SIMGPU" in os.environ
 
@@ -174,6 +175,11 @@ class Operators:
             )
         if self._waits:
             torch.cuda.synchronize()
+        if not self._simulated:  # looked at once: whatever the environment says, never on a real device
+            name = torch.cuda.get_device_name()
+            if not name.endswith("(simulated)"):
+                raise RuntimeError(f"{SIMULATED_VARIABLE} is set, and {name} is a real GPU; unset it.")
+            self._simulated = True
 
     def _kernel(self, called: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a kernel for the operator overload `called` that runs `function` on the CPU's side."""

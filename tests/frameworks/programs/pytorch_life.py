@@ -8,6 +8,18 @@ from typing import Any
 import torch
 
 
+def never_on_a_real_device() -> None:
+    own, said = torch.cuda.get_device_name, ""
+    torch.cuda.get_device_name = lambda *_: "NVIDIA H100"
+    try:
+        torch.ones(2, device="cuda") + 1
+    except RuntimeError as error:
+        said = str(error)
+    finally:
+        torch.cuda.get_device_name = own
+    assert "NVIDIA H100 is a real GPU" in said
+
+
 def memory() -> None:
     before = torch.cuda.memory_allocated()
     block = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
@@ -116,6 +128,7 @@ def graphs() -> None:
 
 if __name__ == "__main__":
     steps = (
+        never_on_a_real_device,
         memory,
         out_of_memory,
         random_state,
