@@ -1,4 +1,6 @@
 // Device and host memory, copies, fills (driver API chapter "Memory Management").
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -12,16 +14,35 @@ using namespace gpukernel::simgpu;
 namespace {
 void* at(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-constexpr size_t MUCH = 16 << 20;  // that is copied or filled between two looks whether it is cancelled
+constexpr size_t MUCH = 16 << 20;    // that is copied or filled between two looks whether it is cancelled
+constexpr size_t BEYOND = 64 << 20;  // more than its reader finds in a cache
+
+// Stores past the caches, for which nothing is read first.  The C library does so where one copy is larger
+// than a part of the cache, which pieces are not.
+void stream_past_caches(char* to, const char* from, size_t bytes) {
+    const size_t head = -reinterpret_cast<uintptr_t>(to) % 64;
+    std::memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
+        __m128i part[4];
+        for (int i = 0; i < 4; ++i) part[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i);
+        for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, part[i]);
+    }
+    _mm_sfence();
+    std::memcpy(to, from, bytes);
+}
 
 // Copies nothing where there are no bytes, whatever the pointers are.
 void transfer(void* to, const void* from, size_t bytes) {
     char* t = static_cast<char*>(to);
     const char* f = static_cast<const char*>(from);
-    const bool overlap = t < f + bytes && f < t + bytes;
+    if (t < f + bytes && f < t + bytes)
+        return bytes && !cancelled() ? void(std::memmove(t, f, bytes)) : void();
+    const auto copy =
+        bytes >= BEYOND ? stream_past_caches : [](char* a, const char* b, size_t n) { std::memcpy(a, b, n); };
     for (size_t piece; bytes && !cancelled(); t += piece, f += piece, bytes -= piece) {
-        piece = overlap ? bytes : std::min(bytes, MUCH);
-        std::memmove(t, f, piece);
+        piece = std::min(bytes, MUCH);
+        copy(t, f, piece);
     }
 }
 
