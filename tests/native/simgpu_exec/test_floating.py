@@ -100,6 +100,29 @@ def test_arithmetic_rounds_as_asked(device: Any, name: str, kind: str, mode: str
     check(device, text, FORMATS[kind], function, flush, mode)
 
 
+@pytest.mark.parametrize("flush", [False, True], ids=["", "ftz"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "fma"])
+def test_packed_singles_round_each_as_one(device: Any, name: str, mode: str, flush: bool) -> None:
+    compute: dict[str, Function] = {
+        "add": lambda a, b, c: exact.add(a, b, mode),
+        "sub": lambda a, b, c: exact.add(a, exact.negate(b), mode),
+        "mul": lambda a, b, c: exact.multiply(a, b),
+        "fma": lambda a, b, c: exact.fused(a, b, c, mode),
+    }
+    singles = operands(SINGLE)
+    a, b, c = (one[: len(one) // 2 * 2].view("u8") for one in singles)
+    arguments = "%a, %b, %c" if name == "fma" else "%a, %b"
+    text = f"{name}.{mode}{'.ftz' if flush else ''}.f32x2 %d, {arguments};"
+    out = element(device, text, a, b, c, "u8").view("u4")
+    halves = [one.view("u4").tolist() for one in (a, b, c)]
+    want = [
+        SINGLE.code(compute[name](*(SINGLE.value(code, flush) for code in codes)), mode, flush)
+        for codes in zip(*halves, strict=True)
+    ]
+    agrees(SINGLE, out, want, *halves)
+
+
 @pytest.mark.parametrize("suffix", ["", ".ftz", ".sat", ".ftz.sat"])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "fma.rn"])
 @pytest.mark.parametrize("kind", ["f16", "f32"])

@@ -49,6 +49,7 @@ enum class Type : uint8_t {
     f32,
     f16x2,
     bf16x2,
+    f32x2,
     u16x2,
     s16x2,
     tf32,

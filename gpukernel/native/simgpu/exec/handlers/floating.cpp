@@ -42,6 +42,17 @@ inline f32 root(f32 a) { return __builtin_sqrtf(a); }
 inline f64 root(f64 a) { return __builtin_sqrt(a); }
 inline u32 flush(u32 a) { return a & 0x7f800000 ? a : a & 0x80000000; }
 
+// Two floats in 64 bits, the lower one first.
+struct Two {
+    f32 lower, upper;
+};
+template <auto F, class... More>
+u64 by_two(u64 a, More... more) {
+    const Two x = std::bit_cast<Two>(a);
+    return std::bit_cast<u64>(
+        Two{F(x.lower, std::bit_cast<Two>(more).lower...), F(x.upper, std::bit_cast<Two>(more).upper...)});
+}
+
 // Multiply-adds stand in rows, and in a row the same factor comes again, or the last result.  What is in the
 // processor's registers already is not loaded once more: loads and stores are what such rows wait for.  The
 // decoder finds the rows of one shape (ptx/decode/rows.cpp), so that hardly anything is looked at between two
@@ -216,6 +227,10 @@ const HandlerEntry entries[] = {
     BIN("max.xorsign.abs.f32", f32, (xorsign<f32, most<f32>>(a, b))),
     BIN("min.NaN.xorsign.abs.f32", f32, (xorsign<f32, least_nan<f32>>(a, b))),
     BIN("max.NaN.xorsign.abs.f32", f32, (xorsign<f32, most_nan<f32>>(a, b))),
+    BIN("add.f32x2", u64, (by_two<[](f32 p, f32 q) { return p + q; }>(a, b))),
+    BIN("sub.f32x2", u64, (by_two<[](f32 p, f32 q) { return p - q; }>(a, b))),
+    BIN("mul.f32x2", u64, (by_two<[](f32 p, f32 q) { return p * q; }>(a, b))),
+    TRI("fma.f32x2", u64, (by_two<[](f32 p, f32 q, f32 r) { return fuse(p, q, r); }>(a, b, c))),
     UN("flush.f32", u32, u32, flush(a)),
 };
 

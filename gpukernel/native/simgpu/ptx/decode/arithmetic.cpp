@@ -59,7 +59,7 @@ void Decoder::arithmetic() {
     if (base == "selp") key = "selp.b" + bits(size_of(t));
     // What takes its time in the host's library runs in the host's usual mode, and halves know no other.
     static const std::set<std::string_view> library = {"sin", "cos", "lg2", "ex2", "tanh"};
-    const bool half = is_float(t) && t != Type::f32 && t != Type::f64;
+    const bool half = is_float(t) && t != Type::f32 && t != Type::f64 && t != Type::f32x2;
     const bool flush_by_hand = has("ftz") && (half || library.count(base));
     set_mode(!is_float(t) ? mode_ : half || library.count(base) ? 0 : wanted_mode());
     bool wide = has("wide");
@@ -111,7 +111,7 @@ void Decoder::finish(uint32_t slot, Type type) {
         emit(std::string(what) + "." + (of ? of : std::string(name_of(type))), op);
     };
     const std::string& base = here_->parts[0];
-    if (has("ftz") && is_float(type) && type != Type::f64)
+    if (has("ftz") && is_float(type) && type != Type::f64 && type != Type::f32x2)
         // Arithmetic flushes in the processor; what only moves bits does not.
         if (base == "cvt" ? type == Type::f32
                           : type != Type::f32 || base == "min" || base == "max" || base == "abs" ||

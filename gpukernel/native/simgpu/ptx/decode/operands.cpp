@@ -10,7 +10,7 @@ namespace gpukernel::simgpu::ptx {
 
 bool is_float(Type t) {
     return t == Type::f16 || t == Type::f32 || t == Type::f64 || t == Type::f16x2 || t == Type::bf16 ||
-           t == Type::bf16x2;
+           t == Type::bf16x2 || t == Type::f32x2;
 }
 bool is_signed(Type t) { return t == Type::s8 || t == Type::s16 || t == Type::s32 || t == Type::s64; }
 

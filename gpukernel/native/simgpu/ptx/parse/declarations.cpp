@@ -25,9 +25,10 @@ constexpr TypeRow kTypes[] = {
     {"tf32", Type::tf32, 4},       {"e4m3x2", Type::e4m3x2, 2},
     {"e5m2x2", Type::e5m2x2, 2},   {"b64", Type::b64, 8},
     {"u64", Type::u64, 8},         {"s64", Type::s64, 8},
-    {"f64", Type::f64, 8},         {"b128", Type::b128, 16},
-    {"pred", Type::pred, 4},       {"texref", Type::texref, 8},
-    {"surfref", Type::surfref, 8}, {"samplerref", Type::samplerref, 8},
+    {"f64", Type::f64, 8},         {"f32x2", Type::f32x2, 8},
+    {"b128", Type::b128, 16},      {"pred", Type::pred, 4},
+    {"texref", Type::texref, 8},   {"surfref", Type::surfref, 8},
+    {"samplerref", Type::samplerref, 8},
 };
 
 bool open_ended(const Variable& v) { return !v.sides.empty() && v.sides[0] == 0; }
@@ -35,7 +36,7 @@ bool opaque(Type t) { return t == Type::texref || t == Type::surfref || t == Typ
 // Packed pairs and formats of tensor cores are types of instructions; what holds them is declared as bits.
 bool declarable(Type t) {
     return t != Type::tf32 && t != Type::bf16 && t != Type::bf16x2 && t != Type::u16x2 && t != Type::s16x2 &&
-           t != Type::e4m3x2 && t != Type::e5m2x2;
+           t != Type::e4m3x2 && t != Type::e5m2x2 && t != Type::f32x2;
 }
 const char* element_names[2] = {"xyzw", "rgba"};
 
