@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from tests.native.simgpu_driver.test_driver import ADD
-from tests.native.simgpu_driver.test_virtual_memory import HOST_MEMORY, NOTHING, VARIABLE, host_memory
-from tests.remoting.conftest import PRELUDE, WITHOUT_SANITIZER, worker
+from tests.native.simgpu_driver.test_virtual_memory import HOST_MEMORY, NOTHING, host_memory
+from tests.remoting.conftest import WITHOUT_SANITIZER, worker
 
 MANAGED = r"""
 import mmap, random, time
@@ -416,24 +414,3 @@ def test_an_error_that_a_touch_comes_across_is_told_once_and_costs_no_data() -> 
 n = 100_000; p, a = managed(n); add(p, n); ok(d.cuMemFree(12345)); print(a[0], a[-1]); h = d.cuMemAlloc(100); print(name(h), name(d.cuMemAlloc(100)))
 """
     says(code, ["1 1", "INVALID_VALUE SUCCESS"])
-
-
-def test_a_managed_variable_is_refused_by_name_and_kernels_use_it_all_the_same() -> None:
-    code = 'print(d.cuModuleGetGlobal(module, b"counter")[0].name, d.cuModuleGetGlobal(module, b"other")[0].name)'
-
-    async def story() -> None:
-        async with worker() as one:
-            environment = {**one.environment(), "GPUKERNEL_LOG": "debug"}
-            done = await asyncio.to_thread(
-                subprocess.run,
-                [sys.executable, "-c", PRELUDE + "begin()" + VARIABLE + code],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=60,
-            )
-            assert done.stdout == "CUDA_ERROR_NOT_SUPPORTED CUDA_SUCCESS\n", done.stderr
-            assert done.stderr.count("cuModuleGetGlobal_v2 is not supported over the network") == 1
-
-    asyncio.run(story())

@@ -38,6 +38,7 @@ DRIVER_FLAGS = (
     "waits",
     "graph-memory",
     "managed",
+    "variable",
 )
 CUSTOM_FLAGS = ("question", "streamed")
 LIMITS = ("MAX_BODY", "MAX_COPY", "MAX_PITCHED_COPY")

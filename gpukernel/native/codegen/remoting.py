@@ -100,7 +100,9 @@ def shim_function(call: DriverCall) -> str:
         lines.append("    return request.queue();")
     else:
         lines.append("    CUresult result = request.send();")
-        lines.append(f'    if (result == CUDA_ERROR_NOT_SUPPORTED) return gpukernel::unsupported("{name}");')
+        managed = f"variable_{name}({arguments})"
+        refusal = managed if "variable" in call.flags else f'gpukernel::unsupported("{name}")'
+        lines.append(f"    if (result == CUDA_ERROR_NOT_SUPPORTED) return {refusal};")
         for p in call.outputs:
             if _target(p) in HANDLES:
                 read = f"reinterpret_cast<{_target(p)}>(request.get<uint64_t>())"
@@ -179,6 +181,7 @@ def shim_end(table: CallTable) -> str:
         + _hooks(calls, "uses-memory", "DeviceWork", "managed")
         + _hooks(calls, "waits", "DeviceWait", "managed")
         + _hooks(calls, "managed", "std::optional<CUresult>", "managed")
+        + _hooks(calls, "variable", "CUresult", "variable")
         + _hooks(calls, "graph-memory", "std::optional<CUresult>", "graph_memory")
         + '}  // namespace gpukernel::shim\n\nextern "C" {\n'
         + "\n\n".join(shim_function(call) for call in calls)

@@ -36,8 +36,9 @@ def test_relocatable_code_is_linked_when_it_is_used(run: Run, compiled: Callable
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
-def test_managed_variables_are_shared_in_process(compiled: Callable[..., str]) -> None:
-    done = in_process(compiled("managed"))
+@WAYS
+def test_managed_variables_are_shared(run: Run, compiled: Callable[..., str]) -> None:
+    done = run(compiled("managed"))
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 

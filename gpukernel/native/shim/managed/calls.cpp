@@ -48,18 +48,20 @@ Answer attribute_of(const ManagedAllocation& a, CUpointer_attribute attribute, C
             return {};
     }
 }
-// Of the device's address of registered memory.
+// Of the device's address of registered memory, and of managed variables.
 Answer attribute_of(const Mirror& m, CUpointer_attribute attribute, CUdeviceptr address) {
+    const bool variable = m.library != 0;
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_CONTEXT:
             return {reinterpret_cast<uint64_t>(m.device->primary.get()), 8};
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-            return {CU_MEMORYTYPE_HOST, 4};
+            return {variable ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST, 4};
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
             return {address, 8};
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return {m.host + (address - m.address), 8};
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            return {variable, 4};
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
             return {0, 4};

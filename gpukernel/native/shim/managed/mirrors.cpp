@@ -105,6 +105,7 @@ void end(Mirror& m, CUresult why) {
         "the next CUDA call says why.");
 }
 
+// Stores here what the device has changed; the device is done with it, or this is done again.
 bool fetch(Mirror& m) {
     Connection& connection = m.device->connection;
     const CUstream stream = stream_of(connection);
@@ -178,7 +179,7 @@ bool send(Mirror& m, bool all) {
 }
 
 void drop(std::map<CUdeviceptr, std::unique_ptr<Mirror>>::iterator it, bool give_back) {
-    if (give_back) leave_room(it->second->range, it->second->address, it->second->room);
+    if (give_back && it->second->range) leave_room(it->second->range, it->second->address, it->second->room);
     managed().mirrors.erase(it);
     --mirrors;
     --managed_allocations;
@@ -227,6 +228,36 @@ CUresult mirror(Device& device, const RegisteredMemory& memory, CUdeviceptr& add
     if (send(m, true)) return CUDA_SUCCESS;
     drop(it, true);
     return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult mirror_variable(Device& device, uint64_t library, CUdeviceptr address, uint64_t bytes) {
+    Connection& connection = device.connection;
+    // Kernels were launched before, for which nothing was counted.
+    const CUresult error = despite_earlier_errors(connection, [&] {
+        Request request(connection, wire::DriverCall::cuCtxSynchronize);
+        return request.send();
+    });
+    if (error != CUDA_SUCCESS) return error;
+    auto fresh = std::make_unique<Mirror>();
+    Mirror& m = *fresh;
+    m.device = &device, m.host = m.address = address, m.bytes = bytes, m.room = 0, m.range = nullptr;
+    m.read_only = false, m.library = library;
+    m.twin.resize(bytes);
+    std::memset(at(address), 0, bytes);  // an earlier variable may have been here
+    const auto it = managed().mirrors.emplace(address, std::move(fresh)).first;
+    ++mirrors;
+    ++managed_allocations;
+    if (fetch(m)) return CUDA_SUCCESS;
+    drop(it, false);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+void end_variables(Connection& connection, uint64_t library) {
+    for (auto it = managed().mirrors.begin(); it != managed().mirrors.end();) {
+        const auto next = std::next(it);
+        if (it->second->library == library && &it->second->device->connection == &connection) drop(it, false);
+        it = next;
+    }
 }
 
 std::optional<CUdeviceptr> mirrored_at(Device& device, uint64_t host) {

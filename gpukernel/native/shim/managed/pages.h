@@ -60,7 +60,7 @@ struct ManagedAllocation {
     uint64_t end(size_t block) const { return std::min((block + 1) * BLOCK, room); }
 };
 
-// What a device has of registered memory (mirrors.cpp).
+// What a device has of registered memory, or a managed variable (mirrors.cpp).
 struct Mirror {
     Device* device;
     uint64_t host, bytes;  // the program's own
@@ -72,6 +72,7 @@ struct Mirror {
     bool out = false;      // the device may have newer data,
     uint64_t written = 0;  // until so much of the connection's work is finished
     bool lost = false;
+    uint64_t library = 0;  // of a managed variable, which has one address on both sides (variables.cpp)
 };
 
 // The work of one connection that may have changed managed memory.
@@ -93,6 +94,7 @@ struct Managed {
     std::vector<std::unique_ptr<ManagedRange>> ranges;
     std::map<CUdeviceptr, std::unique_ptr<Mirror>> mirrors;
     std::map<Connection*, Progress> progress;
+    std::set<uint64_t> variable_pages;  // of the program, under managed variables
     bool told_of_loss = false;
 
     ManagedAllocation* find(CUdeviceptr address) {
@@ -159,5 +161,8 @@ void send_mirrors(Connection& connection);
 bool send_mirror(Connection& connection, const MemoryUse& use);
 void fetch_mirrors(Connection& connection);  // after a wait
 void forget_mirrors(Connection& connection);
+// Makes a managed variable of a library a mirror of memory that is mapped here at its address.
+CUresult mirror_variable(Device& device, uint64_t library, CUdeviceptr address, uint64_t bytes);
+void end_variables(Connection& connection, uint64_t library);
 
 }  // namespace gpukernel::shim

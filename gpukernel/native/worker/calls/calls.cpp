@@ -322,7 +322,7 @@ CUresult variable(Session& session, Reader& in, Writer& out, Kind kind, Function
     size_t bytes = 0;
     CUresult result = function(&address, &bytes, handle, name.c_str());
     if (result != CUDA_SUCCESS) return result;
-    unsigned managed = 0;  // the program would access it at this address, where it has no memory
+    unsigned managed = 0;  // the program asks again, and has memory of its own at that address
     if (session.cuda().cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
             CUDA_SUCCESS &&
         managed)
@@ -331,6 +331,24 @@ CUresult variable(Session& session, Reader& in, Writer& out, Kind kind, Function
     out.put(address);
     out.put<uint64_t>(bytes);
     return result;
+}
+CUresult serve_managed_variable(Session& session, Reader& in, Writer& out) {
+    const auto request = wire::ManagedVariableRequest::read(in);
+    const std::string name(request.name);
+    CUdeviceptr address = 0;
+    size_t bytes = 0;
+    CUmodule module;
+    CUlibrary library = nullptr;
+    const bool of_module = session.handle(request.owner, Kind::module, module);
+    if (!of_module && !session.handle(request.owner, Kind::library, library))
+        return CUDA_ERROR_INVALID_HANDLE;
+    const CUresult result = of_module
+                                ? session.cuda().cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str())
+                                : session.cuda().cuLibraryGetManaged(&address, &bytes, library, name.c_str());
+    if (result != CUDA_SUCCESS) return result;
+    session.lease().add_variable(address, bytes, &session, of_module ? static_cast<void*>(module) : library);
+    wire::ManagedVariableAnswer{address, bytes}.write(out);
+    return CUDA_SUCCESS;
 }
 CUresult serve_cuModuleGetGlobal_v2(Session& s, Reader& in, Writer& out) {
     return variable<CUmodule>(s, in, out, Kind::module, s.cuda().cuModuleGetGlobal_v2);
