@@ -38,6 +38,7 @@ DRIVER_FLAGS = (
     "waits",
     "graph-memory",
     "managed",
+    "foreseen",
     "variable",
 )
 CUSTOM_FLAGS = ("question", "streamed")

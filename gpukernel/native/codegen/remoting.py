@@ -68,6 +68,8 @@ def shim_function(call: DriverCall) -> str:
         lines.append(f"    if (CUresult error = reach_host({to}); error != CUDA_SUCCESS) return error;")
     if "uses-memory" in call.flags:
         lines.append(f"    const DeviceWork work = managed_{name}({arguments});")
+    if "foreseen" in call.flags:
+        lines.append(f"    if (!has_managed()) if (auto done = foreseen_{name}({arguments})) return *done;")
     if "waits" in call.flags:
         lines.append(f"    const DeviceWait wait = managed_{name}({arguments});")
     if "managed" in call.flags:
@@ -181,6 +183,7 @@ def shim_end(table: CallTable) -> str:
         + _hooks(calls, "uses-memory", "DeviceWork", "managed")
         + _hooks(calls, "waits", "DeviceWait", "managed")
         + _hooks(calls, "managed", "std::optional<CUresult>", "managed")
+        + _hooks(calls, "foreseen", "std::optional<CUresult>", "foreseen")
         + _hooks(calls, "variable", "CUresult", "variable")
         + _hooks(calls, "graph-memory", "std::optional<CUresult>", "graph_memory")
         + '}  // namespace gpukernel::shim\n\nextern "C" {\n'

@@ -132,8 +132,13 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
     counters.bytes_to_host += bytes;
     const uint64_t of = stream_name(connection, stream);
     if (bytes <= COPY_PIECE) {
+        const DeviceRead read{source, of, bytes};
+        if (connection.foresight.is_ahead && take_read_ahead(connection, read, to)) return CUDA_SUCCESS;
         Request request(connection, wire::CopyToHostRequest{source, of, bytes});
-        return request.send_into(to, bytes);
+        const uint64_t number = note_read(connection.foresight, read);
+        const CUresult result = request.send_into(to, bytes);
+        if (result == CUDA_SUCCESS) connection.foresight.over = number;
+        return result;
     }
     // Pipelines the requests of AHEAD pieces, so that the worker sends the next piece while one is on its
     // way.  Half as many were a tenth slower over a socket; another thread's call comes after all of them.

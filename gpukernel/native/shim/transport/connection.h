@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "libcuda/entry_points.h"
+#include "shim/transport/foresight.h"
 #include "wire/channel.h"
 #include "wire/protocol.h"
 
@@ -58,6 +59,7 @@ class Connection {
         if (only_thread_ != &me && !several_threads_) note_thread(&me);
     }
     std::vector<char>& buffer() { return buffer_; }
+    Foresight foresight;
     bool flush();
     bool flush_with(const void* data, size_t size);  // the queue, then user memory, in one system call
     void queued();                                   // a request is complete and is not answered

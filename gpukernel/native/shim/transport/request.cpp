@@ -12,6 +12,7 @@ Request::Request(Connection& connection, uint16_t call, std::unique_lock<std::mu
     : connection_(connection), call_(call), lock_(std::move(lock)), writer_(connection.buffer()) {
     open_ = true;
     connection.note_thread();
+    ++connection.foresight.requests;
     start_ = connection.buffer().size();
     put(wire::FrameHeader{0, call, 0});
 }
@@ -71,6 +72,12 @@ CUresult Request::exchange(PendingAnswer& mine, const void* data, size_t size) {
 }
 
 CUresult Request::ask(PendingAnswer& answer, const void* data, size_t size) {
+    if (CUresult error = number(answer, size); error != CUDA_SUCCESS) return error;
+    connection_.flush_with(data, size);  // where that fails, the wait returns the error
+    return CUDA_SUCCESS;
+}
+
+CUresult Request::number(PendingAnswer& answer, size_t size) {
     if (!close(size)) return CUDA_ERROR_INVALID_VALUE;
     if (!connection_.expect(answer)) {
         connection_.buffer().resize(start_);
@@ -78,7 +85,6 @@ CUresult Request::ask(PendingAnswer& answer, const void* data, size_t size) {
     }
     std::memcpy(connection_.buffer().data() + start_ + offsetof(wire::FrameHeader, number), &answer.number,
                 sizeof answer.number);
-    connection_.flush_with(data, size);  // where that fails, the wait returns the error
     return CUDA_SUCCESS;
 }
 

@@ -73,12 +73,19 @@ class Request {
     // Until then this thread must wait for nothing else: the thread that holds the connection may wait for
     // the worker, and the worker for its answer to be read.
     CUresult ask(PendingAnswer& answer, const void* data = nullptr, size_t size = 0);
+    // The same without sending, which the next request does: it gets the connection's mutex.
+    CUresult ask_with_next(PendingAnswer& answer) { return number(answer, 0); }
+    std::unique_lock<std::mutex> hand_over() {
+        open_ = false;
+        return std::move(lock_);
+    }
 
   private:
     Request(Connection& connection, uint16_t call)
         : Request(connection, call, std::unique_lock(connection.mutex)) {}
     Request(Connection& connection, uint16_t call, std::unique_lock<std::mutex> lock);
     bool close(size_t extra);
+    CUresult number(PendingAnswer& answer, size_t size);  // of the request, by which its answer is known
     CUresult exchange(PendingAnswer& mine, const void* data = nullptr, size_t size = 0);
 
     static inline GPUKERNEL_HANDLER_LOCAL bool open_ = false;

@@ -1,0 +1,101 @@
+#include "shim/transport/foresight.h"
+
+#include <cstring>
+
+#include "shim/transport/request.h"
+
+namespace gpukernel::shim {
+
+namespace {
+// Of the two numbers of the legacy stream, one (0 is also that of a synchronous copy, which waits for it).
+uint64_t canonical(uint64_t stream) {
+    return stream == 0 ? reinterpret_cast<uint64_t>(CU_STREAM_LEGACY) : stream;
+}
+
+uint64_t note_wait(Foresight& foresight) {
+    foresight.all = true;
+    return foresight.waited = foresight.last = foresight.requests;
+}
+}  // namespace
+
+CUresult wait_and_read_ahead(Connection& connection) {
+    Foresight& foresight = connection.foresight;
+    std::vector<char> outputs, data;
+    PendingAnswer wait{static_cast<uint16_t>(wire::DriverCall::cuCtxSynchronize), nullptr, 0, &outputs}, read;
+    uint64_t number;
+    bool asked = false;
+    {
+        Request request(connection, wire::DriverCall::cuCtxSynchronize);
+        if (foresight.is_ahead.exchange(false)) foresight.expected.reset();  // the last one was for nothing
+        const auto expected = foresight.expected;
+        const CUresult error = expected ? request.ask_with_next(wait) : request.ask(wait);
+        if (error != CUDA_SUCCESS) return error;
+        if (expected) {
+            data.resize(expected->bytes);
+            read = {static_cast<uint16_t>(wire::CustomCall::copy_to_host), data.data(), data.size()};
+            // Next to it, so that an error of the read is its own, which nobody needs to hear of.
+            Request next(connection,
+                         wire::CopyToHostRequest{expected->address, expected->stream, expected->bytes},
+                         request.hand_over());
+            asked = next.ask(read) == CUDA_SUCCESS;
+            if (!asked) connection.flush();
+            number = note_wait(foresight);
+        } else {
+            number = note_wait(foresight);
+        }
+    }
+    const CUresult result = connection.await(wait);
+    const bool there = asked && connection.await(read) == CUDA_SUCCESS && result == CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) foresight.over = number;
+    if (asked) {
+        std::lock_guard lock(connection.mutex);
+        if (there && foresight.requests == number)
+            foresight.data = std::move(data), foresight.is_ahead = true;
+        else if (!there)
+            foresight.expected.reset();
+    }
+    return result;
+}
+
+bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to) {
+    Foresight& foresight = connection.foresight;
+    std::vector<char> data;
+    {
+        std::lock_guard lock(connection.mutex);
+        if (!foresight.is_ahead || foresight.requests != foresight.waited || foresight.expected != read)
+            return false;
+        foresight.is_ahead = false;
+        data.swap(foresight.data);
+    }
+    std::memcpy(to, data.data(), data.size());  // not under the mutex: a page fault may need it
+    return true;
+}
+
+uint64_t note_read(Foresight& foresight, const DeviceRead& read) {
+    if (foresight.waited == foresight.requests - 1 && foresight.waited && read.bytes <= Foresight::MOST)
+        foresight.expected = read;
+    foresight.last = foresight.requests, foresight.all = false, foresight.stream = canonical(read.stream);
+    return foresight.requests;
+}
+
+bool is_done(Connection& connection, uint64_t stream) {
+    Foresight& foresight = connection.foresight;
+    std::lock_guard lock(connection.mutex);
+    return foresight.last && foresight.last == foresight.requests && foresight.over == foresight.last &&
+           (foresight.all || foresight.stream == canonical(stream)) && connection.alive() &&
+           connection.deferred_error == CUDA_SUCCESS;
+}
+
+std::optional<CUresult> foreseen_cuCtxSynchronize(Connection& connection) {
+    {
+        std::lock_guard lock(connection.mutex);
+        if (connection.deferred_error != CUDA_SUCCESS) return std::nullopt;
+    }
+    return wait_and_read_ahead(connection);
+}
+std::optional<CUresult> foreseen_cuStreamSynchronize(Connection& connection, CUstream stream) {
+    if (is_done(connection, stream_name(connection, stream))) return CUDA_SUCCESS;
+    return std::nullopt;
+}
+
+}  // namespace gpukernel::shim

@@ -1,0 +1,53 @@
+// What a program will ask next, where it can be known: fewer of its calls wait for the network.
+//
+// Training loops wait for the device and then read a value, again and again.  After the first time the read
+// is asked for together with the wait, so that both take one round trip.  And a program that has read
+// something in a stream, or has waited for the device, need not ask whether the stream's work is done.
+//
+// Both hold only until the connection's next request, whichever thread makes it.  With managed memory, whose
+// pages may change meanwhile, nothing is foreseen.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "libcuda/entry_points.h"
+
+namespace gpukernel::shim {
+
+class Connection;
+
+struct DeviceRead {
+    CUdeviceptr address = 0;
+    uint64_t stream = 0, bytes = 0;
+    bool operator==(const DeviceRead&) const = default;
+};
+
+// Of one connection; under its mutex, but for the atomics.
+struct Foresight {
+    static constexpr uint64_t MOST = 16 << 10;  // bytes that are read ahead
+
+    uint64_t requests = 0;  // that the connection has made so far
+    uint64_t waited = 0;    // the number of the newest wait for the device, or of what came with it
+    std::optional<DeviceRead> expected;  // what followed the wait before
+    std::atomic<bool> is_ahead{false};   // it was read ahead, and lies here:
+    std::vector<char> data;
+
+    uint64_t last = 0;  // the number of the newest read or wait,
+    bool all = false;   // and for which streams' work it waits: all, or that of
+    uint64_t stream = 0;
+    std::atomic<uint64_t> over{0};  // the number of one that is over
+};
+
+// Implements cuCtxSynchronize where nothing is managed.
+CUresult wait_and_read_ahead(Connection& connection);
+// Gives what was read ahead, if it is this and nothing was asked since; false where not.
+bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to);
+// A request has begun that reads this; returns its number, which is to be stored in `over` when it is.
+uint64_t note_read(Foresight& foresight, const DeviceRead& read);
+// Whether the stream's work is known to be done.
+bool is_done(Connection& connection, uint64_t stream);
+
+}  // namespace gpukernel::shim

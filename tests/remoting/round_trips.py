@@ -1,0 +1,59 @@
+"""A TCP proxy that counts how often a program waits for an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
+
+
+class Counter:
+    """Round trips so far: the program has said something after it had an answer, or at the beginning."""
+
+    def __init__(self) -> None:
+        self.trips = 0
+        self._lock = threading.Lock()
+
+    def forward(
+        self, source: socket.socket, target: socket.socket, said: list[bool], by_program: bool
+    ) -> None:
+        """Deliver what `source` sends until it ends; `said[0]` is whether the program spoke last."""
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                with self._lock:
+                    if by_program and not said[0]:
+                        self.trips += 1
+                    said[0] = by_program
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def counted(environment: dict[str, str]) -> Iterator[Counter]:
+    """Lead the TCP endpoint of an environment's lease file through a proxy, until the block ends."""
+    path = Path(environment[LEASE_FILE_VARIABLE])
+    text = path.read_text()
+    (port,) = re.findall(r"tcp:127\.0\.0\.1:(\d+)", text)
+    counter = Counter()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    program, _ = listener.accept()
+                    worker = socket.create_connection(("127.0.0.1", int(port)))
+                    for one in (program, worker):
+                        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    said = [False]
+                    for ends in ((program, worker, said, True), (worker, program, said, False)):
+                        threading.Thread(target=counter.forward, args=ends, daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        path.write_text(text.replace(f"tcp:127.0.0.1:{port}", f"tcp:127.0.0.1:{listener.getsockname()[1]}"))
+        yield counter
