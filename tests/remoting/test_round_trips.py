@@ -61,6 +61,15 @@ def waits(step: str, check: str = "", few: int = 10, many: int = 30) -> float:
         ("add(1); assert read() == i + 1", 1),
         ("add(1); wait()", 1),
         ("add(1); wait(); assert read() == i + 1", 1),
+        # As Numba does, which keeps no memory itself.
+        (
+            "r = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemsetD32(r, i, 4)); add(1, r); ok(d.cuMemFree(r))",
+            0,
+        ),
+        (
+            "r = int(ok(d.cuMemAlloc(64))); t = int(ok(d.cuMemAlloc(64))); ok(d.cuMemsetD32(r, i, 4)); ok(d.cuMemsetD32(t, 3, 4)); add(1, r); assert read(r) == i + 1; ok(d.cuMemFree(r)); ok(d.cuMemFree(t))",
+            1,
+        ),
         (
             "add(1); wait(); ok(d.cuStreamSynchronize(s)); assert read() == i + 1; ok(d.cuStreamSynchronize(0))",
             1,
@@ -109,3 +118,105 @@ add(1, 8); print(d.cuCtxSynchronize()[0].name); print(d.cuMemcpyDtoH(h, p, 4)[0]
             return [line for line in done.stdout.splitlines() if line.startswith("CUDA_")]
 
     assert asyncio.run(story()) == ["CUDA_ERROR_ILLEGAL_ADDRESS"] * 2
+
+
+SPARES = """
+def name(result): return result[0].name.removeprefix("CUDA_").removeprefix("ERROR_")
+def free(): return ok(d.cuMemGetInfo())[0]
+"""
+
+
+def says(code: str, lines: list[str], **settings: str) -> None:
+    """Run `code` with a worker of its own, and expect it to print `lines`."""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-c", PRELUDE + STEP + SPARES + code],
+                env=one.environment() | settings,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert (done.stdout.splitlines(), done.returncode) == (lines, 0), done.stdout + done.stderr
+
+    asyncio.run(story())
+
+
+def test_freed_memory_is_free_to_whoever_asks_and_all_of_it_can_be_had() -> None:
+    code = """
+before = free(); blocks = [int(ok(d.cuMemAlloc(65536))) for _ in range(4)]
+for b in blocks: ok(d.cuMemFree(b))
+again = int(ok(d.cuMemAlloc(65536))); print(again in blocks); ok(d.cuMemFree(again)); print(free() == before)
+blocks = [int(ok(d.cuMemAlloc(65536))) for _ in range(4)]
+for b in blocks: ok(d.cuMemFree(b))
+whole = int(ok(d.cuMemAlloc(before))); print(free()); ok(d.cuMemFree(whole))
+small = [int(ok(d.cuMemAlloc(65536))) for _ in range(before // 65536)]; print(name(d.cuMemAlloc(65536)), free() == before % 65536)
+for b in small: ok(d.cuMemFree(b))
+other = [int(ok(d.cuMemAlloc(32768))) for _ in range(before // 32768)]; print(free() == before % 32768)
+"""
+    says(code, ["True", "True", "0", "OUT_OF_MEMORY True", "True"])
+
+
+def test_freed_memory_is_not_to_be_used() -> None:
+    code = """
+r = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemFree(r))
+print(name(d.cuMemcpyDtoH(h, r, 4)), name(d.cuMemFree(r)), name(d.cuMemGetAddressRange(r)), name(d.cuPointerGetAttribute(d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, r)))
+again = int(ok(d.cuMemAlloc(4096))); d.cuMemcpyHtoD(r + 8192, h, 4); print(name(d.cuMemGetInfo()), name(d.cuMemGetInfo()))
+"""
+    says(code, ["INVALID_VALUE INVALID_VALUE NOT_FOUND INVALID_VALUE", "INVALID_VALUE SUCCESS"])
+
+
+def test_who_gets_freed_memory_again_gets_it_after_the_kernels_that_used_it() -> None:
+    """As cuMemFree waits for the device, though the program does not wait."""
+    code = """
+SLOW = b'''.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry slow(.param .u64 to, .param .u32 n) { .reg .b64 %a; .reg .b32 %r<3>; .reg .pred %p; ld.param.u64 %a, [to]; ld.param.u32 %r1, [n];
+again: sub.u32 %r1, %r1, 1; setp.ne.u32 %p, %r1, 0; @%p bra again; st.global.u32 [%a], 99; ret; }
+'''
+slow = load(SLOW, b"slow"); other = ok(d.cuStreamCreate(1)); fine = 0
+for i in range(5):
+    r = int(ok(d.cuMemAlloc(512))); v = ctypes.c_uint64(r), ctypes.c_uint32(3_000_000); a = (ctypes.c_void_p * 2)(*map(ctypes.addressof, v))
+    ok(d.cuLaunchKernel(slow, 1,1,1, 1,1,1, 0, s, ctypes.addressof(a), 0)); ok(d.cuMemFree(r)); t = int(ok(d.cuMemAlloc(512))); assert t == r
+    ok(d.cuMemsetD32Async(t, 7, 4, other)); wait(); fine += read(t) == 7; ok(d.cuMemFree(t))
+print(fine)
+"""
+    says(code, ["5"])
+
+
+def test_threads_never_get_the_same_memory() -> None:
+    code = """
+import threading
+wrong = []; context = ok(d.cuCtxGetCurrent()); ok(d.cuMemFree(int(ok(d.cuMemAlloc(1024)))))
+def work(me):
+    ok(d.cuCtxSetCurrent(context)); mine = np.zeros(4, np.uint32); stream = ok(d.cuStreamCreate(1))
+    for i in range(60):
+        r = int(ok(d.cuMemAlloc(1024))); ok(d.cuMemsetD32Async(r, 100 * me + i, 256, stream)); ok(d.cuMemcpyDtoHAsync(mine.ctypes.data, r, 16, stream)); ok(d.cuStreamSynchronize(stream))
+        if set(mine.tolist()) != {100 * me + i}: wrong.append((me, i, mine.tolist()))
+        ok(d.cuMemFree(r))
+threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]; [t.start() for t in threads]; [t.join() for t in threads]; print(wrong)
+"""
+    says(code, ["[]"])
+
+
+def test_a_strict_check_finds_kernels_that_use_freed_memory() -> None:
+    code = "r = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemFree(r)); add(1, r); print(name(d.cuCtxSynchronize()))"
+
+    async def story() -> list[str]:
+        async with worker() as one:
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-c", PRELUDE + STEP + SPARES + code],
+                env=one.environment() | {"GPUKERNEL_MEMCHECK": "strict"},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            return done.stdout.splitlines()[-1:]
+
+    assert asyncio.run(story()) == ["ILLEGAL_ADDRESS"]

@@ -39,6 +39,7 @@ DRIVER_FLAGS = (
     "graph-memory",
     "managed",
     "foreseen",
+    "spare",
     "variable",
 )
 CUSTOM_FLAGS = ("question", "streamed")

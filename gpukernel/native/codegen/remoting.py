@@ -74,6 +74,8 @@ def shim_function(call: DriverCall) -> str:
         lines.append(f"    const DeviceWait wait = managed_{name}({arguments});")
     if "managed" in call.flags:
         lines.append(f"    if (has_managed()) if (auto done = managed_{name}({arguments})) return *done;")
+    if "spare" in call.flags:
+        lines.append(f"    if (auto done = spare_{name}({arguments})) return *done;")
     for p in call.inputs:
         if p.type == "CUstream":
             lines.append(f"    const uint64_t of_{p.name} = stream_name(*connection, {p.name});")
@@ -184,6 +186,7 @@ def shim_end(table: CallTable) -> str:
         + _hooks(calls, "waits", "DeviceWait", "managed")
         + _hooks(calls, "managed", "std::optional<CUresult>", "managed")
         + _hooks(calls, "foreseen", "std::optional<CUresult>", "foreseen")
+        + _hooks(calls, "spare", "std::optional<CUresult>", "spare")
         + _hooks(calls, "variable", "CUresult", "variable")
         + _hooks(calls, "graph-memory", "std::optional<CUresult>", "graph_memory")
         + '}  // namespace gpukernel::shim\n\nextern "C" {\n'

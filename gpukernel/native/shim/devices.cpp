@@ -130,6 +130,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
     return end_ranges(*device, [&] {
         return end_managed(device->connection, [&] {
             return end_graph_memory(*device, [&] {
+                forget_spares(device->connection);
                 Request request(device->connection, gpukernel::wire::ResetRequest{});
                 device->retained = 0;
                 forget_opened(device->connection);

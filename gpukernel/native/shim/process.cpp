@@ -88,6 +88,12 @@ void introduce(Device& device) {
     request.queue();
 }
 
+// A program keeps a 256th of the slice, and 4 MiB at most, of what it frees.
+void allow_spares_of(Device& device) {
+    const bool may = device.facts.attributes[0] & wire::KEEPS_BLOCKS && !strict_memory_check();
+    allow_spares(device.connection, may ? std::min<uint64_t>(4 << 20, device.facts.memory_bytes / 256) : 0);
+}
+
 bool learn(Device& device) {
     Request request(device.connection, wire::DeviceRequest{});
     if (request.send_into(&device.facts, sizeof device.facts) != CUDA_SUCCESS) return false;
@@ -95,6 +101,7 @@ bool learn(Device& device) {
     device.facts.bus_id[sizeof device.facts.bus_id - 1] = 0;
     if (device.facts.keeps_images)
         device.connection.name_images({reinterpret_cast<const char*>(device.facts.image_salt), 32});
+    allow_spares_of(device);
     return true;
 }
 
@@ -228,6 +235,7 @@ extern "C" __attribute__((visibility("default"))) int gpukernel_memory_check(int
     bool simulated = false;
     for (auto& device : now->devices) {
         shim::introduce(*device);
+        shim::allow_spares_of(*device);
         simulated |= std::string_view(device->facts.name).ends_with("(simulated)");
     }
     return simulated;

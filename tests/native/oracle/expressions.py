@@ -103,7 +103,7 @@ SPECIFIC: dict[str, tuple[Way, ...]] = {
         "__clzll({i64})",
         "__ffs({i32})",
         "__ffsll({i64})",
-        "__mul24({i32}, {i32})",
+        "__mul24({i32}, (i32)(i8){i32})",  # NVRTC takes the product for one that fits 31 bits
         "__hadd({i32}, {i32})",
         "__rhadd({i32}, {i32})",
         "__dp4a({i32}, {i32}, {i32})",

@@ -141,7 +141,8 @@ class Host:
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder, "kernels.so")
             flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared"]
-            flags += ["-fwrapv", "-ffp-contract=off", "-fno-strict-aliasing"]
+            # -frounding-math: GCC 12 makes 0.0 - (double)n a negation, which for n = 0 has another sign.
+            flags += ["-fwrapv", "-ffp-contract=off", "-frounding-math", "-fno-strict-aliasing"]
             if "fma" in Path("/proc/cpuinfo").read_text().split():  # else the math library has it
                 flags.append("-mfma")
             flags += ["-DORACLE_HOST", "-I", str(HERE), *options, "-x", "c++", "-", "-o", str(library)]

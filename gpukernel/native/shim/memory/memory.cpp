@@ -495,6 +495,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return get_sync_memops(ptr, *static_cast<unsigned*>(data));
     if (auto done = managed_attribute(data, attribute, ptr)) return *done;
+    // Who knows a block by its number must not find it under another allocation.
+    if (attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID) forget_spares(*connection);
     uint64_t value = 0;
     if (const auto host = host_at(ptr)) {
         switch (attribute) {

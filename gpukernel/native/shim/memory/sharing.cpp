@@ -53,6 +53,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
         return gpukernel::unsupported("sharing between programs, by a worker of an older version");
     if (!pHandle || !dptr) return CUDA_ERROR_INVALID_VALUE;
     uint64_t first, second;
+    forget_spares(*connection);  // what is shared is not used again
     {
         Request request(*connection, wire::NameMemoryRequest{dptr});
         if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;

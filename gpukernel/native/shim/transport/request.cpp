@@ -13,6 +13,7 @@ Request::Request(Connection& connection, uint16_t call, std::unique_lock<std::mu
     open_ = true;
     connection.note_thread();
     ++connection.foresight.requests;
+    if (!connection.spares.kept.empty() && !leaves_memory_alone(call)) give_back_spares(connection);
     start_ = connection.buffer().size();
     put(wire::FrameHeader{0, call, 0});
 }

@@ -78,6 +78,16 @@ CUresult serve_cuMemFree_v2(Session& session, Reader& in, Writer&) {
     return result;
 }
 
+CUresult serve_keep_block(Session& session, Reader& in, Writer&) {
+    const auto [address] = wire::KeepBlockRequest::read(in);
+    if (!session.lease().keep(address, &session)) return CUDA_ERROR_INVALID_VALUE;
+    return session.wait([&] { return session.cuda().cuCtxSynchronize(); });
+}
+CUresult serve_take_block(Session& session, Reader& in, Writer&) {
+    const auto [address] = wire::TakeBlockRequest::read(in);
+    return session.lease().take_again(address, &session) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
     const auto address = in.get<CUdeviceptr>();
     CUstream stream;

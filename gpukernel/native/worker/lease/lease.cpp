@@ -146,6 +146,23 @@ void Lease::cancel_release(CUdeviceptr address) {
     ended_.notify_all();
 }
 
+bool Lease::keep(CUdeviceptr address, const void* owner) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
+    if (it == blocks_.end() || !it->second.charged || it->second.owner != owner || it->second.ending ||
+        !it->second.shareable || it->second.name)
+        return false;
+    return it->second.ending = it->second.kept = true;
+}
+
+bool Lease::take_again(CUdeviceptr address, const void* owner) {
+    std::lock_guard lock(mutex_);
+    auto it = blocks_.find(address);
+    if (it == blocks_.end() || it->second.owner != owner || !it->second.kept) return false;
+    it->second.ending = it->second.kept = false;
+    return true;
+}
+
 bool Lease::retire(CUdeviceptr address, const void* owner, uint64_t& asked) {
     std::lock_guard lock(mutex_);
     auto it = blocks_.find(address);

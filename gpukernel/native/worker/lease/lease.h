@@ -61,6 +61,10 @@ class Lease {
     bool begin_release(CUdeviceptr address, const void* owner);
     void end_release(CUdeviceptr address);
     void cancel_release(CUdeviceptr address);  // the driver did not free it
+    // A block that its program has freed, and nobody uses until it takes it again; false where it is not the
+    // program's, or shared.
+    bool keep(CUdeviceptr address, const void* owner);
+    bool take_again(CUdeviceptr address, const void* owner);
     // The same in stream order (`FreedBlocks`): no call may use the allocation of `asked` bytes any more; it
     // is used again; the driver frees it, and only its charge is left, to be refunded to the owner.
     bool retire(CUdeviceptr address, const void* owner, uint64_t& asked);
@@ -167,7 +171,7 @@ class Lease {
         const void* owner;
         const void* module;
         bool ending = false, releasing = false;  // releasing: by a call that waits
-        bool shareable = false;
+        bool shareable = false, kept = false;
         std::optional<SharedName> name = {};
     };
     mutable std::mutex mutex_;
