@@ -24,7 +24,8 @@ constexpr char OWN_NAME[] = "/libgpukernel-runtime.so";
 Library libraries[] = {{"libcudart.so", "", {".11.0", ".12", ".13"}, {}},
                        {"libcublas.so", "../libraries/", {".11", ".12", ".13"}, {}},
                        {"libcublasLt.so", "../libraries/", {".11", ".12", ".13"}, {}},
-                       {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}}};
+                       {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
+                       {"libnccl.so", "../libraries/", {".2", nullptr, nullptr}, {}}};
 #else
 constexpr char OWN_NAME[] = "/libgpukernel-compilers.so";
 Library libraries[] = {{"libnvrtc.so", "", {".12", ".13", nullptr}, {}},
