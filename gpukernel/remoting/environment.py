@@ -19,12 +19,15 @@ __all__ = ["compilers_for", "lease_environment", "program_environment", "shim_en
 
 _PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 """Triton's variables; the second is for compute capability 9.0 and newer, whatever its name says."""
+_XLA_FLAGS, _XLA_FOLDER, _XLA_TRIES = "XLA_FLAGS", "--xla_gpu_cuda_data_dir", "--xla_gpu_autotune_level"
+"""Where XLA (TensorFlow's, JAX's) looks for ``bin/ptxas`` before ``PATH``, and how hard it tries which kernel is the fastest."""
 
 
 def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment`, changed so that compilers hand over PTX where the devices of `lease` are simulated.
 
-    Triton is told to use this package's ``ptxas``, unless the user has named another; without one in ``PATH`` others find it there.
+    Triton and XLA are told to use this package's ``ptxas``, unless the user has named another; without one in ``PATH`` others find it there.
+    XLA tries no kernels for their speed, which takes seconds each and says nothing of a simulated device.
     The dynamic linker (``rtld-audit(7)``) is told of a library that puts this package's NVRTC and nvJitLink before NVIDIA's, from wherever
     they are loaded.  `gpukernel.frameworks` is told that the devices are simulated.  Where a device is real nothing names them: a program that was started on a simulated one may start another on a real one.
     """
@@ -40,6 +43,7 @@ def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str
             changed.setdefault(variable, own)
         elif changed.get(variable) == own:
             del changed[variable]
+    _tell_xla(changed, str(native.ptxas().parent), wanted=simulated)
     _end_list(changed, "LD_AUDIT", str(native.compiler_auditor()), wanted=simulated)
     _end_list(changed, "PATH", str(native.ptxas().parent), wanted=simulated and bool(changed.get("PATH")))
     return changed
@@ -55,6 +59,24 @@ def _end_list(environment: dict[str, str], variable: str, own: str, *, wanted: b
         environment[variable] = ":".join(parts)
     else:
         del environment[variable]
+
+
+def _tell_xla(environment: dict[str, str], folder: str, *, wanted: bool) -> None:
+    """Let XLA's flags name `folder` at their end, unless the user has named another, or nowhere."""
+    words = environment.get(_XLA_FLAGS, "").split()
+    own, quick = f"{_XLA_FOLDER}={folder}", f"{_XLA_TRIES}=0"
+    given = {word.partition("=")[0] for word in words}
+    if wanted and _XLA_FOLDER not in given:
+        words += [own] if _XLA_TRIES in given else [own, quick]
+    elif not wanted and own in words:
+        at = words.index(own)
+        del words[at : at + 1 + (words[at + 1 : at + 2] == [quick])]
+    else:
+        return
+    if words:
+        environment[_XLA_FLAGS] = " ".join(words)
+    else:
+        del environment[_XLA_FLAGS]
 
 
 def without_runtime(base: Mapping[str, str]) -> dict[str, str]:

@@ -105,16 +105,29 @@ def test_the_environment_names_it_on_simulated_devices_only() -> None:
     simulated, real = "Tesla T4 (simulated)", "Tesla T4"
     audit, folder = str(native.compiler_auditor()), str(native.ptxas().parent)
     told = {SIMULATED_VARIABLE: "1"}
-    own = {**dict.fromkeys(VARIABLES, str(native.ptxas())), "LD_AUDIT": audit, **told}
+    xla = f"--xla_gpu_cuda_data_dir={folder} --xla_gpu_autotune_level=0"
+    own = {**dict.fromkeys(VARIABLES, str(native.ptxas())), "LD_AUDIT": audit, "XLA_FLAGS": xla, **told}
     assert compilers_for(_lease(simulated, simulated), {"A": "b"}) == {"A": "b", **own}
     for names in ((real,), (real, simulated), ()):
         assert compilers_for(_lease(*names), {"A": "b"}) == {"A": "b"}
         assert compilers_for(_lease(*names), own) == {}  # started by a program on a simulated device
     users = {**dict.fromkeys(VARIABLES, "/usr/bin/ptxas"), "LD_AUDIT": "/a.so", "PATH": "/bin:/usr/bin"}
+    users["XLA_FLAGS"] = "--xla_gpu_cuda_data_dir=/cuda"
     on_slice = compilers_for(_lease(simulated), users)
     assert on_slice == {**users, **told, "LD_AUDIT": f"/a.so:{audit}", "PATH": f"/bin:/usr/bin:{folder}"}
     assert compilers_for(_lease(simulated), on_slice) == on_slice
     assert compilers_for(_lease(real), on_slice) == compilers_for(_lease(real), users) == users
+
+
+@pytest.mark.parametrize("level", ["", "--xla_gpu_autotune_level=0", "--xla_gpu_autotune_level=4"])
+def test_xla_is_told_of_it_beside_flags_of_the_users(level: str) -> None:
+    folder = f"--xla_gpu_cuda_data_dir={native.ptxas().parent}"
+    users = {"XLA_FLAGS": f"--xla_dump_to=/a {level}".strip()}
+    on_slice = compilers_for(_lease("Tesla T4 (simulated)"), users)
+    more = folder if level else f"{folder} --xla_gpu_autotune_level=0"
+    assert on_slice["XLA_FLAGS"] == f"{users['XLA_FLAGS']} {more}"
+    assert compilers_for(_lease("Tesla T4 (simulated)"), on_slice) == on_slice
+    assert compilers_for(_lease("Tesla T4"), on_slice) == users
 
 
 def test_a_program_on_a_slice_finds_it(shared_pool: Pool) -> None:
