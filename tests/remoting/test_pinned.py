@@ -139,3 +139,16 @@ p, a = pinned(16); s = ok(d.cuStreamCreate(1)); ok(d.cuStreamBeginCapture(s, d.C
 g = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(s)), 0)); ok(d.cuGraphLaunch(g, s)); ok(d.cuStreamSynchronize(s)); print(set(a.tolist()))
 """
     says(code, ["{6}"])
+
+
+def test_a_device_address_stands_for_the_hosts_side_of_a_copy_as_under_unified_addressing() -> None:
+    code = """
+a, b, c, s = (*(ok(d.cuMemAlloc(4000)) for _ in range(3)), ok(d.cuStreamCreate(0)))
+numbers, seen = np.arange(1000, dtype=np.uint32), np.zeros(1000, np.uint32)
+def look(at): ok(d.cuMemcpyDtoH(seen.ctypes.data, at, 4000)); return np.array_equal(seen, numbers)
+ok(d.cuMemcpyHtoD(a, numbers.ctypes.data, 4000))
+ok(d.cuMemcpyHtoD(b, int(a), 4000)); print(look(b))
+ok(d.cuMemcpyDtoH(int(c) + 2000, int(a) + 2000, 2000)); ok(d.cuMemcpyDtoHAsync(int(c), a, 2000, s)); ok(d.cuStreamSynchronize(s)); print(look(c))
+ok(d.cuMemsetD8(b, 0, 4000)); ok(d.cuMemcpyHtoDAsync(b, int(c), 4000, s)); ok(d.cuStreamSynchronize(s)); print(look(b))
+"""
+    says(code, ["True", "True", "True"])

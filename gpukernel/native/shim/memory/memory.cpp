@@ -3,9 +3,11 @@
 #include "shim/memory/memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -168,11 +170,26 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
 }  // namespace gpukernel::shim
 
 namespace {
+bool on_device(Connection& connection, CUdeviceptr address);
+
+// Under unified addressing the host's side of a copy may be an address of the device, which is none here.
+bool is_of_device(Connection& connection, const void* address, size_t bytes) {
+    static const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+    const auto at = reinterpret_cast<uint64_t>(address);
+    unsigned char resident;
+    if (!at || !bytes || ::mincore(reinterpret_cast<void*>(at / page * page), 1, &resident) == 0)
+        return false;
+    return errno == ENOMEM && on_device(connection, at);
+}
+
 CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
                    CUstream stream) {
     if (auto done =
             managed_copy(connection, destination, reinterpret_cast<uint64_t>(source), bytes, true, stream))
         return *done;
+    if (is_of_device(connection, source, bytes))
+        return copy_span(connection, {false, destination}, {false, reinterpret_cast<uint64_t>(source)}, bytes,
+                         stream);
     return write_to_device(connection, destination, source, bytes, stream);
 }
 CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
@@ -182,6 +199,9 @@ CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, 
     if (auto done =
             managed_copy(connection, reinterpret_cast<uint64_t>(destination), source, bytes, false, stream))
         return *done;
+    if (is_of_device(connection, destination, bytes))
+        return copy_span(connection, {false, reinterpret_cast<uint64_t>(destination)}, {false, source}, bytes,
+                         stream);
     return read_from_device(connection, destination, source, bytes, stream);
 }
 
