@@ -26,7 +26,7 @@ foreach(level ${SIMGPU_LEVELS})
   list(APPEND level_objects $<TARGET_OBJECTS:simgpu_handlers_v${level}>)
 endforeach()
 set(engine
-    ptx/lexer ptx/link
+    ptx/lexer ptx/link ptx/outline
     ptx/parse/body ptx/parse/declarations ptx/parse/expressions ptx/parse/module ptx/parse/operands
     ptx/check/check ptx/check/control ptx/check/floating ptx/check/integer ptx/check/memory ptx/check/special
     ptx/decode/arithmetic ptx/decode/control ptx/decode/convert ptx/decode/function ptx/decode/matrix ptx/decode/memory

@@ -158,7 +158,12 @@ class Module {
   public:
     virtual ~Module() = default;
     virtual const std::vector<std::string>& kernels() const = 0;
+    // Of a kernel of a large text that nobody has used yet (`unread`) the registers, shared and local memory
+    // are not known.
     virtual const KernelInfo* kernel(std::string_view name) const = 0;
+    virtual size_t unread(std::string_view kernel) const = 0;  // bytes of its text; 0: it is known
+    // Reads such a kernel, once; what is wrong with its text is the answer, and stays it.
+    virtual Result prepare(std::string_view kernel, std::string& log) = 0;
     virtual const std::vector<GlobalInfo>& globals() const = 0;  // .global and .const, module scope
     // Texture and surface references of module scope: the address is what their instructions ask `textures`
     // for.
@@ -176,8 +181,12 @@ Result run_pieces(uint64_t pieces, const std::function<bool(uint64_t piece, char
                   const Launch& launch);
 
 // `log` gets what a person should read: the line, the instruction, the reason.  `device_sm` (70, 80, 90)
-// answers %nv_..., .target checks and kernels that ask.
+// answers %nv_..., .target checks and kernels that ask.  Kernels of large texts are read by `prepare`;
+// `charge` is told, before anything is read, how many bytes of text are read now and how many are kept for
+// later.
+using Charge = std::function<bool(uint64_t now, uint64_t later)>;
 Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory& memory, int device_sm,
-                   int multiprocessors, std::unique_ptr<Module>& module, std::string& log);
+                   int multiprocessors, std::unique_ptr<Module>& module, std::string& log,
+                   const Charge& charge = {});
 
 }  // namespace gpukernel::simgpu

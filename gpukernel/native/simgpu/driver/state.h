@@ -35,6 +35,7 @@ struct Loaded {  // a module or a library: the same thing under two names
     std::vector<std::unique_ptr<struct Kernel>> functions;
     std::vector<std::shared_ptr<struct Reference>> references;  // to textures and surfaces (texture.cpp)
     std::mutex mutex;
+    std::mutex reading;  // of a kernel that is used for the first time
 };
 
 // A CUfunction and a CUkernel.  Not "Function": that is what exec/machine.h calls a decoded one, and of two
@@ -46,6 +47,7 @@ struct Kernel {
     int carveout = -1;
     Dim3 cluster = info->cluster;  // what it must be launched with; zeros: whatever the launch says
     int cluster_must_be_set = info->explicit_cluster, large_clusters = 0, cluster_policy = 0;
+    std::atomic<bool> known = false;  // all of `info` is, see `prepare`
 };
 
 struct Event {

@@ -136,8 +136,8 @@ struct Lexer {
 
 }  // namespace
 
-std::vector<Token> lex(std::string_view text) {
-    Lexer lexer{text};
+std::vector<Token> lex(std::string_view text, uint32_t line) {
+    Lexer lexer{text, 0, line};
     lexer.out.reserve(text.size() / 4);
     lexer.run();
     return std::move(lexer.out);

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <set>
+#include <unordered_map>
 
 #include "common/checked.h"
 #include "simgpu/exec/launch.h"
 #include "simgpu/ptx/decode.h"
+#include "simgpu/ptx/outline.h"
 
 namespace gpukernel::simgpu {
 namespace {
@@ -29,18 +33,36 @@ class LinkedModule final : public Module {
         const Function* f = find(name);
         return f ? &f->info : nullptr;
     }
+    size_t unread(std::string_view name) const override {
+        std::lock_guard lock(reading_);
+        const auto it = later_.find(find(name));
+        return it == later_.end() ? 0 : it->second.text.text.size();
+    }
+    Result prepare(std::string_view name, std::string& log) override;
     const std::vector<GlobalInfo>& globals() const override { return globals_; }
     const std::vector<GlobalInfo>& texture_references() const override { return textures_; }
     const std::vector<GlobalInfo>& surface_references() const override { return surfaces_; }
     Result run(std::string_view name, const Launch& launch) override {
         const Function* f = find(name);
         if (!f) return {Status::not_found, "no kernel named '" + std::string(name) + "'"};
+        std::string log;
+        if (Result result = prepare(name, log); !result) return result;
         return run_kernel(program_, *f, launch, memory_, multiprocessors_);
     }
 
-    void link(std::vector<Unit>& units, std::string& log);
+    // Of kernels whose bodies are empty in their unit `later` has the text, by the line of .entry.
+    using Later = std::map<uint32_t, KernelText>;
+    void link(std::vector<Unit> units, const std::vector<Later>& later, std::string& log);
+    void keep(std::string text) { kept_.push_back(std::move(text)); }
+    std::string_view last_kept() const { return kept_.back(); }
 
   private:
+    using Private = std::map<std::string, const Variable*>;  // shared variables that no other function names
+    struct Unread {
+        KernelText text;
+        const Unit* unit;
+        Private shared;
+    };
     DeviceMemory& memory_;
     int multiprocessors_;
     Program program_;
@@ -50,15 +72,26 @@ class LinkedModule final : public Module {
     std::vector<std::pair<const Variable*, uint64_t>> placed_;  // only while it is linked
 
     uint32_t constant_bytes_ = 0;
+    // What decoding needs once more when a kernel is first used.
+    std::deque<std::string> kept_;  // texts
+    std::vector<Unit> units_;
+    Symbols symbols_;
+    uint32_t common_ = 0;  // bytes of shared memory that several functions have
+    std::unordered_map<std::string_view, Function*> by_name_;
+    mutable std::mutex reading_;
+    std::unordered_map<const Function*, Unread> later_;
+    std::unordered_map<const Function*, Result> refused_;
 
-    const Function* find(std::string_view name) const {
-        for (const auto& f : program_.functions)
-            if (f->kernel && f->name == name) return f.get();
-        return nullptr;
+    Function* find(std::string_view name) const {
+        const auto it = by_name_.find(name);
+        return it == by_name_.end() ? nullptr : it->second;
     }
+    void note_sources(const Unit& unit, const FunctionTree& tree, Function& out) const;
+    uint32_t place_shared(const Private& own, uint32_t at);
+    void decode_function(const FunctionTree& tree, uint32_t own_shared, Function& out, std::string& log);
+    void stack(Function& kernel, std::map<const Function*, uint32_t>& known);
     void place_globals(std::vector<Unit>& units, Symbols& symbols);
     void fill(const Variable& v, uint64_t address, const Symbols& symbols);
-    void stacks();
 };
 
 void LinkedModule::place_globals(std::vector<Unit>& units, Symbols& symbols) {
@@ -131,42 +164,101 @@ void LinkedModule::fill(const Variable& v, uint64_t address, const Symbols& symb
     }
 }
 
-// Bytes of stack per thread of each kernel: its deepest chain of calls; recursion and indirect calls get a
-// fixed stack.
-void LinkedModule::stacks() {
+// Bytes of stack per thread of a kernel: its deepest chain of calls; recursion and indirect calls get a fixed
+// stack.  `known` keeps what functions need, or those that call each other twice would be walked for ever.
+void LinkedModule::stack(Function& kernel, std::map<const Function*, uint32_t>& known) {
     constexpr uint32_t kDeep = 64 << 10;
-    std::map<const Function*, uint32_t>
-        known;  // or functions that call each other twice would be walked for ever
-    for (auto& kernel : program_.functions) {
-        if (!kernel->kernel) continue;
-        auto depth = [&](auto& self, const Function& f, int level) -> uint32_t {
-            if (level > 24) return kDeep;
-            if (auto it = known.find(&f); it != known.end()) return it->second;
-            uint32_t most = 0;
-            for (const CallSite& c : f.calls) {
-                if (c.builtin != Builtin::none) continue;
-                if (c.callee < 0) return known[&f] = kDeep;
-                most =
-                    std::max(most, self(self, *program_.functions[static_cast<size_t>(c.callee)], level + 1));
-                if (most >= kDeep) return known[&f] = kDeep;
-            }
-            return known[&f] = round_up(f.local_bytes, 16) + 16 + most;
-        };
-        uint32_t need = depth(depth, *kernel, 0);
-        kernel->stack_bytes = need >= kDeep ? kDeep + round_up(kernel->local_bytes, 16) : need;
-        kernel->info.local_bytes = kernel->local_bytes;
-        // An estimate, but never more than lets the kernel's largest block run, as a compiler sees to it.
-        const uint32_t most = 65536 / ((kernel->info.max_threads + 31) / 32 * 32);
-        kernel->info.registers = std::clamp(kernel->register_bytes / 128, 8u, std::min(most, 255u));
-        if (kernel->max_registers)
-            kernel->info.registers = std::min(kernel->info.registers, kernel->max_registers);
-        kernel->info.static_shared_bytes = kernel->shared_bytes;
-        kernel->info.constant_bytes = constant_bytes_;
+    auto depth = [&](auto& self, const Function& f, int level) -> uint32_t {
+        if (level > 24) return kDeep;
+        if (auto it = known.find(&f); it != known.end()) return it->second;
+        uint32_t most = 0;
+        for (const CallSite& c : f.calls) {
+            if (c.builtin != Builtin::none) continue;
+            if (c.callee < 0) return known[&f] = kDeep;
+            most = std::max(most, self(self, *program_.functions[static_cast<size_t>(c.callee)], level + 1));
+            if (most >= kDeep) return known[&f] = kDeep;
+        }
+        return known[&f] = round_up(f.local_bytes, 16) + 16 + most;
+    };
+    uint32_t need = depth(depth, kernel, 0);
+    kernel.stack_bytes = need >= kDeep ? kDeep + round_up(kernel.local_bytes, 16) : need;
+    kernel.info.local_bytes = kernel.local_bytes;
+    // An estimate, but never more than lets the kernel's largest block run, as a compiler sees to it.
+    const uint32_t most = 65536 / ((kernel.info.max_threads + 31) / 32 * 32);
+    kernel.info.registers = std::clamp(kernel.register_bytes / 128, 8u, std::min(most, 255u));
+    if (kernel.max_registers) kernel.info.registers = std::min(kernel.info.registers, kernel.max_registers);
+    kernel.info.static_shared_bytes = kernel.shared_bytes;
+    kernel.info.constant_bytes = constant_bytes_;
+}
+
+// What NVRTC brings along, texture functions among it, is no place that a person knows: the place that it was
+// inlined at is, which its first .loc names and those inside it do not.
+void LinkedModule::note_sources(const Unit& unit, const FunctionTree& tree, Function& out) const {
+    auto brought = [](const std::string& file) {
+        return file.find("__nv_nvrtc_builtin") != std::string::npos;
+    };
+    for (const auto& place : tree.locations) {
+        auto file = unit.files.find(place.file), caller = unit.files.find(place.caller_file);
+        if (file == unit.files.end()) continue;
+        const bool inlined = caller != unit.files.end() && brought(file->second);
+        if (inlined && brought(caller->second)) continue;
+        out.sources.push_back(
+            {place.ptx_line, inlined ? place.caller_line : place.line, (inlined ? caller : file)->second});
     }
 }
 
-void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
-    Symbols symbols;
+// Places a kernel's own shared variables behind the common ones, and returns where they end.
+uint32_t LinkedModule::place_shared(const Private& own, uint32_t at) {
+    for (const auto& [name, variable] : own) {
+        at = round_up(at, std::max(variable->align, 1u));
+        symbols_[name] = {Symbol::shared, at, size_of(variable->type)};  // nobody else looks for it
+        at += static_cast<uint32_t>(variable->bytes());
+        if (at > kMostShared)
+            throw SyntaxError{Status::invalid_ptx, variable->line, "too much shared memory"};
+    }
+    return at;
+}
+
+// Of a kernel `own_shared` is where its own shared variables begin that stand in its body.
+void LinkedModule::decode_function(const FunctionTree& tree, uint32_t own_shared, Function& out,
+                                   std::string& log) {
+    try {
+        decode(tree, symbols_, out, out.kernel ? own_shared : common_);
+    } catch (SyntaxError& e) {
+        if (e.status != Status::unsupported) throw;
+        out.lacking = "'" + out.name + "', line " + std::to_string(e.line) + ": " + e.message;
+        log += out.lacking + "\n";
+        out.code.clear();
+    }
+    out.shared_bytes = out.kernel ? own_shared : 0;
+}
+
+Result LinkedModule::prepare(std::string_view name, std::string& log) {
+    std::lock_guard lock(reading_);
+    Function* const out = find(name);
+    if (const auto refused = refused_.find(out); refused != refused_.end()) return refused->second;
+    const auto it = later_.find(out);
+    if (it == later_.end()) return {};
+    const Unread unread = std::move(it->second);
+    later_.erase(it);
+    try {
+        const FunctionTree tree = parse_kernel(*unread.unit, unread.text);
+        note_sources(*unread.unit, tree, *out);
+        decode_function(tree, place_shared(unread.shared, common_), *out, log);
+        std::map<const Function*, uint32_t> known;
+        stack(*out, known);
+        return {};
+    } catch (const SyntaxError& e) {
+        std::string message = "line " + std::to_string(e.line) + ": " + e.message;
+        log += message + "\n";
+        return refused_[out] = {e.status, std::move(message)};
+    }
+}
+
+void LinkedModule::link(std::vector<Unit> given, const std::vector<Later>& later, std::string& log) {
+    units_ = std::move(given);
+    std::vector<Unit>& units = units_;
+    Symbols& symbols = symbols_;
     place_globals(units, symbols);
     std::vector<const FunctionTree*> trees;
     for (Unit& unit : units)
@@ -188,19 +280,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
             program_.functions[at] = std::make_unique<Function>();
             Function& out = *program_.functions[at];
             lay_out_parameters(f, out);
-            // What NVRTC brings along, texture functions among it, is no place that a person knows: the place
-            // that it was inlined at is, which its first .loc names and those inside it do not.
-            auto brought = [](const std::string& file) {
-                return file.find("__nv_nvrtc_builtin") != std::string::npos;
-            };
-            for (const auto& place : f.locations) {
-                auto file = unit.files.find(place.file), caller = unit.files.find(place.caller_file);
-                if (file == unit.files.end()) continue;
-                const bool inlined = caller != unit.files.end() && brought(file->second);
-                if (inlined && brought(caller->second)) continue;
-                out.sources.push_back({place.ptx_line, inlined ? place.caller_line : place.line,
-                                       (inlined ? caller : file)->second});
-            }
+            note_sources(unit, f, out);
         }
     for (const Unit& unit : units)
         for (const Alias& alias : unit.aliases) {
@@ -221,9 +301,22 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
         for (const Instruction& in : trees[f]->body)
             for (const auto* list : {&in.operands, &in.args, &in.rets})
                 for (const Operand& o : *list) note(note, o, f);
-    uint32_t common = 0, dynamic_alignment = 16;
-    std::vector<uint32_t> own(trees.size(), 0);
-    std::map<std::string, std::pair<size_t, const Variable*>> private_to;
+    auto text_of = [&](const FunctionTree& tree) -> const KernelText* {
+        const auto it = later[tree.text].find(tree.line);
+        return tree.kernel && it != later[tree.text].end() ? &it->second : nullptr;
+    };
+    std::set<std::string_view> shared_names;
+    for (const Unit& unit : units)
+        for (const Variable& v : unit.variables)
+            if (v.where == Where::shared) shared_names.insert(v.name);
+    for (size_t f = 0; f < trees.size() && !shared_names.empty(); ++f)
+        if (const KernelText* text = text_of(*trees[f]))
+            names_in(text->text, [&](std::string_view name) {
+                if (shared_names.contains(name)) users[std::string(name)].insert(f);
+            });
+    uint32_t& common = common_;
+    uint32_t dynamic_alignment = 16;
+    std::map<size_t, Private> private_to;
     // One that is .extern and has a size is as it says, unless another text defines it.
     std::set<std::string, std::less<>> defined, sized;
     for (const Unit& unit : units)
@@ -247,7 +340,7 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
             auto& by = users[v.name];
             if (by.empty()) continue;
             if (by.size() == 1 && trees[*by.begin()]->kernel) {
-                private_to[v.name] = {*by.begin(), &v};
+                private_to[*by.begin()][v.name] = &v;
                 continue;
             }
             common = round_up(common, std::max(v.align, 1u));
@@ -259,34 +352,25 @@ void LinkedModule::link(std::vector<Unit>& units, std::string& log) {
     for (auto [variable, address] : placed_) fill(*variable, address, symbols);
     placed_.clear();
     // Device functions first: their own shared variables join the common ones, before any kernel's.
+    std::map<const Function*, uint32_t> known;
     for (bool kernels : {false, true})
         for (size_t f = 0; f < trees.size(); ++f) {
             if (trees[f]->kernel != kernels) continue;
             stop_in_vain(trees[f]->line);
             Function& out = *program_.functions[f];
-            uint32_t at = common;
-            Symbols seen = symbols;
-            for (auto& [name, who] : private_to)
-                if (who.first == f) {
-                    at = round_up(at, std::max(who.second->align, 1u));
-                    seen[name] = {Symbol::shared, at, size_of(who.second->type)};
-                    at += static_cast<uint32_t>(who.second->bytes());
-                    if (at > kMostShared)
-                        throw SyntaxError{Status::invalid_ptx, who.second->line, "too much shared memory"};
-                }
-            try {
-                decode(*trees[f], seen, out, kernels ? at : common);
-            } catch (SyntaxError& e) {
-                if (e.status != Status::unsupported) throw;
-                out.lacking = "'" + out.name + "', line " + std::to_string(e.line) + ": " + e.message;
-                log += out.lacking + "\n";
-                out.code.clear();
-            }
-            out.shared_bytes = kernels ? at : 0;
             out.dynamic_alignment = dynamic_alignment;
-            if (kernels) kernels_.push_back(out.name);
+            if (kernels) {
+                kernels_.push_back(out.name);
+                by_name_[out.name] = &out;
+            }
+            if (const KernelText* text = text_of(*trees[f])) {
+                later_[&out] = {*text, &units[trees[f]->text], std::move(private_to[f])};
+                continue;
+            }
+            decode_function(*trees[f], place_shared(private_to[f], common), out, log);
+            if (kernels) stack(out, known);
         }
-    stacks();
+    if (later_.empty()) units_.clear(), symbols_.clear();
 }
 
 // PTX ISA, ".target": of sm_90a this compute capability's devices alone, of sm_100f those of its family.
@@ -299,11 +383,28 @@ bool runs_on(const Unit& unit, int device_sm) {
 }  // namespace
 
 Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory& memory, int device_sm,
-                   int multiprocessors, std::unique_ptr<Module>& module, std::string& log) {
+                   int multiprocessors, std::unique_ptr<Module>& module, std::string& log,
+                   const Charge& charge) {
     try {
+        auto image = std::make_unique<LinkedModule>(memory, multiprocessors);
         std::vector<Unit> units;
+        std::vector<Outline> outlines;
+        uint64_t now = 0, kept = 0;
         for (std::string_view text : ptx_texts) {
-            units.push_back(parse(text));
+            outlines.push_back({});
+            if (text.size() >= kLargeText) {
+                image->keep(std::string(text));
+                outlines.back() = outline(image->last_kept());
+                kept += text.size();
+            }
+            now += text.size() < kLargeText ? text.size() : outlines.back().skeleton.size();
+        }
+        if (charge && !charge(now, kept))
+            return {Status::out_of_memory, "the host has no memory for a module of this size"};
+        std::vector<LinkedModule::Later> later(ptx_texts.size());
+        for (size_t i = 0; i < ptx_texts.size(); ++i) {
+            for (const KernelText& kernel : outlines[i].kernels) later[i][kernel.line] = kernel;
+            units.push_back(parse(ptx_texts[i].size() < kLargeText ? ptx_texts[i] : outlines[i].skeleton));
             const Unit& unit = units.back();
             if (!runs_on(unit, device_sm))
                 throw SyntaxError{Status::invalid_ptx, 1,
@@ -311,8 +412,7 @@ Result load_module(const std::vector<std::string_view>& ptx_texts, DeviceMemory&
                                       (unit.target_kind ? std::string{unit.target_kind} + " alone" : "") +
                                       ", this device is sm_" + std::to_string(device_sm)};
         }
-        auto image = std::make_unique<LinkedModule>(memory, multiprocessors);
-        image->link(units, log);
+        image->link(std::move(units), later, log);
         module = std::move(image);
         return {};
     } catch (const SyntaxError& e) {

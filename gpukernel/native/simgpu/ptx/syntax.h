@@ -25,7 +25,7 @@ struct SyntaxError {
     uint32_t line;
     std::string message;
 };
-std::vector<Token> lex(std::string_view text);
+std::vector<Token> lex(std::string_view text, uint32_t line = 1);  // `line`: its first one's number
 
 // Ends the reading of a text that nobody waits for any more.
 inline void stop_in_vain(uint32_t line) {

@@ -93,6 +93,7 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
     Stream* stream;
     if (!function || !stream_of(hStream, stream) || stream->device != device)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     const Dim3 g = grid_of(shape), b = block_of(shape);
     const uint64_t threads = uint64_t{b.x} * b.y * b.z;
     if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535 || b.x > 1024 ||

@@ -16,6 +16,9 @@ inline Dim3 cluster_of(const libcuda::LaunchShape& shape) {
     return {shape.cluster[0], shape.cluster[1], shape.cluster[2]};
 }
 
+// Has the module read the kernel, before anybody looks at what it takes.
+CUresult prepare(Kernel& kernel);
+
 constexpr uint64_t PORTABLE_CLUSTER = 8, LARGEST_CLUSTER = 16;  // blocks, of sm_90
 inline uint64_t largest_cluster(const Kernel& kernel) {
     return kernel.large_clusters ? LARGEST_CLUSTER : PORTABLE_CLUSTER;

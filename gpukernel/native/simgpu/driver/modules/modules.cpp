@@ -3,6 +3,7 @@
 
 #include "simgpu/driver/memory/managed.h"
 #include "simgpu/driver/modules/images.h"
+#include "simgpu/driver/modules/launch.h"
 
 using namespace gpukernel::simgpu;
 using gpukernel::libcuda::JitLogs;
@@ -33,21 +34,22 @@ CUresult load(Device* device, const void* data, size_t bytes, const JitLogs& log
     }
     auto fresh = std::make_unique<Loaded>();
     image.share.shrink(0);  // which is charged with the whole now
-    if (!fresh->share.grow(bytes_of(image.texts) * WHILE_DECODED)) {
-        write(logs, "the host has no memory for a module of this size");
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     fresh->device = device;
+    uint64_t decoded = 0, kept = 0;
+    const auto charge = [&](uint64_t now, uint64_t later) {
+        decoded = now * DECODED, kept = later;
+        return fresh->share.grow(now * WHILE_DECODED + later);
+    };
     std::string log;
     std::vector<std::string_view> texts(image.texts.begin(), image.texts.end());
     Result result = load_module(texts, *device->memory, target_of(*device), device->model->multiprocessors,
-                                fresh->image, log);
+                                fresh->image, log, charge);
     if (log.empty()) log = result.message;
     write(logs, result ? "" : log);
     if (!result) return code_of(result.status);
-    fresh->share.shrink(bytes_of(image.texts) * DECODED);
+    fresh->share.shrink(decoded + kept);
     for (const std::string& name : fresh->image->kernels()) {
-        fresh->functions.push_back(std::make_unique<Kernel>(Kernel{fresh.get(), fresh->image->kernel(name)}));
+        fresh->functions.emplace_back(new Kernel{fresh.get(), fresh->image->kernel(name)});
         driver()->functions.add(fresh->functions.back().get());
     }
     loaded = driver()->modules.add(fresh.release());
@@ -107,6 +109,29 @@ CUresult enumerate(Handle* out, unsigned room, void* handle) {
     return CUDA_SUCCESS;
 }
 
+}  // namespace
+
+CUresult gpukernel::simgpu::prepare(Kernel& kernel) {
+    if (kernel.known.load(std::memory_order_acquire)) return CUDA_SUCCESS;
+    Loaded& owner = *kernel.owner;
+    std::lock_guard lock(owner.reading);
+    const uint64_t bytes = owner.image->unread(kernel.info->name), before = owner.share.bytes();
+    if (!owner.share.grow(before + bytes * WHILE_DECODED)) {
+        log_line("the host has no memory for the kernel " + kernel.info->name);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    std::string log;
+    const Result result = owner.image->prepare(kernel.info->name, log);
+    owner.share.shrink(before + bytes * DECODED);
+    if (!result) {
+        log_line(kernel.info->name + ": " + result.message);
+        return code_of(result.status);
+    }
+    kernel.known.store(true, std::memory_order_release);
+    return CUDA_SUCCESS;
+}
+
+namespace {
 Kernel* function_of(const void* handle) {
     return driver() ? driver()->functions.get<Kernel>(handle) : nullptr;
 }
@@ -116,6 +141,7 @@ CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* ha
     Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult error = prepare(*f); error != CUDA_SUCCESS) return error;
     const int target = target_of(*device);
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -172,6 +198,7 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, const void* ha
     GPUKERNEL_HERE(device);
     Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
+    if (CUresult error = prepare(*f); error != CUDA_SUCCESS) return error;
     auto set = [value](auto& where, int most) {
         if (value < 0 || value > most) return CUDA_ERROR_INVALID_VALUE;
         where = static_cast<std::remove_reference_t<decltype(where)>>(value);

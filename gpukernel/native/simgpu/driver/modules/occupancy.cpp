@@ -12,6 +12,7 @@ CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads,
     GPUKERNEL_HERE(device);
     Kernel* function = driver()->functions.get<Kernel>(handle);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!blocks || threads < 1 || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
     const Model& m = *device->model;
     const int warps = (threads + 31) / 32;
@@ -44,6 +45,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
     GPUKERNEL_HERE(device);
     Kernel* function = driver()->functions.get<Kernel>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
     const int limit = std::min<int>(function->info->max_threads, blockSizeLimit > 0 ? blockSizeLimit : 1024);
     const auto blocks_of = [&](int threads, int& blocks) {
@@ -59,6 +61,7 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize
     GPUKERNEL_HERE(device);
     Kernel* function = driver()->functions.get<Kernel>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!dynamicSmemSize || numBlocks < 1) return CUDA_ERROR_INVALID_VALUE;
     const Model& m = *device->model;
     const size_t own = function->info->static_shared_bytes, fixed = own + reserved_shared(m),
@@ -74,6 +77,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction
     GPUKERNEL_HERE(device);
     Kernel* function = driver()->functions.get<Kernel>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!clusterSize || !config) return CUDA_ERROR_INVALID_VALUE;
     if (function->cluster.volume()) {
         *clusterSize = static_cast<int>(function->cluster.volume());
@@ -92,6 +96,7 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
     GPUKERNEL_HERE(device);
     Kernel* function = driver()->functions.get<Kernel>(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!numClusters || !config) return CUDA_ERROR_INVALID_VALUE;
     const gpukernel::libcuda::LaunchShape shape = gpukernel::libcuda::shape_of(*config);
     Dim3 cluster;

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdlib>
 
+#include "simgpu/ptx/outline.h"
 #include "simgpu/ptx/parse/parser.h"
 
 namespace gpukernel::simgpu::ptx {
@@ -263,6 +264,18 @@ void Parser::function(bool weak, bool visible, bool external) {
     unit_.functions.push_back(std::move(tree));
 }
 
+FunctionTree Parser::kernel(const Unit& of) {
+    unit_.version = of.version;
+    unit_.target_sm = of.target_sm, unit_.target_kind = of.target_kind;
+    unit_.address64 = of.address64;
+    function(false, false, false);
+    if (here().kind != Tok::end) unexpected("the end of a kernel");
+    return std::move(unit_.functions.front());
+}
+
 Unit parse(std::string_view text) { return Parser(text).run(); }
+FunctionTree parse_kernel(const Unit& unit, const KernelText& kernel) {
+    return Parser(kernel.text, kernel.line).kernel(unit);
+}
 
 }  // namespace gpukernel::simgpu::ptx

@@ -44,8 +44,9 @@ struct Constant {  // an expression's value (PTX ISA 4.5)
 
 class Parser {
   public:
-    explicit Parser(std::string_view text) : tokens_(lex(text)) {}
+    explicit Parser(std::string_view text, uint32_t line = 1) : tokens_(lex(text, line)) {}
     Unit run();
+    FunctionTree kernel(const Unit& of);  // the text is that of one of its kernels alone
 
   private:
     std::vector<Token> tokens_;
