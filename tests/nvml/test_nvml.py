@@ -73,6 +73,10 @@ print(ok(d.cuDeviceGetPCIBusId(13, 0)).decode().strip("\\0"), ok(d.cuDriverGetVe
             assert ask("nvmlDeviceGetCudaComputeCapability(gpu())") == [7, 0]
             assert ask("nvmlDeviceGetArchitecture(gpu()) == NVML_DEVICE_ARCH_VOLTA") is True
             assert ask("nvmlDeviceGetNumGpuCores(gpu())") == 80 * 64
+            assert ask("nvmlDeviceGetCurrPcieLinkGeneration(gpu())") == 3
+            assert ask("nvmlDeviceGetMaxPcieLinkGeneration(gpu())") == 3
+            assert ask("nvmlDeviceGetCurrPcieLinkWidth(gpu())") == 16
+            assert ask("nvmlDeviceGetMaxPcieLinkWidth(gpu())") == 16
             assert ask("nvmlDeviceGetMaxClockInfo(gpu(), NVML_CLOCK_SM)") == 1530
             memory = "(lambda m: (m.total, m.used, m.free))(nvmlDeviceGetMemoryInfo(gpu(), {}))"
             assert ask(memory.format("")) == [48 * MIB, 0, 48 * MIB]

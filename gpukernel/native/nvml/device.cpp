@@ -115,6 +115,25 @@ nvmlReturn_t nvmlDeviceGetMemoryBusWidth(nvmlDevice_t device, unsigned int* busW
     });
 }
 
+// CUDA does not tell of the link: what boards of this compute capability have (NVIDIA's data sheets).
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int* maxLinkGen) {
+    return with_facts(device, [&](const Facts& facts) {
+        if (!maxLinkGen) return NVML_ERROR_INVALID_ARGUMENT;
+        const int major = facts.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
+        *maxLinkGen = major < 8 ? 3 : major == 8 ? 4 : 5;
+        return NVML_SUCCESS;
+    });
+}
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int* currLinkGen) {
+    return nvmlDeviceGetMaxPcieLinkGeneration(device, currLinkGen);
+}
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int* maxLinkWidth) {
+    return always(device, maxLinkWidth, 16u);
+}
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int* currLinkWidth) {
+    return nvmlDeviceGetMaxPcieLinkWidth(device, currLinkWidth);
+}
+
 // --- modes: those of any slice ---
 
 nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t* mode) {
