@@ -224,6 +224,29 @@ print(d.cuModuleLoadData(fatbin(b"junk", 0x2000, 100))[0].name)"""
     assert out(code).split() == ["True", "True", "CUDA_ERROR_NO_BINARY_FOR_GPU"]
 
 
+@pytest.mark.parametrize(
+    ("machine_code", "target", "answer"),
+    [
+        ([70], "sm_120", "CUDA_SUCCESS"),
+        ([60], "sm_120", "CUDA_ERROR_INVALID_PTX"),  # of another generation
+        ([75], "sm_120", "CUDA_ERROR_INVALID_PTX"),  # newer than the device
+        ([], "sm_120", "CUDA_ERROR_INVALID_PTX"),
+        ([70], "sm_120a", "CUDA_ERROR_INVALID_PTX"),  # for that architecture alone
+    ],
+)
+def test_ptx_of_a_newer_target_stands_for_machine_code_of_this_device(
+    machine_code: list[int], target: str, answer: str
+) -> None:
+    code = f"""import struct
+def entry(kind, sm, payload):
+    return struct.pack("<HHIQIIIIIIQQQ", kind, 0x101, 64, len(payload), 0, 0, 0, sm, 0, 0, 0, 0, 0) + payload
+text = ADD.replace(b".version 7.0", b".version 8.8").replace(b".target sm_70", b".target {target}") + bytes(1)
+entries = b"".join(entry(2, sm, bytes(64)) for sm in {machine_code}) + entry(1, 120, text)
+begin()
+print(d.cuModuleLoadData(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries)[0].name)"""
+    assert out(code) == answer
+
+
 NVCC_13 = """
 UO1VugEAEACoAQAAAAAAAAEAAQFQAAAAWAEAAAAAAABVAQAAQAAAAAAACQBLAAAAAAAAAAAAAAARgAAAAAAAAAAAAAAAAAAAWwIAAAAAAABI
 AAAAAAAAAAAAAAAAAAAAKLUv/WBbAV0KADaRNyJAa/TYNgPsgW9M9Y8UXOx3HHsB405NV1uSlYEwy5zhju1GLQAtAC4AkXw59Qq4S3b42pjN

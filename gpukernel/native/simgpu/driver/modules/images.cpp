@@ -60,15 +60,27 @@ bool lz4(std::string_view in, std::string& out, size_t size) {
     return out.size() == size;
 }
 
-// The PTX of the newest architecture that is not newer than `target`; where there is none, the newest, which
-// says so when it is loaded.
+// The same text for an older architecture, where it is for any of its kind: not for one alone ("sm_90a").
+std::string retargeted(std::string text, uint32_t target) {
+    constexpr std::string_view DIRECTIVE = ".target sm_";
+    const size_t at = text.find(DIRECTIVE);
+    if (at == std::string::npos) return text;
+    size_t end = at + DIRECTIVE.size();
+    while (end < text.size() && text[end] >= '0' && text[end] <= '9') ++end;
+    if (end < text.size() && (text[end] == 'a' || text[end] == 'f')) return text;
+    return text.replace(at, end - at, std::string(DIRECTIVE) + std::to_string(target));
+}
+
+// The PTX of the newest architecture that is not newer than `target`; where there is none, the newest.  That
+// says so when it is loaded, unless the binary has machine code for this device: then its program is written
+// for it, too, and the text stands for what cannot be run here.
 Image fatbin(const char* data, size_t bytes, uint32_t target) {
     Image image;
     if (bytes && bytes < 16) return {{}, CUDA_ERROR_INVALID_IMAGE, "a fat binary that is cut short"};
     const size_t header = read<uint16_t>(data + 6), total = read<uint64_t>(data + 8);
     if (size_t end; header < 16 || __builtin_add_overflow(header, total, &end) || (bytes && end > bytes))
         return {{}, CUDA_ERROR_INVALID_IMAGE, "a fat binary that is cut short"};
-    bool machine_code = false;
+    bool machine_code = false, for_this_device = false;
     uint64_t best = 0;
     for (size_t at = header; at + 64 <= header + total;) {
         const char* entry = data + at;
@@ -82,6 +94,7 @@ Image fatbin(const char* data, size_t bytes, uint32_t target) {
             break;
         at += entry_header + payload;
         machine_code |= kind == 2;
+        for_this_device |= kind == 2 && sm <= target && sm / 10 == target / 10;
         const uint64_t rank = static_cast<uint64_t>(sm <= target) << 32 | sm;
         if (kind != 1 || rank < best) continue;
         const bool packed = flags & (LZ4 | ZSTANDARD);
@@ -110,6 +123,8 @@ Image fatbin(const char* data, size_t bytes, uint32_t target) {
         image.texts.push_back(std::move(text));
         image.share = std::move(share);
     }
+    if (for_this_device && !image.texts.empty() && !(best >> 32))
+        image.texts[0] = retargeted(std::move(image.texts[0]), target);
     if (image.texts.empty()) {
         image.error = CUDA_ERROR_NO_BINARY_FOR_GPU;
         if (image.message.empty()) image.message = machine_code ? NEEDS_PTX : "the fat binary holds no PTX";
