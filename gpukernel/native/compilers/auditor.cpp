@@ -25,6 +25,7 @@ Library libraries[] = {{"libcudart.so", "", {".11.0", ".12", ".13"}, {}},
                        {"libcublas.so", "../libraries/", {".11", ".12", ".13"}, {}},
                        {"libcublasLt.so", "../libraries/", {".11", ".12", ".13"}, {}},
                        {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
+                       {"libcufft.so", "../libraries/", {".10", ".11", ".12"}, {}},
                        {"libcupti.so", "../libraries/", {".12", ".13", nullptr}, {}},
                        {"libnccl.so", "../libraries/", {".2", nullptr, nullptr}, {}}};
 #else

@@ -5,11 +5,32 @@
 
 namespace gpukernel::libraries {
 
-enum Number : uint32_t { CUBLAS = 1, CUBLASLT = 2 };
-constexpr uint32_t MAJORS[] = {11, 12, 13};
+enum Number : uint32_t { CUBLAS = 1, CUBLASLT = 2, CUFFT = 4, CUSOLVER = 5, CUSPARSE = 6, CURAND = 7 };
 
-// With the major version that the program was built with.
-constexpr uint32_t library_number(Number library, uint32_t major) { return library | major << 16; }
+// With the version in the name of the library that the program has loaded.
+constexpr uint32_t library_number(Number library, uint32_t version) { return library | version << 16; }
+// The major version of CUDA that this library is of; 0 for one that nobody knows.
+constexpr uint32_t cuda_of(uint32_t number) {
+    const uint32_t version = number >> 16;
+    const auto one_of = [version](uint32_t first, uint32_t last, uint32_t later) {
+        return version >= first && version <= last ? version + later : 0;
+    };
+    switch (number & 0xffff) {
+        case CUBLAS:
+        case CUBLASLT:
+            return one_of(11, 13, 0);
+        case CUFFT:
+            return one_of(10, 12, 1);
+        case CUSOLVER:
+            return one_of(11, 12, 1);
+        case CUSPARSE:  // .12 is CUDA 13's, too
+            return one_of(11, 12, 0);
+        case CURAND:
+            return one_of(10, 10, 2);
+        default:
+            return 0;
+    }
+}
 
 // Functions that no table has: they make and end a library's handle, whose number is their only argument.
 constexpr uint32_t CREATE = 0xfff0, DESTROY = 0xfff1;

@@ -16,6 +16,7 @@ namespace gpukernel::worker {
 using libraries::cublas::Status;
 
 namespace {
+constexpr uint64_t HOST_ROOM = uint64_t{256} << 20;  // at most, for a library's workspace on the host
 constexpr uint64_t OBJECT_BYTES =
     64 << 10;  // of the host's memory for one handle, beside what a library takes
 
@@ -25,6 +26,8 @@ const LibraryCalls* calls_of(uint32_t number) {
             return &cublas_calls;
         case libraries::CUBLASLT:
             return &cublaslt_calls;
+        case libraries::CUFFT:
+            return &cufft_calls;
         default:
             return nullptr;
     }
@@ -122,7 +125,8 @@ int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_
     if (status) {
         outputs.clear();
         if (error.empty())
-            error = in.name + std::string(" was refused with status ") + std::to_string(status);
+            error = in.name + std::string(" was refused with status ") +
+                    std::to_string(in.own_status ? in.own_status : status);
     }
     return status;
 }
@@ -131,14 +135,12 @@ int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_
 MathLibrary* MathLibrary::find(Session& session, uint32_t number, std::string& error) {
     static std::mutex mutex;
     static std::map<uint32_t, std::unique_ptr<MathLibrary>> loaded;
-    const uint32_t major = number >> 16;
-    if (std::none_of(std::begin(libraries::MAJORS), std::end(libraries::MAJORS),
-                     [major](uint32_t known) { return known == major; }))
-        return error = "this worker knows no such version of the library", nullptr;
+    const uint32_t version = number >> 16, cuda = libraries::cuda_of(number);
+    if (!cuda) return error = "this worker knows no such version of the library", nullptr;
     std::lock_guard lock(mutex);
     std::unique_ptr<MathLibrary>& its = loaded[number];
     if (its) return its.get();
-    const std::string name = std::string(calls_of(number)->name) + "." + std::to_string(major);
+    const std::string name = std::string(calls_of(number)->name) + "." + std::to_string(version);
     void* library = nullptr;
     for (const std::string& place : places(session.cuda())) {
         if ((library = ::dlopen((place + name).c_str(), RTLD_NOW | RTLD_LOCAL))) break;
@@ -146,7 +148,7 @@ MathLibrary* MathLibrary::find(Session& session, uint32_t number, std::string& e
     }
     if (!library) {
         error = "the GPU server has no " + name + ", which this program needs (" + error +
-                "): its administrator installs gpukernel[server-cu" + std::to_string(major) + "] there";
+                "): its administrator installs gpukernel[server-cu" + std::to_string(cuda) + "] there";
         return nullptr;
     }
     error.clear();
@@ -162,6 +164,8 @@ LibraryObject::~LibraryObject() {
     session.lease().refund_module(this);
 }
 void LibraryObject::end() {
+    for (const auto& [name, its] : beside) its.destroy(its.object);
+    beside.clear();
     if (void* const last = std::exchange(object, nullptr); last && destroy) destroy(last);
 }
 
@@ -238,7 +242,43 @@ void* LibraryArguments::result(size_t size) {
     return std::memset(result_, 0, size);
 }
 
-int LibraryArguments::lacking() { return Status::NOT_SUPPORTED; }
+void* LibraryArguments::made(const char* create, const char* destroy) {
+    if (const auto it = object->beside.find(create); it != object->beside.end()) return it->second.object;
+    auto* const make = reinterpret_cast<int (*)(void**)>(object->library.function(create));
+    auto* const end = reinterpret_cast<int (*)(void*)>(object->library.function(destroy));
+    void* its = nullptr;
+    if (!make || !end || make(&its)) return failed_ = true, nullptr;
+    object->beside[create] = {its, end};
+    return its;
+}
+
+void* LibraryArguments::host(uint64_t size) {
+    std::vector<char>& own = object->host_room;
+    if (size <= own.size()) return size ? own.data() : nullptr;
+    if (size > HOST_ROOM || !object->charge.grow(size - own.size())) return failed_ = true, nullptr;
+    // A call that was queued may still use what there was.
+    session_.wait([&] { return session_.cuda().cuStreamSynchronize(stream_); });
+    own.resize(size);
+    return own.data();
+}
+
+void* LibraryArguments::room(size_t) {
+    if (rooms_ == SCALAR_BYTES / sizeof(uint64_t)) return failed_ = true, nullptr;
+    return std::memset(result_ + sizeof(uint64_t) * rooms_++, 0, sizeof(uint64_t));
+}
+
+int LibraryArguments::lacking() { return lacks_ = true, Status::NOT_SUPPORTED; }
+
+int common_status(LibraryArguments& in, int status, const OwnStatuses& own) {
+    if (in.lacks()) return Status::NOT_SUPPORTED;
+    in.own_status = status;
+    return !status                         ? Status::SUCCESS
+           : status == own.not_initialized ? Status::NOT_INITIALIZED
+           : status == own.alloc_failed    ? Status::ALLOC_FAILED
+           : status == own.invalid_value   ? Status::INVALID_VALUE
+           : status == own.not_supported   ? Status::NOT_SUPPORTED
+                                           : Status::EXECUTION_FAILED;
+}
 
 void LibraryArguments::waiting(const std::function<void()>& work) {
     session_.wait([&] { return work(), CUDA_SUCCESS; }, stream_);

@@ -47,7 +47,14 @@ struct LibraryObject {
     const uint32_t number;  // of the library
     HostCharge charge;
     void* object = nullptr;
-    int (*destroy)(void*) = nullptr;
+    std::function<int(void*)> destroy;
+    // What calls with it need beside the handle: objects of the library's, and a workspace on the host.
+    struct Beside {
+        void* object;
+        int (*destroy)(void*);
+    };
+    std::map<std::string, Beside> beside;
+    std::vector<char> host_room;
     // As the library's handle is set now.
     CUstream stream = nullptr;
     uint64_t modes = 0, workspace = 0, workspace_bytes = 0;
@@ -80,7 +87,13 @@ class LibraryArguments {
     const void* scalar(size_t bytes);
     void* result(size_t bytes);
     void* inout(size_t bytes);
+    // An object of the library's own that the handle's calls share, made when it is first needed.
+    void* made(const char* create, const char* destroy);
+    void* host(uint64_t bytes);  // a workspace on the host
+    void* room(size_t bytes);    // where the size of a workspace goes: at most two
+    void* estimate() { return &estimate_; }
     bool failed() const { return failed_; }
+    bool lacks() const { return lacks_; }  // the library has no such function
     uint64_t word();
     const void* bytes(size_t size);  // padded to whole words
     bool in_lease(uint64_t address, uint64_t bytes) const;
@@ -94,6 +107,11 @@ class LibraryArguments {
     int call(Arguments... arguments) {
         auto* const its = reinterpret_cast<Function>(object->library.function(name));
         if (!its) return lacking();
+        if (rooms_) {
+            const int status = its(arguments...);
+            outputs_.assign(result_, result_ + rooms_ * sizeof(uint64_t));
+            return status;
+        }
         if (!to_host_) return its(arguments...);
         int status = 0;
         waiting([&] { status = its(arguments...); });
@@ -104,6 +122,7 @@ class LibraryArguments {
     std::shared_ptr<LibraryObject> object;
     const char* name = "";
     bool on_host = true;  // scalars, by the handle's pointer mode
+    int own_status = 0;   // of a library whose numbers are not cuBLAS's
 
   private:
     int lacking();
@@ -114,8 +133,9 @@ class LibraryArguments {
     const std::string_view words_;
     const CUstream stream_;
     std::vector<char>& outputs_;
-    size_t at_ = 0, scalars_ = 0, result_bytes_ = 0;
-    bool failed_ = false, to_host_ = false;
+    size_t at_ = 0, scalars_ = 0, result_bytes_ = 0, rooms_ = 0;
+    bool failed_ = false, to_host_ = false, lacks_ = false;
+    static inline double estimate_;  // a library may write it late, and nobody reads it
     alignas(16) char scalar_[MOST_SCALARS][SCALAR_BYTES];
     alignas(16) char result_[SCALAR_BYTES];
 };
@@ -126,12 +146,18 @@ struct LibraryFunction {
     bool answered;
 };
 
+// A library's own numbers for what every library may answer, and that answer in cuBLAS's numbers.
+struct OwnStatuses {
+    int not_initialized, alloc_failed, invalid_value, not_supported;
+};
+int common_status(LibraryArguments& in, int status, const OwnStatuses& own);
+
 // One library's part: makes an object (0, or the library's status), and runs a function of its table.
 struct LibraryCalls {
     const char* name;
     int (*create)(LibraryArguments& in, MathLibrary& library, LibraryObject& object);
     int (*run)(LibraryArguments& in, uint32_t function);
 };
-extern const LibraryCalls cublas_calls, cublaslt_calls;
+extern const LibraryCalls cublas_calls, cublaslt_calls, cufft_calls;
 
 }  // namespace gpukernel::worker
