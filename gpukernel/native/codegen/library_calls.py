@@ -28,15 +28,19 @@ TYPES = {
     "Z": ("D", 16, "Dz"),
     "H": ("H", 2, "H"),
 }
-PLAIN = ("int", "enum", "i64", "size")
+PLAIN = ("int", "enum", "i64", "size", "char")
 POINTERS = ("in", "out")
 SCALARS = ("scalar", "result", "inout")
 ZEROED = "zeroed"
+# Of cuSOLVER's: objects that do not travel, by their names; a workspace on the host, the size of one, an estimate.
+OBJECTS = {"params": "Params", "syevj": "SyevjInfo", "gesvdj": "GesvdjInfo"}
+LOCAL = (*OBJECTS, "host", "room", "estimate")
 C_TYPES = {
     "int": "int",
     "enum": "int",
     "i64": "long long",
     "size": "size_t",
+    "char": "signed char",
     "in": "const void*",
     "out": "void*",
 }
@@ -68,6 +72,7 @@ class LibraryCall:
     parameters: tuple[LibraryParameter, ...]
     requires: tuple[str, ...]
     implementation: str
+    sized: bool = False
 
     @property
     def declaration(self) -> str:
@@ -93,9 +98,9 @@ class LibraryTable:
 def _parameter(where: str, word: str, wide: bool) -> LibraryParameter:
     name, _, role = word.partition(":")
     role, _, size = role.partition("=")
-    if not name.isidentifier() or role not in (*PLAIN, *POINTERS, *SCALARS, ZEROED):
+    if not name.isidentifier() or role not in (*PLAIN, *POINTERS, *SCALARS, ZEROED, *LOCAL):
         raise TableError(f"{where}: unknown role {role!r} of {name!r}")
-    if (role in SCALARS) != bool(size):
+    if (role in (*SCALARS, "host", "room")) != bool(size):
         raise TableError(f"{where}: {name!r}: scalars, and no others, say their bytes")
     return LibraryParameter(name, role, {"index": "8" if wide else "4"}.get(size, size))
 
@@ -104,8 +109,10 @@ def _substituted(text: str, letter: str) -> str:
     if not letter:
         return text
     real, size, norm = TYPES[letter]
+    own = letter == real
     replacements = {"T": letter, "i": letter.lower(), "b": size, "R": real, "r": TYPES[real][1], "N": norm}
-    return re.sub(r"\{(\w)\}", lambda match: str(replacements[match[1]]), text)
+    replacements |= {"sy": "sy" if own else "he", "or": "or" if own else "un"}
+    return re.sub(r"\{(\w+)\}", lambda match: str(replacements[match[1]]), text)
 
 
 def read_library_table(path: Path) -> LibraryTable:
@@ -148,8 +155,8 @@ def read_library_table(path: Path) -> LibraryTable:
 def _read_call(table: LibraryTable, where: str, words: list[str], more: list[str]) -> None:
     name, reply, *flags = words
     letters, implementation, wide = [""], "", False
-    if reply not in ("queued", "answered"):
-        raise TableError(f"{where}: {name}: the reply is queued or answered, not {reply!r}")
+    if reply not in ("queued", "answered", "sized"):
+        raise TableError(f"{where}: {name}: the reply is queued, answered or sized, not {reply!r}")
     for flag in flags:
         if flag == "wide":
             wide = True
@@ -161,7 +168,7 @@ def _read_call(table: LibraryTable, where: str, words: list[str], more: list[str
             raise TableError(f"{where}: {name}: unknown flag {flag!r}")
     parameters = [word for line in more if not line.startswith("require ") for word in line.split()]
     requires = [line.removeprefix("require ") for line in more if line.startswith("require ")]
-    if not implementation:
+    if not implementation and reply != "sized":
         raise TableError(f"{where}: {name}: nothing says what implements it")
     for letter in letters:
         for is_wide in (False, True) if wide else (False,):
@@ -174,6 +181,7 @@ def _read_call(table: LibraryTable, where: str, words: list[str], more: list[str
                     tuple(_parameter(where, _substituted(word, letter), is_wide) for word in parameters),
                     tuple(_substituted(text, letter) for text in requires),
                     _substituted(implementation, letter),
+                    reply == "sized",
                 )
             )
 
@@ -194,9 +202,12 @@ def client_function(call: LibraryCall) -> str:
         elif p.role == ZEROED:
             lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
             lines.append(f"    *static_cast<int*>({p.name}) = 0;")
+        elif p.role in LOCAL and p.role != "room":
+            lines.append(f"    call.{'unknown' if p.role == 'estimate' else 'none'}({p.name});")
         else:
             lines.append(f"    call.{p.role}({p.name}, {p.size});")
-    return "\n".join([*lines, f"    return call.{'ask' if call.answered else 'queue'}();", "}"])
+    send = "measure" if call.sized else "ask" if call.answered else "queue"
+    return "\n".join([*lines, f"    return call.{send}();", "}"])
 
 
 def worker_function(call: LibraryCall) -> str:
@@ -210,6 +221,11 @@ def worker_function(call: LibraryCall) -> str:
         elif p.role == ZEROED:
             lines.append(f"    int own_{p.name} = 0;")
             lines.append(f"    void* const {p.name} = &own_{p.name};")
+        elif p.role in OBJECTS:
+            names = ", ".join(f'"cusolverDn{verb}{OBJECTS[p.role]}"' for verb in ("Create", "Destroy"))
+            lines.append(f"    void* const {p.name} = in.made({names});")
+        elif p.role in LOCAL:
+            lines.append(f"    void* const {p.name} = in.{p.role}({p.size});")
         else:
             lines.append(f"    {p.c_type(call.wide)} const {p.name} = in.{p.role}({p.size});")
     types = ", ".join(["void*", *(p.c_type(call.wide) for p in call.parameters)])
@@ -223,13 +239,22 @@ def worker_function(call: LibraryCall) -> str:
 
 def simulated_function(call: LibraryCall) -> str:
     """Return the function of the library beside the simulated GPU."""
+    # What the size of a workspace depends on matters to NVIDIA's library alone.
+    declaration = call.declaration.replace(", ", ", [[maybe_unused]] ") if call.sized else call.declaration
     lines = [
-        f"GPUKERNEL_EXPORT int {call.name}({call.declaration}) {{",
+        f"GPUKERNEL_EXPORT int {call.name}({declaration}) {{",
         "    Handle* const own = handle_of(handle);",
         "    if (!own) return NOT_INITIALIZED;",
     ]
     lines += [f"    if (!({text})) return INVALID_VALUE;" for text in call.requires]
     arguments = [f'Context{{*own, "{call.name}"}}']
+    if call.sized:
+        least = "LEAST_ROOM"  # and on the host none
+        for p in (p for p in call.parameters if p.role == "room"):
+            lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
+            lines.append(f"    *static_cast<{'int' if p.size == '4' else 'size_t'}*>({p.name}) = {least};")
+            least = "0"
+        return "\n".join([*lines, "    return SUCCESS;", "}"])
     for p in call.parameters:
         if p.role in SCALARS:
             lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
@@ -240,6 +265,10 @@ def simulated_function(call: LibraryCall) -> str:
             lines.append(f"    *static_cast<int*>({p.name}) = 0;")
         elif p.role in POINTERS:
             arguments.append(f"reinterpret_cast<uint64_t>({p.name})")
+        elif p.role == "estimate":
+            lines.append(f"    if ({p.name}) *static_cast<double*>({p.name}) = 0;")
+        elif p.role in LOCAL:
+            continue
         else:
             arguments.append(f"static_cast<int64_t>({p.name})" if p.role == "int" else p.name)
     lines.append(f"    return {call.implementation}({', '.join(arguments)});")

@@ -29,18 +29,24 @@ void* find(const std::string& name) {
 }
 }  // namespace
 
-bool load_openblas() {
-    if (library()) {
-        static const bool set = [] {
-            if (void* threads = find("openblas_set_num_threads")) reinterpret_cast<void (*)(int)>(threads)(1);
-            return true;
-        }();
-        return set;
+bool load_openblas(std::span<const char* const> functions) {
+    if (!library()) {
+        libraries::complain(
+            "matrix products and decompositions on a simulated GPU need OpenBLAS on its server: pip install "
+            "'gpukernel[libraries]', or set GPUKERNEL_OPENBLAS to its file");
+        return false;
     }
-    libraries::complain(
-        "matrix products on a simulated GPU need OpenBLAS on its server: pip install "
-        "'gpukernel[libraries]', or set GPUKERNEL_OPENBLAS to its file");
-    return false;
+    static const bool set = [] {
+        if (void* threads = find("openblas_set_num_threads")) reinterpret_cast<void (*)(int)>(threads)(1);
+        return true;
+    }();
+    for (const char* name : functions)
+        if (!find(std::string(name) + "_")) {
+            libraries::complain("the OpenBLAS on this simulated GPU's server has no " + std::string(name) +
+                                ", as one built without LAPACK: pip install 'gpukernel[libraries]'");
+            return false;
+        }
+    return set;
 }
 
 void* openblas(const char* name) {

@@ -5,15 +5,19 @@
 #pragma once
 
 #include <complex>
+#include <span>
 #include <string>
 
 namespace gpukernel::simgpu_libraries {
 
-// False, after one sentence, where there is none.
-bool load_openblas();
-// A function by its Fortran name, as "sgemm"; it is there once OpenBLAS is loaded, or the process ends with a
-// sentence.
+// False, after one sentence, where there is none or it lacks one of `functions`, Fortran's names such as
+// "sgemm": each that its caller will use.
+bool load_openblas(std::span<const char* const> functions);
+// One of those; the process ends with a sentence where nobody had it looked for.
 void* openblas(const char* name);
+
+// The names of a function of all four types.
+#define GPUKERNEL_BLAS_NAMES(name) "s" name, "d" name, "c" name, "z" name
 
 template <class T>
 constexpr char letter_of = 0;

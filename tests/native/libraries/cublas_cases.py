@@ -814,6 +814,28 @@ def copies_of_vectors_and_matrices() -> str:
 
 
 @case
+def many_orthogonal_factors() -> str:
+    b = blas()
+
+    def one(letter: str, m: int, n: int) -> str:
+        kind, count = TYPES[letter], 4
+        matrices = [numbers((m, n), kind) for _ in range(count)]
+        there = [Array(a) for a in matrices]
+        taus = [Array(np.zeros(min(m, n), kind)) for _ in matrices]
+        at, tau = (Array(np.array([a.address for a in many], np.uint64)) for many in (there, taus))
+        wrong = ctypes.c_int(7)
+        b.done(f"cublas{letter}geqrfBatched", m, n, at.pointer, m, tau.pointer, ctypes.byref(wrong), count)
+        qr = linalg.lapack.get_lapack_funcs("geqrf", (matrices[0],))
+        for a, got, factors in zip(matrices, there, taus, strict=True):
+            wanted = qr(a)
+            if problem := close(got.get(), wanted[0], kind, 40) or close(factors.get(), wanted[1], kind, 40):
+                return f"{letter} {m} {n}: {problem}"
+        return "" if wrong.value == 0 else f"info {wrong.value}"
+
+    return first(one(letter, m, n) for letter in TYPES for m, n in ((6, 6), (9, 4), (4, 9)))
+
+
+@case
 def what_does_not_fit_is_refused() -> str:
     b = blas()
     c = Array(numbers((4, 4), np.float32))

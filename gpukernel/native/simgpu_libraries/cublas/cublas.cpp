@@ -8,12 +8,24 @@ namespace gpukernel::simgpu_libraries::cublas {
 
 using libraries::unsupported;
 
+namespace {
+constexpr const char* NEEDED[] = {GPUKERNEL_BLAS_NAMES("gemm"),
+                                  GPUKERNEL_BLAS_NAMES("trsm"),
+                                  GPUKERNEL_BLAS_NAMES("trmm"),
+                                  GPUKERNEL_BLAS_NAMES("symm"),
+                                  GPUKERNEL_BLAS_NAMES("getrf"),
+                                  GPUKERNEL_BLAS_NAMES("getrs"),
+                                  GPUKERNEL_BLAS_NAMES("getri"),
+                                  "chemm",
+                                  "zhemm"};
+}
+
 GPUKERNEL_EXPORT int cublasCreate_v2(void** handle) {
     if (!handle) return INVALID_VALUE;
     *handle = nullptr;
     static auto* const context = libraries::driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent");
     CUcontext current = nullptr;
-    if (!on_simulated_device() || !load_openblas() || !context || context(&current) != CUDA_SUCCESS ||
+    if (!on_simulated_device() || !load_openblas(NEEDED) || !context || context(&current) != CUDA_SUCCESS ||
         !current)
         return NOT_INITIALIZED;
     *handle = libraries::cublas::keep_handle(new Handle);

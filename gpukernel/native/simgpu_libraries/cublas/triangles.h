@@ -425,4 +425,28 @@ int matinv_batched(const Context& context, int64_t n, uint64_t A, int64_t lda, u
     });
 }
 
+template <class T>
+int geqrf_batched(const Context& context, int64_t m, int64_t n, uint64_t A, int64_t lda, uint64_t tau,
+                  int64_t batches) {
+    if (!m || !n) return SUCCESS;
+    if (m > MOST_AT_ONCE || n > MOST_AT_ONCE) return too_large(context);
+    return submit(context, static_cast<uint64_t>(batches), [=](uint64_t number, const Access& access) {
+        const auto geqrf =
+            GPUKERNEL_BLAS(T, "geqrf", const int*, const int*, T*, const int*, T*, T*, const int*, int*);
+        const Matrix<T> a(address_at(access, A, number), lda);
+        a.check(access, 0, 0, m, n, true, "A");
+        const uint64_t to = address_at(access, tau, number);
+        const int64_t least = std::min(m, n);
+        access.check(to, static_cast<uint64_t>(least) * sizeof(T), true, "tau");
+        std::vector<T> own(static_cast<size_t>(m * n)), factors(static_cast<size_t>(least)),
+            work(static_cast<size_t>(64 * n));
+        for (int64_t j = 0; j < n; ++j) std::copy_n(a.at(0, j), m, own.data() + j * m);
+        const int mi = static_cast<int>(m), ni = static_cast<int>(n), size = static_cast<int>(work.size());
+        int wrong = 0;
+        geqrf(&mi, &ni, own.data(), &mi, factors.data(), work.data(), &size, &wrong);
+        for (int64_t j = 0; j < n; ++j) std::copy_n(own.data() + j * m, m, a.at(0, j));
+        std::copy(factors.begin(), factors.end(), reinterpret_cast<T*>(to));
+    });
+}
+
 }  // namespace gpukernel::simgpu_libraries::cublas

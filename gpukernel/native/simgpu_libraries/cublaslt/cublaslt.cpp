@@ -146,7 +146,8 @@ struct Finish {
 GPUKERNEL_EXPORT int cublasLtCreate(void** handle) {
     if (!handle) return INVALID_VALUE;
     static char token;  // a handle has no settings
-    *handle = on_simulated_device() && load_openblas() ? &token : nullptr;
+    static constexpr const char* needed[] = {GPUKERNEL_BLAS_NAMES("gemm")};
+    *handle = on_simulated_device() && load_openblas(needed) ? &token : nullptr;
     return *handle ? SUCCESS : NOT_INITIALIZED;
 }
 GPUKERNEL_EXPORT int cublasLtDestroy(void* handle) { return handle ? SUCCESS : NOT_INITIALIZED; }

@@ -28,6 +28,8 @@ const LibraryCalls* calls_of(uint32_t number) {
             return &cublaslt_calls;
         case libraries::CUFFT:
             return &cufft_calls;
+        case libraries::CUSOLVER:
+            return &cusolver_calls;
         default:
             return nullptr;
     }
