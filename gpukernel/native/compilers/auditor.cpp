@@ -29,6 +29,8 @@ Library libraries[] = {{"libcudart.so", "", {".11.0", ".12", ".13"}, {}},
                        {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
                        {"libcupti.so", "../libraries/", {".12", ".13", nullptr}, {}},
                        {"libcusolver.so", "../libraries/", {".11", ".12", nullptr}, {}},
+                       {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
+                       {"libcusparse.so", "../libraries/", {".11", ".12", nullptr}, {}},
                        {"libnccl.so", "../libraries/", {".2", nullptr, nullptr}, {}}};
 #else
 constexpr char OWN_NAME[] = "/libgpukernel-compilers.so";

@@ -30,6 +30,8 @@ const LibraryCalls* calls_of(uint32_t number) {
             return &cufft_calls;
         case libraries::CUSOLVER:
             return &cusolver_calls;
+        case libraries::CUSPARSE:
+            return &cusparse_calls;
         default:
             return nullptr;
     }

@@ -1,0 +1,217 @@
+// libcusparse beside the simulated GPU: handles, tridiagonal systems, and the forms of a matrix in plain
+// arrays; the entry points of these are generated from libraries/cusparse/calls.txt.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "simgpu_libraries/cublas/context.h"
+#include "simgpu_libraries/cusparse/elements.h"
+#include "simgpu_libraries/openblas.h"
+
+namespace gpukernel::simgpu_libraries::cusparse {
+
+using cublas::TypeC;
+using cublas::TypeD;
+using cublas::TypeS;
+using cublas::TypeZ;
+using Handle = libraries::StreamHandle;
+using libraries::handle_of;
+using libraries::LEAST_ROOM;
+using libraries::unsupported;
+
+namespace {
+constexpr int64_t POINTS_AT_ONCE = 1 << 15;
+
+struct Context {
+    CUstream stream;
+    const char* name;
+    Context(const Handle& handle, const char* name) : stream(handle.stream), name(name) {}
+};
+int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t kept = 0) {
+    return libraries::status_of(
+        simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), kept));
+}
+
+template <class T>
+std::vector<T> copied(const Access& access, uint64_t address, int64_t count, const char* what) {
+    access.check(address, static_cast<uint64_t>(count) * sizeof(T), false, what);
+    std::vector<T> values(static_cast<size_t>(count));
+    if (count) std::memcpy(values.data(), reinterpret_cast<const void*>(address), values.size() * sizeof(T));
+    return values;
+}
+template <class T>
+void put(const Access& access, uint64_t address, const std::vector<T>& values, const char* what) {
+    access.check(address, values.size() * sizeof(T), true, what);
+    if (!values.empty())
+        std::memcpy(reinterpret_cast<void*>(address), values.data(), values.size() * sizeof(T));
+}
+
+// --- tridiagonal systems: the first below and the last above the diagonal do not count ---
+
+template <class T>
+void solve(const Access& access, int64_t m, int64_t columns, uint64_t dl, uint64_t d, uint64_t du, uint64_t B,
+           int64_t ldb) {
+    const auto gtsv = GPUKERNEL_BLAS(T, "gtsv", const int*, const int*, T*, T*, T*, T*, const int*, int*);
+    auto below = copied<T>(access, dl, m, "dl"), diagonal = copied<T>(access, d, m, "d"),
+         above = copied<T>(access, du, m, "du");
+    std::vector<T> x;
+    for (int64_t j = 0; j < columns; ++j) {
+        const uint64_t from = B + static_cast<uint64_t>(j * ldb) * sizeof(T);
+        access.check(from, static_cast<uint64_t>(m) * sizeof(T), true, "B");
+        const auto column = copied<T>(access, from, m, "B");
+        x.insert(x.end(), column.begin(), column.end());
+    }
+    const int mi = static_cast<int>(m), ni = static_cast<int>(columns);
+    int wrong = 0;
+    gtsv(&mi, &ni, below.data() + 1, diagonal.data(), above.data(), x.data(), &mi, &wrong);
+    // cuSPARSE says nothing of a singular matrix: what it divides by 0 shows it.
+    if (wrong) std::fill(x.begin(), x.end(), T(std::numeric_limits<cublas::Real<T>>::quiet_NaN()));
+    for (int64_t j = 0; j < columns; ++j)
+        std::copy_n(x.data() + j * m, m,
+                    reinterpret_cast<T*>(B + static_cast<uint64_t>(j * ldb) * sizeof(T)));
+}
+template <class T>
+int gtsv(const Context& context, int64_t m, int64_t n, uint64_t dl, uint64_t d, uint64_t du, uint64_t B,
+         int64_t ldb, uint64_t) {
+    const int64_t width = std::max<int64_t>(1, POINTS_AT_ONCE / m);
+    return submit(
+        context, cublas::parts(n, width),
+        [=](uint64_t piece, const Access& access) {
+            const int64_t first = static_cast<int64_t>(piece) * width;
+            solve<T>(access, m, std::min(width, n - first), dl, d, du,
+                     B + static_cast<uint64_t>(first * ldb) * sizeof(T), ldb);
+        },
+        static_cast<uint64_t>(m * (3 + width)) * sizeof(T));
+}
+template <class T>
+int gtsv_batched(const Context& context, int64_t m, uint64_t dl, uint64_t d, uint64_t du, uint64_t x,
+                 int64_t batch, int64_t step, uint64_t) {
+    return submit(
+        context, static_cast<uint64_t>(batch),
+        [=](uint64_t number, const Access& access) {
+            const uint64_t by = number * static_cast<uint64_t>(step) * sizeof(T);
+            solve<T>(access, m, 1, dl + by, d + by, du + by, x + by, m);
+        },
+        static_cast<uint64_t>(4 * m) * sizeof(T));
+}
+
+// --- forms of a matrix ---
+
+int coo_to_csr(const Context& context, uint64_t rows, int64_t count, int64_t m, uint64_t offsets, int base) {
+    return submit(
+        context, 1,
+        [=](uint64_t, const Access& access) {
+            const Indices of(access, rows, INDEX_32, base, count, "the rows");
+            std::vector<int> found(static_cast<size_t>(m + 1));
+            for (int64_t i = 0; i < count; ++i) ++found[static_cast<size_t>(of.below(i, m) + 1)];
+            std::partial_sum(found.begin(), found.end(), found.begin());
+            for (int& one : found) one += base;
+            put(access, offsets, found, "the offsets");
+        },
+        static_cast<uint64_t>(m + 1) * sizeof(int));
+}
+int csr_to_coo(const Context& context, uint64_t offsets, int64_t count, int64_t m, uint64_t rows, int base) {
+    return submit(context, 1, [=](uint64_t, const Access& access) {
+        const Indices of(access, offsets, INDEX_32, base, m + 1, "the offsets");
+        access.check(rows, static_cast<uint64_t>(count) * 4, true, "the rows");
+        for (int64_t row = 0; row < m; ++row)
+            for (int64_t i = of.below(row, count + 1); i < of.below(row + 1, count + 1); ++i)
+                reinterpret_cast<int*>(rows)[i] = static_cast<int>(row) + base;
+    });
+}
+int csr_to_csc(const Context& context, int64_t m, int64_t n, int64_t count, uint64_t values, uint64_t offsets,
+               uint64_t columns, uint64_t to_values, uint64_t to_offsets, uint64_t to_rows, int type,
+               int copy, int base, int, uint64_t) {
+    return submit(
+        context, 1,
+        [=](uint64_t, const Access& access) {
+            const uint64_t size = bytes_of(type);
+            const Indices rows_of(access, offsets, INDEX_32, base, m + 1, "the offsets");
+            const Indices columns_of(access, columns, INDEX_32, base, count, "the columns");
+            if (copy) access.check(values, static_cast<uint64_t>(count) * size, false, "the values");
+            std::vector<int> starts(static_cast<size_t>(n + 1)), rows(static_cast<size_t>(count));
+            std::vector<char> moved(copy ? static_cast<size_t>(count) * size : 0);
+            const int64_t begin = rows_of.below(0, count + 1), end = rows_of.below(m, count + 1);
+            for (int64_t i = begin; i < end; ++i) ++starts[static_cast<size_t>(columns_of.below(i, n) + 1)];
+            std::partial_sum(starts.begin(), starts.end(), starts.begin());
+            std::vector<int> next = starts;
+            for (int64_t row = 0; row < m; ++row)
+                for (int64_t i = std::max(begin, rows_of.below(row, count + 1));
+                     i < std::min(end, rows_of.below(row + 1, count + 1)); ++i) {
+                    const auto column = static_cast<size_t>(columns_of.below(i, n));
+                    const auto place = static_cast<size_t>(next[column]);
+                    if (place >= rows.size())  // the arrays have changed meanwhile
+                        throw OutOfBounds{columns, static_cast<uint64_t>(count) * 4, "the columns"};
+                    ++next[column];
+                    rows[place] = static_cast<int>(row) + base;
+                    if (copy)
+                        std::memcpy(moved.data() + place * size,
+                                    reinterpret_cast<const char*>(values) + static_cast<uint64_t>(i) * size,
+                                    size);
+                }
+            for (int& one : starts) one += base;
+            put(access, to_offsets, starts, "the offsets of columns");
+            put(access, to_rows, rows, "the rows");
+            if (copy) put(access, to_values, moved, "the values of columns");
+        },
+        static_cast<uint64_t>(n + 1) * 8 + static_cast<uint64_t>(count) * (4 + bytes_of(type)));
+}
+int identity(const Context& context, int64_t n, uint64_t p) {
+    return submit(context, cublas::parts(n, POINTS_AT_ONCE), [=](uint64_t piece, const Access& access) {
+        const int64_t first = static_cast<int64_t>(piece) * POINTS_AT_ONCE,
+                      count = std::min(POINTS_AT_ONCE, n - first);
+        const uint64_t at = p + static_cast<uint64_t>(first) * 4;
+        access.check(at, static_cast<uint64_t>(count) * 4, true, "p");
+        std::iota(reinterpret_cast<int*>(at), reinterpret_cast<int*>(at) + count, static_cast<int>(first));
+    });
+}
+template <bool BY_ROW>
+int sort_coo(const Context& context, int64_t, int64_t, int64_t count, uint64_t rows, uint64_t columns,
+             uint64_t P, uint64_t) {
+    return submit(
+        context, 1,
+        [=](uint64_t, const Access& access) {
+            const auto r = copied<int>(access, rows, count, "the rows"),
+                       c = copied<int>(access, columns, count, "the columns");
+            const auto p = copied<int>(access, P, P ? count : 0, "P");
+            std::vector<size_t> order(static_cast<size_t>(count));
+            std::iota(order.begin(), order.end(), size_t{0});
+            std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+                return BY_ROW ? std::pair(r[a], c[a]) < std::pair(r[b], c[b])
+                              : std::pair(c[a], r[a]) < std::pair(c[b], r[b]);
+            });
+            const auto sorted = [&](const std::vector<int>& of) {
+                std::vector<int> result(of.size());
+                for (size_t i = 0; i < of.size(); ++i) result[i] = of[order[i]];
+                return result;
+            };
+            put(access, rows, sorted(r), "the rows"), put(access, columns, sorted(c), "the columns");
+            if (P) put(access, P, sorted(p), "P");
+        },
+        static_cast<uint64_t>(count) * 32);
+}
+
+constexpr const char* NEEDED[] = {GPUKERNEL_BLAS_NAMES("gtsv")};
+}  // namespace
+
+GPUKERNEL_EXPORT int cusparseCreate(void** handle) {
+    if (!handle) return INVALID_VALUE;
+    *handle = nullptr;
+    static auto* const context = libraries::driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent");
+    CUcontext current = nullptr;
+    if (!on_simulated_device() || !load_openblas(NEEDED) || !context || context(&current) != CUDA_SUCCESS ||
+        !current)
+        return NOT_INITIALIZED;
+    *handle = libraries::keep_handle(new Handle);
+    return SUCCESS;
+}
+GPUKERNEL_EXPORT int cusparseDestroy(void* handle) {
+    Handle* const own = libraries::drop_handle(handle);
+    delete own;  // what was submitted knows all that it needs
+    return own ? SUCCESS : NOT_INITIALIZED;
+}
+
+#include "cusparse_simulated.inc"
+#include "cusparse_unsupported.inc"
+
+}  // namespace gpukernel::simgpu_libraries::cusparse

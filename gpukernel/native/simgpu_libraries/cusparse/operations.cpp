@@ -1,0 +1,260 @@
+// Products and conversions of sparse matrices.  Sums are made in double precision and rounded once.
+#include <memory>
+#include <vector>
+
+#include "simgpu_libraries/cublas/context.h"
+#include "simgpu_libraries/cusparse/elements.h"
+
+namespace gpukernel::libraries::cusparse {
+
+using namespace simgpu_libraries;
+using simgpu_libraries::cublas::parts;
+using simgpu_libraries::cublas::Scalar;
+using simgpu_libraries::cusparse::bytes_of;
+using simgpu_libraries::cusparse::Elements;
+using simgpu_libraries::cusparse::Place;
+using simgpu_libraries::cusparse::Z;
+
+namespace {
+constexpr int64_t WIDEST = 64;
+constexpr double MOST_HOST = 1e9;  // numbers of the host's memory that one piece may need
+
+int told(CUresult result) { return status_of(result); }
+bool known(int64_t type) { return bytes_of(type) != 0; }
+int refused(const char* name, const char* why) {
+    complain(std::string(name) + ": " + why + " on a simulated device");
+    return NOT_SUPPORTED;
+}
+
+template <class Number>
+Number conjugated(Number value, bool conjugate) {
+    if constexpr (std::is_same_v<Number, Z>)
+        return conjugate ? std::conj(value) : value;
+    else
+        return value;
+}
+
+struct Product {
+    CUstream stream;
+    Request operation;
+    Scalar alpha, beta;
+    Sparse sparse;
+    Dense first, second;
+};
+
+// C = alpha op(A) op(B) + beta C with A sparse: a piece has some columns of C, for which it goes through A.
+template <class Number>
+int multiply_as(const Product& p) {
+    const Dense &b = p.first, &c = p.second;
+    const int64_t inner = p.operation.a ? p.sparse.rows : p.sparse.columns;
+    const double height = static_cast<double>(inner) + static_cast<double>(c.rows) + 1;
+    const auto width = static_cast<int64_t>(std::clamp(262144 / height, 1.0, static_cast<double>(WIDEST)));
+    if (height * static_cast<double>(width) > MOST_HOST)
+        return refused("cusparseSpMM", "a matrix of so many rows is not supported");
+    const int64_t groups = static_cast<int64_t>(parts(c.columns, width));
+    const auto kept = static_cast<uint64_t>(height * static_cast<double>(width)) * sizeof(Number);
+    return told(submit(
+        p.stream, "cusparseSpMM", static_cast<uint64_t>(groups * c.batch),
+        [=](uint64_t piece, const Access& access) {
+            const auto batch = static_cast<int64_t>(piece) / groups,
+                       first = static_cast<int64_t>(piece) % groups * width;
+            const int64_t columns = std::min(width, c.columns - first);
+            const auto index = [columns](int64_t row, int64_t column) {
+                return static_cast<size_t>(row * columns + column);
+            };
+            const Place from(access, b, b.batch > 1 ? batch : 0, false, "B"), to(access, c, batch, true, "C");
+            std::vector<Number> given(static_cast<size_t>(inner * columns)),
+                sums(static_cast<size_t>(c.rows * columns));
+            for (int64_t i = 0; i < inner; ++i)
+                for (int64_t j = 0; j < columns; ++j) {
+                    const char* const at = p.operation.b ? from.at(first + j, i) : from.at(i, first + j);
+                    given[index(i, j)] =
+                        conjugated(load<Number>(at, static_cast<int>(b.type)), p.operation.b == 2);
+                }
+            const Elements elements(access, p.sparse, p.sparse.batch > 1 ? batch : 0);
+            elements.each([&](int64_t row, int64_t column, const char* at) {
+                if (p.operation.a) std::swap(row, column);
+                const Number value =
+                    conjugated(load<Number>(at, static_cast<int>(p.sparse.type)), p.operation.a == 2);
+                Number* const sum = sums.data() + index(row, 0);
+                const Number* const other = given.data() + index(column, 0);
+                for (int64_t j = 0; j < columns; ++j) sum[j] += value * other[j];
+            });
+            const auto compute = static_cast<int>(p.operation.compute), type = static_cast<int>(c.type);
+            const Number alpha = p.alpha.get<Number>(access, compute),
+                         beta = p.beta.get<Number>(access, compute);
+            for (int64_t i = 0; i < c.rows; ++i)
+                for (int64_t j = 0; j < columns; ++j) {
+                    char* const at = to.at(i, first + j);
+                    Number value = alpha * sums[index(i, j)];
+                    if (beta != Number(0)) value += beta * load<Number>(at, type);
+                    store(at, type, value);
+                }
+        },
+        kept));
+}
+
+// C = alpha (op(A) op(B) where C has elements) + beta C with C sparse: a piece has some of its elements.
+template <class Number>
+int sample_as(const Product& p) {
+    const Dense &a = p.first, &b = p.second;
+    const int64_t inner = p.operation.a ? a.rows : a.columns;
+    const int64_t at_once = std::max<int64_t>(1, 262144 / (inner + 1)),
+                  groups = static_cast<int64_t>(parts(p.sparse.count, at_once));
+    return told(submit(
+        p.stream, "cusparseSDDMM", static_cast<uint64_t>(groups * p.sparse.batch),
+        [=](uint64_t piece, const Access& access) {
+            const auto batch = static_cast<int64_t>(piece) / groups,
+                       first = static_cast<int64_t>(piece) % groups * at_once;
+            const Place left(access, a, a.batch > 1 ? batch : 0, false, "A"),
+                right(access, b, b.batch > 1 ? batch : 0, false, "B");
+            const Elements elements(access, p.sparse, batch, true);
+            const auto compute = static_cast<int>(p.operation.compute),
+                       type = static_cast<int>(p.sparse.type);
+            const Number alpha = p.alpha.get<Number>(access, compute),
+                         beta = p.beta.get<Number>(access, compute);
+            elements.each(
+                first, std::min(first + at_once, p.sparse.count), [&](int64_t row, int64_t column, char* at) {
+                    Number sum(0);
+                    for (int64_t k = 0; k < inner; ++k) {
+                        const char* const x = p.operation.a ? left.at(k, row) : left.at(row, k);
+                        const char* const y = p.operation.b ? right.at(column, k) : right.at(k, column);
+                        sum += conjugated(load<Number>(x, static_cast<int>(a.type)), p.operation.a == 2) *
+                               conjugated(load<Number>(y, static_cast<int>(b.type)), p.operation.b == 2);
+                    }
+                    Number value = alpha * sum;
+                    if (beta != Number(0)) value += beta * load<Number>(at, type);
+                    store(at, type, value);
+                });
+        }));
+}
+
+bool is_zero(const char* at, uint64_t size, bool floating) {
+    // -0 is 0, too: the sign is the highest bit of each part.
+    const uint64_t part = size == 16 ? 8 : size;
+    for (uint64_t i = 0; i < size; ++i) {
+        const bool sign = floating && i % part == part - 1;
+        if (at[i] & (sign ? 0x7f : 0xff)) return false;
+    }
+    return true;
+}
+bool zero(const char* at, int64_t type) {
+    if (type == cublas::C_32F) return is_zero(at, 4, true) && is_zero(at + 4, 4, true);
+    return is_zero(at, bytes_of(type), type != cublas::R_8I && type != cublas::R_8U && type != cublas::R_32I);
+}
+}  // namespace
+
+int multiply(void* handle, Function function, const Request& operation, const void* alpha, const Sparse& a,
+             const Dense& b, const void* beta, const Dense& c, void*, size_t* room) {
+    const StreamHandle* const own = handle_of(handle);
+    if (!own) return NOT_INITIALIZED;
+    if (function == SPMV_ROOM || function == SPMM_ROOM) return *room = LEAST_ROOM, SUCCESS;
+    const size_t scalar = cublas::data_bytes(static_cast<int>(operation.compute));
+    if (!alpha || !beta || !scalar) return INVALID_VALUE;
+    if ((b.batch > 1 && b.batch != c.batch) || (a.batch > 1 && a.batch != c.batch)) return INVALID_VALUE;
+    const bool on_host = own->pointer_mode == 0;
+    const Product product{
+        own->stream, operation, Scalar(on_host, alpha, scalar), Scalar(on_host, beta, scalar), a, b, c};
+    return cublas::is_complex(static_cast<int>(operation.compute)) ? multiply_as<Z>(product)
+                                                                   : multiply_as<double>(product);
+}
+
+int multiply_sampled(void* handle, Function function, const Request& operation, const void* alpha,
+                     const Dense& a, const Dense& b, const void* beta, const Sparse& c, void*, size_t* room) {
+    const StreamHandle* const own = handle_of(handle);
+    if (!own) return NOT_INITIALIZED;
+    if (function == SDDMM_ROOM) return *room = LEAST_ROOM, SUCCESS;
+    const size_t scalar = cublas::data_bytes(static_cast<int>(operation.compute));
+    if (!alpha || !beta || !scalar) return INVALID_VALUE;
+    if ((b.batch > 1 && b.batch != c.batch) || (a.batch > 1 && a.batch != c.batch)) return INVALID_VALUE;
+    const bool on_host = own->pointer_mode == 0;
+    const Product product{
+        own->stream, operation, Scalar(on_host, alpha, scalar), Scalar(on_host, beta, scalar), c, a, b};
+    return cublas::is_complex(static_cast<int>(operation.compute)) ? sample_as<Z>(product)
+                                                                   : sample_as<double>(product);
+}
+
+int convert(void* handle, Function function, int, const Sparse& sparse, const Dense& dense, void*,
+            size_t* room) {
+    const StreamHandle* const own = handle_of(handle);
+    if (!own) return NOT_INITIALIZED;
+    if (function == TO_DENSE_ROOM || function == FROM_DENSE_ROOM) return *room = LEAST_ROOM, SUCCESS;
+    if (sparse.batch != 1 || dense.batch != 1)
+        return refused("cusparseSparseToDense", "batches are not supported");
+    const uint64_t size = bytes_of(sparse.type);
+    if (function == TO_DENSE) {
+        const bool by_rows = dense.order == BY_ROWS;
+        const int64_t lines = by_rows ? dense.rows : dense.columns,
+                      along = by_rows ? dense.columns : dense.rows;
+        const int64_t at_once = std::max<int64_t>(1, (1 << 20) / (along + 1));
+        const CUresult cleared = submit(own->stream, "cusparseSparseToDense", parts(lines, at_once),
+                                        [=](uint64_t piece, const Access& access) {
+                                            const Place to(access, dense, 0, true, "the matrix");
+                                            const int64_t first = static_cast<int64_t>(piece) * at_once;
+                                            for (int64_t i = first; i < std::min(first + at_once, lines); ++i)
+                                                std::memset(by_rows ? to.at(i, 0) : to.at(0, i), 0,
+                                                            static_cast<size_t>(along) * size);
+                                        });
+        if (cleared != CUDA_SUCCESS) return told(cleared);
+        return told(submit(own->stream, "cusparseSparseToDense", sparse.count ? 1 : 0,
+                           [=](uint64_t, const Access& access) {
+                               const Place to(access, dense, 0, true, "the matrix");
+                               const Elements elements(access, sparse, 0);
+                               elements.each([&](int64_t row, int64_t column, const char* at) {
+                                   std::memcpy(to.at(row, column), at, size);
+                               });
+                           }));
+    }
+    return told(submit(own->stream, "cusparseDenseToSparse_convert", 1, [=](uint64_t, const Access& access) {
+        const Place from(access, dense, 0, false, "the matrix");
+        const bool by_rows = sparse.format != CSC;
+        const int64_t lines = by_rows ? dense.rows : dense.columns,
+                      along = by_rows ? dense.columns : dense.rows;
+        const auto put = [&](uint64_t array, int64_t type, int64_t index, int64_t value) {
+            const uint64_t bytes = index_bytes(type), at = array + static_cast<uint64_t>(index) * bytes;
+            access.check(at, bytes, true, "the indices");
+            value += sparse.base;
+            std::memcpy(reinterpret_cast<void*>(at), &value, bytes);  // the low bytes of it come first
+        };
+        int64_t found = 0;
+        for (int64_t i = 0; i < lines; ++i) {
+            if (sparse.format != COO) put(sparse.major, sparse.major_type, i, found);
+            for (int64_t j = 0; j < along; ++j) {
+                const char* const at = by_rows ? from.at(i, j) : from.at(j, i);
+                if (zero(at, dense.type)) continue;
+                if (sparse.format == COO) put(sparse.major, sparse.major_type, found, i);
+                put(sparse.minor, sparse.minor_type, found, j);
+                const uint64_t to = sparse.values + static_cast<uint64_t>(found) * size;
+                access.check(to, size, true, "the values");
+                std::memcpy(reinterpret_cast<void*>(to), at, size);
+                ++found;
+            }
+        }
+        if (sparse.format != COO) put(sparse.major, sparse.major_type, lines, found);
+    }));
+}
+
+int count(void* handle, const Dense& dense, int64_t& elements) {
+    const StreamHandle* const own = handle_of(handle);
+    if (!own) return NOT_INITIALIZED;
+    const auto found = std::make_shared<int64_t>(0);
+    const CUresult result =
+        submit(own->stream, "cusparseDenseToSparse_analysis", 1, [=](uint64_t, const Access& access) {
+            const Place from(access, dense, 0, false, "the matrix");
+            for (int64_t i = 0; i < dense.rows; ++i)
+                for (int64_t j = 0; j < dense.columns; ++j) *found += !zero(from.at(i, j), dense.type);
+        });
+    if (result != CUDA_SUCCESS) return told(result);
+    if (const CUresult waited = synchronize(own->stream); waited != CUDA_SUCCESS) return told(waited);
+    return elements = *found, SUCCESS;
+}
+
+// For the worker, which has descriptors of its own for each call.
+GPUKERNEL_EXPORT int cusparse_gpukernel_count(void* handle, const Dense* dense, void* elements) {
+    int64_t found = 0;
+    const int status = count(handle, *dense, found);
+    std::memcpy(elements, &found, sizeof found);
+    return status;
+}
+
+}  // namespace gpukernel::libraries::cusparse

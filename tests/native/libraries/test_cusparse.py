@@ -1,0 +1,12 @@
+"""cuSPARSE computes what SciPy does, beside the simulated GPU in one process and from a slice."""
+
+from __future__ import annotations
+
+from tests.native.libraries import cusparse_cases
+from tests.native.libraries.conftest import NEEDS_OPENBLAS, both_ways, found_by
+
+
+@NEEDS_OPENBLAS
+@both_ways(cusparse_cases)
+def test_cusparse(where: str, name: str) -> None:
+    assert found_by(cusparse_cases.__name__, where)[name] == ""
