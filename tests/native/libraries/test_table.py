@@ -39,9 +39,19 @@ def headers() -> Path:
     )
 
 
-def declarations(header: Path) -> dict[str, list[str]]:
+def wheel_header(library: str, name: str) -> Path:
+    """Return a public header of the wheel of another library of NVIDIA's."""
+    found = importlib.util.find_spec("nvidia")
+    for place in (found.submodule_search_locations or []) if found else []:
+        if (header := Path(place, library, "include", name)).exists():
+            return header
+    pytest.skip(f"the header {name} is not installed (wheel nvidia-{library}-cu12)")
+
+
+def declarations(header: Path, prefix: str = "cublas") -> dict[str, list[str]]:
     """Return the types of each function's parameters as the table has them: pointer, int, int64, long long, size, enum."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", header.read_text(), flags=re.DOTALL)
+    text = re.sub(r"CUSPARSE_DEPRECATED\w*\([^)]*\)", "", text)
     kinds = {
         "int": "int",
         "int64_t": "int64",
@@ -49,13 +59,18 @@ def declarations(header: Path) -> dict[str, list[str]]:
         "long long": "long long",
         "size_t": "size",
         "float": "float",
+        "signed char": "char",
     }
     found = {}
-    for name, parameters in re.findall(r"\b(cublas\w+)\s*\(([^()]*)\)\s*;", text):
+    for name, parameters in re.findall(rf"\b({prefix}\w+)\s*\(([^()]*)\)\s*;", text):
         types = []
         for parameter in " ".join(parameters.split()).split(","):
             plain = re.sub(r"\s*\b\w+(\[\])?$", "", parameter.strip()).removeprefix("const ").strip()
-            pointer = "*" in parameter or "[]" in parameter or plain.endswith(("Handle_t", "Stream_t"))
+            pointer = (
+                "*" in parameter
+                or "[]" in parameter
+                or plain.endswith(("Handle_t", "Stream_t", "Params_t", "jInfo_t"))
+            )
             types.append("pointer" if pointer else kinds.get(plain, "enum"))
         found.setdefault(name, types)  # what follows are calls, in inline functions
     return found
@@ -75,6 +90,36 @@ def test_the_table_of_cublas_is_what_its_header_declares(generator: Any) -> None
             wrong[call.name] = (declared.get(call.name), roles)
     assert wrong == {}
     assert len(table.calls) > 200
+
+
+@pytest.mark.parametrize(
+    ("library", "header", "least"), [("cusolver", "cusolverDn.h", 100), ("cusparse", "cusparse.h", 30)]
+)
+def test_the_tables_of_other_libraries_are_what_their_headers_declare(
+    generator: Any, library: str, header: str, least: int
+) -> None:
+    declared = declarations(wheel_header(library, header), library)
+    table = generator.read_library_table(NATIVE / "libraries" / library / "calls.txt")
+    kinds = {"int": "int", "enum": "enum", "i64": "int64", "size": "size", "char": "char"}
+    wrong = {}
+    for call in table.calls:
+        roles = [kinds.get(p.role, "pointer") for p in call.parameters]
+        # Ordinary words of C for what is an enumeration by its meaning.
+        if [r if r != "int" else "enum" for r in declared.get(call.name, [])] != [
+            "pointer",
+            *("enum" if r == "int" else r for r in roles),
+        ]:
+            wrong[call.name] = (declared.get(call.name), roles)
+    assert wrong == {}
+    assert len(table.calls) > least
+
+
+@pytest.mark.parametrize("header", ["cufft.h", "cufftXt.h"])
+def test_every_name_that_cuffts_header_declares_is_exported(header: str) -> None:
+    declared = declarations(wheel_header("cufft", header), "cufft")
+    assert len(declared) > 5
+    names = (NATIVE / "libraries/cufft/names.txt").read_text().split()
+    assert declared.keys() - names == set()
 
 
 def test_every_name_that_a_header_declares_is_exported(generator: Any) -> None:
