@@ -31,6 +31,8 @@ Library libraries[] = {{"libcudart.so", "", {".11.0", ".12", ".13"}, {}},
                        {"libcusolver.so", "../libraries/", {".11", ".12", nullptr}, {}},
                        {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
                        {"libcusparse.so", "../libraries/", {".11", ".12", nullptr}, {}},
+                       {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
+                       {"libcurand.so", "../libraries/", {".10", nullptr, nullptr}, {}},
                        {"libnccl.so", "../libraries/", {".2", nullptr, nullptr}, {}}};
 #else
 constexpr char OWN_NAME[] = "/libgpukernel-compilers.so";

@@ -1,4 +1,4 @@
-// Handles of the libraries whose only settings are a stream and a few modes (cuSOLVER, cuSPARSE): the same in
+// Handles of the libraries whose only settings are a stream and a few modes (cuSOLVER, cuSPARSE, cuRAND): the same in
 // the program and beside the simulated GPU.
 #pragma once
 

@@ -1,4 +1,4 @@
-"""Calls of cuFFT, cuSOLVER and cuSPARSE that would take the worker, its memory or its processor."""
+"""Calls of cuFFT, cuSOLVER, cuSPARSE and cuRAND that would take the worker, its memory or its processor."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ def word():
     return random.choice((2**64 - 1, 2**31, 2**40, 2**46, random.getrandbits(64), 64, 1000))
 plain = [1, 8, 1, 1, 1] + [1, 1, 1, 1, 8] * 2 + [1, 4, 4, 4]  # a plan of eight points
 sent = 0
-for library in (4 | 11 << 16, 5 | 11 << 16, 6 | 12 << 16):
+for library in (4 | 11 << 16, 5 | 11 << 16, 6 | 12 << 16, 7 | 10 << 16):
     for turn in range(60):
         name = fresh()
-        shape = [random.choice((w, w, w, w, word())) for w in plain] if library & 15 == 4 else []
+        shape = [random.choice((w, w, w, w, word())) for w in plain] if library & 15 == 4 else [161] if library & 15 == 7 else []
         send(library, 0xfff0, [name, *shape])
         for _ in range(3):
-            function = random.choice((random.randrange(150), 0x1000 + random.randrange(12), 0 if library & 15 == 4 else 0x1002))
+            function = random.choice((random.randrange(150), 0x1000 + random.randrange(12), random.randrange(8) if library & 15 == 7 else 0 if library & 15 == 4 else 0x1002))
             words = [word() for _ in range(random.randrange(2, 60))]
             if 'ILLEGAL' in send(library, function, [name, 0, *words] if library & 15 != 4 else [name, *words]):
                 break

@@ -32,6 +32,8 @@ const LibraryCalls* calls_of(uint32_t number) {
             return &cusolver_calls;
         case libraries::CUSPARSE:
             return &cusparse_calls;
+        case libraries::CURAND:
+            return &curand_calls;
         default:
             return nullptr;
     }

@@ -158,6 +158,7 @@ struct LibraryCalls {
     int (*create)(LibraryArguments& in, MathLibrary& library, LibraryObject& object);
     int (*run)(LibraryArguments& in, uint32_t function);
 };
-extern const LibraryCalls cublas_calls, cublaslt_calls, cufft_calls, cusolver_calls, cusparse_calls;
+extern const LibraryCalls cublas_calls, cublaslt_calls, cufft_calls, cusolver_calls, cusparse_calls,
+    curand_calls;
 
 }  // namespace gpukernel::worker
