@@ -17,3 +17,10 @@ def test_operations_and_a_training_give_what_the_cpu_gives(on_jax: Run) -> None:
     assert found["failed"] == {}
     assert found["losses"] == pytest.approx(found["wanted"], abs=1e-3)
     assert found["losses"][1] < 0.5 < found["losses"][0]
+
+
+def test_linear_algebra_transforms_and_sparse_matrices_give_what_the_cpu_gives(on_jax: Run) -> None:
+    found = json.loads(on_jax("jax_linear_algebra", share="0.25").splitlines()[-1])
+    assert found["device"] == "cuda:0"
+    assert found["failed"] == {}
+    assert found["passed"] > 50
