@@ -17,7 +17,7 @@ int destroy(void* generator) { return destroy_handle(generator, LIBRARY); }
 int generate(StreamHandle& handle, Generator& generator, Kind kind, const Order& order) {
     QueuedCall call(&handle, LIBRARY, "curandGenerate", kind);
     if (!call.ready()) return call.status();
-    const Settings& settings = generator;
+    const GeneratorSettings& settings = generator;
     call.bytes(&settings, sizeof settings);
     call.bytes(&order, sizeof order);
     return call.queue();

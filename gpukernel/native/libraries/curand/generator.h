@@ -44,11 +44,11 @@ constexpr uint64_t bytes_of(uint32_t kind) {
 constexpr uint64_t MOST_NUMBERS = uint64_t{1} << 40;
 
 // It travels with each call.  The `epoch` grows with each setting: then a generator begins again.
-struct Settings {
+struct GeneratorSettings {
     int64_t type = XORWOW, ordering = 100;
     uint64_t seed = 0, offset = 0, epoch = 0;
 };
-struct Generator : Settings {
+struct Generator : GeneratorSettings {
     uint64_t position = 0;  // numbers of 32 bits since the epoch began; beside the simulated GPU
 };
 // One call's own words: where to, how many, and the parameters of the distribution.

@@ -102,7 +102,7 @@ class Xorwow {
 };
 
 // Fills `to` with the numbers from `position`.
-inline void fill(const libraries::curand::Settings& settings, uint64_t position, uint32_t* to,
+inline void fill(const libraries::curand::GeneratorSettings& settings, uint64_t position, uint32_t* to,
                  uint64_t count) {
     using namespace libraries::curand;
     if (settings.type == PHILOX) {

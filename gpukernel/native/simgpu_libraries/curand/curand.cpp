@@ -108,7 +108,7 @@ int destroy(void* generator) {
 
 int generate(StreamHandle& handle, Generator& generator, Kind kind, const Order& order) {
     const uint64_t each = kind == BITS || kind == UNIFORM ? 1 : 2;  // numbers of 32 bits
-    const Settings settings = generator;
+    const GeneratorSettings settings = generator;
     const uint64_t begin = settings.offset + generator.position;
     generator.position += order.count * each;
     const auto piece = [=](uint64_t number, const Access& access) {

@@ -41,7 +41,7 @@ int create(LibraryArguments& in, MathLibrary& library, LibraryObject& object) {
     return Answer::SUCCESS;
 }
 
-int apply(LibraryArguments& in, LibraryObject& object, const Settings& settings) {
+int apply(LibraryArguments& in, LibraryObject& object, const GeneratorSettings& settings) {
     const MathLibrary& library = object.library;
     auto* const stream = find<int (*)(void*, CUstream)>(library, "curandSetStream");
     auto* const seed =
@@ -86,7 +86,7 @@ int generate(LibraryArguments& in, uint32_t kind, const Order& order) {
 int run(LibraryArguments& in, uint32_t function) {
     if (function >= KINDS) return Answer::NOT_SUPPORTED;
     in.name = NAMES[function];
-    Settings settings;
+    GeneratorSettings settings;
     Order order;
     in.word();  // a handle's modes, of which there are none
     const void* const of_generator = in.bytes(sizeof settings);
