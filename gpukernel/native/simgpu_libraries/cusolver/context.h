@@ -47,7 +47,7 @@ using Context = SolverContext;
 // workspaces.
 template <class T>
 int submit(const Context& context, int64_t batch, double operations, double elements, Piece piece) {
-    if (operations > MOST_OPERATIONS || elements > MOST_ELEMENTS) {
+    if (operations * (complex_type<T> ? 4 : 1) > MOST_OPERATIONS || elements > MOST_ELEMENTS) {
         libraries::complain(std::string(context.name) +
                             ": a matrix of this size is too large for a simulated device");
         return NOT_SUPPORTED;
