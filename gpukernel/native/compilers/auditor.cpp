@@ -26,12 +26,9 @@ Library libraries[] = {{"libcudart.so", "", {".11.0", ".12", ".13"}, {}},
                        {"libcublasLt.so", "../libraries/", {".11", ".12", ".13"}, {}},
                        {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
                        {"libcufft.so", "../libraries/", {".10", ".11", ".12"}, {}},
-                       {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
                        {"libcupti.so", "../libraries/", {".12", ".13", nullptr}, {}},
                        {"libcusolver.so", "../libraries/", {".11", ".12", nullptr}, {}},
-                       {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
                        {"libcusparse.so", "../libraries/", {".11", ".12", nullptr}, {}},
-                       {"libcudnn.so", "../libraries/", {".9", nullptr, nullptr}, {}},
                        {"libcurand.so", "../libraries/", {".10", nullptr, nullptr}, {}},
                        {"libnccl.so", "../libraries/", {".2", nullptr, nullptr}, {}}};
 #else
