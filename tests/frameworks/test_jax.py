@@ -24,3 +24,11 @@ def test_linear_algebra_transforms_and_sparse_matrices_give_what_the_cpu_gives(o
     assert found["device"] == "cuda:0"
     assert found["failed"] == {}
     assert found["passed"] > 50
+
+
+def test_convolutions_pooling_and_a_training_give_what_the_cpu_gives(on_jax: Run) -> None:
+    found = json.loads(on_jax("jax_convolutions", share="0.25").splitlines()[-1])
+    assert found["device"] == "cuda:0"
+    assert found["failed"] == {}
+    assert found["losses"] == pytest.approx(found["wanted"], rel=1e-3)
+    assert found["losses"][-1] < found["losses"][0] - 0.2

@@ -28,9 +28,12 @@ TYPES = {
     "Z": ("D", 16, "Dz"),
     "H": ("H", 2, "H"),
 }
-PLAIN = ("int", "enum", "i64", "size", "char")
+PLAIN = ("int", "enum", "i64", "size", "char", "double")
 POINTERS = ("in", "out")
 SCALARS = ("scalar", "result", "inout")
+DESCRIPTOR = "desc"
+SPACE = "space"
+SIZED = (*SCALARS, DESCRIPTOR, SPACE)
 ZEROED = "zeroed"
 # Of cuSOLVER's: objects that do not travel, by their names; a workspace on the host, the size of one, an estimate.
 OBJECTS = {"params": "Params", "syevj": "SyevjInfo", "gesvdj": "GesvdjInfo"}
@@ -41,6 +44,7 @@ C_TYPES = {
     "i64": "long long",
     "size": "size_t",
     "char": "signed char",
+    "double": "double",
     "in": "const void*",
     "out": "void*",
 }
@@ -48,17 +52,27 @@ C_TYPES = {
 
 @dataclass(frozen=True)
 class LibraryParameter:
-    """One parameter behind the handle: its role, and for a scalar the C++ expression of its bytes."""
+    """One parameter behind the handle: its role, and the C++ expression of a scalar's or a workspace's bytes, or of a descriptor's type."""
 
     name: str
     role: str
     size: str = ""
 
+    @property
+    def form(self) -> str:
+        """Return the type of a descriptor."""
+        return self.size.rstrip("?")
+
+    @property
+    def optional(self) -> str:
+        """Return whether a descriptor may be null, in C++."""
+        return "true" if self.size.endswith("?") else "false"
+
     def c_type(self, wide: bool) -> str:
         """Return its type in C; pointers are untyped."""
         if self.role == "int" and wide:
             return "int64_t"
-        return C_TYPES.get(self.role, "const void*" if self.role == "scalar" else "void*")
+        return C_TYPES.get(self.role, "const void*" if self.role in ("scalar", DESCRIPTOR) else "void*")
 
 
 @dataclass(frozen=True)
@@ -81,8 +95,8 @@ class LibraryCall:
 
     @property
     def as_sent(self) -> list[LibraryParameter]:
-        """Return the parameters as they are sent: numbers first, because the bytes of scalars depend on them."""
-        return sorted(self.parameters, key=lambda p: p.role not in PLAIN)
+        """Return the parameters as they are sent: numbers and descriptors first, because the bytes of scalars depend on them."""
+        return sorted(self.parameters, key=lambda p: p.role not in (*PLAIN, DESCRIPTOR))
 
 
 @dataclass
@@ -98,9 +112,9 @@ class LibraryTable:
 def _parameter(where: str, word: str, wide: bool) -> LibraryParameter:
     name, _, role = word.partition(":")
     role, _, size = role.partition("=")
-    if not name.isidentifier() or role not in (*PLAIN, *POINTERS, *SCALARS, ZEROED, *LOCAL):
+    if not name.isidentifier() or role not in (*PLAIN, *POINTERS, *SIZED, ZEROED, *LOCAL):
         raise TableError(f"{where}: unknown role {role!r} of {name!r}")
-    if (role in (*SCALARS, "host", "room")) != bool(size):
+    if (role in (*SIZED, "host", "room")) != bool(size):
         raise TableError(f"{where}: {name!r}: scalars, and no others, say their bytes")
     return LibraryParameter(name, role, {"index": "8" if wide else "4"}.get(size, size))
 
@@ -195,9 +209,13 @@ def client_function(call: LibraryCall) -> str:
     ]
     lines += [f"    if (!({text})) return INVALID_VALUE;" for text in call.requires]
     for p in call.as_sent:
-        if p.role in PLAIN:
+        if p.role == "double":
+            lines.append(f"    call.number(std::bit_cast<int64_t>({p.name}));")
+        elif p.role in PLAIN:
             lines.append(f"    call.number({p.name});")
-        elif p.role in POINTERS:
+        elif p.role == DESCRIPTOR:
+            lines.append(f"    if (!call.descriptor<{p.form}>({p.name}, {p.optional})) return INVALID_VALUE;")
+        elif p.role in (*POINTERS, SPACE):
             lines.append(f"    call.device({p.name});")
         elif p.role == ZEROED:
             lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
@@ -214,7 +232,14 @@ def worker_function(call: LibraryCall) -> str:
     """Return the worker's function that reads the call and makes it."""
     lines = [f"int run_{call.name}(LibraryArguments& in) {{"]
     for p in call.as_sent:
-        if p.role in PLAIN:
+        if p.role == "double":
+            lines.append(f"    const auto {p.name} = std::bit_cast<double>(in.word());")
+        elif p.role == DESCRIPTOR:
+            lines.append(f"    const Described<{p.form}> {p.name}(in, {p.optional});")
+            lines.append(f"    if ({p.name}.status()) return {p.name}.status();")
+        elif p.role == SPACE:
+            lines.append(f"    void* const {p.name} = in.space({p.size});")
+        elif p.role in PLAIN:
             lines.append(f"    const auto {p.name} = in.number<{p.c_type(call.wide)}>();")
         elif p.role in POINTERS:
             lines.append(f"    {p.c_type(call.wide)} const {p.name} = in.device();")
@@ -229,7 +254,9 @@ def worker_function(call: LibraryCall) -> str:
         else:
             lines.append(f"    {p.c_type(call.wide)} const {p.name} = in.{p.role}({p.size});")
     types = ", ".join(["void*", *(p.c_type(call.wide) for p in call.parameters)])
-    arguments = ", ".join(["in.handle()", *(p.name for p in call.parameters)])
+    arguments = ", ".join(
+        ["in.handle()", *(p.name + (".get()" if p.role == DESCRIPTOR else "") for p in call.parameters)]
+    )
     lines.append("    if (in.failed()) return INVALID_VALUE;")
     # What the program's library checks is checked again: whoever speaks to a worker need not be that library.
     lines += [f"    if (!({text})) return INVALID_VALUE;" for text in call.requires]
@@ -263,7 +290,11 @@ def simulated_function(call: LibraryCall) -> str:
         elif p.role == ZEROED:
             lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
             lines.append(f"    *static_cast<int*>({p.name}) = 0;")
-        elif p.role in POINTERS:
+        elif p.role == DESCRIPTOR:
+            if p.optional == "false":
+                lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
+            arguments.append(f"static_cast<const {p.form}*>({p.name})")
+        elif p.role in (*POINTERS, SPACE):
             arguments.append(f"reinterpret_cast<uint64_t>({p.name})")
         elif p.role == "estimate":
             lines.append(f"    if ({p.name}) *static_cast<double*>({p.name}) = 0;")

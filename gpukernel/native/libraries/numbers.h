@@ -5,7 +5,16 @@
 
 namespace gpukernel::libraries {
 
-enum Number : uint32_t { CUBLAS = 1, CUBLASLT = 2, CUFFT = 4, CUSOLVER = 5, CUSPARSE = 6, CURAND = 7 };
+enum Number : uint32_t {
+    CUBLAS = 1,
+    CUBLASLT = 2,
+    CUDNN = 3,
+    CUFFT = 4,
+    CUSOLVER = 5,
+    CUSPARSE = 6,
+    CURAND = 7
+};
+constexpr uint32_t CUDNN_MAJOR = 9;
 
 // With the version in the name of the library that the program has loaded.
 constexpr uint32_t library_number(Number library, uint32_t version) { return library | version << 16; }
@@ -27,6 +36,8 @@ constexpr uint32_t cuda_of(uint32_t number) {
             return one_of(11, 12, 0);
         case CURAND:
             return one_of(10, 10, 2);
+        case CUDNN:  // of CUDA 12 and 13, and which of them matters for a message only
+            return one_of(CUDNN_MAJOR, CUDNN_MAJOR, 3);
         default:
             return 0;
     }

@@ -1,115 +1,143 @@
-// cuDNN in the user's program: handles and versions.  Every operation answers "not supported", by name.
+// cuDNN in the user's program: each call becomes data, and travels in the order of its handle's stream.
+#include "libraries/cudnn/client.h"
+
+#include <bit>
+#include <cstring>
+#include <memory>
+
 #include "libraries/client.h"
-
-#include <cstdint>
-#include <mutex>
-#include <set>
-#include <string>
-
-namespace gpukernel::libraries {
-const int NOT_SUPPORTED_STATUS = 3000;  // CUDNN_STATUS_NOT_SUPPORTED
-}
+#include "libraries/cudnn/descriptors.h"
+#include "libraries/numbers.h"
 
 namespace gpukernel::libraries::cudnn {
 
 namespace {
-// cudnn_version.h's numbers of the release whose names this library exports.
-constexpr int MAJOR_VERSION = 9, MINOR_VERSION = 10, PATCH_LEVEL = 2;
+constexpr uint32_t LIBRARY = library_number(CUDNN, CUDNN_MAJOR);
+constexpr size_t MOST_ANSWER = 1 << 20;  // bytes
 
-enum Status { SUCCESS = 0, NOT_INITIALIZED = 1001, BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };
+// What the worker itself refuses has numbers that are the same for every library.
+int status_in(int status) {
+    switch (status) {
+        case 1:
+            return NOT_INITIALIZED;
+        case 3:
+            return ALLOC_FAILED;
+        case 7:
+            return BAD_PARAM;
+        case 15:
+            return NOT_SUPPORTED;
+        default:
+            return status;
+    }
+}
+}  // namespace
 
-struct Handle {
-    void* stream = nullptr;
-};
-struct Handles {
-    std::mutex mutex;
-    std::set<Handle*> living;
-};
-Handles& handles() {
-    static Handles* const instance = new Handles;  // threads may be inside at exit
-    return *instance;
+int queue_words(Handle& handle, uint32_t function, const std::vector<uint64_t>& words) {
+    if (port()->current_device() != handle.device) return BAD_PARAM;
+    const PortCall call{LIBRARY, function, handle.stream, words.data(), words.size()};
+    bool captured = false;
+    const CUresult result = port()->queue(&call, &captured);
+    if (captured) handle.captured = true;
+    return status_of(result);
 }
-Handle* handle_of(void* handle) {
-    std::lock_guard lock(handles().mutex);
-    const auto it = handles().living.find(static_cast<Handle*>(handle));
-    return it == handles().living.end() ? nullptr : *it;
+
+int ask_words(const Handle& handle, uint32_t function, const char* name, const std::vector<uint64_t>& words,
+              std::vector<int64_t>& answer) {
+    if (port()->current_device() != handle.device) return BAD_PARAM;
+    const PortCall call{LIBRARY, function, nullptr, words.data(), words.size()};
+    answer.assign(MOST_ANSWER / sizeof(int64_t), 0);
+    int32_t status = 0;
+    size_t got = 0;
+    const CUresult error = ask(call, false, name, status, answer.data(), MOST_ANSWER, got);
+    answer.resize(got / sizeof(int64_t));
+    return error == CUDA_SUCCESS ? status_in(status) : status_of(error);
 }
+
+namespace {
+// A call of the table: its words begin with the handle.
+class Call {
+  public:
+    Call(void* handle, const char* name, uint32_t function)
+        : handle_(handle_of(handle)), name_(name), function_(function) {
+        if (handle_)
+            words_.push_back(handle_->name);
+        else
+            status_ = BAD_PARAM;
+    }
+    bool ready() const { return !status_; }
+    int status() const { return status_; }
+
+    void number(int64_t value) { words_.push_back(static_cast<uint64_t>(value)); }
+    void device(const void* address) { words_.push_back(reinterpret_cast<uint64_t>(address)); }
+    void scalar(const void* value, size_t bytes) {
+        if (!value) status_ = BAD_PARAM;
+        const size_t at = words_.size();
+        words_.resize(at + (bytes + 7) / 8);
+        if (value) std::memcpy(words_.data() + at, value, bytes);
+    }
+    void result(void* place, size_t bytes) {
+        if (!place || bytes != sizeof(int64_t)) status_ = BAD_PARAM;
+        result_ = place;
+    }
+    // Whether it is there, or may be null.
+    template <class Form>
+    bool descriptor(const void* form, bool optional) {
+        static_assert(std::is_trivially_copyable_v<Form>);
+        number(form != nullptr);
+        if (!form) return optional;
+        scalar(form, sizeof(Form));
+        return true;
+    }
+
+    int queue() { return status_ ? status_ : queue_words(*handle_, function_, words_); }
+    int ask() {
+        if (status_) return status_;
+        std::vector<int64_t> answer;
+        const int status = ask_words(*handle_, function_, name_, words_, answer);
+        if (!status && answer.size() != 1) return INTERNAL_ERROR;
+        if (!status) std::memcpy(result_, answer.data(), sizeof answer[0]);
+        return status;
+    }
+
+  private:
+    Handle* const handle_;
+    const char* const name_;
+    const uint32_t function_;
+    int status_ = SUCCESS;
+    void* result_ = nullptr;
+    std::vector<uint64_t> words_;
+};
 }  // namespace
 
 GPUKERNEL_EXPORT int cudnnCreate(void** handle) {
     if (!handle) return BAD_PARAM;
     *handle = nullptr;
-    if (!port() || port()->current_device() < 0) return NOT_INITIALIZED;
-    auto* const own = new Handle;
-    std::lock_guard lock(handles().mutex);
-    handles().living.insert(own);
-    *handle = own;
+    if (!port()) return NOT_INITIALIZED;
+    const int device = port()->current_device();
+    if (device < 0) return NOT_INITIALIZED;
+    auto own = std::make_unique<Handle>();
+    own->device = device;
+    own->name = port()->name();
+    std::vector<int64_t> answer;
+    if (const int status = ask_words(*own, CREATE, "cudnnCreate", {own->name}, answer))
+        return status == EXECUTION_FAILED ? NOT_INITIALIZED : status;
+    *handle = keep_handle(own.release());
     return SUCCESS;
 }
 
 GPUKERNEL_EXPORT int cudnnDestroy(void* handle) {
-    std::lock_guard lock(handles().mutex);
-    auto* const own = static_cast<Handle*>(handle);
-    if (!handles().living.erase(own)) return NOT_INITIALIZED;
-    delete own;
+    Handle* const own = drop_handle(handle);
+    if (!own) return NOT_INITIALIZED;
+    const std::unique_ptr<Handle> end(own);
+    // A graph's calls outlive the handle that they were captured with; the worker's ends with the program.
+    if (own->captured || port()->current_device() != own->device) return SUCCESS;
+    const PortCall call{LIBRARY, DESTROY, nullptr, &own->name, 1};
+    bool captured;
+    port()->queue(&call, &captured);
     return SUCCESS;
 }
 
-GPUKERNEL_EXPORT int cudnnSetStream(void* handle, void* stream) {
-    Handle* const own = handle_of(handle);
-    if (!own) return BAD_PARAM;
-    own->stream = stream;
-    return SUCCESS;
-}
-
-GPUKERNEL_EXPORT int cudnnGetStream(void* handle, void** stream) {
-    Handle* const own = handle_of(handle);
-    if (!own || !stream) return BAD_PARAM;
-    *stream = own->stream;
-    return SUCCESS;
-}
-
-GPUKERNEL_EXPORT size_t cudnnGetVersion() {
-    return MAJOR_VERSION * 10000 + MINOR_VERSION * 100 + PATCH_LEVEL;
-}
-GPUKERNEL_EXPORT size_t cudnnGetMaxDeviceVersion() { return 1210; }
-GPUKERNEL_EXPORT size_t cudnnGetCudartVersion() { return 12090; }
-
-GPUKERNEL_EXPORT int cudnnGetProperty(int type, int* value) {
-    constexpr int versions[] = {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL};
-    if (!value || type < 0 || type > 2) return BAD_PARAM;
-    *value = versions[type];
-    return SUCCESS;
-}
-
-GPUKERNEL_EXPORT const char* cudnnGetErrorString(int status) {
-    switch (status) {
-        case SUCCESS:
-            return "CUDNN_STATUS_SUCCESS";
-        case NOT_INITIALIZED:
-            return "CUDNN_STATUS_NOT_INITIALIZED";
-        case BAD_PARAM:
-            return "CUDNN_STATUS_BAD_PARAM";
-        case NOT_SUPPORTED:
-            return "CUDNN_STATUS_NOT_SUPPORTED";
-        default:
-            return "CUDNN_UNKNOWN_STATUS";
-    }
-}
-
-GPUKERNEL_EXPORT void cudnnGetLastErrorString(char* message, size_t size) {
-    if (!message || !size) return;
-    const std::string sentence = "cuDNN's operations are not supported on a slice";
-    message[sentence.copy(message, size - 1)] = 0;
-}
-
-GPUKERNEL_EXPORT int cudnnGraphVersionCheck() { return SUCCESS; }
-GPUKERNEL_EXPORT int cudnnOpsVersionCheck() { return SUCCESS; }
-GPUKERNEL_EXPORT int cudnnCnnVersionCheck() { return SUCCESS; }
-GPUKERNEL_EXPORT int cudnnAdvVersionCheck() { return SUCCESS; }
-GPUKERNEL_EXPORT int cudnnSetCallback(unsigned, void*, void*) { return SUCCESS; }
-GPUKERNEL_EXPORT int cudnnGetCallback(unsigned*, void**, void**) { return NOT_SUPPORTED; }
-
+#include "cudnn_client.inc"
 #include "cudnn_unsupported.inc"
 
 }  // namespace gpukernel::libraries::cudnn

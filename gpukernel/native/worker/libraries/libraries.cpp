@@ -34,6 +34,8 @@ const LibraryCalls* calls_of(uint32_t number) {
             return &cusparse_calls;
         case libraries::CURAND:
             return &curand_calls;
+        case libraries::CUDNN:
+            return &cudnn_calls;
         default:
             return nullptr;
     }
@@ -130,6 +132,7 @@ int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_
     const int status = calls->run(in, function);
     if (status) {
         outputs.clear();
+        if (error.empty()) error = in.reason;
         if (error.empty())
             error = in.name + std::string(" was refused with status ") +
                     std::to_string(in.own_status ? in.own_status : status);
@@ -172,6 +175,7 @@ LibraryObject::~LibraryObject() {
 void LibraryObject::end() {
     for (const auto& [name, its] : beside) its.destroy(its.object);
     beside.clear();
+    extra.reset();
     if (void* const last = std::exchange(object, nullptr); last && destroy) destroy(last);
 }
 
@@ -224,6 +228,12 @@ bool LibraryArguments::in_lease(uint64_t address, uint64_t bytes) const {
 void* LibraryArguments::device() {
     const uint64_t address = word();
     if (address && !in_lease(address, 1)) failed_ = true;
+    return reinterpret_cast<void*>(address);
+}
+
+void* LibraryArguments::space(size_t bytes) {
+    const uint64_t address = word();
+    if (address && bytes && !in_lease(address, bytes)) failed_ = true;
     return reinterpret_cast<void*>(address);
 }
 
@@ -301,7 +311,8 @@ CUresult serve_library_call(Session& session, Reader& in, Writer&) {
     const int status =
         serve(session, request.library, request.function, request.stream, request.arguments, none, error);
     if (status && !error.empty()) session.warn(error);
-    return result_of(status);
+    const LibraryCalls* const calls = calls_of(request.library);
+    return calls && calls->result_of ? calls->result_of(status) : result_of(status);
 }
 
 CUresult serve_library_ask(Session& session, Reader& in, Writer& out) {

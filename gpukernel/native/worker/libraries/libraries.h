@@ -58,6 +58,7 @@ struct LibraryObject {
     // As the library's handle is set now.
     CUstream stream = nullptr;
     uint64_t modes = 0, workspace = 0, workspace_bytes = 0;
+    std::shared_ptr<void> extra;  // what the library's part keeps with it, which ends before the handle
 };
 
 // The objects of one session by the program's numbers.
@@ -78,12 +79,18 @@ class LibraryArguments {
   public:
     LibraryArguments(Session& session, std::string_view words, CUstream stream, std::vector<char>& outputs)
         : session_(session), words_(words), stream_(stream), outputs_(outputs) {}
+    // Words that stand in another call.
+    LibraryArguments(const LibraryArguments& in, std::string_view words)
+        : LibraryArguments(in.session_, words, in.stream_, in.outputs_) {
+        object = in.object;
+    }
 
     template <class T>
     T number() {
         return static_cast<T>(word());
     }
-    void* device();  // an address in the lease's memory, or null
+    void* device();            // an address in the lease's memory, or null
+    void* space(size_t bytes);  // of so many bytes
     const void* scalar(size_t bytes);
     void* result(size_t bytes);
     void* inout(size_t bytes);
@@ -97,6 +104,8 @@ class LibraryArguments {
     uint64_t word();
     const void* bytes(size_t size);  // padded to whole words
     bool in_lease(uint64_t address, uint64_t bytes) const;
+    bool left() const { return at_ < words_.size(); }
+    std::string_view rest() const { return words_.substr(at_); }
 
     Session& session() { return session_; }
     CUstream stream() const { return stream_; }
@@ -121,6 +130,7 @@ class LibraryArguments {
 
     std::shared_ptr<LibraryObject> object;
     const char* name = "";
+    std::string reason;   // what was wrong, where the library's part knows more than a status
     bool on_host = true;  // scalars, by the handle's pointer mode
     int own_status = 0;   // of a library whose numbers are not cuBLAS's
 
@@ -157,8 +167,9 @@ struct LibraryCalls {
     const char* name;
     int (*create)(LibraryArguments& in, MathLibrary& library, LibraryObject& object);
     int (*run)(LibraryArguments& in, uint32_t function);
+    CUresult (*result_of)(int status) = nullptr;  // among the driver's errors, where they are not cuBLAS's
 };
-extern const LibraryCalls cublas_calls, cublaslt_calls, cufft_calls, cusolver_calls, cusparse_calls,
-    curand_calls;
+extern const LibraryCalls cublas_calls, cublaslt_calls, cudnn_calls, cufft_calls, cusolver_calls,
+    cusparse_calls, curand_calls;
 
 }  // namespace gpukernel::worker

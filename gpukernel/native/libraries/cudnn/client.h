@@ -1,0 +1,16 @@
+// How cuDNN's calls leave the program: words of any number, with a handle.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "libraries/cudnn/handle.h"
+
+namespace gpukernel::libraries::cudnn {
+
+int queue_words(Handle& handle, uint32_t function, const std::vector<uint64_t>& words);
+// `answer` receives numbers; what was wrong is printed once, with the function's name.
+int ask_words(const Handle& handle, uint32_t function, const char* name, const std::vector<uint64_t>& words,
+              std::vector<int64_t>& answer);
+
+}  // namespace gpukernel::libraries::cudnn

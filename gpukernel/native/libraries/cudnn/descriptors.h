@@ -1,0 +1,52 @@
+// The descriptors of cuDNN's functions outside of the backend API: in the program and beside the simulated
+// GPU they are these structures, which travel as they are with each call.
+#pragma once
+
+#include <cstdint>
+
+#include "libraries/cudnn/types.h"
+
+namespace gpukernel::libraries::cudnn {
+
+struct TensorLayout {
+    int32_t type, rank, extent[MOST_DIMENSIONS], stride[MOST_DIMENSIONS];
+};
+struct FilterLayout {
+    int32_t type, format, rank, extent[MOST_DIMENSIONS];
+};
+struct ConvolutionForm {
+    int32_t rank, padding[MOST_DIMENSIONS], stride[MOST_DIMENSIONS], dilation[MOST_DIMENSIONS], mode, compute,
+        groups, math, reorder;
+};
+struct PoolingForm {
+    int32_t mode, nan, rank, window[MOST_DIMENSIONS], padding[MOST_DIMENSIONS], stride[MOST_DIMENSIONS];
+};
+struct ActivationForm {
+    int32_t mode, nan;
+    double coefficient, swish_beta;
+};
+struct NormalizationForm {  // across channels (LRN)
+    int64_t channels;
+    double alpha, beta, k;
+};
+struct TensorOperation {
+    int32_t operation, compute, nan;
+};
+struct TensorReduction {
+    int32_t operation, compute, nan, indices, index_type;
+};
+struct DropoutForm {
+    double dropout;
+    uint64_t states, bytes, seed;
+};
+
+enum Format : int { NCHW = 0, NHWC = 1 };
+constexpr int REDUCTION_NO_INDICES = 0;
+
+// A filter's strides, by its format.
+void strides_of(const FilterLayout& filter, int64_t (&strides)[MOST_DIMENSIONS]);
+// Bytes of alpha and beta beside such a tensor, and of one of its elements.
+size_t factor(const void* tensor);
+size_t value_bytes(const void* tensor);
+
+}  // namespace gpukernel::libraries::cudnn

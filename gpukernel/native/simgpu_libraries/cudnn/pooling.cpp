@@ -1,0 +1,162 @@
+// Pooling: the largest of a window, or its mean.
+#include <vector>
+
+#include "simgpu_libraries/cudnn/operations.h"
+
+namespace gpukernel::simgpu_libraries::cudnn {
+
+namespace {
+constexpr int MOST_SPATIAL = 3;
+constexpr int64_t MOST_PLANE = 1 << 24, MOST_WINDOW = 1 << 16, PIECE = 1 << 15;
+enum Mode { MAX, INCLUDING, EXCLUDING, MAX_DETERMINISTIC };
+
+struct Pooling {
+    int spatial = 0, mode = 0;
+    bool nan = false;
+    int64_t window[MOST_SPATIAL], padding[MOST_SPATIAL], stride[MOST_SPATIAL];
+    Tensor x, y;
+    int64_t places = 1, inputs = 1, all = 1;  // of a plane of the result, of the input; of a window
+
+    int64_t planes() const { return x.extent[0] * x.extent[1]; }
+    int64_t planes_of_piece() const { return std::max<int64_t>(PIECE / std::max(places * all, inputs), 1); }
+
+    // Calls f(place in the input's plane, offset in x, whether it is in) for the part of a window within x.
+    template <class Function>
+    int64_t window_of(int64_t place, Function function) const {
+        int64_t begin[MOST_SPATIAL], end[MOST_SPATIAL], at[MOST_SPATIAL], counted = 1;
+        for (int i = spatial - 1; i >= 0; --i) {
+            const int64_t first = place % y.extent[2 + i] * stride[i] - padding[i];
+            place /= y.extent[2 + i];
+            begin[i] = std::max<int64_t>(first, 0), end[i] = std::min(first + window[i], x.extent[2 + i]);
+            // The window's part that lies beyond both the input and its padding is no part of a mean.
+            counted *= std::min(first + window[i], x.extent[2 + i] + padding[i]) - first;
+            if (begin[i] >= end[i]) return counted;
+        }
+        std::copy(begin, begin + spatial, at);
+        for (;;) {
+            int64_t number = 0, offset = 0;
+            for (int i = 0; i < spatial; ++i)
+                number = number * x.extent[2 + i] + at[i], offset += at[i] * x.stride[2 + i];
+            function(number, offset);
+            int i = spatial - 1;
+            for (; i >= 0 && ++at[i] == end[i]; --i) at[i] = begin[i];
+            if (i < 0) return counted;
+        }
+    }
+    int64_t offset_of(const Tensor& tensor, int64_t place) const {
+        int64_t offset = 0;
+        for (int i = spatial - 1; i >= 0; --i)
+            offset += place % tensor.extent[2 + i] * tensor.stride[2 + i], place /= tensor.extent[2 + i];
+        return offset;
+    }
+    // The window's largest: its place in the plane; -1 for a window of nothing.
+    int64_t largest(int64_t plane_of_x, int64_t place, double& value) const {
+        int64_t found = -1;
+        value = -INFINITY;
+        window_of(place, [&](int64_t number, int64_t offset) {
+            const double one = get(x, plane_of_x + offset);
+            if (found < 0 || one > value || (nan && std::isnan(one) && !std::isnan(value)))
+                value = one, found = number;
+        });
+        return found;
+    }
+};
+
+int described(const Context& context, const PoolingForm* form, Layout x, uint64_t x_at, Layout y,
+              uint64_t y_at, Pooling& p) {
+    p.x = tensor_of(x, x_at), p.y = tensor_of(y, y_at);
+    if (form->rank < 1 || form->rank > MOST_SPATIAL)
+        return refused(context.name, "pooling of more than three dimensions");
+    p.spatial = form->rank, p.mode = form->mode, p.nan = form->nan;
+    if (!p.x.valid() || !p.y.valid() || p.x.rank != p.spatial + 2 || p.y.rank != p.x.rank || p.mode < 0 ||
+        p.mode > 3 || p.x.extent[0] != p.y.extent[0] || p.x.extent[1] != p.y.extent[1])
+        return BAD_PARAM;
+    for (int i = 0; i < p.spatial; ++i) {
+        p.window[i] = form->window[i], p.padding[i] = form->padding[i], p.stride[i] = form->stride[i];
+        if (p.window[i] <= 0 || p.padding[i] < 0 || p.stride[i] <= 0 || p.padding[i] >= p.window[i])
+            return BAD_PARAM;
+        // Frameworks pad at the end by asking for a larger result: its windows begin within the input.
+        if ((p.y.extent[2 + i] - 1) * p.stride[i] - p.padding[i] >= p.x.extent[2 + i]) return BAD_PARAM;
+        p.places *= p.y.extent[2 + i], p.inputs *= p.x.extent[2 + i], p.all *= p.window[i];
+        if (p.all > MOST_WINDOW) return refused(context.name, "a window that is so large");
+    }
+    if (std::max(p.places, p.inputs) > MOST_PLANE || p.places * p.all > MOST_PLANE * 64)
+        return refused(context.name, "pooling of so large a plane");
+    return SUCCESS;
+}
+}  // namespace
+
+int pooling_forward(Context context, const PoolingForm* form, Scalar alpha, Layout x_layout, uint64_t x,
+                    Scalar beta, Layout y_layout, uint64_t y) {
+    Pooling p;
+    if (const int status = described(context, form, x_layout, x, y_layout, y, p)) return status;
+    const double a = alpha, b = beta;
+    const int64_t width = p.planes_of_piece();
+    return submit(context, parts(p.planes(), width), [=](uint64_t piece, const Access& access) {
+        p.x.check(access, false, "x");
+        p.y.check(access, true, "y");
+        const int64_t first = static_cast<int64_t>(piece) * width;
+        for (int64_t plane = first; plane < std::min(first + width, p.planes()); ++plane) {
+            const int64_t n = plane / p.x.extent[1], c = plane % p.x.extent[1];
+            const int64_t from = n * p.x.stride[0] + c * p.x.stride[1],
+                          to = n * p.y.stride[0] + c * p.y.stride[1];
+            for (int64_t place = 0; place < p.places; ++place) {
+                double value = 0;
+                if (p.mode == MAX || p.mode == MAX_DETERMINISTIC) {
+                    p.largest(from, place, value);
+                } else {
+                    int64_t within = 0;
+                    const int64_t counted = p.window_of(
+                        place, [&](int64_t, int64_t offset) { value += get(p.x, from + offset), ++within; });
+                    value /=
+                        static_cast<double>(std::max<int64_t>(p.mode == EXCLUDING ? within : counted, 1));
+                }
+                blend(p.y, to + p.offset_of(p.y, place), value, a, b);
+            }
+        }
+    });
+}
+
+int pooling_backward(Context context, const PoolingForm* form, Scalar alpha, Layout y_layout, uint64_t y,
+                     Layout dy_layout, uint64_t dy, Layout x_layout, uint64_t x, Scalar beta,
+                     Layout dx_layout, uint64_t dx) {
+    Pooling p;
+    if (const int status = described(context, form, x_layout, x, y_layout, y, p)) return status;
+    const Tensor slope = tensor_of(dy_layout, dy), to = tensor_of(dx_layout, dx);
+    if (!slope.valid() || !to.valid() || !slope.same_extents(p.y) || !to.same_extents(p.x)) return BAD_PARAM;
+    const double a = alpha, b = beta;
+    const int64_t width = p.planes_of_piece();
+    return submit(context, parts(p.planes(), width), [=](uint64_t piece, const Access& access) {
+        const bool largest = p.mode == MAX || p.mode == MAX_DETERMINISTIC;
+        if (largest) p.x.check(access, false, "x");
+        slope.check(access, false, "dy");
+        to.check(access, true, "dx");
+        const int64_t first = static_cast<int64_t>(piece) * width;
+        for (int64_t plane = first; plane < std::min(first + width, p.planes()); ++plane) {
+            const int64_t n = plane / p.x.extent[1], c = plane % p.x.extent[1];
+            const int64_t from = n * p.x.stride[0] + c * p.x.stride[1],
+                          at_slope = n * slope.stride[0] + c * slope.stride[1],
+                          at_to = n * to.stride[0] + c * to.stride[1];
+            std::vector<double> sums(static_cast<size_t>(p.inputs));
+            for (int64_t place = 0; place < p.places; ++place) {
+                const double d = get(slope, at_slope + p.offset_of(slope, place));
+                if (largest) {
+                    double value;
+                    const int64_t number = p.largest(from, place, value);
+                    if (number >= 0) sums[static_cast<size_t>(number)] += d;
+                    continue;
+                }
+                int64_t within = 0;
+                const int64_t counted = p.window_of(place, [&](int64_t, int64_t) { ++within; });
+                const double share =
+                    d / static_cast<double>(std::max<int64_t>(p.mode == EXCLUDING ? within : counted, 1));
+                p.window_of(place,
+                            [&](int64_t number, int64_t) { sums[static_cast<size_t>(number)] += share; });
+            }
+            for (int64_t i = 0; i < p.inputs; ++i)
+                blend(to, at_to + p.offset_of(to, i), sums[static_cast<size_t>(i)], a, b);
+        }
+    });
+}
+
+}  // namespace gpukernel::simgpu_libraries::cudnn

@@ -1,0 +1,36 @@
+// cuDNN's descriptors in the worker: for the time of one call, made from what the program's has.
+#pragma once
+
+#include "libraries/cudnn/descriptors.h"
+#include "worker/libraries/libraries.h"
+
+namespace gpukernel::worker {
+
+template <class Form>
+class Described {
+  public:
+    Described(LibraryArguments& in, bool optional);
+    ~Described() {
+        if (made_) destroy_(made_);
+    }
+    Described(const Described&) = delete;
+
+    int status() const { return status_; }
+    void* get() const { return made_; }
+    const Form& form() const { return form_; }
+
+  private:
+    Form form_{};
+    void* made_ = nullptr;
+    int (*destroy_)(void*) = nullptr;
+    int status_ = 0;
+};
+
+inline size_t factor(const Described<libraries::cudnn::TensorLayout>& tensor) {
+    return libraries::cudnn::factor_bytes(tensor.form().type);
+}
+inline size_t value_bytes(const Described<libraries::cudnn::TensorLayout>& tensor) {
+    return libraries::cudnn::element_bytes(tensor.form().type);
+}
+
+}  // namespace gpukernel::worker
