@@ -11,6 +11,7 @@ the list of names that the library exports, and writes, for the library `L`:
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from dataclasses import dataclass, field
@@ -258,6 +259,9 @@ def worker_function(call: LibraryCall) -> str:
         ["in.handle()", *(p.name + (".get()" if p.role == DESCRIPTOR else "") for p in call.parameters)]
     )
     lines.append("    if (in.failed()) return INVALID_VALUE;")
+    for described, pointer in itertools.pairwise(call.parameters):
+        if described.role == DESCRIPTOR and pointer.role in POINTERS:
+            lines.append(f"    if (!covered(in, {described.name}, {pointer.name})) return INVALID_VALUE;")
     # What the program's library checks is checked again: whoever speaks to a worker need not be that library.
     lines += [f"    if (!({text})) return INVALID_VALUE;" for text in call.requires]
     lines.append(f"    return in.call<int (*)({types})>({arguments});")

@@ -20,23 +20,22 @@ def _generator(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("library_calls")
 
 
-def headers() -> Path:
-    """Return the folder of cuBLAS's headers: of the wheel nvidia-cublas-cu12, or what GPUKERNEL_CUBLAS_INCLUDE names."""
-    named = os.environ.get("GPUKERNEL_CUBLAS_INCLUDE")
+def headers(library: str = "cublas", header: str = "cublas_api.h", megabytes: int = 580) -> Path:
+    """Return the folder of a library's headers: of its wheel, or what for cuBLAS GPUKERNEL_CUBLAS_INCLUDE names."""
+    variable = f"GPUKERNEL_{library.upper()}_INCLUDE"
+    named = os.environ.get(variable)
     found = None if named else importlib.util.find_spec("nvidia")
     folders = (
         [Path(named)]
         if named
-        else [Path(p, "cublas/include") for p in (found.submodule_search_locations or [])]
+        else [Path(p, library, "include") for p in (found.submodule_search_locations or [])]
         if found
         else []
     )
     for folder in folders:
-        if (folder / "cublas_api.h").exists():
+        if (folder / header).exists():
             return folder
-    pytest.skip(
-        "cuBLAS's headers are not installed (wheel nvidia-cublas-cu12, 580 MB; or GPUKERNEL_CUBLAS_INCLUDE=DIR)"
-    )
+    pytest.skip(f"{header} is not installed (wheel nvidia-{library}-cu12, {megabytes} MB; or {variable}=DIR)")
 
 
 def wheel_header(library: str, name: str) -> Path:
@@ -60,6 +59,7 @@ def declarations(header: Path, prefix: str = "cublas") -> dict[str, list[str]]:
         "size_t": "size",
         "float": "float",
         "signed char": "char",
+        "double": "double",
     }
     found = {}
     for name, parameters in re.findall(rf"\b({prefix}\w+)\s*\(([^()]*)\)\s*;", text):
@@ -69,7 +69,7 @@ def declarations(header: Path, prefix: str = "cublas") -> dict[str, list[str]]:
             pointer = (
                 "*" in parameter
                 or "[]" in parameter
-                or plain.endswith(("Handle_t", "Stream_t", "Params_t", "jInfo_t"))
+                or plain.endswith(("Handle_t", "Stream_t", "Descriptor_t", "Params_t", "jInfo_t"))
             )
             types.append("pointer" if pointer else kinds.get(plain, "enum"))
         found.setdefault(name, types)  # what follows are calls, in inline functions
@@ -120,6 +120,20 @@ def test_every_name_that_cuffts_header_declares_is_exported(header: str) -> None
     assert len(declared) > 5
     names = (NATIVE / "libraries/cufft/names.txt").read_text().split()
     assert declared.keys() - names == set()
+
+
+def test_the_table_of_cudnn_is_what_its_headers_declare(generator: Any) -> None:
+    folder = headers("cudnn", "cudnn_ops.h", 700)
+    declared = declarations(folder / "cudnn_ops.h", "cudnn") | declarations(folder / "cudnn_cnn.h", "cudnn")
+    table = generator.read_library_table(NATIVE / "libraries/cudnn/calls.txt")
+    kinds = {"int": "int", "enum": "enum", "size": "size", "double": "double"}
+    wrong = {}
+    for call in table.calls:
+        roles = [kinds.get(p.role, "pointer") for p in call.parameters]
+        if declared.get(call.name) != ["pointer", *roles]:
+            wrong[call.name] = (declared.get(call.name), roles)
+    assert wrong == {}
+    assert len(table.calls) > 30
 
 
 def test_every_name_that_a_header_declares_is_exported(generator: Any) -> None:

@@ -71,6 +71,30 @@ int fill(const MathLibrary& library, void* to, const TensorReduction& r) {
 }
 }  // namespace
 
+namespace {
+bool in_lease(const LibraryArguments& in, const void* at, __int128 elements, int type) {
+    const size_t bytes = element_bytes(type);
+    if (!at) return true;
+    return elements > 0 && elements >> 44 == 0 && bytes &&
+           in.in_lease(reinterpret_cast<uint64_t>(at), static_cast<uint64_t>(elements) * bytes);
+}
+}  // namespace
+
+bool covered(const LibraryArguments& in, const Described<TensorLayout>& tensor, const void* at) {
+    const TensorLayout& t = tensor.form();
+    __int128 elements = 1;
+    for (int i = 0; i < t.rank && tensor.get(); ++i)
+        elements += static_cast<__int128>(t.extent[i] - 1) * t.stride[i];
+    return !tensor.get() || in_lease(in, at, elements, t.type);
+}
+bool covered(const LibraryArguments& in, const Described<FilterLayout>& filter, const void* at) {
+    const FilterLayout& f = filter.form();
+    __int128 elements = 1;
+    for (int i = 0; i < f.rank && filter.get(); ++i)
+        if (f.extent[i] <= 0 || (elements *= f.extent[i]) >> 44) return false;
+    return !filter.get() || in_lease(in, at, elements, f.type);
+}
+
 template <class Form>
 Described<Form>::Described(LibraryArguments& in, bool optional) {
     const uint64_t given = in.word();

@@ -33,4 +33,15 @@ inline size_t value_bytes(const Described<libraries::cudnn::TensorLayout>& tenso
     return libraries::cudnn::element_bytes(tensor.form().type);
 }
 
+// Whether a tensor or filter lies in the lease's memory as a whole; null does.
+bool covered(const LibraryArguments& in, const Described<libraries::cudnn::TensorLayout>& tensor,
+             const void* at);
+bool covered(const LibraryArguments& in, const Described<libraries::cudnn::FilterLayout>& filter,
+             const void* at);
+// Forms of operations stand beside addresses, too, and say nothing about them.
+template <class Form>
+bool covered(const LibraryArguments&, const Described<Form>&, const void*) {
+    return true;
+}
+
 }  // namespace gpukernel::worker
