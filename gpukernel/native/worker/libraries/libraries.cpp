@@ -156,8 +156,10 @@ MathLibrary* MathLibrary::find(Session& session, uint32_t number, std::string& e
         if (error.empty()) error = ::dlerror();
     }
     if (!library) {
+        const bool of_both = (number & 0xffff) == libraries::CUDNN;
+        const std::string extra = of_both ? "12] or [server-cu13" : std::to_string(cuda);
         error = "the GPU server has no " + name + ", which this program needs (" + error +
-                "): its administrator installs gpukernel[server-cu" + std::to_string(cuda) + "] there";
+                "): its administrator installs gpukernel[server-cu" + extra + "] there";
         return nullptr;
     }
     error.clear();
