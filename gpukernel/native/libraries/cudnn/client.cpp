@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "libraries/client.h"
-#include "libraries/cudnn/descriptors.h"
+#include "libraries/cudnn/recurrent.h"
 #include "libraries/numbers.h"
 
 namespace gpukernel::libraries::cudnn {
@@ -71,9 +71,7 @@ class Call {
     void device(const void* address) { words_.push_back(reinterpret_cast<uint64_t>(address)); }
     void scalar(const void* value, size_t bytes) {
         if (!value) status_ = BAD_PARAM;
-        const size_t at = words_.size();
-        words_.resize(at + (bytes + 7) / 8);
-        if (value) std::memcpy(words_.data() + at, value, bytes);
+        if (value) append(words_, value, bytes);
     }
     void result(void* place, size_t bytes) {
         if (!place || bytes != sizeof(int64_t)) status_ = BAD_PARAM;
@@ -82,10 +80,12 @@ class Call {
     // Whether it is there, or may be null.
     template <class Form>
     bool descriptor(const void* form, bool optional) {
-        static_assert(std::is_trivially_copyable_v<Form>);
         number(form != nullptr);
         if (!form) return optional;
-        scalar(form, sizeof(Form));
+        if constexpr (std::is_trivially_copyable_v<Form>)
+            append(words_, form, sizeof(Form));
+        else
+            append(words_, *static_cast<const Form*>(form));
         return true;
     }
 

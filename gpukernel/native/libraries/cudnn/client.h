@@ -13,4 +13,8 @@ int queue_words(Handle& handle, uint32_t function, const std::vector<uint64_t>& 
 int ask_words(const Handle& handle, uint32_t function, const char* name, const std::vector<uint64_t>& words,
               std::vector<int64_t>& answer);
 
+struct SequencesForm;
+void append(std::vector<uint64_t>& words, const SequencesForm& form);
+void append(std::vector<uint64_t>& words, const void* data, size_t bytes);
+
 }  // namespace gpukernel::libraries::cudnn

@@ -17,11 +17,6 @@ namespace gpukernel::libraries::cudnn {
 namespace {
 using Text = std::vector<uint64_t>;
 
-void append(Text& words, const void* data, size_t bytes) {
-    const size_t at = words.size();
-    words.resize(at + (bytes + 7) / 8);
-    if (bytes) std::memcpy(words.data() + at, data, bytes);
-}
 constexpr uint64_t pair(uint64_t low, uint64_t high) { return (low & 0xffffffff) | high << 32; }
 
 // False where the graph has something that cannot travel.

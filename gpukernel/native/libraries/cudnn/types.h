@@ -216,7 +216,11 @@ enum Function : uint32_t {
     HEURISTIC = 0xff01,
     ENGINE_NOTES = 0xff02,
     MAKE_PLAN = 0xff03,
-    EXECUTE = 0xff04
+    EXECUTE = 0xff04,
+    RECURRENT_SIZES = 0xff05,
+    RECURRENT_WEIGHTS = 0xff06,
+    DROPOUT_STATES = 0xff07,
+    DROPOUT_SET = 0xff08,
 };
 
 constexpr int MOST_DIMENSIONS = 8;

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "libraries/cudnn/descriptors.h"
+#include "libraries/cudnn/recurrent.h"
 #include "simgpu_libraries/cudnn/tensor.h"
 
 namespace gpukernel::simgpu_libraries::cudnn {
@@ -129,5 +129,18 @@ int lrn_forward(Context, const NormalizationForm*, int mode, Scalar alpha, Layou
 int lrn_backward(Context, const NormalizationForm*, int mode, Scalar alpha, Layout y_layout, uint64_t y,
                  Layout dy_layout, uint64_t dy, Layout x_layout, uint64_t x, Scalar beta, Layout dx_layout,
                  uint64_t dx);
+
+// --- recurrent layers ---
+int recurrent_forward(Context, const RecurrentForm*, int mode, uint64_t lengths, const SequencesForm*,
+                      uint64_t x, const SequencesForm*, uint64_t y, Layout h, uint64_t hx, uint64_t hy,
+                      Layout c, uint64_t cx, uint64_t cy, size_t, uint64_t weights, size_t,
+                      uint64_t workspace, size_t, uint64_t reserve);
+int recurrent_to_data(Context, const RecurrentForm*, uint64_t lengths, const SequencesForm*, uint64_t y,
+                      uint64_t dy, const SequencesForm*, uint64_t dx, Layout h, uint64_t hx, uint64_t dhy,
+                      uint64_t dhx, Layout c, uint64_t cx, uint64_t dcy, uint64_t dcx, size_t,
+                      uint64_t weights, size_t, uint64_t workspace, size_t, uint64_t reserve);
+int recurrent_to_weights(Context, const RecurrentForm*, int mode, uint64_t lengths, const SequencesForm*,
+                         uint64_t x, Layout h, uint64_t hx, const SequencesForm*, uint64_t y, size_t,
+                         uint64_t dweights, size_t, uint64_t workspace, size_t, uint64_t reserve);
 
 }  // namespace gpukernel::simgpu_libraries::cudnn

@@ -247,6 +247,23 @@ int run(LibraryArguments& in, uint32_t function) {
         case MAKE_PLAN:
             status = make_plan(in);
             break;
+        case RECURRENT_SIZES:
+            in.name = "cudnnGetRNNTempSpaceSizes";
+            status = recurrent_sizes(in);
+            break;
+        case RECURRENT_WEIGHTS:
+            in.name = "cudnnGetRNNWeightParams";
+            status = recurrent_weights(in);
+            break;
+        case DROPOUT_STATES:
+            in.name = "cudnnDropoutGetStatesSize";
+            status = dropout_states(in);
+            break;
+        case DROPOUT_SET:
+            in.name = "cudnnSetDropoutDescriptor";
+            status = set_stream(in);
+            if (!status) status = dropout_set(in);
+            break;
         case EXECUTE:
             in.name = "cudnnBackendExecute";
             status = execute(in);

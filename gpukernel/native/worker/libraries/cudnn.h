@@ -73,6 +73,12 @@ struct Plans {
     uint64_t turn = 0;
 };
 
+// Questions about recurrent layers, and dropout's states (cudnn_recurrent.cpp).
+int recurrent_sizes(LibraryArguments& in);
+int recurrent_weights(LibraryArguments& in);
+int dropout_states(LibraryArguments& in);
+int dropout_set(LibraryArguments& in);
+
 int read_plan(LibraryArguments& in, Plan& plan);
 
 }  // namespace gpukernel::worker

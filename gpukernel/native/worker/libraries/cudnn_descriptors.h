@@ -1,7 +1,7 @@
 // cuDNN's descriptors in the worker: for the time of one call, made from what the program's has.
 #pragma once
 
-#include "libraries/cudnn/descriptors.h"
+#include "libraries/cudnn/recurrent.h"
 #include "worker/libraries/libraries.h"
 
 namespace gpukernel::worker {
@@ -26,6 +26,52 @@ class Described {
     int status_ = 0;
 };
 
+// Of dropout: without states there is none.
+class DescribedDropout {
+  public:
+    explicit DescribedDropout(const MathLibrary& library) : library_(library) {}
+    ~DescribedDropout();
+    DescribedDropout(const DescribedDropout&) = delete;
+    // `fresh`: makes its states on the device.
+    int make(LibraryArguments& in, const libraries::cudnn::DropoutForm& form, bool fresh);
+    void* get() const { return made_; }
+
+  private:
+    const MathLibrary& library_;
+    void* made_ = nullptr;
+};
+template <>
+class Described<libraries::cudnn::RecurrentForm> {
+  public:
+    Described(LibraryArguments& in, bool optional);
+    ~Described();
+    Described(const Described&) = delete;
+    int status() const { return status_; }
+    void* get() const { return made_; }
+
+  private:
+    const MathLibrary& library_;
+    DescribedDropout dropout_;
+    void* made_ = nullptr;
+    int status_ = 0;
+};
+template <>
+class Described<libraries::cudnn::SequencesForm> {
+  public:
+    Described(LibraryArguments& in, bool optional);
+    ~Described();
+    Described(const Described&) = delete;
+    int status() const { return status_; }
+    void* get() const { return made_; }
+    const libraries::cudnn::SequencesForm& form() const { return form_; }
+
+  private:
+    const MathLibrary& library_;
+    libraries::cudnn::SequencesForm form_{};
+    void* made_ = nullptr;
+    int status_ = 0;
+};
+
 inline size_t factor(const Described<libraries::cudnn::TensorLayout>& tensor) {
     return libraries::cudnn::factor_bytes(tensor.form().type);
 }
@@ -37,6 +83,8 @@ inline size_t value_bytes(const Described<libraries::cudnn::TensorLayout>& tenso
 bool covered(const LibraryArguments& in, const Described<libraries::cudnn::TensorLayout>& tensor,
              const void* at);
 bool covered(const LibraryArguments& in, const Described<libraries::cudnn::FilterLayout>& filter,
+             const void* at);
+bool covered(const LibraryArguments& in, const Described<libraries::cudnn::SequencesForm>& sequences,
              const void* at);
 // Forms of operations stand beside addresses, too, and say nothing about them.
 template <class Form>
