@@ -55,9 +55,10 @@ int execute(Handle& handle, const Node& plan, const Pack& pack) {
 GPUKERNEL_EXPORT int cudnnCreate(void** handle) {
     if (!handle) return BAD_PARAM;
     *handle = nullptr;
+    static constexpr const char* NEEDED[] = {"sgemm", "dgemm"};
     static auto* const context = driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent");
     CUcontext current = nullptr;
-    if (!simgpu_libraries::on_simulated_device() || !simgpu_libraries::load_openblas() || !context ||
+    if (!simgpu_libraries::on_simulated_device() || !simgpu_libraries::load_openblas(NEEDED) || !context ||
         context(&current) != CUDA_SUCCESS || !current)
         return NOT_INITIALIZED;
     *handle = keep_handle(new Handle);
