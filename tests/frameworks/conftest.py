@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from gpukernel.embedded import EmbeddedPool
-from tests.frameworks.sources import JAX, PYTORCH, Framework, NotHere
+from gpukernel.jupyter import kernelspecs
+from tests.frameworks.sources import JAX, PYTORCH, TENSORFLOW, Framework, NotHere
 
 PROGRAMS = Path(__file__).parent / "programs"
 FETCH = os.environ.get("GPUKERNEL_FRAMEWORKS") == "1"
 
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+Execute = Callable[[str, Framework], nbformat.NotebookNode]
+"""Executes a notebook with a framework's packages in the kernel that it names, on a slice of 0.02."""
 Run = Callable[..., str]
 """Runs a program of `PROGRAMS` with words on a slice, and returns what it prints; without ``share`` off any slice."""
 
@@ -65,3 +73,48 @@ def on_pytorch(pytorch_site: Path, h100: EmbeddedPool) -> Run:
 def on_jax(h100: EmbeddedPool) -> Run:
     """Run a program under JAX."""
     return runs(site_of(JAX), h100)
+
+
+@pytest.fixture
+def on_tensorflow(h100: EmbeddedPool) -> Run:
+    """Run a program under TensorFlow."""
+    return runs(site_of(TENSORFLOW), h100)
+
+
+@pytest.fixture
+def execute(h100: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Execute:
+    """Execute a notebook as somebody with its framework in the kernel's environment does."""
+
+    def execute(name: str, framework: Framework) -> nbformat.NotebookNode:
+        monkeypatch.setenv("PYTHONPATH", str(site_of(framework)))
+        monkeypatch.setenv("GPUKERNEL_STATE", str(h100.state))
+        monkeypatch.delenv(
+            "PYTEST_CURRENT_TEST"
+        )  # ipykernel captures file descriptors only outside of pytest
+        for kind in ("DATA", "RUNTIME"):
+            monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
+        content = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+        assert not any(cell.get("outputs") for cell in content.cells)
+        spec = kernelspecs.SliceSpec(0.02, model="H100", wait_seconds=60)
+        kernelspecs.write(spec, tmp_path / "data" / "kernels")
+        return NotebookClient(
+            content,
+            kernel_name=content.metadata.kernelspec.name,
+            timeout=600,
+            resources={"metadata": {"path": str(NOTEBOOKS)}},
+        ).execute()
+
+    return execute
+
+
+def said(done: nbformat.NotebookNode) -> str:
+    """Return what the cells of an executed notebook printed or showed as text."""
+    outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
+    return "\n".join(one.get("text", "") or one.get("data", {}).get("text/plain", "") for one in outputs)
+
+
+def losses_in(text: str) -> list[float]:
+    """Return the list of numbers that a notebook's training shows."""
+    shown = re.search(r"\[(\d+\.\d+,[^\]]+)\]", text)
+    assert shown is not None, text
+    return [float(one) for one in shown[1].split(",")]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.suites.repositories import TORCH
 from tests.suites.sources import NotHere, _kept, _pip, is_kept
 
-__all__ = ["JAX", "PYTORCH", "Framework", "NotHere"]
+__all__ = ["JAX", "PYTORCH", "TENSORFLOW", "Framework", "NotHere"]
 
 
 @dataclass(frozen=True)
@@ -33,3 +33,4 @@ class Framework:
 # Three equals signs: not a build for the CPU that a local index may have.  The last ones are what the tables of operators import.
 PYTORCH = Framework(f"pytorch-{TORCH}", (f"torch==={TORCH}", "numpy", "scipy", "expecttest"))
 JAX = Framework("jax-0.10.2", ("jax[cuda12]==0.10.2",))
+TENSORFLOW = Framework("tensorflow-2.21.0", ("tensorflow[and-cuda]==2.21.0",))
