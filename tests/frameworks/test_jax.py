@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.frameworks.conftest import Run
+from tests.frameworks.conftest import Execute, Run, losses_in, said
+from tests.frameworks.sources import JAX
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -32,3 +33,11 @@ def test_convolutions_pooling_and_a_training_give_what_the_cpu_gives(on_jax: Run
     assert found["failed"] == {}
     assert found["losses"] == pytest.approx(found["wanted"], rel=1e-3)
     assert found["losses"][-1] < found["losses"][0] - 0.2
+
+
+def test_the_notebook_runs_in_a_kernel_with_a_slice(execute: Execute) -> None:
+    text = said(execute("04-jax", JAX))
+    assert "NVIDIA H100 80GB HBM3 (simulated)" in text
+    losses = losses_in(text)
+    assert losses[19] < 0.3 < losses[0]
+    assert "RESOURCE_EXHAUSTED" in text
