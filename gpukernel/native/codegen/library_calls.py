@@ -39,6 +39,7 @@ ZEROED = "zeroed"
 # Of cuSOLVER's: objects that do not travel, by their names; a workspace on the host, the size of one, an estimate.
 OBJECTS = {"params": "Params", "syevj": "SyevjInfo", "gesvdj": "GesvdjInfo"}
 LOCAL = (*OBJECTS, "host", "room", "estimate")
+KIND = "matrix"  # cuSPARSE's older descriptor: what kind of matrix it is, which travels as one number
 C_TYPES = {
     "int": "int",
     "enum": "int",
@@ -113,7 +114,7 @@ class LibraryTable:
 def _parameter(where: str, word: str, wide: bool) -> LibraryParameter:
     name, _, role = word.partition(":")
     role, _, size = role.partition("=")
-    if not name.isidentifier() or role not in (*PLAIN, *POINTERS, *SIZED, ZEROED, *LOCAL):
+    if not name.isidentifier() or role not in (*PLAIN, *POINTERS, *SIZED, ZEROED, *LOCAL, KIND):
         raise TableError(f"{where}: unknown role {role!r} of {name!r}")
     if (role in (*SIZED, "host", "room")) != bool(size):
         raise TableError(f"{where}: {name!r}: scalars, and no others, say their bytes")
@@ -221,6 +222,8 @@ def client_function(call: LibraryCall) -> str:
         elif p.role == ZEROED:
             lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
             lines.append(f"    *static_cast<int*>({p.name}) = 0;")
+        elif p.role == KIND:
+            lines.append(f"    call.number(kind_of({p.name}));")
         elif p.role in LOCAL and p.role != "room":
             lines.append(f"    call.{'unknown' if p.role == 'estimate' else 'none'}({p.name});")
         else:
@@ -247,6 +250,8 @@ def worker_function(call: LibraryCall) -> str:
         elif p.role == ZEROED:
             lines.append(f"    int own_{p.name} = 0;")
             lines.append(f"    void* const {p.name} = &own_{p.name};")
+        elif p.role == KIND:
+            lines.append(f"    void* const {p.name} = matrix_of(in);")
         elif p.role in OBJECTS:
             names = ", ".join(f'"cusolverDn{verb}{OBJECTS[p.role]}"' for verb in ("Create", "Destroy"))
             lines.append(f"    void* const {p.name} = in.made({names});")
@@ -300,6 +305,8 @@ def simulated_function(call: LibraryCall) -> str:
             arguments.append(f"static_cast<const {p.form}*>({p.name})")
         elif p.role in (*POINTERS, SPACE):
             arguments.append(f"reinterpret_cast<uint64_t>({p.name})")
+        elif p.role == KIND:
+            arguments.append(f"kind_of({p.name})")
         elif p.role == "estimate":
             lines.append(f"    if ({p.name}) *static_cast<double*>({p.name}) = 0;")
         elif p.role in LOCAL:

@@ -1,5 +1,5 @@
-// Handles of the libraries whose only settings are a stream and a few modes (cuSOLVER, cuSPARSE, cuRAND): the same in
-// the program and beside the simulated GPU.
+// Handles of the libraries whose only settings are a stream and a few modes (cuSOLVER, cuSPARSE, cuRAND): the
+// same in the program and beside the simulated GPU.
 #pragma once
 
 #include <cstdint>

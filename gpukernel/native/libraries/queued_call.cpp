@@ -58,6 +58,15 @@ void QueuedCall::scalar(const void* value, size_t bytes) {
         device(value);
 }
 
+void QueuedCall::result(void* place, size_t bytes) {
+    if (!place)
+        status_ = STATUSES.invalid_value;
+    else if (handle_->pointer_mode == 0)
+        result_ = place, result_bytes_ = bytes;
+    else
+        device(place);
+}
+
 void QueuedCall::room(void* place, size_t bytes) {
     if (!place || room_count_ == MOST_ROOMS)
         status_ = STATUSES.invalid_value;
@@ -83,6 +92,8 @@ int QueuedCall::queue() {
     if (captured) handle_->captured = true;
     return status_of(result);
 }
+
+int QueuedCall::ask() { return result_ ? ask(result_, result_bytes_) : queue(); }
 
 int QueuedCall::ask(void* place, size_t bytes) {
     if (status_) return status_;

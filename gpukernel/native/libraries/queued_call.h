@@ -23,11 +23,14 @@ class QueuedCall {
     void device(const void* address) { words_.number(reinterpret_cast<uint64_t>(address)); }
     void bytes(const void* data, size_t size) { words_.bytes(data, size); }
     void scalar(const void* value, size_t bytes);
+    void result(void* place, size_t bytes);
     void room(void* place, size_t bytes);  // a workspace's size, an int or a size_t
     void none(void*) {}                    // what does not travel
     void unknown(void* place);             // a double of the host: 0, or NaN where nobody knows
 
     int queue();
+    // Waits for the result where it goes to the host.
+    int ask();
     // Waits for the stream, and for a result of `bytes`.
     int ask(void* place, size_t bytes);
     // Fills the rooms.
@@ -46,7 +49,8 @@ class QueuedCall {
         void* place;
         size_t bytes;
     } rooms_[MOST_ROOMS];
-    size_t room_count_ = 0;
+    size_t room_count_ = 0, result_bytes_ = 0;
+    void* result_ = nullptr;  // on the host
     Words words_;
 };
 

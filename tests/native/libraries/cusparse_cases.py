@@ -387,6 +387,144 @@ def forms_in_plain_arrays() -> str:
 
 
 @case
+def sums_of_sparse_matrices() -> str:
+    s = library()
+
+    def kind_of(base: int) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        assert s.library.cusparseCreateMatDescr(ctypes.byref(made)) == 0
+        assert s.library.cusparseSetMatIndexBase(made, base) == 0
+        assert s.library.cusparseGetMatIndexBase(made) == base
+        return made
+
+    def one(letter: str, bases: tuple[int, int, int]) -> str:
+        kind = TYPES[letter]
+        a, b = (sparse.csr_array(sparse_numbers(13, 17, kind, density)) for density in (0.2, 0.3))
+        alpha, beta = (0.5 + 1j, 2j) if letter in "CZ" else (0.5, 2.0)
+        kinds = [kind_of(base) for base in bases]
+        given = [
+            [on_device((part + base).astype(np.int32)) for part in (m.indptr, m.indices)]
+            for m, base in zip((a, b), bases, strict=False)
+        ]
+        values = [on_device(m.data) for m in (a, b)]
+        rows, count = Array(np.zeros(14, np.int32)), ctypes.c_int()
+        x, y, none = scalar(alpha, kind), scalar(beta, kind), ctypes.c_void_p()
+        head = (kinds[0], a.nnz, values[0], *given[0])
+        second = (kinds[1], b.nnz, values[1], *given[1])
+        work = room(
+            s,
+            f"cusparse{letter}csrgeam2_bufferSizeExt",
+            13,
+            17,
+            x,
+            *head,
+            y,
+            *second,
+            kinds[2],
+            none,
+            rows.pointer,
+            none,
+        )
+        s.done(
+            "cusparseXcsrgeam2Nnz",
+            13,
+            17,
+            kinds[0],
+            a.nnz,
+            *given[0],
+            kinds[1],
+            b.nnz,
+            *given[1],
+            kinds[2],
+            rows.pointer,
+            ctypes.byref(count),
+            work,
+        )
+        columns, numbers_of = Array(np.zeros(count.value, np.int32)), Array(np.zeros(count.value, kind))
+        s.done(
+            f"cusparse{letter}csrgeam2",
+            13,
+            17,
+            x,
+            *head,
+            y,
+            *second,
+            kinds[2],
+            numbers_of.pointer,
+            rows.pointer,
+            columns.pointer,
+            work,
+        )
+        got = sparse.csr_array(
+            (numbers_of.get(), columns.get() - bases[2], rows.get() - bases[2]), shape=(13, 17)
+        )
+        together = np.count_nonzero((abs(a) + abs(b)).toarray())
+        wrong = close(got.toarray(), alpha * a.toarray() + beta * b.toarray(), kind, 4)
+        return wrong or ("" if count.value == together else f"{count.value} elements, not {together}")
+
+    return first(
+        (wrong and f"{words}: {wrong}")
+        for words in itertools.product("SDCZ", ((0, 0, 0), (1, 0, 1), (0, 1, 0)))
+        if (wrong := one(*words))
+    )
+
+
+@case
+def products_of_two_sparse_matrices() -> str:
+    s = library()
+
+    def one(letter: str, index: Any, base: int) -> str:
+        kind = TYPES[letter]
+        a, b = sparse_numbers(31, 18, kind), sparse_numbers(18, 40, kind)
+        alpha = 0.5 + 1j if letter in "CZ" else 0.5
+        offsets, target, descriptor, none = (
+            Array(np.zeros(32, index)),
+            ctypes.c_void_p(),
+            ctypes.c_void_p(),
+            ctypes.c_void_p(),
+        )
+        assert s.library.cusparseSpGEMM_createDescr(ctypes.byref(descriptor)) == 0
+        status = s.library.cusparseCreateCsr(
+            ctypes.byref(target),
+            long(31),
+            long(40),
+            long(0),
+            offsets.pointer,
+            none,
+            none,
+            INDICES[index],
+            INDICES[index],
+            base,
+            DATA[kind],
+        )
+        assert status == 0, status
+        head = (0, 0, scalar(alpha, kind), described(s, a, "Csr", index, base), described(s, b, "Csr", index, base), scalar(0, kind), target, DATA[kind], 0, descriptor)  # fmt: skip
+        for step in ("workEstimation", "compute"):
+            size = ctypes.c_size_t()
+            s.done(f"cusparseSpGEMM_{step}", *head, ctypes.byref(size), None)
+            s.done(
+                f"cusparseSpGEMM_{step}", *head, ctypes.byref(size), on_device(np.zeros(size.value, np.int8))
+            )
+        sizes = [ctypes.c_int64() for _ in range(3)]
+        assert s.library.cusparseSpMatGetSize(target, *(ctypes.byref(n) for n in sizes)) == 0
+        pattern = sparse.csr_array(abs(np.sign(abs(a))) @ abs(np.sign(abs(b))))
+        if sizes[2].value != pattern.nnz:
+            return f"{sizes[2].value} elements, not {pattern.nnz}"
+        columns, values = Array(np.zeros(pattern.nnz, index)), Array(np.zeros(pattern.nnz, kind))
+        assert s.library.cusparseCsrSetPointers(target, offsets.pointer, columns.pointer, values.pointer) == 0
+        s.done("cusparseSpGEMM_copy", *head)
+        got = sparse.csr_array((values.get(), columns.get() - base, offsets.get() - base), shape=(31, 40))
+        assert s.library.cusparseSpGEMM_destroyDescr(descriptor) == 0
+        return close(got.toarray(), alpha * (a @ b), kind, 20)
+
+    return first(
+        (wrong and f"{words}: {wrong}")
+        for words in itertools.product("SDCZ", (np.int32, np.int64), (0, 1))
+        if (wrong := one(*words))
+    )
+
+
+@case
 def descriptors_say_what_they_were_given() -> str:
     s = library()
     a = sparse_numbers(5, 6, np.float32)
@@ -428,7 +566,7 @@ def what_does_not_fit_is_refused() -> str:
             )
         ),
         int(s.library.cusparseSpMV(other, 0, one, matrix, x, one, y, 0, 0, None)),
-        s("cusparseSpGEMM_copy"),
+        s("cusparseSpSV_solve"),
     ]
     return "" if found == [3, 3, 3, 3, 3, 3, 1, 10] else f"{found}"
 

@@ -122,7 +122,7 @@ for library in (4 | 11 << 16, 5 | 11 << 16, 6 | 12 << 16, 7 | 10 << 16):
         shape = [random.choice((w, w, w, w, word())) for w in plain] if library & 15 == 4 else [161] if library & 15 == 7 else []
         send(library, 0xfff0, [name, *shape])
         for _ in range(3):
-            function = random.choice((random.randrange(150), 0x1000 + random.randrange(12), random.randrange(8) if library & 15 == 7 else 0 if library & 15 == 4 else 0x1002))
+            function = random.choice((random.randrange(150), 0x1000 + random.randrange(14), random.randrange(8) if library & 15 == 7 else 0 if library & 15 == 4 else 0x1002))
             words = [word() for _ in range(random.randrange(2, 60))]
             if 'ILLEGAL' in send(library, function, [name, 0, *words] if library & 15 != 4 else [name, *words]):
                 break

@@ -54,6 +54,21 @@ int count(void* handle, const Dense& dense, int64_t& elements) {
     call.descriptor(dense);
     return call.ask(&elements, sizeof elements);
 }
+int count(void* handle, const Request& operation, const Sparse& a, const Sparse& b, int64_t& elements) {
+    Call call(handle, "cusparseSpGEMM_compute", SPGEMM_COUNT);
+    if (!call.ready()) return call.status();
+    call.descriptor(operation), call.descriptor(a), call.descriptor(b);
+    return call.ask(&elements, sizeof elements);
+}
+int multiply(void* handle, const Request& operation, const void* alpha, const Sparse& a, const Sparse& b,
+             const void* beta, const Sparse& c) {
+    Call call(handle, "cusparseSpGEMM_copy", SPGEMM);
+    if (!call.ready()) return call.status();
+    const size_t scalar = cublas::data_bytes(static_cast<int>(operation.compute));
+    call.descriptor(operation), call.descriptor(a), call.descriptor(b), call.descriptor(c);
+    call.scalar(alpha, scalar), call.scalar(beta, scalar);
+    return call.queue();
+}
 
 GPUKERNEL_EXPORT int cusparseCreate(void** handle) {
     return create_handle(handle, LIBRARY, "cusparseCreate");

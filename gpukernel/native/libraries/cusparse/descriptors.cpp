@@ -9,11 +9,21 @@
 namespace gpukernel::libraries::cusparse {
 
 namespace {
-// A sparse matrix that a dense one is to become: how many elements it has is found when somebody asks.
+// Two matrices whose product another is to be.
+struct Factors {
+    Request operation;
+    Sparse a, b;
+};
+// A sparse matrix that a dense one or a product is to become: how many elements it has is found when somebody
+// asks.
 struct Matrix : Sparse {
     std::unique_ptr<Dense> from;
+    std::unique_ptr<Factors> factors;
     void* handle = nullptr;
 };
+// What programs have for each product; nothing needs to be kept in it.
+struct Preparation {};
+bool check(const Preparation&) { return true; }
 
 // The descriptors of one kind that are alive.
 template <class Descriptor>
@@ -50,6 +60,7 @@ class Living {
 using Matrices = Living<Matrix>;
 using Denses = Living<Dense>;
 using Vectors = Living<Vector>;
+using Preparations = Living<Preparation>;
 
 uint64_t number(const void* address) { return reinterpret_cast<uint64_t>(address); }
 void* address(uint64_t number) { return reinterpret_cast<void*>(number); }
@@ -66,11 +77,12 @@ template <class To, class From>
 void tell(To* place, From value) {
     if (place) *place = static_cast<To>(value);
 }
-// Finds out what a matrix from a dense one has.
+// Finds out how many elements a matrix from others has.
 int counted(Matrix& m) {
-    if (!m.from) return SUCCESS;
-    const int status = count(m.handle, *m.from, m.count);
-    if (!status) m.from.reset();
+    if (!m.from && !m.factors) return SUCCESS;
+    const int status = m.from ? count(m.handle, *m.from, m.count)
+                              : count(m.handle, m.factors->operation, m.factors->a, m.factors->b, m.count);
+    if (!status) m.from.reset(), m.factors.reset();
     return status;
 }
 int take_apart(const void* descriptor, int64_t format, int64_t* rows, int64_t* columns, int64_t* elements,
@@ -391,12 +403,62 @@ GPUKERNEL_EXPORT int cusparseDenseToSparse_analysis(void* handle, const void* de
     const auto from = Denses::find(dense);
     if (!handle_of(handle)) return NOT_INITIALIZED;
     if (!matrix || !from) return INVALID_VALUE;
-    matrix->from = std::make_unique<Dense>(*from), matrix->handle = handle;
+    matrix->from = std::make_unique<Dense>(*from), matrix->factors.reset(), matrix->handle = handle;
     return SUCCESS;
 }
 GPUKERNEL_EXPORT int cusparseDenseToSparse_convert(void* handle, const void* dense, const void* sparse,
                                                    int algorithm, void* buffer) {
     return between(handle, FROM_DENSE, sparse, dense, algorithm, buffer, nullptr);
+}
+
+// --- products of two sparse matrices: what is prepared is that the result's size can be asked for ---
+
+static int prepare(void* handle, int op_a, int op_b, const void* a, const void* b, const void* c, int compute,
+                   const void* preparation, std::unique_ptr<Factors>& factors) {
+    if (!handle_of(handle)) return NOT_INITIALIZED;
+    const auto first = Matrices::find(a), second = Matrices::find(b), to = Matrices::find(c);
+    if (!first || !second || !to || !Preparations::find(preparation)) return INVALID_VALUE;
+    if (op_a || op_b || first->format != CSR || second->format != CSR || to->format != CSR)
+        return NOT_SUPPORTED;
+    if (first->columns != second->rows || to->rows != first->rows || to->columns != second->columns)
+        return INVALID_VALUE;
+    factors.reset(new Factors{{op_a, op_b, compute, 0}, *first, *second});
+    return SUCCESS;
+}
+GPUKERNEL_EXPORT int cusparseSpGEMM_createDescr(void** preparation) {
+    return Preparations::make(preparation, {});
+}
+GPUKERNEL_EXPORT int cusparseSpGEMM_destroyDescr(const void* preparation) {
+    return Preparations::end(preparation);
+}
+GPUKERNEL_EXPORT int cusparseSpGEMM_workEstimation(void* handle, int op_a, int op_b, const void*,
+                                                   const void* a, const void* b, const void*, const void* c,
+                                                   int compute, int, const void* preparation, size_t* room,
+                                                   void*) {
+    std::unique_ptr<Factors> factors;
+    if (!room) return INVALID_VALUE;
+    *room = LEAST_ROOM;
+    return prepare(handle, op_a, op_b, a, b, c, compute, preparation, factors);
+}
+GPUKERNEL_EXPORT int cusparseSpGEMM_compute(void* handle, int op_a, int op_b, const void*, const void* a,
+                                            const void* b, const void*, const void* c, int compute, int,
+                                            const void* preparation, size_t* room, void* buffer) {
+    std::unique_ptr<Factors> factors;
+    if (!room) return INVALID_VALUE;
+    const int status = prepare(handle, op_a, op_b, a, b, c, compute, preparation, factors);
+    if (status || !buffer) return *room = LEAST_ROOM, status;
+    const auto to = Matrices::find(c);
+    to->factors = std::move(factors), to->from.reset(), to->handle = handle;
+    return SUCCESS;
+}
+GPUKERNEL_EXPORT int cusparseSpGEMM_copy(void* handle, int op_a, int op_b, const void* alpha, const void* a,
+                                         const void* b, const void* beta, const void* c, int compute, int,
+                                         const void* preparation) {
+    std::unique_ptr<Factors> factors;
+    if (const int status = prepare(handle, op_a, op_b, a, b, c, compute, preparation, factors)) return status;
+    const auto to = Matrices::find(c);
+    if (const int status = counted(*to)) return status;
+    return multiply(handle, factors->operation, alpha, factors->a, factors->b, beta, *to);
 }
 
 }  // namespace gpukernel::libraries::cusparse

@@ -34,6 +34,10 @@ int get(const void* matrix, int property) {
 }
 }  // namespace
 
+int kind_of(const void* matrix) {
+    return get(matrix, 0) | get(matrix, 1) << 8 | get(matrix, 2) << 16 | get(matrix, 3) << 24;
+}
+
 GPUKERNEL_EXPORT int cusparseSetStream(void* handle, CUstream stream) {
     StreamHandle* const own = handle_of(handle);
     if (!own) return NOT_INITIALIZED;

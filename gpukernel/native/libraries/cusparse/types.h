@@ -51,6 +51,11 @@ struct Request {
     int64_t a = 0, b = 0, compute = 0, algorithm = 0;
 };
 
+// Of an older descriptor: its type, half, diagonal and base, a byte each; that of nothing is a general
+// matrix.
+int kind_of(const void* matrix);
+constexpr int base_of(int kind) { return kind >> 24 & 1; }
+
 // Whether sizes, types and steps are ones that no arithmetic on addresses overflows with.
 constexpr int64_t MOST = int64_t{1} << 40;
 constexpr bool is_size(int64_t n) { return n >= 0 && n <= MOST; }
@@ -85,6 +90,8 @@ enum Function : uint32_t {
     FROM_DENSE,
     FROM_DENSE_ROOM,
     COUNT,
+    SPGEMM,
+    SPGEMM_COUNT,
 };
 
 // What each side defines.  `room` is where a workspace's size goes, where that is asked for.
@@ -95,7 +102,11 @@ int multiply_sampled(void* handle, Function function, const Request& operation, 
                      size_t* room);
 int convert(void* handle, Function function, int algorithm, const Sparse& sparse, const Dense& dense,
             void* buffer, size_t* room);
-// The number of elements of a matrix that are not 0; it waits.
+// The number of elements of a matrix that are not 0, or that a product of two has; they wait.
 int count(void* handle, const Dense& dense, int64_t& elements);
+int count(void* handle, const Request& operation, const Sparse& a, const Sparse& b, int64_t& elements);
+// A product of two, in CSR all three.
+int multiply(void* handle, const Request& operation, const void* alpha, const Sparse& a, const Sparse& b,
+             const void* beta, const Sparse& c);
 
 }  // namespace gpukernel::libraries::cusparse

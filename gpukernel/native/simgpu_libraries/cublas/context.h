@@ -113,8 +113,9 @@ class Scalar {
 // Where one number goes: to the device in the stream's order, or to the host, for which the function waits.
 class Result {
   public:
+    Result(bool on_host, void* to, size_t bytes) : to_(to), bytes_(bytes), on_host_(on_host) {}
     Result(const Handle& handle, void* to, size_t bytes)
-        : to_(to), bytes_(bytes), on_host_(handle.settings.pointer_mode == HOST) {}
+        : Result(handle.settings.pointer_mode == HOST, to, bytes) {}
     // Called once, by the last piece.
     template <class T>
     void set(const Access& access, T value) const {
@@ -130,11 +131,13 @@ class Result {
     }
     // After everything was submitted.
     int finish(const Context& context, int status) const {
-        if (status || !on_host_) return status;
-        if (const CUresult result = synchronize(context.stream); result != CUDA_SUCCESS)
-            return status_of(result);
+        return status ? status : status_of(finish(context.stream));
+    }
+    CUresult finish(CUstream stream) const {
+        if (!on_host_) return CUDA_SUCCESS;
+        if (const CUresult result = synchronize(stream); result != CUDA_SUCCESS) return result;
         std::memcpy(to_, kept_->bytes, bytes_);
-        return SUCCESS;
+        return CUDA_SUCCESS;
     }
 
   private:

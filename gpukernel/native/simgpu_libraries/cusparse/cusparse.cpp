@@ -32,6 +32,15 @@ int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t kept =
         simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), kept));
 }
 
+struct Scalar : cublas::Scalar {
+    Scalar(const Handle& handle, const void* from, size_t bytes)
+        : cublas::Scalar(handle.pointer_mode == 0, from, bytes) {}
+};
+struct Result : cublas::Result {
+    Result(const Handle& handle, void* to, size_t bytes)
+        : cublas::Result(handle.pointer_mode == 0, to, bytes) {}
+};
+
 template <class T>
 std::vector<T> copied(const Access& access, uint64_t address, int64_t count, const char* what) {
     access.check(address, static_cast<uint64_t>(count) * sizeof(T), false, what);
@@ -189,6 +198,90 @@ int sort_coo(const Context& context, int64_t, int64_t, int64_t count, uint64_t r
             if (P) put(access, P, sorted(p), "P");
         },
         static_cast<uint64_t>(count) * 32);
+}
+
+// --- sums of matrices in CSR ---
+
+// The indices of one of them, checked.
+struct Csr {
+    int64_t m, n, count;
+    Indices rows, columns;
+    Csr(const Access& access, int64_t m, int64_t n, int kind, int64_t count, uint64_t rows, uint64_t columns)
+        : m(m),
+          n(n),
+          count(count),
+          rows(access, rows, INDEX_32, base_of(kind), m + 1, "the offsets"),
+          columns(access, columns, INDEX_32, base_of(kind), count, "the columns") {}
+    // The row's columns in order, each with the position of its element.
+    std::vector<std::pair<int64_t, int64_t>> row(int64_t number) const {
+        std::vector<std::pair<int64_t, int64_t>> found;
+        const int64_t end = rows.below(number + 1, count + 1);
+        for (int64_t i = rows.below(number, count + 1); i < end; ++i)
+            found.emplace_back(columns.below(i, n), i);
+        std::sort(found.begin(), found.end());
+        return found;
+    }
+};
+// Calls element(column, position in the first or -1, position in the second or -1) for each element of a row.
+template <class Element>
+void merge(const Csr& first, const Csr& second, int64_t row, Element element) {
+    const auto a = first.row(row), b = second.row(row);
+    for (size_t i = 0, j = 0; i < a.size() || j < b.size();) {
+        const int64_t column =
+            std::min(i < a.size() ? a[i].first : INT64_MAX, j < b.size() ? b[j].first : INT64_MAX);
+        const int64_t of_first = i < a.size() && a[i].first == column ? a[i++].second : -1;
+        const int64_t of_second = j < b.size() && b[j].first == column ? b[j++].second : -1;
+        element(column, of_first, of_second);
+    }
+}
+int count_of_sum(const Context& context, int64_t m, int64_t n, int kind_a, int64_t count_a, uint64_t rows_a,
+                 uint64_t columns_a, int kind_b, int64_t count_b, uint64_t rows_b, uint64_t columns_b,
+                 int kind_c, uint64_t rows_c, const Result& result, uint64_t) {
+    const int status = submit(
+        context, 1,
+        [=](uint64_t, const Access& access) {
+            const Csr a(access, m, n, kind_a, count_a, rows_a, columns_a),
+                b(access, m, n, kind_b, count_b, rows_b, columns_b);
+            std::vector<int> offsets{base_of(kind_c)};
+            for (int64_t row = 0; row < m; ++row) {
+                offsets.push_back(offsets.back());
+                merge(a, b, row, [&](int64_t, int64_t, int64_t) { ++offsets.back(); });
+            }
+            put(access, rows_c, offsets, "the offsets of the sum");
+            result.set(access, offsets.back() - base_of(kind_c));
+        },
+        static_cast<uint64_t>(m + 1) * sizeof(int));
+    return status ? status : libraries::status_of(result.finish(context.stream));
+}
+template <class T>
+int sum(const Context& context, int64_t m, int64_t n, const Scalar& alpha, int kind_a, int64_t count_a,
+        uint64_t values_a, uint64_t rows_a, uint64_t columns_a, const Scalar& beta, int kind_b,
+        int64_t count_b, uint64_t values_b, uint64_t rows_b, uint64_t columns_b, int kind_c,
+        uint64_t values_c, uint64_t rows_c, uint64_t columns_c, uint64_t) {
+    return submit(
+        context, 1,
+        [=](uint64_t, const Access& access) {
+            const Csr a(access, m, n, kind_a, count_a, rows_a, columns_a),
+                b(access, m, n, kind_b, count_b, rows_b, columns_b);
+            const auto of_a = copied<T>(access, values_a, count_a, "the values of A");
+            const auto of_b = copied<T>(access, values_b, count_b, "the values of B");
+            const T x = alpha.get<T>(access), y = beta.get<T>(access);
+            std::vector<int> offsets{base_of(kind_c)}, columns;
+            std::vector<T> values;
+            for (int64_t row = 0; row < m; ++row) {
+                merge(a, b, row, [&](int64_t column, int64_t i, int64_t j) {
+                    columns.push_back(static_cast<int>(column) + base_of(kind_c));
+                    values.push_back((i < 0 ? T(0) : x * of_a[static_cast<size_t>(i)]) +
+                                     (j < 0 ? T(0) : y * of_b[static_cast<size_t>(j)]));
+                });
+                offsets.push_back(static_cast<int>(columns.size()) + base_of(kind_c));
+            }
+            put(access, rows_c, offsets, "the offsets of the sum");
+            put(access, columns_c, columns, "the columns of the sum");
+            put(access, values_c, values, "the values of the sum");
+        },
+        static_cast<uint64_t>(m + 1) * sizeof(int) +
+            static_cast<uint64_t>(count_a + count_b) * (2 * sizeof(T) + sizeof(int)));
 }
 
 constexpr const char* NEEDED[] = {GPUKERNEL_BLAS_NAMES("gtsv")};

@@ -89,6 +89,15 @@ class Elements {
     void each(Function function) const {
         each(0, s_.count, function);
     }
+    // Calls function(other index, address of the value) for each element of one row or column.
+    template <class Function>
+    void line(int64_t number, Function function) const {
+        const uint64_t size = bytes_of(s_.type);
+        const int64_t end = major_.below(number + 1, s_.count + 1),
+                      across = s_.format == CSR ? s_.columns : s_.rows;
+        for (int64_t i = major_.below(number, s_.count + 1); i < end; ++i)
+            function(minor_.below(i, across), reinterpret_cast<char*>(values_) + at(i, size));
+    }
 
   private:
     static uint64_t at(int64_t i, uint64_t size) { return static_cast<uint64_t>(i) * size; }

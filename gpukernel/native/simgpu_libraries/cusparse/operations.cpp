@@ -1,5 +1,7 @@
 // Products and conversions of sparse matrices.  Sums are made in double precision and rounded once.
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "simgpu_libraries/cublas/context.h"
@@ -247,6 +249,156 @@ int count(void* handle, const Dense& dense, int64_t& elements) {
     if (result != CUDA_SUCCESS) return told(result);
     if (const CUresult waited = synchronize(own->stream); waited != CUDA_SUCCESS) return told(waited);
     return elements = *found, SUCCESS;
+}
+
+// --- products of two sparse matrices, row by row ---
+
+namespace {
+// The rows of a product.  A piece has some rows: for each it adds the rows of B that A's elements name.
+class Rows {
+  public:
+    Rows(const Sparse& a, const Sparse& b) : a_(a), b_(b) {
+        const double each = static_cast<double>(a.count) / static_cast<double>(std::max<int64_t>(a.rows, 1)) *
+                            static_cast<double>(b.count) / static_cast<double>(std::max<int64_t>(b.rows, 1));
+        at_once_ = static_cast<int64_t>(std::clamp(262144 / (each + 1), 1.0, 4096.0));
+    }
+    uint64_t pieces() const { return parts(a_.rows, at_once_); }
+    uint64_t host_bytes() const { return static_cast<uint64_t>(b_.columns) * (sizeof(int64_t) + sizeof(Z)); }
+
+    // Calls row(number, columns, sums) for each row of a piece: its columns in order, and their sums by
+    // column.
+    template <class Number, class Row>
+    void each(uint64_t piece, const Access& access, bool with_values, Row row) const {
+        const Elements a(access, a_, 0), b(access, b_, 0);
+        std::vector<int64_t> seen(static_cast<size_t>(b_.columns), -1), columns;
+        std::vector<Number> sums(with_values ? static_cast<size_t>(b_.columns) : 0);
+        const auto first = static_cast<int64_t>(piece) * at_once_;
+        for (int64_t i = first; i < std::min(first + at_once_, a_.rows); ++i) {
+            columns.clear();
+            a.line(i, [&](int64_t inner, const char* left) {
+                const Number factor = with_values ? load<Number>(left, static_cast<int>(a_.type)) : Number();
+                b.line(inner, [&](int64_t column, const char* right) {
+                    const auto at = static_cast<size_t>(column);
+                    if (seen[at] != i) {
+                        seen[at] = i, columns.push_back(column);
+                        if (with_values) sums[at] = Number();
+                    }
+                    if (with_values) sums[at] += factor * load<Number>(right, static_cast<int>(b_.type));
+                });
+            });
+            std::sort(columns.begin(), columns.end());
+            row(i, columns, sums);
+        }
+    }
+
+  private:
+    Sparse a_, b_;
+    int64_t at_once_;
+};
+// Each row's elements.  There is room for them once the host's memory for it is the slice's.
+struct RowCounts {
+    std::once_flag once;
+    std::vector<int64_t> all;
+    std::vector<int64_t>& of(int64_t rows) {
+        std::call_once(once, [&] { all.resize(static_cast<size_t>(rows)); });
+        return all;
+    }
+};
+using Counts = std::shared_ptr<RowCounts>;
+
+// Counts each row's elements, in the stream's order.
+CUresult count_rows(CUstream stream, const Rows& rows, int64_t of, const Counts& counts) {
+    return submit(
+        stream, "cusparseSpGEMM", rows.pieces(),
+        [=](uint64_t piece, const Access& access) {
+            std::vector<int64_t>& found = counts->of(of);
+            rows.each<double>(piece, access, false, [&](int64_t row, const auto& columns, const auto&) {
+                found[static_cast<size_t>(row)] = static_cast<int64_t>(columns.size());
+            });
+        },
+        rows.host_bytes() + static_cast<uint64_t>(of) * sizeof(int64_t));
+}
+
+template <class Number>
+int multiply_rows(CUstream stream, const Request& operation, const Scalar& alpha, const Sparse& a,
+                  const Sparse& b, const Scalar& beta, const Sparse& c) {
+    const Rows rows(a, b);
+    const auto counts = std::make_shared<RowCounts>();
+    CUresult result = count_rows(stream, rows, a.rows, counts);
+    const auto put = [base = c.base](const Access& access, uint64_t array, int64_t type, int64_t index,
+                                     int64_t value) {
+        const uint64_t bytes = index_bytes(type), at = array + static_cast<uint64_t>(index) * bytes;
+        access.check(at, bytes, true, "the indices of the product");
+        value += base;
+        std::memcpy(reinterpret_cast<void*>(at), &value, bytes);  // the low bytes of it come first
+    };
+    if (result == CUDA_SUCCESS)  // from counts to offsets
+        result = submit(stream, "cusparseSpGEMM", 1, [=](uint64_t, const Access& access) {
+            int64_t offset = 0;
+            for (int64_t i = 0; i < a.rows; ++i) {
+                put(access, c.major, c.major_type, i, offset);
+                offset += std::exchange(counts->of(a.rows)[static_cast<size_t>(i)], offset);
+            }
+            put(access, c.major, c.major_type, a.rows, offset);
+        });
+    if (result != CUDA_SUCCESS) return told(result);
+    const auto compute = static_cast<int>(operation.compute), type = static_cast<int>(c.type);
+    return told(submit(
+        stream, "cusparseSpGEMM", rows.pieces(),
+        [=](uint64_t piece, const Access& access) {
+            const Number x = alpha.get<Number>(access, compute), y = beta.get<Number>(access, compute);
+            rows.each<Number>(piece, access, true, [&](int64_t row, const auto& columns, const auto& sums) {
+                int64_t index = counts->of(a.rows)[static_cast<size_t>(row)];
+                for (const int64_t column : columns) {
+                    put(access, c.minor, c.minor_type, index, column);
+                    const uint64_t to = c.values + static_cast<uint64_t>(index++) * bytes_of(c.type);
+                    access.check(to, bytes_of(c.type), true, "the values of the product");
+                    Number value = x * sums[static_cast<size_t>(column)];
+                    if (y != Number(0)) value += y * load<Number>(reinterpret_cast<const char*>(to), type);
+                    store(reinterpret_cast<char*>(to), type, value);
+                }
+            });
+        },
+        rows.host_bytes()));
+}
+}  // namespace
+
+int count(void* handle, const Request&, const Sparse& a, const Sparse& b, int64_t& elements) {
+    const StreamHandle* const own = handle_of(handle);
+    if (!own) return NOT_INITIALIZED;
+    if (a.columns != b.rows) return INVALID_VALUE;
+    const auto counts = std::make_shared<RowCounts>();
+    CUresult result = count_rows(own->stream, Rows(a, b), a.rows, counts);
+    if (result == CUDA_SUCCESS) result = synchronize(own->stream);
+    if (result != CUDA_SUCCESS) return told(result);
+    elements = 0;
+    for (const int64_t one : counts->all) elements += one;
+    return SUCCESS;
+}
+int multiply(void* handle, const Request& operation, const void* alpha, const Sparse& a, const Sparse& b,
+             const void* beta, const Sparse& c) {
+    const StreamHandle* const own = handle_of(handle);
+    if (!own) return NOT_INITIALIZED;
+    const size_t scalar = cublas::data_bytes(static_cast<int>(operation.compute));
+    if (!alpha || !beta || !scalar || a.columns != b.rows || c.rows != a.rows || c.columns != b.columns)
+        return INVALID_VALUE;
+    const bool on_host = own->pointer_mode == 0;
+    const Scalar x(on_host, alpha, scalar), y(on_host, beta, scalar);
+    return cublas::is_complex(static_cast<int>(operation.compute))
+               ? multiply_rows<Z>(own->stream, operation, x, a, b, y, c)
+               : multiply_rows<double>(own->stream, operation, x, a, b, y, c);
+}
+
+GPUKERNEL_EXPORT int cusparse_gpukernel_spgemm(void* handle, const Request* operation, const void* alpha,
+                                               const Sparse* matrices, const void* beta) {
+    return multiply(handle, *operation, alpha, matrices[0], matrices[1], beta, matrices[2]);
+}
+GPUKERNEL_EXPORT int cusparse_gpukernel_spgemm_count(void* handle, const Request* operation,
+                                                     const Sparse* matrices, void* elements) {
+    int64_t found = 0;
+    const int status = count(handle, *operation, matrices[0], matrices[1], found);
+    std::memcpy(elements, &found, sizeof found);
+    return status;
 }
 
 // For the worker, which has descriptors of its own for each call.

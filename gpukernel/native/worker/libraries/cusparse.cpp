@@ -1,6 +1,7 @@
 // cuSPARSE: its handles, its calls without descriptors (generated from libraries/cusparse/calls.txt), and
 // those with, whose descriptors are made anew for each from what the program's have.
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "libraries/cusparse/types.h"
@@ -13,14 +14,27 @@ using namespace libraries::cusparse;
 using Answer = libraries::cublas::Status;
 
 namespace {
-#include "cusparse_worker.inc"
-
-constexpr OwnStatuses OWN{NOT_INITIALIZED, ALLOC_FAILED, INVALID_VALUE, NOT_SUPPORTED};
-
 template <class Function>
 Function find(const MathLibrary& library, const char* name) {
     return reinterpret_cast<Function>(library.function(name));
 }
+
+// The library's own older descriptor of a kind of matrix, which the handle's calls share.
+void* matrix_of(LibraryArguments& in) {
+    const auto kind = in.number<uint32_t>();
+    constexpr const char* PROPERTIES[] = {"cusparseSetMatType", "cusparseSetMatFillMode",
+                                          "cusparseSetMatDiagType", "cusparseSetMatIndexBase"};
+    void* const matrix = in.made("cusparseCreateMatDescr", "cusparseDestroyMatDescr", kind);
+    for (int i = 0; matrix && i < 4; ++i) {
+        auto* const set = find<int (*)(void*, int)>(in.object->library, PROPERTIES[i]);
+        if (!set || set(matrix, static_cast<int>(kind >> (8 * i) & 0xff))) return in.fail();
+    }
+    return matrix;
+}
+
+#include "cusparse_worker.inc"
+
+constexpr OwnStatuses OWN{NOT_INITIALIZED, ALLOC_FAILED, INVALID_VALUE, NOT_SUPPORTED};
 
 // The library's descriptors of one call.
 class Descriptors {
@@ -85,6 +99,7 @@ class Descriptors {
         return made;
     }
     bool good() const { return good_ && !in_.failed(); }
+    bool ours(const Sparse& s) const { return ours(s.major) && ours(s.minor) && ours(s.values); }
 
   private:
     static void* at(uint64_t address) { return reinterpret_cast<void*>(address); }
@@ -162,6 +177,39 @@ int count_elements(LibraryArguments& in) {
     return in.call<int (*)(void*, const Dense*, void*)>(in.handle(), &dense, elements);
 }
 
+// A product of two sparse matrices.  NVIDIA's library wants buffers for it whose size it tells in between:
+// the one beside the simulated GPU has it in one call, and on a real device it is not there.
+bool read_three(LibraryArguments& in, Descriptors& all, Request& operation, std::span<Sparse> matrices) {
+    if (!all.read(operation)) return false;
+    for (Sparse& one : matrices)
+        if (!all.read(one) || !check(one) || one.format != CSR || one.batch != 1 || !all.ours(one))
+            return false;
+    return !in.failed();
+}
+int multiply_sparse(LibraryArguments& in) {
+    Descriptors all(in);
+    Request operation;
+    Sparse matrices[3];
+    if (!read_three(in, all, operation, matrices)) return INVALID_VALUE;
+    const size_t bytes = libraries::cublas::data_bytes(static_cast<int>(operation.compute));
+    const void *const alpha = in.scalar(bytes), *const beta = in.scalar(bytes);
+    if (in.failed()) return INVALID_VALUE;
+    in.name = "cusparse_gpukernel_spgemm";
+    return in.call<int (*)(void*, const Request*, const void*, const Sparse*, const void*)>(
+        in.handle(), &operation, alpha, matrices, beta);
+}
+int count_product(LibraryArguments& in) {
+    Descriptors all(in);
+    Request operation;
+    Sparse matrices[2];
+    if (!read_three(in, all, operation, matrices)) return INVALID_VALUE;
+    in.on_host = true;
+    void* const elements = in.result(sizeof(int64_t));
+    in.name = "cusparse_gpukernel_spgemm_count";
+    return in.call<int (*)(void*, const Request*, const Sparse*, void*)>(in.handle(), &operation, matrices,
+                                                                         elements);
+}
+
 int create(LibraryArguments& in, MathLibrary& library, LibraryObject& object) {
     auto* const make = find<int (*)(void**)>(library, "cusparseCreate");
     auto* const version = find<int (*)(void*, int*)>(library, "cusparseGetVersion");
@@ -212,6 +260,10 @@ int call(LibraryArguments& in, uint32_t function) {
             return from_dense(in, function == FROM_DENSE_ROOM);
         case COUNT:
             return count_elements(in);
+        case SPGEMM:
+            return multiply_sparse(in);
+        case SPGEMM_COUNT:
+            return count_product(in);
         default:
             if (function >= std::size(cusparse_functions)) return NOT_SUPPORTED;
             in.name = cusparse_functions[function].name;

@@ -260,13 +260,15 @@ void* LibraryArguments::result(size_t size) {
     return std::memset(result_, 0, size);
 }
 
-void* LibraryArguments::made(const char* create, const char* destroy) {
-    if (const auto it = object->beside.find(create); it != object->beside.end()) return it->second.object;
+void* LibraryArguments::made(const char* create, const char* destroy, uint32_t kind) {
+    constexpr size_t MOST_KINDS = 64;
+    const std::string key = create + std::to_string(kind);
+    if (const auto it = object->beside.find(key); it != object->beside.end()) return it->second.object;
     auto* const make = reinterpret_cast<int (*)(void**)>(object->library.function(create));
     auto* const end = reinterpret_cast<int (*)(void*)>(object->library.function(destroy));
     void* its = nullptr;
-    if (!make || !end || make(&its)) return failed_ = true, nullptr;
-    object->beside[create] = {its, end};
+    if (!make || !end || object->beside.size() == MOST_KINDS || make(&its)) return fail();
+    object->beside[key] = {its, end};
     return its;
 }
 

@@ -95,7 +95,8 @@ class LibraryArguments {
     void* result(size_t bytes);
     void* inout(size_t bytes);
     // An object of the library's own that the handle's calls share, made when it is first needed.
-    void* made(const char* create, const char* destroy);
+    void* made(const char* create, const char* destroy, uint32_t kind = 0);
+    void* fail() { return failed_ = true, nullptr; }
     void* host(uint64_t bytes);  // a workspace on the host
     void* room(size_t bytes);    // where the size of a workspace goes: at most two
     void* estimate() { return &estimate_; }
