@@ -336,7 +336,7 @@ def batch_normalisation() -> str:
             None, none, None, none,
         )  # fmt: skip
         slope = dy64 * (tensors[2].get() > 0) if ops else dy64
-        loose = HALF if kind is np.float32 else kind
+        loose = {np.float32: HALF, np.float64: np.float32}.get(kind, kind)
         found = (
             close(tensors[4].get(), slope_by_difference(normal, x64, dy64), loose, 4)
             or close(
@@ -371,7 +371,7 @@ def batch_normalisation() -> str:
     return first(
         (f"mode {mode} {kind.__name__} operations {ops}", one(mode, kind, channels, ops))
         for mode, kind, channels, ops in (
-            (1, np.float32, False, 0), (1, np.float32, True, 0), (0, np.float32, False, 0),
+            (1, np.float32, False, 0), (1, np.float32, True, 0), (1, np.float64, True, 1), (0, np.float32, False, 0),
             (1, HALF, True, 0), (1, np.float32, True, 1), (1, np.float32, False, 2),
         )
     )  # fmt: skip

@@ -88,6 +88,173 @@ int fused(const Context& context, int ops, const ActivationForm* activation, Nor
     return SUCCESS;
 }
 
+// What a training step keeps of a channel.
+void remember(const Norm& n, int64_t channel, double mean, double variance) {
+    const auto move = [&](uint64_t address, double value) {
+        if (address) blend(at(n.its.outer, address), channel, value, n.factor, 1 - n.factor);
+    };
+    const auto terms = static_cast<double>(n.its.terms);
+    move(n.running_mean, mean);
+    move(n.running_variance, terms > 1 ? variance * terms / (terms - 1) : variance);
+    if (n.mean) put(at(n.its.outer, n.mean), channel, mean);
+    if (n.variance) put(at(n.its.outer, n.variance), channel, 1 / std::sqrt(variance + n.epsilon));
+}
+
+// --- tensors of one type and one layout, whose places lie evenly: nearly all there are ---
+
+constexpr int LANES = 16;
+
+struct Even {
+    int64_t images = 0, places = 0, of_image = 0, of_place = 0, of_channel = 0;
+    bool inside = false;  // channels are the innermost
+};
+bool same_layout(const Tensor& a, const Tensor& b) {
+    return a.type == b.type && std::equal(a.stride, a.stride + a.rank, b.stride);
+}
+// Per channel, where nothing of the result before is kept.
+bool even(const Norm& n, Even& its) {
+    const Tensor& x = n.x;
+    for (const Tensor* other : {&n.y, &n.z, &n.dy, &n.dx, &n.dz})
+        if (other->rank && !same_layout(x, *other)) return false;
+    if (x.rank < 3 || n.beta != 0 || n.its.outer.extent[x.rank - 1] != 1 ||
+        n.its.outer.count() != x.extent[1] || !(x.type == FLOAT || x.type == HALF || x.type == BFLOAT16))
+        return false;
+    for (int i = 2; i + 1 < x.rank; ++i)
+        if (x.stride[i] != x.stride[i + 1] * x.extent[i + 1]) return false;
+    its = {x.extent[0], n.its.terms / x.extent[0], x.stride[0], x.stride[x.rank - 1],
+           x.stride[1], x.stride[1] == 1};
+    return its.inside || its.of_place == 1;
+}
+
+// Calls f(lane, place) for all places of the channels from `channel`: lanes are channels where those are the
+// innermost, else every lane has part of one channel's places.
+template <class Function>
+void sweep(const Even& its, int64_t channel, int64_t width, Function f) {
+    for (int64_t n = 0; n < its.images; ++n) {
+        const int64_t begin = n * its.of_image + channel * its.of_channel;
+        if (its.inside) {
+            for (int64_t s = 0; s < its.places; ++s) {
+                const int64_t at = begin + s * its.of_place;
+                for (int64_t j = 0; j < width; ++j) f(j, at + j);
+            }
+            continue;
+        }
+        int64_t s = 0;
+        for (; s + LANES <= its.places; s += LANES)
+            for (int64_t j = 0; j < LANES; ++j) f(j, begin + s + j);
+        for (; s < its.places; ++s) f(int64_t{0}, begin + s);
+    }
+}
+// Adds up what the lanes have of one channel.
+void join(const Even& its, double (&lanes)[LANES]) {
+    if (its.inside) return;
+    for (int j = 1; j < LANES; ++j) lanes[0] += lanes[j];
+    std::fill(lanes + 1, lanes + LANES, lanes[0]);
+}
+// Channels of a piece.
+int64_t tile(const Even& its) {
+    return its.inside ? std::clamp<int64_t>((1 << 22) / (its.images * its.places), 1, LANES) : 1;
+}
+template <class Function>
+void each_lane(const Even& its, int64_t width, Function f) {
+    for (int64_t j = 0; j < (its.inside ? width : LANES); ++j) f(j, its.inside ? j : 0);
+}
+
+template <class E>
+void forward_evenly(const Norm& n, const Even& its, int64_t channel, int64_t width) {
+    using Stored = typename E::Type;
+    const auto* const x = reinterpret_cast<const Stored*>(n.x.address);
+    const auto* const z = reinterpret_cast<const Stored*>(n.z.address);
+    auto* const y = reinterpret_cast<Stored*>(n.y.address);
+    const auto terms = static_cast<double>(n.its.terms);
+    const auto of = [&](uint64_t address) { return at(n.its.outer, address); };
+    const int64_t step = n.its.outer.stride[1];
+    double mean[LANES] = {}, variance[LANES] = {};
+    if (n.trains) {
+        sweep(its, channel, width, [&](int64_t j, int64_t o) { mean[j] += E::template get<double>(x[o]); });
+        join(its, mean);
+        for (double& one : mean) one /= terms;
+        sweep(its, channel, width, [&](int64_t j, int64_t o) {
+            const double distance = E::template get<double>(x[o]) - mean[j];
+            variance[j] += distance * distance;
+        });
+        join(its, variance);
+        for (double& one : variance) one /= terms;
+    } else {
+        each_lane(its, width, [&](int64_t j, int64_t c) {
+            mean[j] = get(of(n.mean), (channel + c) * step),
+            variance[j] = get(of(n.variance), (channel + c) * step);
+        });
+    }
+    float slope[LANES] = {}, shift[LANES] = {};
+    each_lane(its, width, [&](int64_t j, int64_t c) {
+        const double factor = get(of(n.scale), (channel + c) * step) / std::sqrt(variance[j] + n.epsilon);
+        slope[j] = static_cast<float>(factor);
+        shift[j] = static_cast<float>(get(of(n.bias), (channel + c) * step) - mean[j] * factor);
+    });
+    for (int64_t c = 0; n.trains && c < width; ++c) remember(n, (channel + c) * step, mean[c], variance[c]);
+    const auto alpha = static_cast<float>(n.alpha);
+    const bool rectifies = n.rectifies, adds = n.adds;
+    sweep(its, channel, width, [&](int64_t j, int64_t o) {
+        float value = E::template get<float>(x[o]) * slope[j] + shift[j];
+        if (adds) value += E::template get<float>(z[o]);
+        if (rectifies) value = value < 0 ? 0 : value;
+        y[o] = E::put(alpha * value);
+    });
+}
+
+template <class E>
+void backward_evenly(const Norm& n, const Even& its, int64_t channel, int64_t width) {
+    using Stored = typename E::Type;
+    const auto* const x = reinterpret_cast<const Stored*>(n.x.address);
+    const auto* const y = reinterpret_cast<const Stored*>(n.y.address);
+    const auto* const dy = reinterpret_cast<const Stored*>(n.dy.address);
+    auto* const dx = reinterpret_cast<Stored*>(n.dx.address);
+    auto* const dz = reinterpret_cast<Stored*>(n.dz.address);
+    const auto of = [&](uint64_t address) { return at(n.its.outer, address); };
+    const int64_t step = n.its.outer.stride[1];
+    double mean[LANES] = {}, inverse[LANES] = {}, sum[LANES] = {}, product[LANES] = {};
+    each_lane(its, width, [&](int64_t j, int64_t c) {
+        mean[j] = get(of(n.mean), (channel + c) * step),
+        inverse[j] = get(of(n.variance), (channel + c) * step);
+    });
+    const bool rectifies = n.rectifies, adds = n.adds;
+    const auto slope = [&](int64_t o) {
+        const float d = E::template get<float>(dy[o]);
+        return rectifies && !(E::template get<float>(y[o]) > 0) ? 0.0f : d;
+    };
+    sweep(its, channel, width, [&](int64_t j, int64_t o) {
+        const auto d = static_cast<double>(slope(o));
+        sum[j] += d, product[j] += d * (E::template get<double>(x[o]) - mean[j]);
+    });
+    join(its, sum), join(its, product);
+    const auto terms = static_cast<double>(n.its.terms);
+    float factor[LANES] = {}, whole[LANES] = {}, part[LANES] = {}, middle[LANES] = {};
+    each_lane(its, width, [&](int64_t j, int64_t c) {
+        factor[j] = static_cast<float>(n.alpha * get(of(n.scale), (channel + c) * step) * inverse[j]);
+        whole[j] = static_cast<float>(sum[j] / terms);
+        part[j] = static_cast<float>(product[j] * inverse[j] * inverse[j] / terms);
+        middle[j] = static_cast<float>(mean[j]);
+    });
+    for (int64_t c = 0; c < width; ++c) {
+        blend(of(n.dscale), (channel + c) * step, product[c] * inverse[c], n.alpha_parameters,
+              n.beta_parameters);
+        blend(of(n.dbias), (channel + c) * step, sum[c], n.alpha_parameters, n.beta_parameters);
+    }
+    sweep(its, channel, width, [&](int64_t j, int64_t o) {
+        const float d = slope(o);
+        if (adds) dz[o] = E::put(d);
+        dx[o] = E::put(factor[j] * (d - whole[j] - (E::template get<float>(x[o]) - middle[j]) * part[j]));
+    });
+}
+
+template <class Function>
+void with_narrow(int type, Function function) {
+    if (type == HALF) return function(Element<HALF>{});
+    if (type == BFLOAT16) return function(Element<BFLOAT16>{});
+    return function(Element<FLOAT>{});
+}
+
 void forward(const Norm& n, uint64_t piece, const Access& access) {
     n.x.check(access, false, "x");
     n.y.check(access, true, "y");
@@ -99,6 +266,12 @@ void forward(const Norm& n, uint64_t piece, const Access& access) {
            {n.variance, n.trains},
            {n.running_mean, n.trains},
            {n.running_variance, n.trains}});
+    if (Even its; even(n, its)) {
+        const int64_t channel = static_cast<int64_t>(piece) * tile(its);
+        return with_narrow(n.x.type, [&]<class E>(E) {
+            forward_evenly<E>(n, its, channel, std::min(tile(its), n.x.extent[1] - channel));
+        });
+    }
     const Tensor* const tensors[4] = {&n.its.outer, &n.x, &n.y, n.adds ? &n.z : nullptr};
     const int64_t first = static_cast<int64_t>(piece) * n.its.width;
     const auto number = [&](uint64_t address, int64_t offset) {
@@ -110,15 +283,7 @@ void forward(const Norm& n, uint64_t piece, const Access& access) {
         double mean, variance;
         if (n.trains) {
             statistics(n.its, n.x, walk.offset[1], mean, variance);
-            const auto move = [&](uint64_t address, double value) {
-                if (!address) return;
-                blend(at(n.its.outer, address), channel, value, n.factor, 1 - n.factor);
-            };
-            const auto terms = static_cast<double>(n.its.terms);
-            move(n.running_mean, mean);
-            move(n.running_variance, terms > 1 ? variance * terms / (terms - 1) : variance);
-            if (n.mean) put(at(n.its.outer, n.mean), channel, mean);
-            if (n.variance) put(at(n.its.outer, n.variance), channel, 1 / std::sqrt(variance + n.epsilon));
+            remember(n, channel, mean, variance);
         } else {
             mean = number(n.mean, channel), variance = number(n.variance, channel);
         }
@@ -145,6 +310,12 @@ void backward(const Norm& n, uint64_t piece, const Access& access) {
     if (n.adds) n.dz.check(access, true, "dz");
     check(access, n.its,
           {{n.scale, false}, {n.mean, false}, {n.variance, false}, {n.dscale, true}, {n.dbias, true}});
+    if (Even its; n.mean && even(n, its)) {
+        const int64_t channel = static_cast<int64_t>(piece) * tile(its);
+        return with_narrow(n.x.type, [&]<class E>(E) {
+            backward_evenly<E>(n, its, channel, std::min(tile(its), n.x.extent[1] - channel));
+        });
+    }
     const Tensor* const tensors[6] = {
         &n.its.outer, &n.x, &n.dy, &n.dx, n.rectifies ? &n.y : nullptr, n.adds ? &n.dz : nullptr};
     const int64_t first = static_cast<int64_t>(piece) * n.its.width;
@@ -182,7 +353,9 @@ void backward(const Norm& n, uint64_t piece, const Access& access) {
 }
 
 int start(const Context& context, const Norm& norm, void (*run)(const Norm&, uint64_t, const Access&)) {
-    return submit(context, parts(norm.its.outer.count(), norm.its.width),
+    Even its;
+    const bool evenly = even(norm, its) && (norm.mean || run == forward);
+    return submit(context, parts(norm.its.outer.count(), evenly ? tile(its) : norm.its.width),
                   [norm, run](uint64_t piece, const Access& access) { run(norm, piece, access); });
 }
 }  // namespace

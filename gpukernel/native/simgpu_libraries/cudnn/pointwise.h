@@ -30,7 +30,7 @@ int pointwise(const Context& context, const Pointwise& op, const ElementOperand 
               const Tensor& to);
 
 enum Reduction { R_ADD, R_MUL, R_MIN, R_MAX, R_AMAX, R_AVG, R_NORM1, R_NORM2, R_MUL_NO_ZEROS };
-constexpr int64_t MOST_REDUCED = 1 << 26;  // elements into one, which nothing can pause
+constexpr int64_t MOST_REDUCED = 1 << 25;  // elements into one, which nothing can pause
 // to = alpha * the reduction of x over the extents that are 1 in `to`, + beta * to.
 int reduce(const Context& context, int operation, const Tensor& x, const Tensor& to, double alpha,
            double beta);

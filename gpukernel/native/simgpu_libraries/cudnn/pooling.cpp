@@ -1,4 +1,5 @@
 // Pooling: the largest of a window, or its mean.
+#include <span>
 #include <vector>
 
 #include "simgpu_libraries/cudnn/operations.h"
@@ -49,18 +50,62 @@ struct Pooling {
             offset += place % tensor.extent[2 + i] * tensor.stride[2 + i], place /= tensor.extent[2 + i];
         return offset;
     }
-    // The window's largest: its place in the plane; -1 for a window of nothing.
-    int64_t largest(int64_t plane_of_x, int64_t place, double& value) const {
-        int64_t found = -1;
-        value = -INFINITY;
-        window_of(place, [&](int64_t number, int64_t offset) {
-            const double one = get(x, plane_of_x + offset);
-            if (found < 0 || one > value || (nan && std::isnan(one) && !std::isnan(value)))
-                value = one, found = number;
-        });
-        return found;
+};
+
+// The windows of a stretch of places, which are the same in every plane: what lies in each, by how much a
+// mean is divided, and where the result is.
+struct Windows {
+    struct In {
+        int64_t number, offset;  // in the input's plane, and in x
+    };
+    std::vector<In> in;
+    std::vector<size_t> begin{0};
+    std::vector<double> terms;
+    std::vector<int64_t> out;
+
+    Windows(const Pooling& p, const Tensor& result, int64_t first, int64_t count) {
+        for (int64_t place = first; place < first + count; ++place) {
+            const int64_t counted =
+                p.window_of(place, [&](int64_t number, int64_t offset) { in.push_back({number, offset}); });
+            const auto within = static_cast<int64_t>(in.size() - begin.back());
+            terms.push_back(
+                static_cast<double>(std::max<int64_t>(p.mode == EXCLUDING ? within : counted, 1)));
+            begin.push_back(in.size());
+            out.push_back(p.offset_of(result, place));
+        }
+    }
+    std::span<const In> of(size_t place) const {
+        return std::span(in).subspan(begin[place], begin[place + 1] - begin[place]);
     }
 };
+
+// The largest of a window: its place in the plane; -1 for a window of nothing.
+template <class Plane>
+int64_t largest(const Plane& plane, std::span<const Windows::In> window, bool nan, double& value) {
+    int64_t found = -1;
+    value = -INFINITY;
+    for (const Windows::In& one : window) {
+        const double candidate = plane(one.offset);
+        if (found < 0 || candidate > value || (nan && std::isnan(candidate) && !std::isnan(value)))
+            value = candidate, found = one.number;
+    }
+    return found;
+}
+
+// Calls f(plane's number in the piece, its place in x, its place in the other, windows) for a piece's planes.
+template <class Function>
+void each_plane(const Pooling& p, const Tensor& result, uint64_t piece, Function f) {
+    const int64_t width = p.planes_of_piece(), begin = static_cast<int64_t>(piece) * width,
+                  stretch = std::max<int64_t>((1 << 18) / p.all, 1);
+    for (int64_t first = 0; first < p.places; first += stretch) {
+        const Windows windows(p, result, first, std::min(stretch, p.places - first));
+        for (int64_t plane = begin; plane < std::min(begin + width, p.planes()); ++plane) {
+            const int64_t n = plane / p.x.extent[1], c = plane % p.x.extent[1];
+            f(plane - begin, n * p.x.stride[0] + c * p.x.stride[1],
+              n * result.stride[0] + c * result.stride[1], windows);
+        }
+    }
+}
 
 int described(const Context& context, const PoolingForm* form, Layout x, uint64_t x_at, Layout y,
               uint64_t y_at, Pooling& p) {
@@ -80,7 +125,7 @@ int described(const Context& context, const PoolingForm* form, Layout x, uint64_
         p.places *= p.y.extent[2 + i], p.inputs *= p.x.extent[2 + i], p.all *= p.window[i];
         if (p.all > MOST_WINDOW) return refused(context.name, "a window that is so large");
     }
-    if (std::max(p.places, p.inputs) > MOST_PLANE || p.places * p.all > MOST_PLANE * 64)
+    if (std::max(p.places, p.inputs) > MOST_PLANE || p.places * p.all > MOST_PLANE * 4)
         return refused(context.name, "pooling of so large a plane");
     return SUCCESS;
 }
@@ -91,29 +136,27 @@ int pooling_forward(Context context, const PoolingForm* form, Scalar alpha, Layo
     Pooling p;
     if (const int status = described(context, form, x_layout, x, y_layout, y, p)) return status;
     const double a = alpha, b = beta;
-    const int64_t width = p.planes_of_piece();
-    return submit(context, parts(p.planes(), width), [=](uint64_t piece, const Access& access) {
+    return submit(context, parts(p.planes(), p.planes_of_piece()), [=](uint64_t piece, const Access& access) {
         p.x.check(access, false, "x");
         p.y.check(access, true, "y");
-        const int64_t first = static_cast<int64_t>(piece) * width;
-        for (int64_t plane = first; plane < std::min(first + width, p.planes()); ++plane) {
-            const int64_t n = plane / p.x.extent[1], c = plane % p.x.extent[1];
-            const int64_t from = n * p.x.stride[0] + c * p.x.stride[1],
-                          to = n * p.y.stride[0] + c * p.y.stride[1];
-            for (int64_t place = 0; place < p.places; ++place) {
-                double value = 0;
-                if (p.mode == MAX || p.mode == MAX_DETERMINISTIC) {
-                    p.largest(from, place, value);
-                } else {
-                    int64_t within = 0;
-                    const int64_t counted = p.window_of(
-                        place, [&](int64_t, int64_t offset) { value += get(p.x, from + offset), ++within; });
-                    value /=
-                        static_cast<double>(std::max<int64_t>(p.mode == EXCLUDING ? within : counted, 1));
+        with_element(p.x.type, [&]<class E>(E) {
+            const auto* const base = reinterpret_cast<const typename E::Type*>(p.x.address);
+            each_plane(p, p.y, piece, [&](int64_t, int64_t from, int64_t to, const Windows& windows) {
+                const auto plane = [&](int64_t offset) {
+                    return E::template get<double>(base[from + offset]);
+                };
+                for (size_t i = 0; i < windows.out.size(); ++i) {
+                    double value = 0;
+                    if (p.mode == MAX || p.mode == MAX_DETERMINISTIC) {
+                        largest(plane, windows.of(i), p.nan, value);
+                    } else {
+                        for (const Windows::In& one : windows.of(i)) value += plane(one.offset);
+                        value /= windows.terms[i];
+                    }
+                    blend(p.y, to + windows.out[i], value, a, b);
                 }
-                blend(p.y, to + p.offset_of(p.y, place), value, a, b);
-            }
-        }
+            });
+        });
     });
 }
 
@@ -125,36 +168,42 @@ int pooling_backward(Context context, const PoolingForm* form, Scalar alpha, Lay
     const Tensor slope = tensor_of(dy_layout, dy), to = tensor_of(dx_layout, dx);
     if (!slope.valid() || !to.valid() || !slope.same_extents(p.y) || !to.same_extents(p.x)) return BAD_PARAM;
     const double a = alpha, b = beta;
-    const int64_t width = p.planes_of_piece();
-    return submit(context, parts(p.planes(), width), [=](uint64_t piece, const Access& access) {
-        const bool largest = p.mode == MAX || p.mode == MAX_DETERMINISTIC;
-        if (largest) p.x.check(access, false, "x");
+    return submit(context, parts(p.planes(), p.planes_of_piece()), [=](uint64_t piece, const Access& access) {
+        const bool by_largest = p.mode == MAX || p.mode == MAX_DETERMINISTIC;
+        if (by_largest) p.x.check(access, false, "x");
         slope.check(access, false, "dy");
         to.check(access, true, "dx");
-        const int64_t first = static_cast<int64_t>(piece) * width;
-        for (int64_t plane = first; plane < std::min(first + width, p.planes()); ++plane) {
-            const int64_t n = plane / p.x.extent[1], c = plane % p.x.extent[1];
-            const int64_t from = n * p.x.stride[0] + c * p.x.stride[1],
-                          at_slope = n * slope.stride[0] + c * slope.stride[1],
-                          at_to = n * to.stride[0] + c * to.stride[1];
-            std::vector<double> sums(static_cast<size_t>(p.inputs));
-            for (int64_t place = 0; place < p.places; ++place) {
-                const double d = get(slope, at_slope + p.offset_of(slope, place));
-                if (largest) {
-                    double value;
-                    const int64_t number = p.largest(from, place, value);
-                    if (number >= 0) sums[static_cast<size_t>(number)] += d;
-                    continue;
-                }
-                int64_t within = 0;
-                const int64_t counted = p.window_of(place, [&](int64_t, int64_t) { ++within; });
-                const double share =
-                    d / static_cast<double>(std::max<int64_t>(p.mode == EXCLUDING ? within : counted, 1));
-                p.window_of(place,
-                            [&](int64_t number, int64_t) { sums[static_cast<size_t>(number)] += share; });
-            }
+        const int64_t width = p.planes_of_piece(), begin = static_cast<int64_t>(piece) * width,
+                      planes = std::min(width, p.planes() - begin);
+        std::vector<double> sums(static_cast<size_t>(planes * p.inputs));
+        with_element(p.x.type, [&]<class E>(E) {
+            const auto* const base = reinterpret_cast<const typename E::Type*>(p.x.address);
+            each_plane(p, slope, piece,
+                       [&](int64_t number, int64_t from, int64_t at, const Windows& windows) {
+                           double* const sum = sums.data() + number * p.inputs;
+                           const auto plane = [&](int64_t offset) {
+                               return E::template get<double>(base[from + offset]);
+                           };
+                           for (size_t i = 0; i < windows.out.size(); ++i) {
+                               const double d = get(slope, at + windows.out[i]);
+                               if (by_largest) {
+                                   double value;
+                                   const int64_t place = largest(plane, windows.of(i), p.nan, value);
+                                   if (place >= 0) sum[place] += d;
+                               } else {
+                                   for (const Windows::In& one : windows.of(i))
+                                       sum[one.number] += d / windows.terms[i];
+                               }
+                           }
+                       });
+        });
+        std::vector<int64_t> places(static_cast<size_t>(p.inputs));
+        for (int64_t i = 0; i < p.inputs; ++i) places[static_cast<size_t>(i)] = p.offset_of(to, i);
+        for (int64_t plane = begin; plane < begin + planes; ++plane) {
+            const int64_t at = plane / p.x.extent[1] * to.stride[0] + plane % p.x.extent[1] * to.stride[1];
+            const double* const sum = sums.data() + (plane - begin) * p.inputs;
             for (int64_t i = 0; i < p.inputs; ++i)
-                blend(to, at_to + p.offset_of(to, i), sums[static_cast<size_t>(i)], a, b);
+                blend(to, at + places[static_cast<size_t>(i)], sum[i], a, b);
         }
     });
 }

@@ -155,11 +155,16 @@ auto with_element(int type, Function function) {
 
 // One element, by its place among all.
 inline double get(const Tensor& of, int64_t offset) {
+    if (of.type == FLOAT) return static_cast<double>(reinterpret_cast<const float*>(of.address)[offset]);
     return with_element(of.type, [&]<class E>(E) {
         return E::template get<double>(reinterpret_cast<const typename E::Type*>(of.address)[offset]);
     });
 }
 inline void put(const Tensor& of, int64_t offset, double value) {
+    if (of.type == FLOAT) {
+        reinterpret_cast<float*>(of.address)[offset] = static_cast<float>(value);
+        return;
+    }
     with_element(of.type, [&]<class E>(E) {
         reinterpret_cast<typename E::Type*>(of.address)[offset] = E::put(value);
     });
