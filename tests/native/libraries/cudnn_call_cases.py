@@ -162,6 +162,45 @@ def convolutions_by_their_functions() -> str:
     )
 
 
+class Performance(ctypes.Structure):
+    """cudnnConvolutionFwdAlgoPerf_t and its like."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_int), ("status", ctypes.c_int), ("time", ctypes.c_float), ("memory", ctypes.c_size_t),
+        ("determinism", ctypes.c_int), ("math", ctypes.c_int), ("reserved", ctypes.c_int * 3),
+    )  # fmt: skip
+
+
+@case
+def an_algorithm_is_found_for_each_direction() -> str:
+    n = Calls()
+    x, y = (n.layout(Tensor(np.zeros(s, np.float32))) for s in ((2, 3, 7, 7), (2, 5, 7, 7)))
+    w = n.made("Filter", "cudnnSetFilter4dDescriptor", 0, 0, 5, 3, 3, 3)
+    how = n.made("Convolution", "cudnnSetConvolution2dDescriptor", 1, 1, 1, 1, 1, 1, 1, 0)
+    for name, given in (
+        ("Forward", (x, w, how, y)),
+        ("BackwardData", (w, y, how, x)),
+        ("BackwardFilter", (x, y, how, w)),
+    ):
+        found, count = (Performance * 3)(), ctypes.c_int(7)
+        if (
+            n(f"cudnnGetConvolution{name}Algorithm_v7", *given, 3, ctypes.byref(count), found)
+            or count.value != 1
+        ):
+            return f"{name}: {count.value} algorithms"
+        size = ctypes.c_size_t()
+        n.done(f"cudnnGetConvolution{name}WorkspaceSize", *given, found[0].algorithm, ctypes.byref(size))
+        if found[0].status or found[0].memory != size.value:
+            return f"{name}: {found[0].memory} bytes"
+    wrong = n.made("Convolution", "cudnnSetConvolution2dDescriptor", 0, 0, 1, 1, 1, 1, 1, 0)
+    if (
+        not n("cudnnGetConvolutionForwardAlgorithm_v7", x, w, wrong, y, 3, ctypes.byref(count), found)
+        or count.value
+    ):
+        return "an algorithm for tensors that do not fit together"
+    return ""
+
+
 @case
 def a_convolution_with_bias_and_activation() -> str:
     n, p = Calls(), parameters(2, before=1)
