@@ -36,7 +36,7 @@ DESCRIPTOR = "desc"
 SPACE = "space"
 SIZED = (*SCALARS, DESCRIPTOR, SPACE)
 ZEROED = "zeroed"
-# Of cuSOLVER's: objects that do not travel, by their names; a workspace on the host, the size of one, an estimate.
+# Of cuSOLVER's: objects that do not travel, by their names; a workspace on the host, the size of one, estimates.
 OBJECTS = {"params": "Params", "syevj": "SyevjInfo", "gesvdj": "GesvdjInfo"}
 LOCAL = (*OBJECTS, "host", "room", "estimate")
 KIND = "matrix"  # cuSPARSE's older descriptor: what kind of matrix it is, which travels as one number
@@ -116,7 +116,7 @@ def _parameter(where: str, word: str, wide: bool) -> LibraryParameter:
     role, _, size = role.partition("=")
     if not name.isidentifier() or role not in (*PLAIN, *POINTERS, *SIZED, ZEROED, *LOCAL, KIND):
         raise TableError(f"{where}: unknown role {role!r} of {name!r}")
-    if (role in (*SIZED, "host", "room")) != bool(size):
+    if (role in (*SIZED, "host", "room", "estimate")) != bool(size):
         raise TableError(f"{where}: {name!r}: scalars, and no others, say their bytes")
     return LibraryParameter(name, role, {"index": "8" if wide else "4"}.get(size, size))
 
@@ -204,8 +204,9 @@ def _read_call(table: LibraryTable, where: str, words: list[str], more: list[str
 
 def client_function(call: LibraryCall) -> str:
     """Return the function of the library in the user's program."""
+    declaration = call.declaration.replace(", ", ", [[maybe_unused]] ") if call.sized else call.declaration
     lines = [
-        f"GPUKERNEL_EXPORT int {call.name}({call.declaration}) {{",
+        f"GPUKERNEL_EXPORT int {call.name}({declaration}) {{",
         f'    Call call(handle, "{call.name}", {call.number});',
         "    if (!call.ready()) return call.status();",
     ]
@@ -217,15 +218,16 @@ def client_function(call: LibraryCall) -> str:
             lines.append(f"    call.number({p.name});")
         elif p.role == DESCRIPTOR:
             lines.append(f"    if (!call.descriptor<{p.form}>({p.name}, {p.optional})) return INVALID_VALUE;")
-        elif p.role in (*POINTERS, SPACE):
-            lines.append(f"    call.device({p.name});")
+        elif p.role in (*POINTERS, SPACE):  # no workspace's size depends on where a matrix lies
+            lines.append(f"    call.device({'nullptr' if call.sized else p.name});")
         elif p.role == ZEROED:
             lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
             lines.append(f"    *static_cast<int*>({p.name}) = 0;")
         elif p.role == KIND:
             lines.append(f"    call.number(kind_of({p.name}));")
         elif p.role in LOCAL and p.role != "room":
-            lines.append(f"    call.{'unknown' if p.role == 'estimate' else 'none'}({p.name});")
+            what = f"unknown({p.name}, {p.size})" if p.role == "estimate" else f"none({p.name})"
+            lines.append(f"    call.{what};")
         else:
             lines.append(f"    call.{p.role}({p.name}, {p.size});")
     send = "measure" if call.sized else "ask" if call.answered else "queue"
@@ -308,7 +310,7 @@ def simulated_function(call: LibraryCall) -> str:
         elif p.role == KIND:
             arguments.append(f"kind_of({p.name})")
         elif p.role == "estimate":
-            lines.append(f"    if ({p.name}) *static_cast<double*>({p.name}) = 0;")
+            lines.append(f"    if ({p.name}) std::fill_n(static_cast<double*>({p.name}), {p.size}, 0.0);")
         elif p.role in LOCAL:
             continue
         else:

@@ -74,9 +74,10 @@ void QueuedCall::room(void* place, size_t bytes) {
         rooms_[room_count_++] = {place, bytes};
 }
 
-void QueuedCall::unknown(void* place) {
+void QueuedCall::unknown(void* place, int64_t count) {
     if (place)
-        *static_cast<double*>(place) = handle_->simulated ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+        std::fill_n(static_cast<double*>(place), std::max<int64_t>(count, 0),
+                    handle_->simulated ? 0.0 : std::numeric_limits<double>::quiet_NaN());
 }
 
 PortCall QueuedCall::made() const {

@@ -26,7 +26,8 @@ class QueuedCall {
     void result(void* place, size_t bytes);
     void room(void* place, size_t bytes);  // a workspace's size, an int or a size_t
     void none(void*) {}                    // what does not travel
-    void unknown(void* place);             // a double of the host: 0, or NaN where nobody knows
+    // Doubles of the host: 0, or NaN where nobody knows.
+    void unknown(void* place, int64_t count);
 
     int queue();
     // Waits for the result where it goes to the host.

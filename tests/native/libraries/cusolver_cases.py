@@ -368,6 +368,30 @@ def singular_values_by_jacobis_names() -> str:
 
 
 @case
+def singular_values_of_many_tall_matrices() -> str:
+    def one(s: Library, letter: str) -> str:
+        kind, count, m, n, rank = TYPES[letter], 3, 9, 5, 3
+        many = numbers((m, n, count), kind)
+        there, info, values = Array(many), integers(count), Array(np.zeros((rank, count), REAL[letter]))
+        u, v = Array(np.zeros((m, rank, count), kind)), Array(np.zeros((n, rank, count), kind))
+        step = ctypes.c_longlong
+        head = (1, rank, m, n, there.pointer, m, step(m * n), values.pointer, step(rank), u.pointer, m, step(m * rank), v.pointer, n, step(n * rank))  # fmt: skip
+        work, size = room(s, f"cusolverDn{letter}gesvdaStridedBatched", *head, ..., count)
+        rest = (ctypes.c_double * count)(7, 7, 7)
+        s.done(
+            f"cusolverDn{letter}gesvdaStridedBatched", *head, work.pointer, size, info.pointer, rest, count
+        )
+        wrong = first(
+            close(values.get()[:, i], linalg.svdvals(many[:, :, i])[:rank], kind, 200)
+            or close(many[:, :, i] @ v.get()[:, :, i], u.get()[:, :, i] * values.get()[:, i], kind, 200)
+            for i in range(count)
+        )
+        return wrong or ("" if list(rest) == [0, 0, 0] else f"{list(rest)}")
+
+    return for_each_type(one)
+
+
+@case
 def the_functions_of_64_bits() -> str:
     def one(s: Library, letter: str) -> str:
         kind, n, t, r = TYPES[letter], 18, data(letter), data(letter, True)

@@ -69,7 +69,9 @@ def declarations(header: Path, prefix: str = "cublas") -> dict[str, list[str]]:
             pointer = (
                 "*" in parameter
                 or "[]" in parameter
-                or plain.endswith(("Handle_t", "Stream_t", "Descriptor_t", "Params_t", "jInfo_t"))
+                or plain.endswith(
+                    ("Handle_t", "Stream_t", "Descriptor_t", "Params_t", "jInfo_t", "MatDescr_t")
+                )
             )
             types.append("pointer" if pointer else kinds.get(plain, "enum"))
         found.setdefault(name, types)  # what follows are calls, in inline functions
@@ -100,16 +102,15 @@ def test_the_tables_of_other_libraries_are_what_their_headers_declare(
 ) -> None:
     declared = declarations(wheel_header(library, header), library)
     table = generator.read_library_table(NATIVE / "libraries" / library / "calls.txt")
-    kinds = {"int": "int", "enum": "enum", "i64": "int64", "size": "size", "char": "char"}
+    kinds = {role: role for role in ("int", "enum", "size", "char")} | {"i64": "int64"}
+    # Ordinary words of C for what is an enumeration by its meaning, and the two names of 64 bits.
+    alike = {"int": "enum", "long long": "int64"}
     wrong = {}
     for call in table.calls:
-        roles = [kinds.get(p.role, "pointer") for p in call.parameters]
-        # Ordinary words of C for what is an enumeration by its meaning.
-        if [r if r != "int" else "enum" for r in declared.get(call.name, [])] != [
-            "pointer",
-            *("enum" if r == "int" else r for r in roles),
-        ]:
-            wrong[call.name] = (declared.get(call.name), roles)
+        roles = ["pointer", *(kinds.get(p.role, "pointer") for p in call.parameters)]
+        types = declared.get(call.name, [])
+        if [alike.get(t, t) for t in types] != [alike.get(r, r) for r in roles]:
+            wrong[call.name] = (types, roles)
     assert wrong == {}
     assert len(table.calls) > least
 

@@ -137,6 +137,7 @@ struct Singular {
     int64_t ldv;
     bool transposed;  // the third factor as it is multiplied, and not V
     uint64_t info, number;
+    int64_t most = INT64_MAX;  // of the values and their vectors
 };
 inline double singular_cost(const Singular& s) {
     const int64_t least = std::min(s.m, s.n);
@@ -176,14 +177,14 @@ void decompose(const Access& access, const Singular& s) {
                       work, &size, &wrong, 1, 1);
             }
         });
-    put(access, s.S, values.data(), least, "S");
-    if (u_columns) u.store(access, s.U, s.ldu, m, u_columns, "U");
+    put(access, s.S, values.data(), std::min(least, s.most), "S");
+    if (u_columns) u.store(access, s.U, s.ldu, m, std::min(u_columns, s.most), "U");
     if (v_rows && s.transposed) vt.store(access, s.V, s.ldv, v_rows, n, "VT");
     if (v_rows && !s.transposed) {
         Copy<T> v(n, v_rows);
         for (int64_t i = 0; i < v_rows; ++i)
             for (int64_t j = 0; j < n; ++j) *v.at(j, i) = cublas::conjugate(*vt.at(i, j));
-        v.store(access, s.V, s.ldv, n, v_rows, "V");
+        v.store(access, s.V, s.ldv, n, std::min(v_rows, s.most), "V");
     }
     if (over) a.store(access, s.A, s.lda, m, n, "A");
     tell(access, s.info, s.number, wrong);
@@ -234,6 +235,26 @@ int gesvdj_batched(const Context& context, int jobz, int64_t m, int64_t n, uint6
                          s.number = number;
                          s.A += bytes(lda * n, sizeof(T)), s.S += bytes(std::min(m, n), sizeof(Real<T>));
                          s.U += bytes(ldu * m, sizeof(T)), s.V += bytes(ldv * n, sizeof(T));
+                         decompose<T>(access, s);
+                     });
+}
+
+template <class T>
+int gesvda_batched(const Context& context, int jobz, int64_t rank, int64_t m, int64_t n, uint64_t A,
+                   int64_t lda, int64_t step_a, uint64_t values, int64_t step_s, uint64_t U, int64_t ldu,
+                   int64_t step_u, uint64_t V, int64_t ldv, int64_t step_v, uint64_t, int64_t, uint64_t info,
+                   int64_t batch) {
+    const char job = jobz ? 'S' : 'N';
+    const Singular first{job, job, m, n, A, lda, values, U, ldu, V, ldv, false, info, 0, rank};
+    return submit<T>(context, batch, singular_cost(first), singular_elements(first),
+                     [=](uint64_t number, const Access& access) {
+                         Singular s = first;
+                         const auto bytes = [number](int64_t step, size_t of) {
+                             return number * static_cast<uint64_t>(step) * of;
+                         };
+                         s.number = number;
+                         s.A += bytes(step_a, sizeof(T)), s.S += bytes(step_s, sizeof(Real<T>));
+                         s.U += bytes(step_u, sizeof(T)), s.V += bytes(step_v, sizeof(T));
                          decompose<T>(access, s);
                      });
 }

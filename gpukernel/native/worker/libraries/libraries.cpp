@@ -272,8 +272,7 @@ void* LibraryArguments::made(const char* create, const char* destroy, uint32_t k
     return its;
 }
 
-void* LibraryArguments::host(uint64_t size) {
-    std::vector<char>& own = object->host_room;
+void* LibraryArguments::on_the_host(std::vector<char>& own, uint64_t size) {
     if (size <= own.size()) return size ? own.data() : nullptr;
     if (size > HOST_ROOM || !object->charge.grow(size - own.size())) return failed_ = true, nullptr;
     // A call that was queued may still use what there was.

@@ -54,7 +54,7 @@ struct LibraryObject {
         int (*destroy)(void*);
     };
     std::map<std::string, Beside> beside;
-    std::vector<char> host_room;
+    std::vector<char> host_room, estimates;
     // As the library's handle is set now.
     CUstream stream = nullptr;
     uint64_t modes = 0, workspace = 0, workspace_bytes = 0;
@@ -97,9 +97,11 @@ class LibraryArguments {
     // An object of the library's own that the handle's calls share, made when it is first needed.
     void* made(const char* create, const char* destroy, uint32_t kind = 0);
     void* fail() { return failed_ = true, nullptr; }
-    void* host(uint64_t bytes);  // a workspace on the host
-    void* room(size_t bytes);    // where the size of a workspace goes: at most two
-    void* estimate() { return &estimate_; }
+    void* host(uint64_t bytes) { return on_the_host(object->host_room, bytes); }  // a workspace
+    void* room(size_t bytes);  // where the size of a workspace goes: at most two
+    void* estimate(int64_t count) {
+        return on_the_host(object->estimates, count > 0 ? static_cast<uint64_t>(count) * sizeof(double) : 0);
+    }
     bool failed() const { return failed_; }
     bool lacks() const { return lacks_; }  // the library has no such function
     uint64_t word();
@@ -137,6 +139,7 @@ class LibraryArguments {
 
   private:
     int lacking();
+    void* on_the_host(std::vector<char>& own, uint64_t bytes);
     void waiting(const std::function<void()>& work);
 
     static constexpr size_t MOST_SCALARS = 4, SCALAR_BYTES = 64;
@@ -146,7 +149,6 @@ class LibraryArguments {
     std::vector<char>& outputs_;
     size_t at_ = 0, scalars_ = 0, result_bytes_ = 0, rooms_ = 0;
     bool failed_ = false, to_host_ = false, lacks_ = false;
-    static inline double estimate_;  // a library may write it late, and nobody reads it
     alignas(16) char scalar_[MOST_SCALARS][SCALAR_BYTES];
     alignas(16) char result_[SCALAR_BYTES];
 };
