@@ -238,6 +238,16 @@ class Reader {
     std::map<int64_t, size_t> numbers_;
 };
 
+// What has the factor 0 is not read, and may be nowhere.
+ElementOperand operand_of(const Step& step, size_t number, const Slot& slot) {
+    const double alpha = number < 2 ? step.alpha[number] : 1;
+    if (alpha == 0 && !slot.is_virtual) return {slot.tensor, 0.0, 1};
+    return {slot.tensor, slot.constant, alpha};
+}
+bool is_read(const Step& step, size_t input) {
+    return !std::holds_alternative<Pointwise>(step.what) || input > 1 || step.alpha[input] != 0;
+}
+
 // The operations upon a convolution's result, with the tensors of this execution.
 void add_stages(const Program& program, const std::vector<Slot>& slots, Convolution& c) {
     std::map<size_t, int> registers{{program.steps[0].output, 0}};
@@ -247,7 +257,7 @@ void add_stages(const Program& program, const std::vector<Slot>& slots, Convolut
         stage.op = std::get<Pointwise>(step.what);
         for (size_t i = 0; i < step.inputs.size(); ++i) {
             const Slot& slot = slots[step.inputs[i]];
-            Convolution::Input input{-1, {slot.tensor, slot.constant, i < 2 ? step.alpha[i] : 1}};
+            Convolution::Input input{-1, operand_of(step, i, slot)};
             if (const auto it = registers.find(step.inputs[i]); it != registers.end()) input.reg = it->second;
             stage.inputs.push_back(input);
         }
@@ -287,12 +297,21 @@ int run(const Context& context, const Program& program, const Pack& pack) {
         }
         const auto it = std::find_if(pack.tensors.begin(), pack.tensors.end(),
                                      [&](const Pack::Tensor& one) { return one.id == slot.id; });
-        if (it == pack.tensors.end() || !it->address) return BAD_PARAM;
+        if (it == pack.tensors.end() || (slot.by_value && !it->address)) return BAD_PARAM;
         if (slot.by_value)
             slot.constant = host_value(it->address, slot.tensor.type);
         else
             slot.tensor.address = it->address;
     }
+    for (const std::vector<Step>* steps : {&program.steps, &program.fused})
+        for (const Step& step : *steps) {
+            const auto nowhere = [&](size_t slot) {
+                return !slots[slot].tensor.address && !slots[slot].is_virtual && !slots[slot].by_value;
+            };
+            if (nowhere(step.output)) return BAD_PARAM;
+            for (size_t i = 0; i < step.inputs.size(); ++i)
+                if (nowhere(step.inputs[i]) && is_read(step, i)) return BAD_PARAM;
+        }
     for (const Step& step : program.steps) {
         int status = SUCCESS;
         const Tensor& to = slots[step.output].tensor;
@@ -311,7 +330,7 @@ int run(const Context& context, const Program& program, const Pack& pack) {
             ElementOperand operands[3];
             for (size_t i = 0; i < step.inputs.size(); ++i) {
                 const Slot& slot = slots[step.inputs[i]];
-                operands[i] = {slot.tensor, slot.constant, i < 2 ? step.alpha[i] : 1};
+                operands[i] = operand_of(step, i, slot);
             }
             status = pointwise(context, *op, operands, to);
         } else {

@@ -206,7 +206,8 @@ int execute(LibraryArguments& in) {
             places.push_back(std::memcpy(values.back().get(), from, size));
         } else {
             const uint64_t address = in.word();
-            if (in.failed() || size || !in.in_lease(address, it->second.bytes)) return BAD_PARAM;
+            // An operand whose factor is 0 is nowhere.
+            if (in.failed() || size || (address && !in.in_lease(address, it->second.bytes))) return BAD_PARAM;
             places.push_back(reinterpret_cast<const void*>(address));
         }
         ids.push_back(id);
