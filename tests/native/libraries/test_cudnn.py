@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from tests.native.libraries import cudnn_call_cases, cudnn_cases, cudnn_recurrent_cases
-from tests.native.libraries.conftest import NEEDS_OPENBLAS, both_ways, found_by
+from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT, both_ways, found_by, in_one_process
 from tests.native.libraries.test_on_a_slice import on_a_slice
 
 pytestmark = NEEDS_OPENBLAS
@@ -88,3 +96,50 @@ print(queued < whole / 4, queued, whole)
 """
     )
     assert done.stdout.startswith("True"), done.stdout + done.stderr
+
+
+def nvidias() -> Path:
+    """Return NVIDIA's libcudnn.so.9: of the wheel nvidia-cudnn-cu12, or what GPUKERNEL_CUDNN_LIBRARY names."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(place, "cudnn/lib") for place in (spec.submodule_search_locations or [] if spec else [])]
+    named = os.environ.get("GPUKERNEL_CUDNN_LIBRARY")
+    for library in [Path(named)] if named else [folder / "libcudnn.so.9" for folder in folders]:
+        if library.exists():
+            return library
+    pytest.skip(
+        "NVIDIA's cuDNN is not installed (wheel nvidia-cudnn-cu12, 700 MB; or GPUKERNEL_CUDNN_LIBRARY=FILE)"
+    )
+
+
+def test_nvidias_library_takes_descriptors_as_the_worker_makes_them() -> None:
+    """Make them by its public functions, which need no device, with the attributes in the order of their names."""
+    library = nvidias()
+    code = f"""
+import ctypes
+import numpy as np
+from tests.native.libraries import cudnn
+from tests.native.libraries.cudnn_cases import KINDS, operation, parameters
+n = cudnn.Cudnn.__new__(cudnn.Cudnn)
+n.library, n.ids = ctypes.CDLL({str(library)!r}, mode=ctypes.RTLD_GLOBAL), 0
+node = cudnn.Cudnn.node
+cudnn.Cudnn.node = lambda self, kind, attributes, finish=True: node(self, kind, dict(sorted(attributes.items())), finish)
+x, w, y = (n.tensor(*shape, np.float32)[0] for shape in (((2, 3, 8, 8), (192, 64, 8, 1)), ((4, 3, 3, 3), (27, 9, 3, 1)), ((2, 4, 8, 8), (256, 64, 8, 1))))
+value = n.tensor((1, 1, 1, 1), (1, 1, 1, 1), np.float32, by_value=True)[0]
+between = n.tensor((2, 4, 8, 8), (256, 64, 8, 1), np.float32, virtual=True)[0]
+for direction in KINDS:
+    made = [operation(n, direction, [x, w, between if direction == 'forward' else y], parameters(2, before=1), np.float32)]
+    if direction == 'forward':
+        how = n.node(0, {{0: (14, 1), 1: (1, 0)}})
+        made.append(n.node(13, {{750: (15, how), 751: (15, between), 752: (15, value), 753: (15, y)}}))
+    n.node(15, {{801: (15, made)}})
+summed = n.node(21, {{1600: (18, 0), 1601: (1, 0)}})
+n.node(22, {{1612: (15, summed), 1610: (15, y), 1611: (15, n.tensor((1, 4, 1, 1), (4, 1, 1, 1), np.float32)[0])}})
+print('taken')
+"""
+    environment = in_one_process()
+    others = [str(folder) for folder in library.parents[2].glob("*/lib")]
+    environment["LD_LIBRARY_PATH"] = ":".join([environment["LD_LIBRARY_PATH"].split(":")[0], *others])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "taken", done.stdout + done.stderr
