@@ -244,10 +244,10 @@ GPUKERNEL_EXPORT int cudnnGetConvolutionNdForwardOutputDim(const ConvolutionForm
         return BAD_PARAM;
     extents[0] = x->extent[0], extents[1] = w->extent[0];
     for (int i = 2; i < rank; ++i) {
-        const int covered =
-            x->extent[i] + 2 * form->padding[i - 2] - form->dilation[i - 2] * (w->extent[i] - 1) - 1;
-        if (covered < 0) return BAD_PARAM;
-        extents[i] = covered / form->stride[i - 2] + 1;
+        const int64_t covered = int64_t{x->extent[i]} + 2 * int64_t{form->padding[i - 2]} -
+                                int64_t{form->dilation[i - 2]} * (w->extent[i] - 1) - 1;
+        if (covered < 0 || covered > INT32_MAX) return BAD_PARAM;
+        extents[i] = static_cast<int>(covered) / form->stride[i - 2] + 1;
     }
     return SUCCESS;
 }
@@ -285,8 +285,10 @@ GPUKERNEL_EXPORT int cudnnGetPoolingNdForwardOutputDim(const PoolingForm* form, 
     if (!form || !x || !extents || rank != form->rank + 2 || x->rank != rank) return BAD_PARAM;
     extents[0] = x->extent[0], extents[1] = x->extent[1];
     for (int i = 2; i < rank; ++i)
-        extents[i] =
-            (x->extent[i] + 2 * form->padding[i - 2] - form->window[i - 2]) / form->stride[i - 2] + 1;
+        extents[i] = static_cast<int>(
+            (int64_t{x->extent[i]} + 2 * int64_t{form->padding[i - 2]} - form->window[i - 2]) /
+                form->stride[i - 2] +
+            1);
     return SUCCESS;
 }
 GPUKERNEL_EXPORT int cudnnGetPooling2dForwardOutputDim(const PoolingForm* form, const TensorLayout* x, int* n,

@@ -60,7 +60,8 @@ int Graph::read_node(LibraryArguments& in, std::vector<void*>& nodes, bool last)
     GraphTensor tensor;
     int64_t id = 0, extents[MOST_DIMENSIONS] = {}, strides[MOST_DIMENSIONS] = {}, element = 0;
     uint64_t rank = 0, steps = 0;
-    bool is_virtual = false, constant = false;
+    char is_virtual = 0, by_value = 0;  // bytes of a program's, of which any may be there
+    bool constant = false;
     for (uint64_t i = 0; i < attributes; ++i) {
         const uint64_t what = in.word(), count = in.word();
         const auto name = static_cast<int>(what & 0xffffffff), type = static_cast<int>(what >> 32);
@@ -87,7 +88,7 @@ int Graph::read_node(LibraryArguments& in, std::vector<void*>& nodes, bool last)
             };
             if (name == TENSOR_ID) take(id, TYPE_INT64);
             if (name == TENSOR_VIRTUAL) take(is_virtual, TYPE_BOOLEAN);
-            if (name == TENSOR_BY_VALUE) take(tensor.by_value, TYPE_BOOLEAN);
+            if (name == TENSOR_BY_VALUE) take(by_value, TYPE_BOOLEAN);
             if (name == TENSOR_CONSTANT) constant = true;
             int32_t data = -1;
             if (name == TENSOR_TYPE)
@@ -115,6 +116,7 @@ int Graph::read_node(LibraryArguments& in, std::vector<void*>& nodes, bool last)
         }
         // Types that are not known here have at least half a byte.
         tensor.bytes = static_cast<uint64_t>(element ? end * element : (end + 1) / 2);
+        tensor.by_value = by_value != 0;
         tensor.outside = !is_virtual && !constant;
         tensors[id] = tensor;
     }
