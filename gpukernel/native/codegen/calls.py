@@ -40,6 +40,7 @@ DRIVER_FLAGS = (
     "managed",
     "foreseen",
     "spare",
+    "remembered",
     "variable",
 )
 CUSTOM_FLAGS = ("question", "streamed")

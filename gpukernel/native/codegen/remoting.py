@@ -79,6 +79,18 @@ def shim_function(call: DriverCall) -> str:
     for p in call.inputs:
         if p.type == "CUstream":
             lines.append(f"    const uint64_t of_{p.name} = stream_name(*connection, {p.name});")
+    if "remembered" in call.flags:
+        words = ", ".join(
+            f"reinterpret_cast<uint64_t>({p.name})" if p.type in HANDLES else f"static_cast<uint64_t>({p.name})"
+            for p in call.inputs
+        )
+        (answer,) = call.outputs
+        lines.append(f"    const Question question{{static_cast<uint16_t>(DriverCall::{name}), {{{words}}}}};")
+        lines.append("    if (const auto known = recall(*connection, question)) {")
+        cast = "reinterpret_cast" if _target(answer) in HANDLES else "static_cast"
+        lines.append(f"        if ({answer.name}) *{answer.name} = {cast}<{_target(answer)}>(*known);")
+        lines.append("        return CUDA_SUCCESS;")
+        lines.append("    }")
     lines.append(f"    Request request(*connection, DriverCall::{name});")
     for p in call.inputs:
         note = call.roles.get(p.name)
@@ -112,8 +124,12 @@ def shim_function(call: DriverCall) -> str:
                 read = f"reinterpret_cast<{_target(p)}>(request.get<uint64_t>())"
             else:
                 read = f"request.get<{_target(p)}>()"
+            kept = ""
+            if "remembered" in call.flags:
+                cast = "reinterpret_cast" if _target(p) in HANDLES else "static_cast"
+                kept = f" remember(*connection, question, {cast}<uint64_t>(value));"
             lines.append(
-                f"    if (result == CUDA_SUCCESS) {{ auto value = {read}; if ({p.name}) *{p.name} = value; }}"
+                f"    if (result == CUDA_SUCCESS) {{ auto value = {read};{kept} if ({p.name}) *{p.name} = value; }}"
             )
         lines.append("    return wait.over(result);" if "waits" in call.flags else "    return result;")
     return "\n".join([*lines, "}"])
@@ -177,6 +193,7 @@ def shim_end(table: CallTable) -> str:
                 "graphs/memory",
                 "managed/managed",
                 "memory/memory",
+                "transport/memo",
                 "transport/request",
             )
         )

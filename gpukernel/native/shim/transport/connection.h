@@ -12,6 +12,7 @@
 
 #include "libcuda/entry_points.h"
 #include "shim/transport/foresight.h"
+#include "shim/transport/memo.h"
 #include "shim/transport/spares.h"
 #include "wire/channel.h"
 #include "wire/protocol.h"
@@ -62,6 +63,7 @@ class Connection {
     std::vector<char>& buffer() { return buffer_; }
     Foresight foresight;
     Spares spares;
+    Memo memo;
     bool flush();
     bool flush_with(const void* data, size_t size);  // the queue, then user memory, in one system call
     void queued();                                   // a request is complete and is not answered

@@ -14,6 +14,7 @@ Request::Request(Connection& connection, uint16_t call, std::unique_lock<std::mu
     connection.note_thread();
     ++connection.foresight.requests;
     if (!connection.spares.kept.empty() && !leaves_memory_alone(call)) give_back_spares(connection);
+    if (changes_kernels(call)) connection.memo.answers.clear();
     start_ = connection.buffer().size();
     put(wire::FrameHeader{0, call, 0});
 }

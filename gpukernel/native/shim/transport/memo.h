@@ -1,0 +1,32 @@
+// Answers about kernels that cannot change before the program changes something: they are asked for once.
+//
+// Frameworks ask for a kernel's occupancy before each launch, for many sizes of a block.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace gpukernel::shim {
+
+class Connection;
+
+struct Question {
+    uint16_t call;
+    std::array<uint64_t, 4> words;
+    auto operator<=>(const Question&) const = default;
+};
+
+// Of one connection, under its mutex.
+struct Memo {
+    static constexpr size_t MOST = 8192;  // answers that are kept
+    std::map<Question, uint64_t> answers;
+};
+
+std::optional<uint64_t> recall(Connection& connection, const Question& question);
+void remember(Connection& connection, const Question& question, uint64_t answer);
+// Whether a call may change such answers.
+bool changes_kernels(uint16_t call);
+
+}  // namespace gpukernel::shim
