@@ -244,7 +244,8 @@ def eigenvalues_of_hermitian_matrices() -> str:
         wanted = linalg.eigvalsh(a)
         for method, more in (("evd", ()), ("evj", (params,))):
             for uplo, job in ((0, 0), (1, 1), (0, 1)):
-                half = np.triu(a) if uplo else np.tril(a)  # the other half is not read
+                unread = np.tril(np.full((n, n), np.nan), -1)  # the other half
+                half = (np.triu(a) + unread if uplo else np.tril(a) + unread.T).astype(kind)
                 there, values, info = inside(half, n + 2), Array(np.zeros(n, REAL[letter])), integers()
                 name = f"cusolverDn{letter}{inner(letter, 'sy/he')}{method}"
                 head = (job, uplo, n, there.pointer, n + 2, values.pointer)
@@ -539,6 +540,32 @@ def eigenvalues_of_any_matrix() -> str:
         return close(a @ v, v * w, kind, 200 * n) or close(
             np.append(w, w.sum()), np.append(w, np.trace(a)), kind, 200
         )
+
+    return for_each_type(one)
+
+
+@case
+def what_is_not_finite_ends_as_nan() -> str:
+    def one(s: Library, letter: str) -> str:
+        kind, n, count = TYPES[letter], 8, 3
+        params = ctypes.c_void_p()
+        assert s.library.cusolverDnCreateGesvdjInfo(ctypes.byref(params)) == 0
+        for bits in (np.nan, np.inf):
+            many = numbers((n, n, count), kind)
+            many[2, 3, 1] = bits
+            there, info, values = Array(many), integers(count), Array(np.zeros((n, count), REAL[letter]))
+            u, v = Array(np.zeros((n, n, count), kind)), Array(np.zeros((n, n, count), kind))
+            head = (1, n, n, there.pointer, n, values.pointer, u.pointer, n, v.pointer, n)
+            s.done(f"cusolverDn{letter}gesvdjBatched", *head, there.pointer, 16, info.pointer, params, count)
+            nan = np.isnan(values.get()).all(0)
+            if list(info.get() > 0) != [False, True, False] or list(nan) != [False, True, False]:
+                return f"gesvdj {bits}: {info.get()} {nan}"
+            a, w = Array(many[:, :, 1]), Array(np.zeros(n, REAL[letter]))
+            name = f"cusolverDn{letter}{inner(letter, 'sy/he')}evd"
+            s.done(name, 1, 1, n, a.pointer, n, w.pointer, a.pointer, 16, info.pointer)
+            if info.get()[0] <= 0 or not np.isnan(w.get()).all():
+                return f"syevd {bits}: {info.get()}"
+        return ""
 
     return for_each_type(one)
 

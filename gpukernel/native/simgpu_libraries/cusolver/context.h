@@ -7,6 +7,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -80,6 +82,15 @@ class Copy {
     T* at(int64_t row, int64_t column) { return values_.data() + column * rows_ + row; }
     T* data() { return values_.data(); }
     int ld() const { return static_cast<int>(rows_); }  // of no columns: 1, as nothing is there
+    // LAPACK's iterations may have no end with numbers that are not finite: their results are NaN.
+    bool finite() const { return std::all_of(values_.begin(), values_.end(), is_finite); }
+    // Of the triangle that is read.
+    bool finite(int64_t n, bool upper) {
+        for (int64_t j = 0; j < n; ++j)
+            if (!std::all_of(at(upper ? 0 : j, j), at(upper ? j : n - 1, j) + 1, is_finite)) return false;
+        return true;
+    }
+    void spoil() { std::fill(values_.begin(), values_.end(), T(std::numeric_limits<Real<T>>::quiet_NaN())); }
     // Puts it back: all of it, or one triangle.
     void store(const Access& access, uint64_t address, int64_t ld, int64_t rows, int64_t columns,
                const char* what) {
@@ -96,6 +107,7 @@ class Copy {
     }
 
   private:
+    static bool is_finite(T one) { return std::isfinite(std::real(one)) && std::isfinite(std::imag(one)); }
     int64_t rows_;
     std::vector<T> values_;
 };

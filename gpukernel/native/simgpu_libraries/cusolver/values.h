@@ -52,7 +52,9 @@ void syevd_one(const Access& access, int jobz, int uplo, int64_t n, uint64_t A, 
               reals = whole(static_cast<int64_t>(room.real_work.size())),
               integers = whole(static_cast<int64_t>(room.integers.size()));
     int wrong = 0;
-    if constexpr (complex_type<T>) {
+    if (!a.finite(n, uplo)) {
+        a.spoil(), values.spoil(), wrong = 1;
+    } else if constexpr (complex_type<T>) {
         const auto heevd =
             GPUKERNEL_BLAS(T, "heevd", const char*, const char*, const int*, T*, const int*, Real<T>*, T*,
                            const int*, Real<T>*, const int*, int*, const int*, int*, size_t, size_t);
@@ -101,7 +103,9 @@ int sygvd(const Context& context, int itype, int jobz, int uplo, int64_t n, uint
                                    reals = whole(static_cast<int64_t>(room.real_work.size())),
                                    integers = whole(static_cast<int64_t>(room.integers.size()));
                          int wrong = 0;
-                         if constexpr (complex_type<T>) {
+                         if (!a.finite(n, uplo) || !b.finite(n, uplo)) {
+                             a.spoil(), values.spoil(), wrong = 1;
+                         } else if constexpr (complex_type<T>) {
                              const auto hegvd =
                                  GPUKERNEL_BLAS(T, "hegvd", const int*, const char*, const char*, const int*,
                                                 T*, const int*, T*, const int*, Real<T>*, T*, const int*,
@@ -161,7 +165,9 @@ void decompose(const Access& access, const Singular& s) {
     Copy<Real<T>> values(least, 1), real_work(5 * least, 1);
     const int mi = whole(m), ni = whole(n), la = a.ld(), lu = u.ld(), lv = vt.ld();
     int wrong = 0;
-    if (least)
+    if (!a.finite())
+        a.spoil(), u.spoil(), vt.spoil(), values.spoil(), wrong = 1;
+    else if (least)
         with_workspace<T>([&](T* work, int size) {
             if constexpr (complex_type<T>) {
                 const auto gesvd = GPUKERNEL_BLAS(T, "gesvd", const char*, const char*, const int*,
@@ -275,7 +281,15 @@ int geev(const Context& context, int jobvr, int64_t n, uint64_t A, int64_t lda, 
             int wrong = 0;
             using Complex = std::complex<Real<T>>;
             Copy<Complex> values(n, 1);
-            if constexpr (complex_type<T>) {
+            if (!a.finite()) {
+                values.spoil(), right.spoil(), wrong = 1;
+                put(access, W, values.data(), complex_type<T> || complex_values ? n : 0, "W");
+                if (!complex_type<T> && !complex_values) {
+                    Copy<T> parts(2 * n, 1);
+                    parts.spoil();
+                    put(access, W, parts.data(), 2 * n, "W");
+                }
+            } else if constexpr (complex_type<T>) {
                 const auto geev = GPUKERNEL_BLAS(T, "geev", const char*, const char*, const int*, T*,
                                                  const int*, T*, T*, const int*, T*, const int*, T*,
                                                  const int*, Real<T>*, int*, size_t, size_t);
