@@ -184,6 +184,9 @@ int convert(void* handle, Function function, int, const Sparse& sparse, const De
     if (sparse.batch != 1 || dense.batch != 1)
         return refused("cusparseSparseToDense", "batches are not supported");
     const uint64_t size = bytes_of(sparse.type);
+    // However many rows there are of no columns, or columns of no rows.
+    const bool empty = !dense.rows || !dense.columns;
+    if (empty && (function == TO_DENSE || sparse.format == COO)) return SUCCESS;
     if (function == TO_DENSE) {
         const bool by_rows = dense.order == BY_ROWS;
         const int64_t lines = by_rows ? dense.rows : dense.columns,
@@ -239,6 +242,7 @@ int convert(void* handle, Function function, int, const Sparse& sparse, const De
 int count(void* handle, const Dense& dense, int64_t& elements) {
     const StreamHandle* const own = handle_of(handle);
     if (!own) return NOT_INITIALIZED;
+    if (!dense.rows || !dense.columns) return elements = 0, SUCCESS;  // however many of the other
     const auto found = std::make_shared<int64_t>(0);
     const CUresult result =
         submit(own->stream, "cusparseDenseToSparse_analysis", 1, [=](uint64_t, const Access& access) {
