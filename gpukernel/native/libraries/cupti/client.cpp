@@ -5,6 +5,7 @@
 #include <ctime>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "libraries/library.h"
@@ -42,10 +43,9 @@ bool is_subscriber(const void* subscriber) {
     std::lock_guard lock(state().mutex);
     return state().subscribed && subscriber == &state();
 }
-std::vector<uint64_t>& correlations(uint32_t kind) {
-    static thread_local std::map<uint32_t, std::vector<uint64_t>> by_kind;
-    return by_kind[kind];
-}
+// By kind what a thread has pushed; gone with the last one, and not with the thread: profilers come while the
+// process ends.
+thread_local std::map<uint32_t, std::vector<uint64_t>>* correlations = nullptr;
 int nothing() {
     complain(NOTHING);
     return SUCCESS;
@@ -176,14 +176,18 @@ GPUKERNEL_EXPORT int cuptiActivityGetNumDroppedRecords(void*, uint32_t, size_t* 
     return SUCCESS;
 }
 GPUKERNEL_EXPORT int cuptiActivityPushExternalCorrelationId(uint32_t kind, uint64_t id) {
-    correlations(kind).push_back(id);
+    if (!correlations) correlations = new std::map<uint32_t, std::vector<uint64_t>>;
+    (*correlations)[kind].push_back(id);
     return SUCCESS;
 }
 GPUKERNEL_EXPORT int cuptiActivityPopExternalCorrelationId(uint32_t kind, uint64_t* last) {
-    std::vector<uint64_t>& own = correlations(kind);
-    if (own.empty()) return QUEUE_EMPTY;
-    if (last) *last = own.back();
-    own.pop_back();
+    if (!correlations) return QUEUE_EMPTY;
+    const auto own = correlations->find(kind);
+    if (own == correlations->end()) return QUEUE_EMPTY;
+    if (last) *last = own->second.back();
+    own->second.pop_back();
+    if (own->second.empty()) correlations->erase(own);
+    if (correlations->empty()) delete std::exchange(correlations, nullptr);
     return SUCCESS;
 }
 

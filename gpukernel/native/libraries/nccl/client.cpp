@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "libraries/library.h"
@@ -45,12 +46,11 @@ bool lives(Communicator* communicator) {
     return communicators().living.contains(communicator);
 }
 
-std::string& last_error() {
-    static thread_local std::string sentence;
-    return sentence;
-}
+// Frameworks end their communicators while the process ends, when what a thread had is destroyed already: so
+// it is nothing that is destroyed.
+thread_local char last_error[256];
 int refuse(Status status, const std::string& sentence) {
-    last_error() = sentence;
+    last_error[sentence.copy(last_error, sizeof last_error - 1)] = 0;
     complain(sentence);
     return status;
 }
@@ -96,10 +96,7 @@ struct Group {
     int depth = 0, status = SUCCESS;
     std::vector<Copy> copies;
 };
-Group& group() {
-    static thread_local Group own;
-    return own;
-}
+thread_local Group* group = nullptr;
 
 CUresult made(const Copy& copy, CUstream sender) {
     if (!copy.bytes || copy.from == copy.to) return CUDA_SUCCESS;
@@ -154,7 +151,7 @@ int finish(std::vector<Copy> copies) {
 }
 
 int ended(int status) {  // a call, perhaps within a group, which remembers that it failed
-    if (status && group().depth) group().status = status;
+    if (status && group) group->status = status;
     return status;
 }
 
@@ -171,8 +168,8 @@ int collective(Copy::Kind kind, const void* from, void* to, size_t count, int ty
             refuse(INVALID_ARGUMENT, "NCCL: there is no rank " + std::to_string(root) + " among one"));
     if (count > SIZE_MAX / BYTES[type]) return ended(refuse(INVALID_ARGUMENT, "NCCL: too many elements"));
     const Copy copy{kind, communicator, from, to, count * BYTES[type], stream};
-    if (group().depth) {
-        group().copies.push_back(copy);
+    if (group) {
+        group->copies.push_back(copy);
         return SUCCESS;
     }
     return finish({copy});
@@ -245,7 +242,7 @@ NCCL(const char*, ncclGetErrorString, int status) {
             return "unknown result code";
     }
 }
-NCCL(const char*, ncclGetLastError, Communicator*) { return last_error().c_str(); }
+NCCL(const char*, ncclGetLastError, Communicator*) { return last_error; }
 NCCL(void, ncclResetDebugInit) {}
 
 NCCL(int, ncclMemAlloc, void** pointer, size_t bytes) {
@@ -318,16 +315,15 @@ NCCL(int, ncclCommDeregister, Communicator* communicator, void*) {
 }
 
 NCCL(int, ncclGroupStart) {
-    ++group().depth;
+    if (!group) group = new Group;
+    ++group->depth;
     return SUCCESS;
 }
 NCCL(int, ncclGroupEnd) {
-    Group& own = group();
-    if (!own.depth) return refuse(INVALID_USAGE, "NCCL: ncclGroupEnd without ncclGroupStart");
-    if (--own.depth) return SUCCESS;
-    const Group whole = std::move(own);
-    own = {};
-    return whole.status ? whole.status : finish(whole.copies);
+    if (!group) return refuse(INVALID_USAGE, "NCCL: ncclGroupEnd without ncclGroupStart");
+    if (--group->depth) return SUCCESS;
+    const std::unique_ptr<Group> whole(std::exchange(group, nullptr));
+    return whole->status ? whole->status : finish(whole->copies);
 }
 
 NCCL(int, ncclAllReduce, const void* from, void* to, size_t count, int type, int operation,
