@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 
 from tests.remoting.conftest import worker
 
@@ -73,3 +74,24 @@ lib = ctypes.CDLL("libcuda.so.1"); a = create(); h, same = ctypes.c_void_p(int(a
 print(lib.cuCtxAttach(ctypes.byref(same), 0), same.value == h.value, lib.cuCtxDetach(h), current() == int(a), lib.cuCtxDetach(h), current())
 """
     says(code, ["0 True 0 True 0 0"])
+
+
+def test_what_runs_at_the_end_of_a_program_finds_its_context() -> None:
+    """Call the library after the main thread's variables are destroyed, as destructors of a framework's statics do."""
+    code = """
+begin()
+cuda, libc = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(None)
+libc.malloc.restype = libc.strdup.restype = ctypes.c_void_p  # memory that outlives Python
+def at_end(function, argument):
+    libc.__cxa_atexit(ctypes.cast(function, ctypes.c_void_p), ctypes.c_void_p(argument), None)
+at_end(libc.puts, libc.strdup(b"ended"))
+for _ in range(20): at_end(cuda.cuCtxPopCurrent_v2, libc.malloc(8))
+at_end(cuda.cuCtxGetDevice, libc.malloc(8))
+"""
+
+    async def story() -> subprocess.CompletedProcess[str]:
+        async with worker() as one:
+            return await one.run(code)
+
+    done = asyncio.run(story())
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

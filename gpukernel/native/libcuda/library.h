@@ -5,6 +5,8 @@
 // Those parts are declared here; each library defines every one of them, once.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -55,7 +57,19 @@ bool attribute_of(const Device& device, CUdevice_attribute attribute, int& value
 // --- contexts: each library says what a CUctx_st is ---
 
 // The calling thread's contexts; the last is current.
-inline thread_local std::vector<CUcontext> context_stack;
+// What the main thread has is never destroyed: destructors of a program's statics call CUDA after its
+// thread's variables are gone.
+inline std::vector<CUcontext>& own_context_stack() {
+    struct End {
+        std::vector<CUcontext>* of;
+        ~End() {
+            if (::gettid() != ::getpid()) delete of;
+        }
+    };
+    thread_local const End own{new std::vector<CUcontext>};
+    return *own.of;
+}
+inline thread_local std::vector<CUcontext>& context_stack = own_context_stack();
 
 bool is_context(CUcontext handle);
 Device& device_of(CUcontext context);
