@@ -40,6 +40,10 @@ def test_what_people_do_beside_operators_works(on_pytorch: Run) -> None:
     assert on_pytorch("pytorch_life").splitlines()[-1] == "compiled"
 
 
+def test_a_group_of_one_process_has_collectives(on_pytorch: Run) -> None:
+    assert on_pytorch("pytorch_distributed").splitlines()[-1] == "collected"
+
+
 def test_training_loses_as_on_the_cpu_at_every_share(on_pytorch: Run) -> None:
     wanted = json.loads(on_pytorch("pytorch_training", "cpu", share=""))
     for share in ("1", "0.1", "0.02"):
