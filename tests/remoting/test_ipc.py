@@ -86,6 +86,22 @@ def test_what_one_program_writes_another_reads() -> None:
     story(play)
 
 
+def test_what_another_program_writes_after_a_wait_is_what_is_read() -> None:
+    """Nothing is read ahead of a program that shares its memory."""
+
+    def play(a: Peer, b: Peer) -> None:
+        a.says("!p = int(ok(d.cuMemAlloc(4000)))")
+        handle = a.says("handle_of(p)")
+        b.says(f"!p = int(ok(open_memory('{handle}')))")
+        for reader, writer in ((a, b), (b, a)):
+            for i in range(3):
+                reader.says("wait()")
+                writer.says(f"!ok(d.cuMemsetD32(p, {i}, 1000)); wait()")
+                assert reader.says("read(p, 2)") == [i, i]
+
+    story(play)
+
+
 def test_memory_is_opened_and_closed_as_often_as_one_likes_and_freed_by_its_owner_alone() -> None:
     def play(a: Peer, b: Peer) -> None:
         a.says("!p = int(ok(d.cuMemAlloc(1 << 20)))")

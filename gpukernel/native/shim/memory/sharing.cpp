@@ -54,6 +54,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
     if (!pHandle || !dptr) return CUDA_ERROR_INVALID_VALUE;
     uint64_t first, second;
     forget_spares(*connection);  // what is shared is not used again
+    share_memory(*connection);
     {
         Request request(*connection, wire::NameMemoryRequest{dptr});
         if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
@@ -72,6 +73,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, u
     if (!pdptr || Flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !read(handle, MEMORY, shared))
         return CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr address;
+    share_memory(*connection);
     {
         Request request(*connection, wire::FindMemoryRequest{shared.first, shared.second});
         if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;

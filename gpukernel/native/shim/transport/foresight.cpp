@@ -16,7 +16,15 @@ uint64_t note_wait(Foresight& foresight) {
     foresight.all = true;
     return foresight.waited = foresight.last = foresight.requests;
 }
+bool may_read_ahead(const Connection& connection) {
+    return !connection.foresight.shares && !connection.has_several_threads();
+}
 }  // namespace
+
+void share_memory(Connection& connection) {
+    std::lock_guard lock(connection.mutex);
+    connection.foresight.shares = true;
+}
 
 CUresult wait_and_read_ahead(Connection& connection) {
     Foresight& foresight = connection.foresight;
@@ -27,6 +35,7 @@ CUresult wait_and_read_ahead(Connection& connection) {
     {
         Request request(connection, wire::DriverCall::cuCtxSynchronize);
         if (foresight.is_ahead.exchange(false)) foresight.expected.reset();  // the last one was for nothing
+        if (!may_read_ahead(connection)) foresight.expected.reset();
         const auto expected = foresight.expected;
         const CUresult error = expected ? request.ask_with_next(wait) : request.ask(wait);
         if (error != CUDA_SUCCESS) return error;
@@ -49,7 +58,7 @@ CUresult wait_and_read_ahead(Connection& connection) {
     if (result == CUDA_SUCCESS) foresight.over = number;
     if (asked) {
         std::lock_guard lock(connection.mutex);
-        if (there && foresight.requests == number)
+        if (there && foresight.requests == number && may_read_ahead(connection))
             foresight.data = std::move(data), foresight.is_ahead = true;
         else if (!there)
             foresight.expected.reset();

@@ -5,7 +5,9 @@
 // something in a stream, or has waited for the device, need not ask whether the stream's work is done.
 //
 // Both hold only until the connection's next request, whichever thread makes it.  With managed memory, whose
-// pages may change meanwhile, nothing is foreseen.
+// pages may change meanwhile, nothing is foreseen.  Nothing is read ahead where another program shares memory
+// with this one and may write it after the wait; nor with several threads, where the worker serves what comes
+// with a wait before the wait is over.
 #pragma once
 
 #include <atomic>
@@ -31,6 +33,7 @@ struct Foresight {
 
     uint64_t requests = 0;  // that the connection has made so far
     uint64_t waited = 0;    // the number of the newest wait for the device, or of what came with it
+    bool shares = false;    // memory with another program
     std::optional<DeviceRead> expected;  // what followed the wait before
     std::atomic<bool> is_ahead{false};   // it was read ahead, and lies here:
     std::vector<char> data;
@@ -41,6 +44,8 @@ struct Foresight {
     std::atomic<uint64_t> over{0};  // the number of one that is over
 };
 
+// Another program may write this one's memory, or this one another's, from now on.
+void share_memory(Connection& connection);
 // Implements cuCtxSynchronize where nothing is managed.
 CUresult wait_and_read_ahead(Connection& connection);
 // Gives what was read ahead, if it is this and nothing was asked since; false where not.
