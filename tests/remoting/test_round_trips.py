@@ -220,3 +220,43 @@ def test_a_strict_check_finds_kernels_that_use_freed_memory() -> None:
             return done.stdout.splitlines()[-1:]
 
     assert asyncio.run(story()) == ["ILLEGAL_ADDRESS"]
+
+
+LATE = r'''
+import threading, time
+SLOW = b""".version 7.0
+.target sm_70
+.address_size 64
+.visible .entry slow(.param .u64 to, .param .u32 n, .param .u32 v) { .reg .b64 %a; .reg .b32 %r<3>; .reg .pred %p; ld.param.u64 %a, [to]; ld.param.u32 %r1, [n]; ld.param.u32 %r2, [v];
+again: sub.u32 %r1, %r1, 1; setp.ne.u32 %p, %r1, 0; @%p bra again; st.global.u32 [%a], %r2; ret; }
+"""
+slow = load(SLOW, b"slow"); context = ok(d.cuCtxGetCurrent())
+def late(to, value, n):
+    v = ctypes.c_uint64(to), ctypes.c_uint32(n), ctypes.c_uint32(value); a = (ctypes.c_void_p * 3)(*map(ctypes.addressof, v)); ok(d.cuLaunchKernel(slow, 1,1,1, 1,1,1, 0, s, ctypes.addressof(a), 0))
+def second(after=0): ok(d.cuCtxSetCurrent(context)); time.sleep(after); ok(d.cuMemGetInfo())
+'''
+
+
+def test_with_several_threads_no_read_is_served_before_the_wait_that_it_comes_with() -> None:
+    code = """
+t = threading.Thread(target=second); t.start(); t.join(); seen = []
+for i in range(5): late(p, i + 1, 2_000_000); wait(); seen.append(read())
+print(seen)
+"""
+    says(LATE + code, ["[1, 2, 3, 4, 5]"])
+
+
+def test_a_thread_that_begins_meanwhile_lets_nobody_use_memory_that_kernels_still_write() -> None:
+    code = """
+other = ok(d.cuStreamCreate(1)); r = int(ok(d.cuMemAlloc(512))); t = threading.Thread(target=second, args=(0.1,))
+late(r, 99, 20_000_000); t.start(); ok(d.cuMemFree(r)); again = int(ok(d.cuMemAlloc(512))); ok(d.cuMemsetD32Async(again, 7, 4, other)); ok(d.cuMemcpyDtoHAsync(h, again, 4, other)); t.join(); wait(); print(again == r, read(again))
+"""
+    says(LATE + code, ["True 7"])
+
+
+def test_memory_that_is_freed_in_stream_order_is_not_kept_when_it_comes_back_as_another_kind() -> None:
+    code = """
+r = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemFreeAsync(r, s)); t = int(ok(d.cuMemAllocAsync(4096, s))); print(t == r); ok(d.cuMemFree(t))
+u = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemsetD32(u, 6, 4)); print(read(u), name(d.cuMemFree(u)), name(d.cuCtxSynchronize()))
+"""
+    says(code, ["True", "6 SUCCESS SUCCESS"])

@@ -150,4 +150,11 @@ std::optional<CUresult> spare_cuMemFree_v2(Connection& connection, CUdeviceptr a
     return request.queue();
 }
 
+// What is freed in a stream's order may come back as memory of another kind.
+std::optional<CUresult> spare_cuMemFreeAsync(Connection& connection, CUdeviceptr address, CUstream) {
+    std::lock_guard lock(connection.mutex);
+    connection.spares.used.erase(address);
+    return std::nullopt;
+}
+
 }  // namespace gpukernel::shim

@@ -80,12 +80,19 @@ CUresult serve_cuMemFree_v2(Session& session, Reader& in, Writer&) {
 
 CUresult serve_keep_block(Session& session, Reader& in, Writer&) {
     const auto [address] = wire::KeepBlockRequest::read(in);
-    if (!session.lease().keep(address, &session)) return CUDA_ERROR_INVALID_VALUE;
-    return session.wait([&] { return session.cuda().cuCtxSynchronize(); });
+    const uint64_t number = session.lease().keep(address, &session);
+    if (!number) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = session.wait([&] { return session.cuda().cuCtxSynchronize(); });
+    session.lease().settle_kept(address, number);
+    return result;
 }
 CUresult serve_take_block(Session& session, Reader& in, Writer&) {
     const auto [address] = wire::TakeBlockRequest::read(in);
-    return session.lease().take_again(address, &session) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    bool settled;
+    if (!session.lease().take_again(address, &session, settled)) return CUDA_ERROR_INVALID_VALUE;
+    // Another thread may have had the requests after `keep_block` served while it waits.  Those after this
+    // one use the block: they are not served before the device is done with it.
+    return settled ? CUDA_SUCCESS : session.cuda().cuCtxSynchronize();
 }
 
 CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {

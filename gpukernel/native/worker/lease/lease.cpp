@@ -146,20 +146,28 @@ void Lease::cancel_release(CUdeviceptr address) {
     ended_.notify_all();
 }
 
-bool Lease::keep(CUdeviceptr address, const void* owner) {
+uint64_t Lease::keep(CUdeviceptr address, const void* owner) {
     std::lock_guard lock(mutex_);
     auto it = blocks_.find(address);
     if (it == blocks_.end() || !it->second.charged || it->second.owner != owner || it->second.ending ||
         !it->second.shareable || it->second.name)
-        return false;
-    return it->second.ending = it->second.kept = true;
+        return 0;
+    it->second.ending = true, it->second.settled = false;
+    return it->second.kept = ++keeps_;
 }
 
-bool Lease::take_again(CUdeviceptr address, const void* owner) {
+void Lease::settle_kept(CUdeviceptr address, uint64_t number) {
+    std::lock_guard lock(mutex_);
+    if (auto it = blocks_.find(address); it != blocks_.end() && it->second.kept == number)
+        it->second.settled = true;
+}
+
+bool Lease::take_again(CUdeviceptr address, const void* owner, bool& settled) {
     std::lock_guard lock(mutex_);
     auto it = blocks_.find(address);
     if (it == blocks_.end() || it->second.owner != owner || !it->second.kept) return false;
-    it->second.ending = it->second.kept = false;
+    it->second.ending = false, it->second.kept = 0;
+    settled = it->second.settled;
     return true;
 }
 

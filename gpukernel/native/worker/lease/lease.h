@@ -61,10 +61,12 @@ class Lease {
     bool begin_release(CUdeviceptr address, const void* owner);
     void end_release(CUdeviceptr address);
     void cancel_release(CUdeviceptr address);  // the driver did not free it
-    // A block that its program has freed, and nobody uses until it takes it again; false where it is not the
-    // program's, or shared.
-    bool keep(CUdeviceptr address, const void* owner);
-    bool take_again(CUdeviceptr address, const void* owner);
+    // A block that its program has freed, and nobody uses until it takes it again.  Returns a number by which
+    // to tell that the device is done with it; 0 where it is not the program's, or shared.
+    uint64_t keep(CUdeviceptr address, const void* owner);
+    void settle_kept(CUdeviceptr address, uint64_t number);
+    // `settled` is whether the device is done with it.
+    bool take_again(CUdeviceptr address, const void* owner, bool& settled);
     // The same in stream order (`FreedBlocks`): no call may use the allocation of `asked` bytes any more; it
     // is used again; the driver frees it, and only its charge is left, to be refunded to the owner.
     bool retire(CUdeviceptr address, const void* owner, uint64_t& asked);
@@ -171,7 +173,8 @@ class Lease {
         const void* owner;
         const void* module;
         bool ending = false, releasing = false;  // releasing: by a call that waits
-        bool shareable = false, kept = false;
+        bool shareable = false, settled = false;
+        uint64_t kept = 0;
         std::optional<SharedName> name = {};
     };
     mutable std::mutex mutex_;
@@ -187,7 +190,7 @@ class Lease {
     std::map<const void*, uint64_t> physical_;
     std::map<CUlimit, uint64_t> aside_;
     int ending_ = 0;
-    uint64_t releases_ = 0;
+    uint64_t releases_ = 0, keeps_ = 0;
     std::condition_variable ended_;
     std::atomic<uint64_t> limit_{0}, used_{0}, peak_{0}, recent_peak_{0};
     Clock::time_point busy_since_{};
