@@ -81,11 +81,15 @@ def shim_function(call: DriverCall) -> str:
             lines.append(f"    const uint64_t of_{p.name} = stream_name(*connection, {p.name});")
     if "remembered" in call.flags:
         words = ", ".join(
-            f"reinterpret_cast<uint64_t>({p.name})" if p.type in HANDLES else f"static_cast<uint64_t>({p.name})"
+            f"reinterpret_cast<uint64_t>({p.name})"
+            if p.type in HANDLES
+            else f"static_cast<uint64_t>({p.name})"
             for p in call.inputs
         )
         (answer,) = call.outputs
-        lines.append(f"    const Question question{{static_cast<uint16_t>(DriverCall::{name}), {{{words}}}}};")
+        lines.append(
+            f"    const Question question{{static_cast<uint16_t>(DriverCall::{name}), {{{words}}}}};"
+        )
         lines.append("    if (const auto known = recall(*connection, question)) {")
         cast = "reinterpret_cast" if _target(answer) in HANDLES else "static_cast"
         lines.append(f"        if ({answer.name}) *{answer.name} = {cast}<{_target(answer)}>(*known);")

@@ -181,10 +181,18 @@ REF double trunc(double a) { return __builtin_trunc(a); }
 REF float rintf(float a) { return __builtin_rintf(a); }
 REF double rint(double a) { return __builtin_rint(a); }
 REF float __saturatef(float a) { return __nvvm_saturate_f(a); }
-REF float min_of(float a, float b) { return __nvvm_fmin_f(a, b); }
-REF float max_of(float a, float b) { return __nvvm_fmax_f(a, b); }
-REF double min_of(double a, double b) { return __nvvm_fmin_d(a, b); }
-REF double max_of(double a, double b) { return __nvvm_fmax_d(a, b); }
+// Of two zeros a compiler that knows both takes either, and PTX the smaller sign: not to be folded.
+#define EXTREME(type, kind, letter, what)                                                   \
+    REF type what##_of(type a, type b) {                                                    \
+        type r;                                                                             \
+        asm volatile(#what "." kind " %0, %1, %2;" : "=" letter(r) : letter(a), letter(b)); \
+        return r;                                                                           \
+    }
+EXTREME(float, "f32", "f", min)
+EXTREME(float, "f32", "f", max)
+EXTREME(double, "f64", "d", min)
+EXTREME(double, "f64", "d", max)
+#undef EXTREME
 
 // --- barriers, warps ---
 REF int __syncthreads_count(int p) { return __nvvm_bar0_popc(p); }

@@ -3,10 +3,18 @@
 #ifdef __CUDACC_RTC__
 #define KERNEL extern "C" __global__ void
 #define REF static __device__ __forceinline__
-REF float min_of(float a, float b) { return fminf(a, b); }
-REF float max_of(float a, float b) { return fmaxf(a, b); }
-REF double min_of(double a, double b) { return fmin(a, b); }
-REF double max_of(double a, double b) { return fmax(a, b); }
+// Of two zeros a compiler that knows both takes either, and PTX the smaller sign: not to be folded.
+#define EXTREME(type, kind, letter, what)                                                   \
+    REF type what##_of(type a, type b) {                                                    \
+        type r;                                                                             \
+        asm volatile(#what "." kind " %0, %1, %2;" : "=" letter(r) : letter(a), letter(b)); \
+        return r;                                                                           \
+    }
+EXTREME(float, "f32", "f", min)
+EXTREME(float, "f32", "f", max)
+EXTREME(double, "f64", "d", min)
+EXTREME(double, "f64", "d", max)
+#undef EXTREME
 #endif
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 
