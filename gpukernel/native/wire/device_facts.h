@@ -7,7 +7,8 @@
 
 namespace gpukernel::wire {
 
-// What a worker knows beyond its version of the protocol: bits of attributes[0], which is no attribute's number.
+// What a worker knows beyond its version of the protocol: bits of attributes[0], which is no attribute's
+// number.
 constexpr int32_t KEEPS_BLOCKS = 1;
 
 struct DeviceFacts {

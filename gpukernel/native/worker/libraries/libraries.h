@@ -89,7 +89,7 @@ class LibraryArguments {
     T number() {
         return static_cast<T>(word());
     }
-    void* device();            // an address in the lease's memory, or null
+    void* device();             // an address in the lease's memory, or null
     void* space(size_t bytes);  // of so many bytes
     const void* scalar(size_t bytes);
     void* result(size_t bytes);
