@@ -76,7 +76,7 @@ def waits(step: str, check: str = "", few: int = 10, many: int = 30) -> float:
             1,
         ),
         (
-            "add(1); wait(); ok(d.cuStreamSynchronize(s)); assert read() == i + 1; ok(d.cuStreamSynchronize(0))",
+            "add(1); wait(); ok(d.cuStreamSynchronize(0)); assert read() == i + 1; ok(d.cuStreamSynchronize(0))",
             1,
         ),
         (
@@ -108,6 +108,11 @@ def test_memory_that_is_freed_after_the_wait_is_an_error_and_the_next_call_is_no
     """What was read ahead is thrown away; an error of the reading ahead is nobody's."""
     step = """r = int(ok(d.cuMemAlloc(64))); ok(d.cuMemsetD32(r, i, 4)); wait(); assert read(r) == i; wait(); ok(d.cuMemFree(r)); assert d.cuMemcpyDtoH(h, r, 4)[0] != 0; wait(); wait(); assert read() == 0"""
     waits(step)
+
+
+def test_a_stream_that_does_not_exist_is_not_done_after_a_wait() -> None:
+    code = "add(1); wait(); print(name(d.cuStreamSynchronize(12345))); e = ok(d.cuStreamCreate(1)); ok(d.cuStreamDestroy(e)); wait(); print(name(d.cuStreamSynchronize(e)))"
+    says(code, ["INVALID_HANDLE"] * 2)
 
 
 def test_an_error_of_the_kernels_is_told_by_the_wait() -> None:

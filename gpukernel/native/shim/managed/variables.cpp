@@ -43,11 +43,14 @@ CUresult variable(Connection& connection, const void* owner, const char* name, C
         if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
         found = request.answer<wire::ManagedVariableAnswer>();
         if (!managed().find_mirror(found.address)) {
+            Device& device = *context_stack.back()->device;
+            // A worker that lies would have the program map memory without end.
+            if (found.bytes > device.facts.memory_bytes || found.address > UINT64_MAX - found.bytes - PAGE)
+                return CUDA_ERROR_INVALID_VALUE;
             if (!cover(found.address, found.bytes))
                 return gpukernel::unsupported(
                     "a __managed__ variable whose address on the device is taken in this program (use "
                     "cudaMallocManaged)");
-            Device& device = *context_stack.back()->device;
             if (CUresult error = mirror_variable(device, number, found.address, found.bytes);
                 error != CUDA_SUCCESS)
                 return error;

@@ -13,7 +13,7 @@ uint64_t canonical(uint64_t stream) {
 }
 
 uint64_t note_wait(Foresight& foresight) {
-    foresight.all = true;
+    foresight.stream = canonical(0);
     return foresight.waited = foresight.last = foresight.requests;
 }
 bool may_read_ahead(const Connection& connection) {
@@ -83,7 +83,7 @@ bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to) {
 uint64_t note_read(Foresight& foresight, const DeviceRead& read) {
     if (foresight.waited == foresight.requests - 1 && foresight.waited && read.bytes <= Foresight::MOST)
         foresight.expected = read;
-    foresight.last = foresight.requests, foresight.all = false, foresight.stream = canonical(read.stream);
+    foresight.last = foresight.requests, foresight.stream = canonical(read.stream);
     return foresight.requests;
 }
 
@@ -91,7 +91,7 @@ bool is_done(Connection& connection, uint64_t stream) {
     Foresight& foresight = connection.foresight;
     std::lock_guard lock(connection.mutex);
     return foresight.last && foresight.last == foresight.requests && foresight.over == foresight.last &&
-           (foresight.all || foresight.stream == canonical(stream)) && connection.alive() &&
+           foresight.stream == canonical(stream) && connection.alive() &&
            connection.deferred_error == CUDA_SUCCESS;
 }
 

@@ -38,9 +38,8 @@ struct Foresight {
     std::atomic<bool> is_ahead{false};   // it was read ahead, and lies here:
     std::vector<char> data;
 
-    uint64_t last = 0;  // the number of the newest read or wait,
-    bool all = false;   // and for which streams' work it waits: all, or that of
-    uint64_t stream = 0;
+    uint64_t last = 0;  // the number of the newest read or wait, and a stream whose work it waits for: after
+    uint64_t stream = 0;            // a wait for the device the default one, since others may not exist
     std::atomic<uint64_t> over{0};  // the number of one that is over
 };
 
