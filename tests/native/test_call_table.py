@@ -106,6 +106,9 @@ def test_the_numbers_on_the_wire_are_those_of_version_4(calls: ModuleType) -> No
         "plain_conditions",
         "library_call",
         "library_ask",
+        "managed_variable",
+        "keep_block",
+        "take_block",
     ]
     assert table.number_of("device") == 16
     assert table.number_of("usage") == 30

@@ -37,24 +37,10 @@ def _target(parameter: Parameter) -> str:
     return str(parameter.type).removesuffix("*").removeprefix("const ").strip()
 
 
-def shim_function(call: DriverCall) -> str:
-    """Return the exported function of the shim."""
+def _before(call: DriverCall, arguments: str) -> list[str]:
+    """Return what has a word before the call travels: stream capture, managed memory and the like."""
     name = call.name
-    lines = [f"CUresult CUDAAPI {name}({call.prototype.declaration}) {{"]
-    if "no-context" in call.flags:
-        lines.append("    GPUKERNEL_DEFAULT_DEVICE(connection);")
-    elif "of-handle" in call.flags:
-        stream = "".join(f", {p.name}" for p in call.inputs if p.type == "CUstream")
-        lines.append(f"    GPUKERNEL_NAMED_DEVICE(connection{stream});")
-    else:
-        lines.append("    GPUKERNEL_CURRENT(connection);")
-    for p in call.prototype.parameters:
-        if call.roles.get(p.name) in ("text", "new-handle", "in"):
-            lines.append(f"    if (!{p.name}) return CUDA_ERROR_INVALID_VALUE;")
-    arguments = ", ".join(["*connection", *(p.name for p in call.prototype.parameters)])
-    for p in call.prototype.parameters:
-        if call.roles.get(p.name) == "text":  # not to be read in the middle of a request
-            lines.append(f"    const std::string own_{p.name}({p.name});")
+    lines = []
     if "captured" in call.flags:
         lines.append(
             f"    if (capturing()) if (Captured captured = captured_{name}({arguments})) return *captured;"
@@ -76,25 +62,52 @@ def shim_function(call: DriverCall) -> str:
         lines.append(f"    if (has_managed()) if (auto done = managed_{name}({arguments})) return *done;")
     if "spare" in call.flags:
         lines.append(f"    if (auto done = spare_{name}({arguments})) return *done;")
+    return lines
+
+
+def _recalled(call: DriverCall) -> list[str]:
+    """Return what answers a call whose answer is known already."""
+    lines = []
+    words = ", ".join(
+        f"reinterpret_cast<uint64_t>({p.name})" if p.type in HANDLES else f"static_cast<uint64_t>({p.name})"
+        for p in call.inputs
+    )
+    (answer,) = call.outputs
+    lines.append(
+        f"    const Question question{{static_cast<uint16_t>(DriverCall::{call.name}), {{{words}}}}};"
+    )
+    lines.append("    if (const auto known = recall(*connection, question)) {")
+    cast = "reinterpret_cast" if _target(answer) in HANDLES else "static_cast"
+    lines.append(f"        if ({answer.name}) *{answer.name} = {cast}<{_target(answer)}>(*known);")
+    lines.append("        return CUDA_SUCCESS;")
+    lines.append("    }")
+    return lines
+
+
+def shim_function(call: DriverCall) -> str:
+    """Return the exported function of the shim."""
+    name = call.name
+    lines = [f"CUresult CUDAAPI {name}({call.prototype.declaration}) {{"]
+    if "no-context" in call.flags:
+        lines.append("    GPUKERNEL_DEFAULT_DEVICE(connection);")
+    elif "of-handle" in call.flags:
+        stream = "".join(f", {p.name}" for p in call.inputs if p.type == "CUstream")
+        lines.append(f"    GPUKERNEL_NAMED_DEVICE(connection{stream});")
+    else:
+        lines.append("    GPUKERNEL_CURRENT(connection);")
+    for p in call.prototype.parameters:
+        if call.roles.get(p.name) in ("text", "new-handle", "in"):
+            lines.append(f"    if (!{p.name}) return CUDA_ERROR_INVALID_VALUE;")
+    arguments = ", ".join(["*connection", *(p.name for p in call.prototype.parameters)])
+    for p in call.prototype.parameters:
+        if call.roles.get(p.name) == "text":  # not to be read in the middle of a request
+            lines.append(f"    const std::string own_{p.name}({p.name});")
+    lines += _before(call, arguments)
     for p in call.inputs:
         if p.type == "CUstream":
             lines.append(f"    const uint64_t of_{p.name} = stream_name(*connection, {p.name});")
     if "remembered" in call.flags:
-        words = ", ".join(
-            f"reinterpret_cast<uint64_t>({p.name})"
-            if p.type in HANDLES
-            else f"static_cast<uint64_t>({p.name})"
-            for p in call.inputs
-        )
-        (answer,) = call.outputs
-        lines.append(
-            f"    const Question question{{static_cast<uint16_t>(DriverCall::{name}), {{{words}}}}};"
-        )
-        lines.append("    if (const auto known = recall(*connection, question)) {")
-        cast = "reinterpret_cast" if _target(answer) in HANDLES else "static_cast"
-        lines.append(f"        if ({answer.name}) *{answer.name} = {cast}<{_target(answer)}>(*known);")
-        lines.append("        return CUDA_SUCCESS;")
-        lines.append("    }")
+        lines += _recalled(call)
     lines.append(f"    Request request(*connection, DriverCall::{name});")
     for p in call.inputs:
         note = call.roles.get(p.name)

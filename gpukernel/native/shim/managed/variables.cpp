@@ -35,6 +35,8 @@ CUresult variable(Connection& connection, const void* owner, const char* name, C
                   size_t* bytes) {
     const std::string own_name(name);  // not to be read in the middle of a request
     const auto number = reinterpret_cast<uint64_t>(owner);
+    if (!(context_stack.back()->device->facts.attributes[0] & wire::HAS_MANAGED_VARIABLES))
+        return gpukernel::unsupported("a __managed__ variable, by a worker of an older version");
     if (CUresult error = before_managed(connection); error != CUDA_SUCCESS) return error;
     wire::ManagedVariableAnswer found;
     {
