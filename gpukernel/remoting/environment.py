@@ -20,7 +20,7 @@ __all__ = ["compilers_for", "lease_environment", "program_environment", "shim_en
 _PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 """Triton's variables; the second is for compute capability 9.0 and newer, whatever its name says."""
 _XLA_FLAGS, _XLA_FOLDER, _XLA_TRIES = "XLA_FLAGS", "--xla_gpu_cuda_data_dir", "--xla_gpu_autotune_level"
-"""Where XLA (TensorFlow's, JAX's) looks for ``bin/ptxas`` before ``PATH``, and how hard it tries which kernel is the fastest."""
+"""Settings of XLA (TensorFlow's, JAX's): the folder of ``bin/ptxas`` before ``PATH``, and how hard it looks for the fastest kernel."""
 
 
 def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str]:

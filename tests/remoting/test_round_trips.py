@@ -1,4 +1,4 @@
-"""How often programs wait for the network: a step that reads a value has one round trip, whatever calls it is made of."""
+"""Round trips of programs: a step that reads a value has one round trip, whatever calls it is made of."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_what_is_read_is_what_the_device_has(step: str) -> None:
 
 
 def test_memory_that_is_freed_after_the_wait_is_an_error_and_the_next_call_is_none() -> None:
-    """What was read ahead is thrown away; an error of the reading ahead is nobody's."""
+    """Bytes that were read ahead are thrown away; an error of the reading ahead is nobody's."""
     step = """r = int(ok(d.cuMemAlloc(64))); ok(d.cuMemsetD32(r, i, 4)); wait(); assert read(r) == i; wait(); ok(d.cuMemFree(r)); assert d.cuMemcpyDtoH(h, r, 4)[0] != 0; wait(); wait(); assert read() == 0"""
     waits(step)
 

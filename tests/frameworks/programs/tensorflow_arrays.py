@@ -1,4 +1,4 @@
-"""What TensorFlow's operations are compared on: arrays, and how a slope, a variable or a function is made of one."""
+"""Inputs of the comparison of TensorFlow's operations: arrays, and slopes, variables and functions of them."""
 
 from __future__ import annotations
 
