@@ -1,36 +1,14 @@
 #include "libraries/handles.h"
 
-#include <mutex>
-#include <unordered_set>
+#include "libraries/living.h"
 
 namespace gpukernel::libraries {
 
 const int NOT_SUPPORTED_STATUS = STATUSES.not_supported;
 
-namespace {
-struct Living {
-    std::mutex mutex;
-    std::unordered_set<void*> all;
-};
-Living& living() {
-    static Living* const only = new Living;  // threads may be inside at exit
-    return *only;
-}
-}  // namespace
-
-StreamHandle* handle_of(void* handle) {
-    std::lock_guard lock(living().mutex);
-    return living().all.contains(handle) ? static_cast<StreamHandle*>(handle) : nullptr;
-}
-void* keep_handle(StreamHandle* handle) {
-    std::lock_guard lock(living().mutex);
-    living().all.insert(handle);
-    return handle;
-}
-StreamHandle* drop_handle(void* handle) {
-    std::lock_guard lock(living().mutex);
-    return living().all.erase(handle) ? static_cast<StreamHandle*>(handle) : nullptr;
-}
+StreamHandle* handle_of(void* handle) { return LivingHandles<StreamHandle>::all().find(handle); }
+void* keep_handle(StreamHandle* handle) { return LivingHandles<StreamHandle>::all().keep(handle); }
+StreamHandle* drop_handle(void* handle) { return LivingHandles<StreamHandle>::all().drop(handle); }
 
 int status_of(CUresult result) {
     switch (result) {

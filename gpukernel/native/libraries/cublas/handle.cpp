@@ -1,8 +1,7 @@
 // Living handles, and the names of statuses.
 #include "libraries/cublas/handle.h"
 
-#include <mutex>
-#include <unordered_set>
+#include "libraries/living.h"
 
 namespace gpukernel::libraries {
 const int NOT_SUPPORTED_STATUS = cublas::NOT_SUPPORTED;
@@ -10,30 +9,9 @@ const int NOT_SUPPORTED_STATUS = cublas::NOT_SUPPORTED;
 
 namespace gpukernel::libraries::cublas {
 
-namespace {
-std::mutex& mutex() {
-    static std::mutex* const only = new std::mutex;
-    return *only;
-}
-std::unordered_set<void*>& handles() {
-    static auto* const all = new std::unordered_set<void*>;
-    return *all;
-}
-}  // namespace
-
-Handle* handle_of(void* handle) {
-    std::lock_guard lock(mutex());
-    return handles().contains(handle) ? static_cast<Handle*>(handle) : nullptr;
-}
-void* keep_handle(Handle* handle) {
-    std::lock_guard lock(mutex());
-    handles().insert(handle);
-    return handle;
-}
-Handle* drop_handle(void* handle) {
-    std::lock_guard lock(mutex());
-    return handles().erase(handle) ? static_cast<Handle*>(handle) : nullptr;
-}
+Handle* handle_of(void* handle) { return LivingHandles<Handle>::all().find(handle); }
+void* keep_handle(Handle* handle) { return LivingHandles<Handle>::all().keep(handle); }
+Handle* drop_handle(void* handle) { return LivingHandles<Handle>::all().drop(handle); }
 
 const char* status_name(int status) {
     switch (status) {

@@ -1,9 +1,9 @@
 // Living handles, versions, the names of statuses: what needs no device.
 #include "libraries/cudnn/handle.h"
 
-#include <mutex>
 #include <string>
-#include <unordered_set>
+
+#include "libraries/living.h"
 
 namespace gpukernel::libraries {
 const int NOT_SUPPORTED_STATUS = cudnn::NOT_SUPPORTED;
@@ -15,30 +15,12 @@ namespace {
 // cudnn_version.h's numbers of the release whose names this library exports.
 constexpr int MAJOR_VERSION = 9, MINOR_VERSION = 10, PATCH_LEVEL = 2;
 
-std::mutex& mutex() {
-    static std::mutex* const only = new std::mutex;  // threads may be inside at exit
-    return *only;
-}
-std::unordered_set<void*>& handles() {
-    static auto* const all = new std::unordered_set<void*>;
-    return *all;
-}
 thread_local std::string last_error;
 }  // namespace
 
-Handle* handle_of(void* handle) {
-    std::lock_guard lock(mutex());
-    return handles().contains(handle) ? static_cast<Handle*>(handle) : nullptr;
-}
-void* keep_handle(Handle* handle) {
-    std::lock_guard lock(mutex());
-    handles().insert(handle);
-    return handle;
-}
-Handle* drop_handle(void* handle) {
-    std::lock_guard lock(mutex());
-    return handles().erase(handle) ? static_cast<Handle*>(handle) : nullptr;
-}
+Handle* handle_of(void* handle) { return LivingHandles<Handle>::all().find(handle); }
+void* keep_handle(Handle* handle) { return LivingHandles<Handle>::all().keep(handle); }
+Handle* drop_handle(void* handle) { return LivingHandles<Handle>::all().drop(handle); }
 
 int status_of(CUresult result) {
     switch (result) {
