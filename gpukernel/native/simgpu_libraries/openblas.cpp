@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "libraries/library.h"
+#include "simgpu_libraries/device_work.h"
 
 namespace gpukernel::simgpu_libraries {
 
@@ -54,6 +55,13 @@ void* openblas(const char* name) {
     if (found) return found;
     std::fprintf(stderr, "gpukernel: OpenBLAS has no %s_\n", name);
     std::abort();
+}
+
+bool can_make_handle(std::span<const char* const> functions) {
+    static auto* const context = libraries::driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent");
+    CUcontext current = nullptr;
+    return on_simulated_device() && load_openblas(functions) && context &&
+           context(&current) == CUDA_SUCCESS && current;
 }
 
 }  // namespace gpukernel::simgpu_libraries

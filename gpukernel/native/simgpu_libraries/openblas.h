@@ -13,6 +13,8 @@ namespace gpukernel::simgpu_libraries {
 // False, after one sentence, where there is none or it lacks one of `functions`, Fortran's names such as
 // "sgemm": each that its caller will use.
 bool load_openblas(std::span<const char* const> functions);
+// The same where the program has a context on a simulated device: what a handle needs.
+bool can_make_handle(std::span<const char* const> functions);
 // One of those; the process ends with a sentence where nobody had it looked for.
 void* openblas(const char* name);
 

@@ -56,11 +56,7 @@ GPUKERNEL_EXPORT int cudnnCreate(void** handle) {
     if (!handle) return BAD_PARAM;
     *handle = nullptr;
     static constexpr const char* NEEDED[] = {"sgemm", "dgemm"};
-    static auto* const context = driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent");
-    CUcontext current = nullptr;
-    if (!simgpu_libraries::on_simulated_device() || !simgpu_libraries::load_openblas(NEEDED) || !context ||
-        context(&current) != CUDA_SUCCESS || !current)
-        return NOT_INITIALIZED;
+    if (!simgpu_libraries::can_make_handle(NEEDED)) return NOT_INITIALIZED;
     *handle = keep_handle(new Handle);
     return SUCCESS;
 }

@@ -290,11 +290,7 @@ constexpr const char* NEEDED[] = {GPUKERNEL_BLAS_NAMES("gtsv")};
 GPUKERNEL_EXPORT int cusparseCreate(void** handle) {
     if (!handle) return INVALID_VALUE;
     *handle = nullptr;
-    static auto* const context = libraries::driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent");
-    CUcontext current = nullptr;
-    if (!on_simulated_device() || !load_openblas(NEEDED) || !context || context(&current) != CUDA_SUCCESS ||
-        !current)
-        return NOT_INITIALIZED;
+    if (!can_make_handle(NEEDED)) return NOT_INITIALIZED;
     *handle = libraries::keep_handle(new Handle);
     return SUCCESS;
 }
