@@ -12,7 +12,18 @@ from pathlib import Path
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 REMARKS = "\n## What stands out\n"
 """From here on the page is people's, and stays."""
-ALL = ("kernels", "data_path", "latency", "direct", "simulated_gpu", "fma", "tensor_cores", "pool", "hub")
+ALL = (
+    "kernels",
+    "data_path",
+    "latency",
+    "direct",
+    "simulated_gpu",
+    "fma",
+    "tensor_cores",
+    "frameworks",
+    "pool",
+    "hub",
+)
 
 
 def _processor() -> str:

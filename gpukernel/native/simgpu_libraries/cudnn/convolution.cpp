@@ -71,9 +71,25 @@ std::vector<int64_t> places_in(const Tensor& tensor, const Phase& phase, int spa
     return all;
 }
 
+// What a piece needs beside the tensors.  A thread keeps it for its next piece: memory that is new in each
+// costs the system more than the products do.
+template <class T>
+struct Rooms {
+    std::vector<T> gathered, sums, filter, slopes;
+    static Rooms& of_this_thread() {
+        static thread_local Rooms rooms;
+        return rooms;
+    }
+    static T* of(std::vector<T>& room, int64_t count) {
+        room.resize(static_cast<size_t>(count));
+        return room.data();
+    }
+};
+
 // The places of a tile: where each lies in the result, and in the input for each tap (-1: outside of it).
 struct Places {
-    std::vector<int64_t> out, in;
+    std::vector<int64_t> out;
+    std::vector<int64_t>& in = Rooms<int64_t>::of_this_thread().gathered;
     Places(const Phase& phase, const Tensor& from, const Tensor& to, int spatial, int64_t first,
            int64_t count)
         : out(places_in(to, phase, spatial, first, count)) {
@@ -259,7 +275,7 @@ struct Gathering {
 
     // The tile's elements, through the stages.
     void finish(const Phase& phase, const Places& places, int64_t first, int64_t count, int64_t channel,
-                int64_t channels, const std::vector<T>& sums, const Access& access) const {
+                int64_t channels, const T* sums, const Access& access) const {
         struct Lying {
             const Tensor* tensor;
             std::vector<int64_t> places;
@@ -283,7 +299,7 @@ struct Gathering {
                 const auto at = [&](const Lying& one) {
                     return one.places[static_cast<size_t>(t)] + (channel + o) * one.of_channel;
                 };
-                registers[0] = c.alpha * static_cast<double>(sums[static_cast<size_t>(o * count + t)]);
+                registers[0] = c.alpha * static_cast<double>(sums[o * count + t]);
                 if (c.stored) {
                     const int64_t place = places.out[static_cast<size_t>(t)] + (channel + o) * out.stride[1];
                     if (c.beta != 0) registers[0] += c.beta * get(out, place);
@@ -323,14 +339,17 @@ struct Gathering {
         const Places places(*phase, in, out, c.spatial, first, count);
         const auto taps = phase->taps.size();
         const int64_t terms = inputs * static_cast<int64_t>(taps);
-        std::vector<T> sums(static_cast<size_t>(count * rows)), gathered(static_cast<size_t>(count * terms)),
-            room;
+        auto& rooms = Rooms<T>::of_this_thread();
+        T* const sums = Rooms<T>::of(rooms.sums, count * rows);
+        T* const gathered = Rooms<T>::of(rooms.gathered, count * terms);
         if (terms) {
-            gather(in, places, count, taps, group * inputs, inputs, gathered.data());
-            const T* const weights = filter(*phase, group, row, rows, room);
+            gather(in, places, count, taps, group * inputs, inputs, gathered);
+            const T* const weights = filter(*phase, group, row, rows, rooms.filter);
             const bool inside = channels_inside(in);
-            gemm<T>(inside ? 'T' : 'N', 'N', count, rows, terms, gathered.data(), inside ? terms : count,
-                    weights, terms, T(0), sums.data(), count);
+            gemm<T>(inside ? 'T' : 'N', 'N', count, rows, terms, gathered, inside ? terms : count, weights,
+                    terms, T(0), sums, count);
+        } else {
+            std::fill_n(sums, count * rows, T(0));
         }
         if (!c.stages.empty())
             return finish(*phase, places, first, count, group * outputs + row, rows, sums, access);
@@ -340,7 +359,7 @@ struct Gathering {
             const auto alpha = static_cast<T>(c.alpha), beta = static_cast<T>(c.beta);
             const auto store = [&](int64_t o, int64_t t) {
                 auto& place = to[places.out[static_cast<size_t>(t)] + o * out.stride[1]];
-                T value = alpha * sums[static_cast<size_t>(o * count + t)];
+                T value = alpha * sums[o * count + t];
                 if (beta != T(0)) value += beta * E::template get<T>(place);
                 place = E::put(value);
             };
@@ -394,26 +413,27 @@ struct Summing {
         c.w.check(access, true, "dw");
         if (narrow) std::call_once(made, [this] { beside.resize(static_cast<size_t>(c.w.count())); });
         const Places places(phase, c.x, c.y, c.spatial, first, count);
-        std::vector<T> gathered(static_cast<size_t>(count * terms)),
-            slopes(static_cast<size_t>(count * rows)), sums(static_cast<size_t>(terms * rows));
-        gather(c.x, places, count, phase.taps.size(), group * inputs + channel, width, gathered.data());
+        auto& rooms = Rooms<T>::of_this_thread();
+        T* const gathered = Rooms<T>::of(rooms.gathered, count * terms);
+        T* const slopes = Rooms<T>::of(rooms.slopes, count * rows);
+        T* const sums = Rooms<T>::of(rooms.sums, terms * rows);
+        gather(c.x, places, count, phase.taps.size(), group * inputs + channel, width, gathered);
         with_element(c.y.type, [&]<class E>(E) {
             const auto* const from = reinterpret_cast<const typename E::Type*>(c.y.address) +
                                      (group * outputs + row) * c.y.stride[1];
             for (int64_t o = 0; o < rows; ++o)
                 for (int64_t t = 0; t < count; ++t)
-                    slopes[static_cast<size_t>(o * count + t)] =
+                    slopes[o * count + t] =
                         E::template get<T>(from[places.out[static_cast<size_t>(t)] + o * c.y.stride[1]]);
         });
         const bool inside = channels_inside(c.x);
-        gemm<T>(inside ? 'N' : 'T', 'N', terms, rows, count, gathered.data(), inside ? terms : count,
-                slopes.data(), count, T(0), sums.data(), terms);
+        gemm<T>(inside ? 'N' : 'T', 'N', terms, rows, count, gathered, inside ? terms : count, slopes, count,
+                T(0), sums, terms);
         for (int64_t o = 0; o < rows; ++o)
             for (int64_t i = 0; i < width; ++i)
                 for (int64_t tap = 0; tap < taps; ++tap) {
                     const int64_t channel_of_w = group * outputs + row + o;
-                    const T sum =
-                        sums[static_cast<size_t>(o * terms + (inside ? tap * width + i : i * taps + tap))];
+                    const T sum = sums[o * terms + (inside ? tap * width + i : i * taps + tap)];
                     if (narrow)
                         beside[static_cast<size_t>((channel_of_w * inputs + channel + i) * taps + tap)] +=
                             sum;
