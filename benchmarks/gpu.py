@@ -1,7 +1,8 @@
 """All that there is to try on a machine with a real NVIDIA GPU, in one run: ``make gpu`` writes docs/benchmarks-gpu.md.
 
 Runs ``tests/gpu`` first, then the calls, copies and training step of `benchmarks.data_path` in process, in direct mode and in
-remote mode, and ResNet-110 with PyTorch where it is installed: alone on the device, on slices of several sizes, and on four at once.
+remote mode, ResNet-110 with PyTorch where it is installed: alone on the device, on slices of several sizes, and on four at once; and
+networks of PyTorch, Keras and JAX in remote mode.
 ``GPUKERNEL_TEST_GPU=simulated`` tries the script itself on a simulated GPU and writes no page.
 """
 
@@ -33,7 +34,7 @@ from gpukernel.remoting.environment import program_environment
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks-gpu.md"
-SIMULATED = "v100:1" if os.environ.get("GPUKERNEL_TEST_GPU") == "simulated" else ""
+SIMULATED = "h100:1" if os.environ.get("GPUKERNEL_TEST_GPU") == "simulated" else ""
 SHARE = 0.1
 FIGURES = (
     "launch",
@@ -53,6 +54,21 @@ NETWORK = (
     (0.1, 4),
     (0.02, 4),
 )  # share of the device, slices at once
+
+
+REMOTE_SHARE = 0.5
+REMOTE_PROGRAMS = (
+    (
+        "torch",
+        "PyTorch, ResNet-18, batches of 64 of 224 × 224",
+        "resnet",
+        ("--network", "resnet18", "--batch", "64"),
+    ),
+    ("torch", "PyTorch, ResNet-110, batches of 128 of 32 × 32", "resnet", ()),
+    ("tensorflow", "Keras, ResNet-20, batches of 128 of 32 × 32", "keras_resnet", ()),
+    ("jax", "JAX, ResNet-18, batches of 64 of 224 × 224", "jax_resnet", ()),
+)
+"""Package, title, module of `benchmarks.subjects` and its words."""
 
 
 def alone() -> dict[str, str]:
@@ -155,6 +171,27 @@ async def network(pool: EmbeddedPool) -> list[Table]:
     return [table]
 
 
+async def frameworks(pool: EmbeddedPool) -> list[Table]:
+    """Return a table of frameworks' networks in remote mode beside the same programs without gpukernel."""
+    table = Table(
+        "Frameworks in remote mode",
+        ["program", "alone on the device", "shared memory", "÷ alone", "TCP", "÷ alone"],
+        notes=f"Images a second on a slice of {REMOTE_SHARE:g}; the aim is 0.9 of the program alone.",
+    )
+    for package, title, program, words in REMOTE_PROGRAMS:
+        if SIMULATED or find_spec(package) is None:
+            continue
+        rates = [(await figures(program, alone(), *words))["images_per_second"]]
+        for transport in ("unix", "tcp"):
+            async with slices(pool, 1, "remote", transport, REMOTE_SHARE) as [environment]:
+                rates.append((await figures(program, environment, *words))["images_per_second"])
+        whole, memory, tcp = rates
+        table.rows.append(
+            [title, f"{whole:.0f}", f"{memory:.0f}", ratio(memory, whole), f"{tcp:.0f}", ratio(tcp, whole)]
+        )
+    return [table] if table.rows else []
+
+
 def tests() -> Table:
     """Return the result of ``tests/gpu``."""
     command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "tests/gpu"]
@@ -174,7 +211,7 @@ def main() -> None:
 
     async def measure() -> None:
         with EmbeddedPool(SIMULATED, tcp_host="127.0.0.1", options=("--direct",)) as pool:
-            for part in (calls, network):
+            for part in (calls, network, frameworks):
                 print(f"{part.__name__} …", file=sys.stderr, flush=True)
                 try:
                     tables.extend(await part(pool))

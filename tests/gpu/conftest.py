@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from gpukernel.agent.inventory import Inventory, NoDevices, real, simulated
 from tests.conftest import Pool
 
-SIMULATED = "v100:1" if os.environ.get("GPUKERNEL_TEST_GPU") == "simulated" else ""
+SIMULATED = "h100:1" if os.environ.get("GPUKERNEL_TEST_GPU") == "simulated" else ""
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +29,17 @@ def inventory() -> Inventory:
 def gpu_pool(inventory: Inventory) -> Iterator[Pool]:
     with Pool(SIMULATED, tcp_host="127.0.0.1", options=("--direct",)) as pool:
         yield pool
+
+
+@pytest.fixture
+def installed() -> Callable[[str], None]:
+    """A function that skips the test where a framework is missing; in remote mode simulated GPUs do for all of them."""
+
+    def check(package: str) -> None:
+        if find_spec(package) is None:
+            pytest.skip(f"needs {package}: pip install {package}")
+
+    return check
 
 
 @pytest.fixture

@@ -1,0 +1,62 @@
+"""Frameworks in remote mode beside the same programs without gpukernel: the same losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import alone
+from tests.conftest import Pool
+
+PROGRAMS = Path(__file__).parents[1] / "frameworks" / "programs"
+TRAININGS = {
+    "torch": ("pytorch_training", ("cuda",), ("cpu",)),
+    "tensorflow": (
+        "tensorflow_training",
+        ("gpu", "mlp", "fit", "loop", "resnet20"),
+        ("cpu", "mlp", "fit", "loop", "resnet20"),
+    ),
+}
+"""By package: a program of the frameworks' tests, and its words on a device and on the CPU."""
+
+
+def remote(pool: Pool, program: str, *words: str) -> dict[str, tuple[list[float], float]]:
+    """Run a program on a slice of a tenth, and return the losses and the rate that it prints for each training."""
+    done = pool.gpukernel("run", "-p", "0.1", "--", sys.executable, str(PROGRAMS / f"{program}.py"), *words)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def native(program: str, *words: str) -> dict[str, tuple[list[float], float]]:
+    """Run a program on the whole device, without gpukernel."""
+    command = [sys.executable, str(PROGRAMS / f"{program}.py"), *words]
+    done = subprocess.run(command, env=alone(), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("package", TRAININGS)
+def test_training_loses_as_without_gpukernel(
+    package: str, gpu_pool: Pool, installed: Callable[[str], None]
+) -> None:
+    installed(package)
+    program, on_device, on_cpu = TRAININGS[package]
+    # In process the simulated device has none of the frameworks' libraries: there the CPU is what is compared with.
+    wanted = native(program, *(on_cpu if "GPUKERNEL_TEST_GPU" in os.environ else on_device))
+    found = remote(gpu_pool, program, *on_device)
+    for name, (losses, _) in wanted.items():
+        assert found[name][0] == pytest.approx(losses, rel=2e-2, abs=2e-3), name
+
+
+@pytest.mark.parametrize("program", ["jax_operations", "jax_convolutions", "jax_linear_algebra"])
+def test_jax_gives_what_its_cpu_gives(program: str, gpu_pool: Pool, installed: Callable[[str], None]) -> None:
+    installed("jax")
+    done = gpu_pool.gpukernel("run", "-p", "0.1", "--", sys.executable, str(PROGRAMS / f"{program}.py"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["failed"] in ({}, [])
