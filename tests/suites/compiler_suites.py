@@ -8,11 +8,10 @@ from pathlib import Path
 
 from tests.suites.git import checkout
 from tests.suites.runner import Suite
-from tests.suites.sources import NotHere, Source, _kept, _nvidia, _pip
+from tests.suites.sources import TRITON, NotHere, Source, _kept, _nvidia, _pip, torch
 
 # The release, and the commit of its repository whose tests are run: the newest that could be had when this was written.
-TRITON, _TRITON_COMMIT = "3.8.0", "94b169a8aa39ce7809df68d5934d72b5039a13a6"
-TORCH = "2.13.0"
+_TRITON_COMMIT = "94b169a8aa39ce7809df68d5934d72b5039a13a6"
 CUDA_CORE, _CUDA_CORE_COMMIT = "1.1.0", "8eb9dc2ba180394a763d40405be4cf8865b5f8eb"
 CUDA_BINDINGS = "13.3.1"
 PROGRAM_WHEELS, IREE = ("halide==21.0.0", "slangpy==0.43.1"), "3.13.0"
@@ -25,9 +24,8 @@ def triton() -> Source:
     """Triton's release, and a torch of the CPU whose tensors lie in managed memory."""
     tests = checkout("triton-lang/triton", _TRITON_COMMIT, "python/test") / "python" / "test"
     with _kept(f"triton-{TRITON}") as (folder, fresh):
-        site, allocator = folder / "site", folder / "managed_tensors.so"
+        site, allocator = torch(), folder / "managed_tensors.so"
         if fresh:
-            _pip("install", "--target", site, f"triton=={TRITON}", f"torch=={TORCH}", "numpy<2.5")
             _compile(Path(__file__).with_name("managed_tensors.cpp"), site / "torch", allocator)
     return Source(
         TRITON,

@@ -12,16 +12,21 @@ from tests.suites.sources import NotHere, _kept
 
 
 def checkout(repository: str, commit: str, *paths: str, tag: str = "") -> Path:
-    """Return the folder with ``paths`` of a GitHub repository at ``commit``, which ``tag`` must name where it is given."""
+    """Return the folder with ``paths`` of a GitHub repository at ``commit``, which ``tag`` must name where it is given.
+
+    Of its files only those are fetched.
+    """
     with _kept(f"{repository.replace('/', '-')}-{tag or commit[:10]}") as (folder, fresh):
         if fresh:
             _git("init", "--quiet", cwd=folder)
             wanted = f"refs/tags/{tag}" if tag else commit
-            _git("fetch", "--quiet", "--depth=1", f"https://github.com/{repository}", wanted, cwd=folder)
+            only = ("--depth=1", "--filter=blob:none")
+            _git("fetch", "--quiet", *only, f"https://github.com/{repository}", wanted, cwd=folder)
             found = _git("rev-parse", "FETCH_HEAD^{commit}", cwd=folder)
             if not found.startswith(commit):
                 raise NotHere(f"{repository} {tag} is {found[:10]} and was {commit}")
-            _git("checkout", "--quiet", "FETCH_HEAD", "--", *paths, cwd=folder)
+        if lacking := [path for path in paths if not (folder / path).exists()]:
+            _git("checkout", "--quiet", "FETCH_HEAD", "--", *lacking, cwd=folder)
     return folder
 
 

@@ -8,11 +8,10 @@ import shutil
 from pathlib import Path
 
 from tests.suites.git import checkout
-from tests.suites.sources import NotHere, Source, _kept, _nvidia, _pip, is_kept
+from tests.suites.sources import NotHere, Source, _kept, _nvidia, _pip, is_kept, torch
 
 # The newest releases whose repository's tag, and so whose own tests, could be had when this was written.
 TINYGRAD = "0.13.0"
-TORCH = "2.14.1"
 DRJIT = "1.5.0"
 TAICHI = "1.7.4"
 
@@ -67,14 +66,11 @@ def _tinygrad(device: str) -> Source:
                 (nvrtc / library.name).symlink_to(library)
                 if library.name.startswith("libnvrtc.so"):  # the name that it looks for
                     (nvrtc / "libnvrtc.so").symlink_to(library)
-    with _kept(f"torch-{TORCH}") as (torch, fresh):
-        if fresh:
-            _pip("install", "--target", torch, f"torch=={TORCH}")
     return Source(
         TINYGRAD,
         checkout / "test" / "backend",
         environment={
-            "PYTHONPATH": os.pathsep.join([str(checkout), str(folder / "site"), str(torch)]),
+            "PYTHONPATH": os.pathsep.join([str(checkout), str(folder / "site"), str(torch())]),
             "LD_LIBRARY_PATH": str(nvrtc),
             "CUDA_PATH": str(_nvidia("cuda_runtime")),
             "DEV": device,

@@ -26,6 +26,8 @@ KEPT = ROOT / "build" / "suites"
 # The last release whose wheel has the tests inside, and its own bindings: later ones are tested in their repository only.
 CUDA_PYTHON = "12.6.0"
 PYCUDA = "2026.1"
+# PyTorch, with which other suites compare, and the Triton that belongs to it.
+TORCH, TRITON = "2.14.1", "3.8.0"
 
 
 class NotHere(Exception):
@@ -100,6 +102,14 @@ def linkers() -> Path:
             wheels = ["nvidia-nvjitlink-cu12==12.9.*", "nvidia-nvfatbin-cu12==12.9.*"]
             _pip("install", "--no-deps", "--target", folder / "site", *wheels)
     return folder / "site" / "nvidia"
+
+
+def torch() -> Path:
+    """The folder of PyTorch and Triton, which several suites share: four gigabytes."""
+    with _kept(f"torch-{TORCH}") as (folder, fresh):
+        if fresh:
+            _pip("install", "--target", folder, f"torch=={TORCH}", f"triton=={TRITON}", "numpy<2.5")
+    return folder
 
 
 def pycuda_is_built() -> bool:
