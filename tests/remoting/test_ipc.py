@@ -24,19 +24,23 @@ def event_of(e): return ctypes.string_at(ok(d.cuIpcGetEventHandle(e)).getPtr(), 
 def open_event(text): return d.cuIpcOpenEventHandle(filled(d.CUipcEventHandle, text))
 def read(p, n):
     a = np.zeros(n, np.uint32); ok(d.cuMemcpyDtoH(a.ctypes.data, p, 4 * n)); return a.tolist()
+"""
+)
+
+_SERVE = r"""
 for line in sys.stdin:
     try: print(json.dumps(eval(line) if not line.startswith("!") else exec(line[1:])), flush=True)
     except Exception as error: print(json.dumps(repr(error)), flush=True)
 """
-)
 
 
 class Peer:
-    """One program on a slice."""
+    """One program on a slice, in which lines may use what `more` defines."""
 
-    def __init__(self, one: Worker) -> None:
+    def __init__(self, one: Worker, more: str = "") -> None:
         self._one = one
-        self._process: subprocess.Popen[str] = one.start(_PEER)
+        self._code = _PEER + more + _SERVE
+        self._process: subprocess.Popen[str] = one.start(self._code)
 
     def says(self, line: str) -> Any:
         assert self._process.stdin
@@ -49,7 +53,7 @@ class Peer:
 
     def start_anew(self) -> None:
         self.kill()
-        self._process = self._one.start(_PEER)
+        self._process = self._one.start(self._code)
 
     def kill(self) -> None:
         self._process.kill()

@@ -12,7 +12,8 @@ from tests.remoting.test_listeners import INVALID_VALUE, OUT_OF_MEMORY, WELCOME,
 from tests.remoting.virtual_memory import FAULT, FAULTS, MEMORY, PROGRAMS
 
 VIRTUAL_MEMORY = call_number("virtual_memory")
-GRANULARITY, RESERVE, FREE, CREATE, RELEASE, MAP, UNMAP, SET_ACCESS, GET_ACCESS, RETAIN, SIZE = range(11)
+GRANULARITY, RESERVE, FREE, CREATE, RELEASE, MAP, UNMAP, SET_ACCESS, GET_ACCESS, RETAIN, SIZE, HANDLE_TYPE = range(12)
+NOT_SUPPORTED = 801
 UNIT = 2 * MIB
 
 
@@ -163,11 +164,14 @@ def test_a_client_that_lies_about_addresses_sizes_and_handles_gets_an_error_each
             ask(GET_ACCESS, most),
             ask(RETAIN, range_),
             ask(SIZE, memory + 16),
+            ask(HANDLE_TYPE, memory + 16),
             ask(RELEASE, memory + 16),
             ask(FREE, range_, most),
             ask(FREE, range_ + UNIT, 3 * UNIT),
             ask(most % 2**32, 1, 2, 3),
         ]
+        assert [ask(CREATE, UNIT, handle_type)[0] for handle_type in (2, most)] == [NOT_SUPPORTED] * 2
+        assert ask(HANDLE_TYPE, memory) == (0, 0)
         assert ask(MAP, range_, UNIT, 0, memory)[0] == 0
         lies += [ask(FREE, range_, 4 * UNIT), ask(UNMAP, range_, 2 * UNIT), ask(SET_ACCESS, range_, UNIT, 2)]
         # Left behind, mapped and accessible, by a program that is gone without a word.

@@ -58,8 +58,8 @@ BOOKS_SAY = ["3", "3 {5}", "3", "{5}", "0 INVALID_VALUE", "{0}"]
 RULES = """
 g = d.CUmemAllocationGranularity_flags; print(*(ok(d.cuMemGetAllocationGranularity(prop(), o)) // U for o in (g.CU_MEM_ALLOC_GRANULARITY_MINIMUM, g.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)))
 print("create", *(name(d.cuMemCreate(*x)) for x in ((0, prop(), 0), (U + 4096, prop(), 0), (U, prop(), 1), (U, d.CUmemAllocationProp(), 0), (U, prop(9), 0))))
-shared = prop(); shared.requestedHandleTypes = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-print("share", name(d.cuMemCreate(U, shared, 0)), name(d.cuMemExportToShareableHandle(create(), d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)))
+shared = prop(); shared.requestedHandleTypes = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_FABRIC
+print("share", name(d.cuMemCreate(U, shared, 0)), name(d.cuMemExportToShareableHandle(create(), d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_FABRIC, 0)))
 print("reserve", *(name(d.cuMemAddressReserve(*x)) for x in ((0, 0, 0, 0), (100, 0, 0, 0), (U, 3, 0, 0), (U, 0, 0, 1), (1 << 60, 0, 0, 0))))
 print(reserve(U, 64 * U) % (64 * U))
 h = create(2 * U); a = reserve(4 * U)

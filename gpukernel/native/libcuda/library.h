@@ -112,8 +112,11 @@ CUresult registered_pointer(const void* pointer, CUdeviceptr& address);
 // CUDA_SUCCESS where copies of a batch may go into `stream` one after another, else what the batch returns.
 CUresult may_batch(CUstream stream);
 
-// CUDA_SUCCESS for a handle of physical memory that is alive (cuMemCreate), else the error.
-CUresult check_physical(CUmemGenericAllocationHandle handle);
+// CUDA_SUCCESS for a handle of physical memory that is alive (cuMemCreate), and what it may be shared by,
+// else the error.
+CUresult check_physical(CUmemGenericAllocationHandle handle, CUmemAllocationHandleType& shared_by);
+// Whether programs may share a device's physical memory by handles of that type.
+bool can_share_by(const Device& device, CUmemAllocationHandleType type);
 
 }  // namespace gpukernel::libcuda
 

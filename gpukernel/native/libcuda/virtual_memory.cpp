@@ -11,10 +11,12 @@ CUresult check_property(const CUmemAllocationProp* prop, Device*& device) {
         prop->location.type == CU_MEM_LOCATION_TYPE_INVALID)
         return CUDA_ERROR_INVALID_VALUE;
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return unsupported("cuMemCreate of host memory");
-    if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)
-        return unsupported("cuMemCreate of memory that other processes share");
     device = device_at(prop->location.id);
-    return device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+        !can_share_by(*device, prop->requestedHandleTypes))
+        return unsupported("cuMemCreate of memory that other processes share by such a handle");
+    return CUDA_SUCCESS;
 }
 
 CUresult check_reservation(const CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr wanted,
@@ -33,8 +35,10 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
                                                         CUmemGenericAllocationHandle handle) {
     if (CUresult error = initialised(); error != CUDA_SUCCESS) return error;
     if (!prop) return CUDA_ERROR_INVALID_VALUE;
-    if (CUresult error = check_physical(handle); error != CUDA_SUCCESS) return error;
+    CUmemAllocationHandleType shared_by = CU_MEM_HANDLE_TYPE_NONE;
+    if (CUresult error = check_physical(handle, shared_by); error != CUDA_SUCCESS) return error;
     *prop = {};
+    prop->requestedHandleTypes = shared_by;
     prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, number_of(*device_of_handle<Device>(handle))};
     return CUDA_SUCCESS;

@@ -23,8 +23,8 @@ inline CUmemGenericAllocationHandle handle_of(const Device& device, uint64_t num
     return static_cast<uint64_t>(number_of(device)) << DEVICE_SHIFT | number;
 }
 
-// Find the device that `prop` wants memory of.  Memory of the host and memory for other processes are
-// refused.
+// Find the device that `prop` wants memory of.  Memory of the host is refused, and memory to be shared by a
+// handle that the device's is not shared by.
 CUresult check_property(const CUmemAllocationProp* prop, Device*& device);
 template <class Mine>
 CUresult device_of_property(const CUmemAllocationProp* prop, Mine*& device) {

@@ -134,6 +134,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
                 Request request(device->connection, gpukernel::wire::ResetRequest{});
                 device->retained = 0;
                 forget_opened(device->connection);
+                forget_exports(*device);
                 forget_conditions(device->connection);
                 return request.send();
             });

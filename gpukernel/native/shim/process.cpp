@@ -11,6 +11,7 @@
 
 #include "common/lease_file.h"
 #include "common/memory_check.h"
+#include "shim/memory/virtual_memory.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/lease_wait.h"
 #include "shim/transport/request.h"
@@ -101,6 +102,10 @@ bool learn(Device& device) {
     device.facts.bus_id[sizeof device.facts.bus_id - 1] = 0;
     if (device.facts.keeps_images)
         device.connection.name_images({reinterpret_cast<const char*>(device.facts.image_salt), 32});
+    if (worker_shares_physical(device)) {
+        constexpr int BY_DESCRIPTOR = CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+        device.facts.attributes[BY_DESCRIPTOR] = device.facts.known[BY_DESCRIPTOR] = 1;
+    }
     allow_spares_of(device);
     return true;
 }

@@ -149,7 +149,7 @@ enum class VirtualMemory : uint32_t {
     granularity,  // option → size
     reserve,      // size, alignment, address wanted → address
     free,         // address, size
-    create,       // size → handle
+    create,       // size, CUmemAllocationHandleType → handle
     release,      // handle
     map,          // address, size, offset, handle
     unmap,        // address, size
@@ -157,6 +157,7 @@ enum class VirtualMemory : uint32_t {
     get_access,   // address → CUmemAccess_flags
     retain,       // address → handle
     size,         // handle → size
+    handle_type,  // handle → CUmemAllocationHandleType
 };
 
 // The extent of a pitched copy: width in bytes, height in rows, depth in slices.

@@ -88,14 +88,15 @@ std::vector<std::pair<CUdeviceptr, Mapping>> pieces(CUdeviceptr address, uint64_
     return found;
 }
 
-CUresult name(const Device& device, uint64_t number, CUmemGenericAllocationHandle& handle) {
+}  // namespace
+
+namespace gpukernel::shim {
+
+CUresult physical_handle(const Device& device, uint64_t number, CUmemGenericAllocationHandle& handle) {
     if (number >> DEVICE_SHIFT) return CUDA_ERROR_UNKNOWN;
     handle = handle_of(device, number);
     return CUDA_SUCCESS;
 }
-}  // namespace
-
-namespace gpukernel::shim {
 
 CUresult ask(Connection& connection, Operation operation, std::initializer_list<uint64_t> arguments,
              uint64_t* answer) {
@@ -222,14 +223,17 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
     Device* device = nullptr;
     if (!handle || flags) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult error = device_of_property(prop, device); error != CUDA_SUCCESS) return error;
+    end_exports();
     uint64_t made = 0;
-    const CUresult result = ask(device->connection, Operation::create, {size}, &made);
-    return result == CUDA_SUCCESS ? name(*device, made, *handle) : result;
+    const CUresult result =
+        ask(device->connection, Operation::create, {size, prop->requestedHandleTypes}, &made);
+    return result == CUDA_SUCCESS ? physical_handle(*device, made, *handle) : result;
 }
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
     GPUKERNEL_INITIALISED();
     Device* device = device_of_handle<Device>(handle);
+    end_exports();
     return device ? ask(device->connection, Operation::release, {number_of_handle(handle)})
                   : CUDA_ERROR_INVALID_VALUE;
 }
@@ -262,6 +266,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGene
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
     GPUKERNEL_INITIALISED();
+    end_exports();
     std::lock_guard lock(ranges_mutex);
     const auto found = pieces(ptr, size);
     if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
@@ -315,11 +320,16 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* 
     return result;
 }
 
-CUresult gpukernel::libcuda::check_physical(CUmemGenericAllocationHandle handle) {
+CUresult gpukernel::libcuda::check_physical(CUmemGenericAllocationHandle handle,
+                                            CUmemAllocationHandleType& shared_by) {
     auto* const device = device_of_handle<shim::Device>(handle);
-    uint64_t size = 0;
-    return device ? ask(device->connection, Operation::size, {number_of_handle(handle)}, &size)
-                  : CUDA_ERROR_INVALID_VALUE;
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    const bool may = worker_shares_physical(*device);
+    uint64_t answer = 0;
+    const CUresult result = ask(device->connection, may ? Operation::handle_type : Operation::size,
+                                {number_of_handle(handle)}, &answer);
+    if (result == CUDA_SUCCESS && may) shared_by = static_cast<CUmemAllocationHandleType>(answer);
+    return result;
 }
 
 CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
@@ -331,5 +341,5 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handl
     if (it == mappings.end()) return CUDA_ERROR_INVALID_VALUE;
     uint64_t found = 0;
     const CUresult result = ask(it->second.device->connection, Operation::retain, {address}, &found);
-    return result == CUDA_SUCCESS ? name(*it->second.device, found, *handle) : result;
+    return result == CUDA_SUCCESS ? physical_handle(*it->second.device, found, *handle) : result;
 }

@@ -29,4 +29,14 @@ CUdeviceptr reserve_here(uint64_t bytes);
 // Reserves at the worker what is reserved here; CUDA_ERROR_OUT_OF_MEMORY where it is in use there.
 CUresult reserve_there(Connection& connection, CUdeviceptr address, uint64_t bytes);
 
+// The handle of a device's physical memory that has that number at its worker.
+CUresult physical_handle(const Device& device, uint64_t number, CUmemGenericAllocationHandle& handle);
+
+// --- shared_physical.cpp ---
+// Whether the worker lets programs share physical memory; one of an older version does not.
+bool worker_shares_physical(const Device& device);
+// Lets go of memory that was exported by descriptors of which none is open any more.
+void end_exports();
+void forget_exports(const Device& device);  // the worker has let go of everything
+
 }  // namespace gpukernel::shim

@@ -49,6 +49,8 @@ CUresult serve_device(Session& session, Reader&, Writer& out) {
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // in the shim, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     facts.attributes[0] = wire::KEEPS_BLOCKS | wire::HAS_MANAGED_VARIABLES;
+    if (facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED])
+        facts.attributes[0] |= wire::SHARES_PHYSICAL;
     const Images& images = session.lease().images;
     facts.keeps_images = images.kept();
     std::memcpy(facts.image_salt, images.salt().data(), sizeof facts.image_salt);

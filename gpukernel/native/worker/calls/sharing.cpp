@@ -1,5 +1,6 @@
-// What the programs of a lease share by name (driver API, IPC functions of chapter "Device Management"). They
-// share the context as well, so to open something is to be told where it is.
+// What the programs of a lease share by name (driver API, IPC functions of chapter "Device Management", and
+// the shareable handles of chapter "Virtual Memory Management").  They share the context as well, so to open
+// something is to be told where it is.
 #include "worker/session/session.h"
 
 namespace gpukernel::worker {
@@ -19,6 +20,24 @@ CUresult serve_find_memory(Session& session, Reader& in, Writer& out) {
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = session.lease().find({request.first, request.second}, &session, address);
     if (result == CUDA_SUCCESS) wire::FindMemoryAnswer{address}.write(out);
+    return result;
+}
+
+CUresult serve_name_physical(Session& session, Reader& in, Writer& out) {
+    const auto request = wire::NamePhysicalRequest::read(in);
+    SharedName name;
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = session.virtual_memory().share(request.memory, name);
+    if (result == CUDA_SUCCESS) wire::NamePhysicalAnswer{name[0], name[1]}.write(out);
+    return result;
+}
+
+CUresult serve_open_physical(Session& session, Reader& in, Writer& out) {
+    const auto request = wire::OpenPhysicalRequest::read(in);
+    uint64_t memory = 0;
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = session.virtual_memory().open({request.first, request.second}, memory);
+    if (result == CUDA_SUCCESS) wire::OpenPhysicalAnswer{memory}.write(out);
     return result;
 }
 

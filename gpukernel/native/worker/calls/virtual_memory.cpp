@@ -1,5 +1,7 @@
 #include "worker/calls/virtual_memory.h"
 
+#include <algorithm>
+
 #include "worker/session/session.h"
 
 namespace gpukernel::worker {
@@ -52,8 +54,12 @@ CUresult VirtualMemory::free(CUdeviceptr address, uint64_t bytes) {
     return CUDA_SUCCESS;
 }
 
-CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out, std::unique_lock<std::mutex>& allocating) {
+CUresult VirtualMemory::create(uint64_t bytes, uint64_t handle_type, wire::Writer& out,
+                               std::unique_lock<std::mutex>& allocating) {
     if (session_.kept_error() != CUDA_SUCCESS) return session_.kept_error();
+    // The driver never hears of it: a worker's programs share its context.
+    if (handle_type != CU_MEM_HANDLE_TYPE_NONE && handle_type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
     size_t unit = 0;
     if (CUresult error = granularity(CU_MEM_ALLOC_GRANULARITY_MINIMUM, unit); error != CUDA_SUCCESS)
         return error;
@@ -76,7 +82,10 @@ CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out, std::unique_lo
     }
     const uint64_t name =
         session_.number_of(reinterpret_cast<void*>(handle), Kind::memory, nullptr, std::move(*host));
-    physical_[name] = {handle, bytes, 1, 0};
+    physical_[name] = {
+        std::make_shared<PhysicalMemory>(PhysicalMemory{
+            handle, bytes, static_cast<CUmemAllocationHandleType>(handle_type), {&session_}, {}}),
+        1, 0};
     wire::VirtualMemoryAnswer{name}.write(out);
     return CUDA_SUCCESS;
 }
@@ -84,10 +93,58 @@ CUresult VirtualMemory::create(uint64_t bytes, wire::Writer& out, std::unique_lo
 void VirtualMemory::settle(uint64_t name) {
     auto it = physical_.find(name);
     if (it == physical_.end() || it->second.references || it->second.mappings) return;
-    session_.cuda().cuMemRelease(it->second.handle);
-    session_.lease().refund(&session_, it->second.bytes);
+    let_go(*it->second.memory);
     session_.drop(name);
     physical_.erase(it);
+}
+
+void VirtualMemory::let_go(PhysicalMemory& memory) {
+    Lease& lease = session_.lease();
+    const bool charged = memory.holders.front() == &session_;
+    std::erase(memory.holders, static_cast<const void*>(&session_));
+    if (!memory.holders.empty()) {
+        if (charged) lease.pass_on(&session_, memory.holders.front(), memory.bytes);
+        return;
+    }
+    session_.cuda().cuMemRelease(memory.handle);
+    lease.refund(&session_, memory.bytes);
+    if (memory.name) lease.shared_physical.erase(*memory.name);
+}
+
+CUresult VirtualMemory::share(uint64_t memory, SharedName& name) {
+    if (session_.kept_error() != CUDA_SUCCESS) return session_.kept_error();
+    std::lock_guard allocating(session_.lease().allocation_mutex);
+    auto it = physical_.find(memory);
+    if (it == physical_.end() || !it->second.references ||
+        it->second.memory->handle_type == CU_MEM_HANDLE_TYPE_NONE)
+        return CUDA_ERROR_INVALID_VALUE;
+    std::optional<SharedName>& its = it->second.memory->name;
+    if (!its && !(its = new_shared_name())) return CUDA_ERROR_OPERATING_SYSTEM;
+    session_.lease().shared_physical[*its] = it->second.memory;
+    ++it->second.references;
+    name = *its;
+    return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::open(const SharedName& name, uint64_t& memory) {
+    if (session_.kept_error() != CUDA_SUCCESS) return session_.kept_error();
+    std::lock_guard allocating(session_.lease().allocation_mutex);
+    auto found = session_.lease().shared_physical.find(name);
+    if (found == session_.lease().shared_physical.end()) return CUDA_ERROR_INVALID_VALUE;
+    const std::shared_ptr<PhysicalMemory> shared = found->second.lock();
+    auto mine = std::find_if(physical_.begin(), physical_.end(),
+                             [&](const auto& each) { return each.second.memory == shared; });
+    if (mine == physical_.end()) {
+        auto host = session_.host_charge(HostMemory::RANGE);
+        if (!host) return CUDA_ERROR_OUT_OF_MEMORY;
+        const uint64_t number = session_.number_of(reinterpret_cast<void*>(shared->handle), Kind::memory,
+                                                   nullptr, std::move(*host));
+        mine = physical_.emplace(number, Physical{shared, 0, 0}).first;
+        shared->holders.push_back(&session_);
+    }
+    ++mine->second.references;
+    memory = mine->first;
+    return CUDA_SUCCESS;
 }
 
 CUresult VirtualMemory::release(uint64_t name) {
@@ -102,7 +159,7 @@ CUresult VirtualMemory::map(CUdeviceptr address, uint64_t bytes, uint64_t offset
     auto physical = physical_.find(name);
     auto range = reserved_.upper_bound(address);
     if (physical == physical_.end() || !physical->second.references || range == reserved_.begin() || !bytes ||
-        offset || bytes > physical->second.bytes)
+        offset || bytes > physical->second.memory->bytes)
         return CUDA_ERROR_INVALID_VALUE;
     --range;
     const uint64_t inside = address - range->first;
@@ -111,7 +168,8 @@ CUresult VirtualMemory::map(CUdeviceptr address, uint64_t bytes, uint64_t offset
     if (next != mapped_.end() && next->first - address < bytes) return CUDA_ERROR_INVALID_VALUE;
     if (mapping(address) != mapped_.end()) return CUDA_ERROR_INVALID_VALUE;
     if (session_.lease().ranges >= MOST_RANGES) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = session_.cuda().cuMemMap(address, bytes, offset, physical->second.handle, 0);
+    const CUresult result =
+        session_.cuda().cuMemMap(address, bytes, offset, physical->second.memory->handle, 0);
     if (result != CUDA_SUCCESS) return result;
     ++physical->second.mappings, ++session_.lease().ranges;
     mapped_[address] = {bytes, name, CU_MEM_ACCESS_FLAGS_PROT_NONE};
@@ -189,7 +247,7 @@ CUresult VirtualMemory::serve(wire::Reader& in, wire::Writer& out) {
         case wire::VirtualMemory::free:
             return free(first, second);
         case wire::VirtualMemory::create:
-            return create(first, out, allocating);
+            return create(first, second, out, allocating);
         case wire::VirtualMemory::release:
             return release(first);
         case wire::VirtualMemory::map:
@@ -206,10 +264,14 @@ CUresult VirtualMemory::serve(wire::Reader& in, wire::Writer& out) {
         }
         case wire::VirtualMemory::retain:
             return retain(first, out);
-        case wire::VirtualMemory::size: {
+        case wire::VirtualMemory::size:
+        case wire::VirtualMemory::handle_type: {
             auto it = physical_.find(first);
             if (it == physical_.end() || !it->second.references) return CUDA_ERROR_INVALID_VALUE;
-            wire::VirtualMemoryAnswer{it->second.bytes}.write(out);
+            const PhysicalMemory& memory = *it->second.memory;
+            wire::VirtualMemoryAnswer{operation == wire::VirtualMemory::size ? memory.bytes
+                                                                             : memory.handle_type}
+                .write(out);
             return CUDA_SUCCESS;
         }
     }
@@ -222,10 +284,7 @@ void VirtualMemory::end() {
         session_.cuda().cuMemUnmap(address, mapping.bytes);
     }
     session_.lease().ranges -= mapped_.size() + reserved_.size();
-    for (const auto& [name, physical] : physical_) {
-        session_.cuda().cuMemRelease(physical.handle);
-        session_.lease().refund(&session_, physical.bytes);
-    }
+    for (const auto& [name, physical] : physical_) let_go(*physical.memory);
     for (const auto& [address, bytes] : reserved_) {
         session_.cuda().cuMemAddressFree(address, bytes);
         session_.lease().addresses -= bytes;

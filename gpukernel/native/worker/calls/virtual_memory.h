@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 
 #include "wire/body.h"
 #include "wire/protocol.h"
@@ -12,21 +13,24 @@ namespace gpukernel::worker {
 
 class Session;
 
-// Guarantees: physical memory is charged to the lease when it is created and refunded when neither a handle
-// nor a mapping of it is left; the driver sees only addresses, sizes and handles that belong to this program,
-// since each is looked up here first.
+// Guarantees: physical memory is charged to the lease once, when it is created, and refunded when no program
+// has a handle or a mapping of it any more; the driver sees only addresses, sizes and handles that belong to
+// this program, since each is looked up here first.
 class VirtualMemory {
   public:
     explicit VirtualMemory(Session& session) : session_(session) {}
     CUresult serve(wire::Reader& in, wire::Writer& out);
+    // Names memory that was created to be shared; one handle of it more keeps it until that is released.
+    CUresult share(uint64_t memory, SharedName& name);
+    CUresult open(const SharedName& name, uint64_t& memory);
     // Releases everything that the program left.  The caller holds the lease's `allocation_mutex`.
     void end();
 
   private:
-    // Physical memory; the worker keeps one reference of its own while `references` or `mappings` is not 0.
+    // This program holds the memory while `references` or `mappings` is not 0.
     struct Physical {
-        CUmemGenericAllocationHandle handle;
-        uint64_t bytes, references, mappings;
+        std::shared_ptr<PhysicalMemory> memory;
+        uint64_t references, mappings;
     };
     struct Mapping {
         uint64_t bytes, name;
@@ -38,7 +42,8 @@ class VirtualMemory {
     CUresult reserve(uint64_t bytes, uint64_t alignment, CUdeviceptr wanted, wire::Writer& out);
     CUresult free(CUdeviceptr address, uint64_t bytes);
     // Waits, without `allocation_mutex`, for memory whose release is under way.
-    CUresult create(uint64_t bytes, wire::Writer& out, std::unique_lock<std::mutex>& allocating);
+    CUresult create(uint64_t bytes, uint64_t handle_type, wire::Writer& out,
+                    std::unique_lock<std::mutex>& allocating);
     CUresult release(uint64_t name);
     CUresult map(CUdeviceptr address, uint64_t bytes, uint64_t offset, uint64_t name);
     CUresult unmap(CUdeviceptr address, uint64_t bytes);
@@ -49,8 +54,10 @@ class VirtualMemory {
     Mapped::iterator mapping(CUdeviceptr address);
     // Whether whole mappings cover the range without a gap.
     bool tiled(CUdeviceptr address, uint64_t bytes) const;
-    // Refunds the physical memory `name` if neither a handle nor a mapping of it is left.
+    // Lets go of the physical memory `name` if neither a handle nor a mapping of it is left.
     void settle(uint64_t name);
+    // This program no longer holds it; the last one that did releases it.
+    void let_go(PhysicalMemory& memory);
 
     Session& session_;
     std::map<CUdeviceptr, uint64_t> reserved_;

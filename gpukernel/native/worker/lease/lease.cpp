@@ -234,6 +234,14 @@ void Lease::refund(const void* owner, uint64_t bytes) {
     if (!(it->second -= bytes)) physical_.erase(it);
 }
 
+void Lease::pass_on(const void* owner, const void* to, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    auto it = physical_.find(owner);
+    if (it == physical_.end() || it->second < bytes) return;
+    if (!(it->second -= bytes)) physical_.erase(it);
+    physical_[to] += bytes;
+}
+
 void Lease::set_accessible(CUdeviceptr address, uint64_t bytes) {
     std::lock_guard lock(mutex_);
     if (bytes)

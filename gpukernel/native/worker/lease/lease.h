@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -112,6 +113,9 @@ class Lease {
     // Physical memory of cuMemCreate, which has no address; `charge` is false where it is beyond the cap.
     bool charge(const void* owner, uint64_t bytes);
     void refund(const void* owner, uint64_t bytes);
+    void pass_on(const void* owner, const void* to, uint64_t bytes);
+    // What programs share, while any of them holds it.  Under `allocation_mutex`.
+    std::map<SharedName, std::weak_ptr<PhysicalMemory>> shared_physical;
     // Makes a mapping accessible at `address`; with 0 bytes, no longer.
     void set_accessible(CUdeviceptr address, uint64_t bytes);
     // Bytes of reserved addresses; the number of ranges and mappings.  Under `allocation_mutex`.

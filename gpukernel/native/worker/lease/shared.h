@@ -1,5 +1,5 @@
-// What the programs of a lease share with each other by name (IPC of the driver API): memory, which has its
-// name in `Lease`, and events.
+// What the programs of a lease share with each other by name: memory, which has its name in `Lease`, and
+// events (IPC of the driver API); physical memory (its chapter "Virtual Memory Management").
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "worker/lease/host_memory.h"
 #include "worker/server/driver.h"
@@ -37,6 +38,15 @@ class SharedEvents {
     };
     std::mutex mutex_;
     std::map<CUevent, Shared> events_;
+};
+
+// Physical memory, which the programs that have a handle or a mapping of it hold together.
+struct PhysicalMemory {
+    CUmemGenericAllocationHandle handle;
+    uint64_t bytes;
+    CUmemAllocationHandleType handle_type;
+    std::vector<const void*> holders;  // the first one is charged
+    std::optional<SharedName> name;
 };
 
 }  // namespace gpukernel::worker

@@ -132,7 +132,11 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* 
     return CUDA_SUCCESS;
 }
 
-CUresult gpukernel::libcuda::check_physical(CUmemGenericAllocationHandle handle) {
+bool gpukernel::libcuda::can_share_by(const Device&, CUmemAllocationHandleType) {
+    return false;  // the memory is this process's; a worker shares it among its programs
+}
+
+CUresult gpukernel::libcuda::check_physical(CUmemGenericAllocationHandle handle, CUmemAllocationHandleType&) {
     VirtualMemory* memory = virtual_memory_of(handle);
     return memory && memory->size_of(number_of_handle(handle)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
