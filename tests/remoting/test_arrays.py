@@ -374,7 +374,10 @@ offset = ok(d.cuTexRefSetAddress(line, p + 384, 128)); launch(offset // 4 + 2); 
 print(int(ok(d.cuTexRefGetArray(image))) == int(a), ok(d.cuTexRefGetFilterMode(image)).name, ok(d.cuTexRefGetAddressMode(image, 0)).name, [int(x) for x in ok(d.cuTexRefGetFormat(line))], ok(d.cuTexRefGetFlags(image)))
 rows = d.CUDA_ARRAY_DESCRIPTOR(); rows.Width, rows.Height, rows.Format, rows.NumChannels = 8, 4, F.CU_AD_FORMAT_FLOAT, 1; ok(d.cuTexRefSetAddress2D(image, rows, p, 32)); launch(0); print(out[:3, 0].tolist(), d.cuTexRefGetArray(image)[0].name)
 print(d.cuTexRefSetAddress(line, p, 600)[0].name, d.cuTexRefSetAddress2D(image, rows, p + 400, 32)[0].name, d.cuTexRefSetArray(image, d.CUarray(5), 1)[0].name)
-ok(d.cuModuleUnload(m)); print(d.cuTexRefSetFlags(image, 0)[0].name)"""
+import ctypes; cuda = ctypes.CDLL("libcuda.so.1"); color = (ctypes.c_float * 4)(); r = ctypes.c_void_p(int(image))
+cuda.cuTexRefGetBorderColor(color, r); print(list(color), end=" "); color[0], color[3] = 100, 0.25; print(cuda.cuTexRefSetBorderColor(r, color), cuda.cuTexRefSetBorderColor(r, None), cuda.cuTexRefSetBorderColor(None, color), end=" ")
+color[0] = 0; cuda.cuTexRefGetBorderColor(color, r); print(list(color)); ok(d.cuTexRefSetArray(image, a, 1)); [ok(d.cuTexRefSetAddressMode(image, i, d.CUaddress_mode.CU_TR_ADDRESS_MODE_BORDER)) for i in (0, 1)]; launch(0); print(out[5:, 0].tolist())
+ok(d.cuModuleUnload(m)); print(d.cuTexRefSetFlags(image, 0)[0].name, cuda.cuTexRefSetBorderColor(r, color))"""
     assert run(code).splitlines() == [
         "CUDA_ERROR_NOT_FOUND CUDA_ERROR_NOT_FOUND CUDA_ERROR_NOT_FOUND",
         "0 128",
@@ -383,5 +386,7 @@ ok(d.cuModuleUnload(m)); print(d.cuTexRefSetFlags(image, 0)[0].name)"""
         "True CU_TR_FILTER_MODE_LINEAR CU_TR_ADDRESS_MODE_CLAMP [32, 1] 0",
         "[8.5, 9.5, 10.5] CUDA_ERROR_INVALID_VALUE",
         "CUDA_ERROR_INVALID_VALUE CUDA_ERROR_INVALID_VALUE CUDA_ERROR_INVALID_HANDLE",
-        "CUDA_ERROR_INVALID_HANDLE",
+        "[0.0, 0.0, 0.0, 0.0] 0 1 400 [100.0, 0.0, 0.0, 0.25]",
+        "[13.5, 14.5, 57.5]",
+        "CUDA_ERROR_INVALID_HANDLE 400",
     ]

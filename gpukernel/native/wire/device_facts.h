@@ -9,7 +9,7 @@ namespace gpukernel::wire {
 
 // What a worker knows beyond its version of the protocol: bits of attributes[0], which is no attribute's
 // number.
-constexpr int32_t KEEPS_BLOCKS = 1, HAS_MANAGED_VARIABLES = 2, SHARES_PHYSICAL = 4;
+constexpr int32_t KEEPS_BLOCKS = 1, HAS_MANAGED_VARIABLES = 2, SHARES_PHYSICAL = 4, HAS_BORDER_COLORS = 8;
 
 struct DeviceFacts {
     char name[256];

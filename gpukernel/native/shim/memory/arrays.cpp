@@ -1,5 +1,10 @@
-// Copies between devices, and batches of pitched copies.  The calls that make and describe arrays, textures
-// and surfaces are generated (codegen/calls.txt); copies of spans of arrays are in libcuda/arrays.cpp.
+// Copies between devices, batches of pitched copies, and borders of texture references.  The other calls that
+// make and describe arrays, textures and surfaces are generated (codegen/calls.txt); copies of spans of
+// arrays are in libcuda/arrays.cpp.
+#include <cstring>
+#include <string_view>
+
+#include "libcuda/entry_points.h"
 #include "libcuda/library.h"
 #include "shim/graphs/capture.h"
 #include "shim/memory/memory.h"
@@ -140,4 +145,37 @@ extern "C" CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP* op, un
     if (!op || flags) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult error = as_copy(*op, copy); error != CUDA_SUCCESS) return error;
     return cuMemcpy3DAsync(&copy, hStream);
+}
+
+// --- texture references ---
+
+namespace {
+CUresult has_border_colors() {
+    return context_stack.back()->device->facts.attributes[0] & gpukernel::wire::HAS_BORDER_COLORS
+               ? CUDA_SUCCESS
+               : gpukernel::unsupported(
+                     "border colours of texture references, by a worker of an older version");
+}
+}  // namespace
+
+CUresult CUDAAPI cuTexRefSetBorderColor(CUtexref hTexRef, float* pBorderColor) {
+    GPUKERNEL_CURRENT(connection);
+    if (!pBorderColor) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult error = has_border_colors(); error != CUDA_SUCCESS) return error;
+    const std::string_view color(reinterpret_cast<const char*>(pBorderColor), 4 * sizeof(float));
+    Request request(*connection,
+                    gpukernel::wire::SetBorderColorRequest{reinterpret_cast<uint64_t>(hTexRef), color});
+    return request.send();
+}
+
+CUresult CUDAAPI cuTexRefGetBorderColor(float* pBorderColor, CUtexref hTexRef) {
+    GPUKERNEL_CURRENT(connection);
+    if (!pBorderColor) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult error = has_border_colors(); error != CUDA_SUCCESS) return error;
+    Request request(*connection, gpukernel::wire::BorderColorRequest{reinterpret_cast<uint64_t>(hTexRef)});
+    if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
+    const auto answer = request.answer<gpukernel::wire::BorderColorAnswer>();
+    if (answer.color.size() != 4 * sizeof(float)) return CUDA_ERROR_UNKNOWN;
+    std::memcpy(pBorderColor, answer.color.data(), answer.color.size());
+    return CUDA_SUCCESS;
 }

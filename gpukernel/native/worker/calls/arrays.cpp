@@ -1,6 +1,7 @@
 // The handlers for CUDA arrays, which count towards the lease's cap, for textures and surfaces, which show
 // only the lease's memory, and for pitched copies.
 #include <algorithm>
+#include <cstring>
 #include <initializer_list>
 #include <optional>
 
@@ -364,6 +365,27 @@ CUresult serve_cuTexRefSetArray(Session& session, Reader& in, Writer&) {
         return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = session.cuda().cuTexRefSetArray(reference, array, flags);
     if (result == CUDA_SUCCESS) session.views.arrays[name] = array_name;
+    return result;
+}
+CUresult serve_set_border_color(Session& session, Reader& in, Writer&) {
+    const auto request = wire::SetBorderColorRequest::read(in);
+    float color[4];
+    CUtexref reference;
+    if (in.failed() || request.color.size() != sizeof color) return CUDA_ERROR_INVALID_VALUE;
+    if (!session.handle(request.reference, Kind::texture_reference, reference))
+        return CUDA_ERROR_INVALID_HANDLE;
+    std::memcpy(color, request.color.data(), sizeof color);
+    return session.cuda().cuTexRefSetBorderColor(reference, color);
+}
+CUresult serve_border_color(Session& session, Reader& in, Writer& out) {
+    const auto request = wire::BorderColorRequest::read(in);
+    float color[4];
+    CUtexref reference;
+    if (in.failed() || !session.handle(request.reference, Kind::texture_reference, reference))
+        return CUDA_ERROR_INVALID_HANDLE;
+    const CUresult result = session.cuda().cuTexRefGetBorderColor(color, reference);
+    if (result == CUDA_SUCCESS)
+        wire::BorderColorAnswer{{reinterpret_cast<const char*>(color), sizeof color}}.write(out);
     return result;
 }
 // The driver's own answer may be an array that is gone.

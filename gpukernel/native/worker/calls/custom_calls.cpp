@@ -48,7 +48,7 @@ CUresult serve_device(Session& session, Reader&, Writer& out) {
     facts.known[CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED] = 1;
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // in the shim, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
-    facts.attributes[0] = wire::KEEPS_BLOCKS | wire::HAS_MANAGED_VARIABLES;
+    facts.attributes[0] = wire::KEEPS_BLOCKS | wire::HAS_MANAGED_VARIABLES | wire::HAS_BORDER_COLORS;
     if (facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED])
         facts.attributes[0] |= wire::SHARES_PHYSICAL;
     const Images& images = session.lease().images;
