@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.native.libraries import cusparse_cases
+from tests.native.libraries import cusparse_cases, cusparse_long_cases
 from tests.native.libraries.conftest import NEEDS_OPENBLAS, both_ways, found_by
 
 
@@ -10,3 +10,9 @@ from tests.native.libraries.conftest import NEEDS_OPENBLAS, both_ways, found_by
 @both_ways(cusparse_cases)
 def test_cusparse(where: str, name: str) -> None:
     assert found_by(cusparse_cases.__name__, where)[name] == ""
+
+
+@NEEDS_OPENBLAS
+@both_ways(cusparse_long_cases)
+def test_what_has_many_elements(where: str, name: str) -> None:
+    assert found_by(cusparse_long_cases.__name__, where)[name] == ""

@@ -1,11 +1,14 @@
-// libcusparse beside the simulated GPU: handles, tridiagonal systems, and the forms of a matrix in plain
-// arrays; the entry points of these are generated from libraries/cusparse/calls.txt.
+// libcusparse beside the simulated GPU: handles, tridiagonal systems, sums; the entry points of these and of
+// forms.h are generated from libraries/cusparse/calls.txt.
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <vector>
 
 #include "simgpu_libraries/cublas/context.h"
-#include "simgpu_libraries/cusparse/elements.h"
+#include "simgpu_libraries/cusparse/context.h"
+#include "simgpu_libraries/cusparse/forms.h"
 #include "simgpu_libraries/openblas.h"
 
 namespace gpukernel::simgpu_libraries::cusparse {
@@ -14,24 +17,11 @@ using cublas::TypeC;
 using cublas::TypeD;
 using cublas::TypeS;
 using cublas::TypeZ;
-using Handle = libraries::StreamHandle;
 using libraries::handle_of;
 using libraries::LEAST_ROOM;
 using libraries::unsupported;
 
 namespace {
-constexpr int64_t POINTS_AT_ONCE = 1 << 15;
-
-struct Context {
-    CUstream stream;
-    const char* name;
-    Context(const Handle& handle, const char* name) : stream(handle.stream), name(name) {}
-};
-int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t kept = 0) {
-    return libraries::status_of(
-        simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), kept));
-}
-
 struct Scalar : cublas::Scalar {
     Scalar(const Handle& handle, const void* from, size_t bytes)
         : cublas::Scalar(handle.pointer_mode == 0, from, bytes) {}
@@ -40,20 +30,6 @@ struct Result : cublas::Result {
     Result(const Handle& handle, void* to, size_t bytes)
         : cublas::Result(handle.pointer_mode == 0, to, bytes) {}
 };
-
-template <class T>
-std::vector<T> copied(const Access& access, uint64_t address, int64_t count, const char* what) {
-    access.check(address, static_cast<uint64_t>(count) * sizeof(T), false, what);
-    std::vector<T> values(static_cast<size_t>(count));
-    if (count) std::memcpy(values.data(), reinterpret_cast<const void*>(address), values.size() * sizeof(T));
-    return values;
-}
-template <class T>
-void put(const Access& access, uint64_t address, const std::vector<T>& values, const char* what) {
-    access.check(address, values.size() * sizeof(T), true, what);
-    if (!values.empty())
-        std::memcpy(reinterpret_cast<void*>(address), values.data(), values.size() * sizeof(T));
-}
 
 // --- tridiagonal systems: the first below and the last above the diagonal do not count ---
 
@@ -106,65 +82,6 @@ int gtsv_batched(const Context& context, int64_t m, uint64_t dl, uint64_t d, uin
 
 // --- forms of a matrix ---
 
-int coo_to_csr(const Context& context, uint64_t rows, int64_t count, int64_t m, uint64_t offsets, int base) {
-    return submit(
-        context, 1,
-        [=](uint64_t, const Access& access) {
-            const Indices of(access, rows, INDEX_32, base, count, "the rows");
-            std::vector<int> found(static_cast<size_t>(m + 1));
-            for (int64_t i = 0; i < count; ++i) ++found[static_cast<size_t>(of.below(i, m) + 1)];
-            std::partial_sum(found.begin(), found.end(), found.begin());
-            for (int& one : found) one += base;
-            put(access, offsets, found, "the offsets");
-        },
-        static_cast<uint64_t>(m + 1) * sizeof(int));
-}
-int csr_to_coo(const Context& context, uint64_t offsets, int64_t count, int64_t m, uint64_t rows, int base) {
-    return submit(context, 1, [=](uint64_t, const Access& access) {
-        const Indices of(access, offsets, INDEX_32, base, m + 1, "the offsets");
-        access.check(rows, static_cast<uint64_t>(count) * 4, true, "the rows");
-        for (int64_t row = 0; row < m; ++row)
-            for (int64_t i = of.below(row, count + 1); i < of.below(row + 1, count + 1); ++i)
-                reinterpret_cast<int*>(rows)[i] = static_cast<int>(row) + base;
-    });
-}
-int csr_to_csc(const Context& context, int64_t m, int64_t n, int64_t count, uint64_t values, uint64_t offsets,
-               uint64_t columns, uint64_t to_values, uint64_t to_offsets, uint64_t to_rows, int type,
-               int copy, int base, int, uint64_t) {
-    return submit(
-        context, 1,
-        [=](uint64_t, const Access& access) {
-            const uint64_t size = bytes_of(type);
-            const Indices rows_of(access, offsets, INDEX_32, base, m + 1, "the offsets");
-            const Indices columns_of(access, columns, INDEX_32, base, count, "the columns");
-            if (copy) access.check(values, static_cast<uint64_t>(count) * size, false, "the values");
-            std::vector<int> starts(static_cast<size_t>(n + 1)), rows(static_cast<size_t>(count));
-            std::vector<char> moved(copy ? static_cast<size_t>(count) * size : 0);
-            const int64_t begin = rows_of.below(0, count + 1), end = rows_of.below(m, count + 1);
-            for (int64_t i = begin; i < end; ++i) ++starts[static_cast<size_t>(columns_of.below(i, n) + 1)];
-            std::partial_sum(starts.begin(), starts.end(), starts.begin());
-            std::vector<int> next = starts;
-            for (int64_t row = 0; row < m; ++row)
-                for (int64_t i = std::max(begin, rows_of.below(row, count + 1));
-                     i < std::min(end, rows_of.below(row + 1, count + 1)); ++i) {
-                    const auto column = static_cast<size_t>(columns_of.below(i, n));
-                    const auto place = static_cast<size_t>(next[column]);
-                    if (place >= rows.size())  // the arrays have changed meanwhile
-                        throw OutOfBounds{columns, static_cast<uint64_t>(count) * 4, "the columns"};
-                    ++next[column];
-                    rows[place] = static_cast<int>(row) + base;
-                    if (copy)
-                        std::memcpy(moved.data() + place * size,
-                                    reinterpret_cast<const char*>(values) + static_cast<uint64_t>(i) * size,
-                                    size);
-                }
-            for (int& one : starts) one += base;
-            put(access, to_offsets, starts, "the offsets of columns");
-            put(access, to_rows, rows, "the rows");
-            if (copy) put(access, to_values, moved, "the values of columns");
-        },
-        static_cast<uint64_t>(n + 1) * 8 + static_cast<uint64_t>(count) * (4 + bytes_of(type)));
-}
 int identity(const Context& context, int64_t n, uint64_t p) {
     return submit(context, cublas::parts(n, POINTS_AT_ONCE), [=](uint64_t piece, const Access& access) {
         const int64_t first = static_cast<int64_t>(piece) * POINTS_AT_ONCE,
@@ -174,32 +91,6 @@ int identity(const Context& context, int64_t n, uint64_t p) {
         std::iota(reinterpret_cast<int*>(at), reinterpret_cast<int*>(at) + count, static_cast<int>(first));
     });
 }
-template <bool BY_ROW>
-int sort_coo(const Context& context, int64_t, int64_t, int64_t count, uint64_t rows, uint64_t columns,
-             uint64_t P, uint64_t) {
-    return submit(
-        context, 1,
-        [=](uint64_t, const Access& access) {
-            const auto r = copied<int>(access, rows, count, "the rows"),
-                       c = copied<int>(access, columns, count, "the columns");
-            const auto p = copied<int>(access, P, P ? count : 0, "P");
-            std::vector<size_t> order(static_cast<size_t>(count));
-            std::iota(order.begin(), order.end(), size_t{0});
-            std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-                return BY_ROW ? std::pair(r[a], c[a]) < std::pair(r[b], c[b])
-                              : std::pair(c[a], r[a]) < std::pair(c[b], r[b]);
-            });
-            const auto sorted = [&](const std::vector<int>& of) {
-                std::vector<int> result(of.size());
-                for (size_t i = 0; i < of.size(); ++i) result[i] = of[order[i]];
-                return result;
-            };
-            put(access, rows, sorted(r), "the rows"), put(access, columns, sorted(c), "the columns");
-            if (P) put(access, P, sorted(p), "P");
-        },
-        static_cast<uint64_t>(count) * 32);
-}
-
 // --- sums of matrices in CSR ---
 
 // The indices of one of them, checked.
@@ -234,23 +125,57 @@ void merge(const Csr& first, const Csr& second, int64_t row, Element element) {
         element(column, of_first, of_second);
     }
 }
+// Rows in pieces; those of one piece have about as many elements as can be merged in a millisecond.
+int64_t rows_at_once(int64_t m, int64_t elements) {
+    return std::clamp<int64_t>(POINTS_AT_ONCE / (elements / std::max<int64_t>(m, 1) + 1), 1, POINTS_AT_ONCE);
+}
+// Each row's elements of a sum, and then where the row begins.
+using Begins = std::shared_ptr<std::vector<int>>;
+int count_rows(const Context& context, int64_t at_once, int64_t m, const std::function<Csr(const Access&)>& a,
+               const std::function<Csr(const Access&)>& b, const Begins& begins, uint64_t kept) {
+    int status = submit(
+        context, 1, [=](uint64_t, const Access&) { begins->resize(static_cast<size_t>(m + 1)); }, kept);
+    if (!status)
+        status = submit(context, cublas::parts(m, at_once), [=](uint64_t piece, const Access& access) {
+            const Csr first = a(access), second = b(access);
+            const int64_t from = static_cast<int64_t>(piece) * at_once;
+            if (begins->empty()) return;  // the host had no memory
+            for (int64_t row = from; row < std::min(from + at_once, m); ++row)
+                merge(first, second, row,
+                      [&](int64_t, int64_t, int64_t) { ++(*begins)[static_cast<size_t>(row)]; });
+        });
+    if (!status)
+        status = submit(context, 1, [=](uint64_t, const Access&) {
+            uint32_t begin = 0;
+            for (int& one : *begins) {
+                const auto here = static_cast<uint32_t>(one);
+                one = static_cast<int>(begin), begin += here;
+            }
+        });
+    return status;
+}
 int count_of_sum(const Context& context, int64_t m, int64_t n, int kind_a, int64_t count_a, uint64_t rows_a,
                  uint64_t columns_a, int kind_b, int64_t count_b, uint64_t rows_b, uint64_t columns_b,
                  int kind_c, uint64_t rows_c, const Result& result, uint64_t) {
-    const int status = submit(
-        context, 1,
-        [=](uint64_t, const Access& access) {
-            const Csr a(access, m, n, kind_a, count_a, rows_a, columns_a),
-                b(access, m, n, kind_b, count_b, rows_b, columns_b);
-            std::vector<int> offsets{base_of(kind_c)};
-            for (int64_t row = 0; row < m; ++row) {
-                offsets.push_back(offsets.back());
-                merge(a, b, row, [&](int64_t, int64_t, int64_t) { ++offsets.back(); });
-            }
-            put(access, rows_c, offsets, "the offsets of the sum");
-            result.set(access, offsets.back() - base_of(kind_c));
-        },
-        static_cast<uint64_t>(m + 1) * sizeof(int));
+    const auto a = [=](const Access& access) {
+        return Csr(access, m, n, kind_a, count_a, rows_a, columns_a);
+    };
+    const auto b = [=](const Access& access) {
+        return Csr(access, m, n, kind_b, count_b, rows_b, columns_b);
+    };
+    const auto begins = std::make_shared<std::vector<int>>();
+    const uint64_t kept = static_cast<uint64_t>(m + 1) * sizeof(int);
+    int status = count_rows(context, rows_at_once(m, count_a + count_b), m, a, b, begins, kept);
+    if (!status)
+        status = submit(
+            context, 1,
+            [=](uint64_t, const Access& access) {
+                if (begins->empty()) return;
+                for (int& one : *begins) one += base_of(kind_c);
+                put(access, rows_c, *begins, "the offsets of the sum");
+                result.set(access, begins->back() - base_of(kind_c));
+            },
+            kept);
     return status ? status : libraries::status_of(result.finish(context.stream));
 }
 template <class T>
@@ -258,30 +183,44 @@ int sum(const Context& context, int64_t m, int64_t n, const Scalar& alpha, int k
         uint64_t values_a, uint64_t rows_a, uint64_t columns_a, const Scalar& beta, int kind_b,
         int64_t count_b, uint64_t values_b, uint64_t rows_b, uint64_t columns_b, int kind_c,
         uint64_t values_c, uint64_t rows_c, uint64_t columns_c, uint64_t) {
+    const auto a = [=](const Access& access) {
+        return Csr(access, m, n, kind_a, count_a, rows_a, columns_a);
+    };
+    const auto b = [=](const Access& access) {
+        return Csr(access, m, n, kind_b, count_b, rows_b, columns_b);
+    };
+    const auto begins = std::make_shared<std::vector<int>>();
+    const int64_t at_once = rows_at_once(m, count_a + count_b);
+    const uint64_t kept = static_cast<uint64_t>(m + 1) * sizeof(int);
+    if (const int status = count_rows(context, at_once, m, a, b, begins, kept)) return status;
     return submit(
-        context, 1,
-        [=](uint64_t, const Access& access) {
-            const Csr a(access, m, n, kind_a, count_a, rows_a, columns_a),
-                b(access, m, n, kind_b, count_b, rows_b, columns_b);
-            const auto of_a = copied<T>(access, values_a, count_a, "the values of A");
-            const auto of_b = copied<T>(access, values_b, count_b, "the values of B");
+        context, cublas::parts(m + 1, at_once),
+        [=](uint64_t piece, const Access& access) {
+            if (begins->empty()) return;
+            const Csr first = a(access), second = b(access);
+            const auto own_a = reinterpret_cast<const T*>(values_a),
+                       own_b = reinterpret_cast<const T*>(values_b);
+            access.check(values_a, static_cast<uint64_t>(count_a) * sizeof(T), false, "the values of A");
+            access.check(values_b, static_cast<uint64_t>(count_b) * sizeof(T), false, "the values of B");
             const T x = alpha.get<T>(access), y = beta.get<T>(access);
-            std::vector<int> offsets{base_of(kind_c)}, columns;
+            const int64_t from = static_cast<int64_t>(piece) * at_once, end = std::min(from + at_once, m + 1);
+            std::vector<int> offsets, columns;
             std::vector<T> values;
-            for (int64_t row = 0; row < m; ++row) {
-                merge(a, b, row, [&](int64_t column, int64_t i, int64_t j) {
-                    columns.push_back(static_cast<int>(column) + base_of(kind_c));
-                    values.push_back((i < 0 ? T(0) : x * of_a[static_cast<size_t>(i)]) +
-                                     (j < 0 ? T(0) : y * of_b[static_cast<size_t>(j)]));
-                });
-                offsets.push_back(static_cast<int>(columns.size()) + base_of(kind_c));
+            for (int64_t row = from; row < end; ++row) {
+                offsets.push_back((*begins)[static_cast<size_t>(row)] + base_of(kind_c));
+                if (row < m)
+                    merge(first, second, row, [&](int64_t column, int64_t i, int64_t j) {
+                        columns.push_back(static_cast<int>(column) + base_of(kind_c));
+                        values.push_back((i < 0 ? T(0) : x * own_a[i]) + (j < 0 ? T(0) : y * own_b[j]));
+                    });
             }
-            put(access, rows_c, offsets, "the offsets of the sum");
-            put(access, columns_c, columns, "the columns of the sum");
-            put(access, values_c, values, "the values of the sum");
+            const auto begin = static_cast<uint64_t>((*begins)[static_cast<size_t>(from)]);
+            put(access, rows_c + static_cast<uint64_t>(from) * sizeof(int), offsets,
+                "the offsets of the sum");
+            put(access, columns_c + begin * sizeof(int), columns, "the columns of the sum");
+            put(access, values_c + begin * sizeof(T), values, "the values of the sum");
         },
-        static_cast<uint64_t>(m + 1) * sizeof(int) +
-            static_cast<uint64_t>(count_a + count_b) * (2 * sizeof(T) + sizeof(int)));
+        kept);
 }
 
 constexpr const char* NEEDED[] = {GPUKERNEL_BLAS_NAMES("gtsv")};

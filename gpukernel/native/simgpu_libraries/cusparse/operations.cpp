@@ -1,4 +1,5 @@
 // Products and conversions of sparse matrices.  Sums are made in double precision and rounded once.
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -18,7 +19,7 @@ using simgpu_libraries::cusparse::Place;
 using simgpu_libraries::cusparse::Z;
 
 namespace {
-constexpr int64_t WIDEST = 64;
+constexpr int64_t WIDEST = 64, ELEMENTS_AT_ONCE = 1 << 16;
 constexpr double MOST_HOST = 1e9;  // numbers of the host's memory that one piece may need
 
 int told(CUresult result) { return status_of(result); }
@@ -144,6 +145,81 @@ bool zero(const char* at, int64_t type) {
     if (type == cublas::C_32F) return is_zero(at, 4, true) && is_zero(at + 4, 4, true);
     return is_zero(at, bytes_of(type), type != cublas::R_8I && type != cublas::R_8U && type != cublas::R_32I);
 }
+
+// The elements of a dense matrix, line by line, in chunks of which a line may have several.
+class Chunks {
+  public:
+    Chunks(const Dense& dense, bool by_rows)
+        : lines(by_rows ? dense.rows : dense.columns),
+          along(by_rows ? dense.columns : dense.rows),
+          by_rows_(by_rows) {}
+    uint64_t count() const { return parts(lines * along, ELEMENTS_AT_ONCE); }
+    // Calls element(line, place in it, address) for each of a chunk.
+    template <class Element>
+    void each(uint64_t chunk, const Place& matrix, Element element) const {
+        const int64_t first = static_cast<int64_t>(chunk) * ELEMENTS_AT_ONCE,
+                      end = std::min(first + ELEMENTS_AT_ONCE, lines * along);
+        int64_t line = first / along, at = first % along;
+        for (int64_t i = first; i < end; ++i) {
+            element(line, at, by_rows_ ? matrix.at(line, at) : matrix.at(at, line));
+            if (++at == along) at = 0, ++line;
+        }
+    }
+    const int64_t lines, along;
+
+  private:
+    bool by_rows_;
+};
+
+// The elements of a dense matrix that are not 0: each chunk's are counted, then each knows where its own go.
+CUresult from_dense(CUstream stream, const Sparse& sparse, const Dense& dense) {
+    const char* const name = "cusparseDenseToSparse_convert";
+    const auto put = [sparse](const Access& access, uint64_t array, int64_t type, int64_t index,
+                              int64_t value) {
+        const uint64_t bytes = index_bytes(type), at = array + static_cast<uint64_t>(index) * bytes;
+        access.check(at, bytes, true, "the indices");
+        value += sparse.base;
+        std::memcpy(reinterpret_cast<void*>(at), &value, bytes);  // the low bytes of it come first
+    };
+    const Chunks chunks(dense, sparse.format != CSC);
+    if (!chunks.lines || !chunks.along)  // all lines are empty
+        return submit(stream, name, parts(chunks.lines + 1, ELEMENTS_AT_ONCE),
+                      [=](uint64_t piece, const Access& access) {
+                          const int64_t first = static_cast<int64_t>(piece) * ELEMENTS_AT_ONCE;
+                          for (int64_t i = first; i < std::min(first + ELEMENTS_AT_ONCE, chunks.lines + 1);
+                               ++i)
+                              put(access, sparse.major, sparse.major_type, i, 0);
+                      });
+    const auto places = std::make_shared<std::vector<std::atomic<int64_t>>>(chunks.count());
+    CUresult result = submit(stream, name, chunks.count(), [=](uint64_t piece, const Access& access) {
+        const Place from(access, dense, 0, false, "the matrix");
+        int64_t here = 0;
+        chunks.each(piece, from, [&](int64_t, int64_t, const char* at) { here += !zero(at, dense.type); });
+        (*places)[piece] = here;
+    });
+    if (result == CUDA_SUCCESS)
+        result = submit(stream, name, 1, [=](uint64_t, const Access& access) {
+            int64_t place = 0;
+            for (auto& one : *places) place += one.exchange(place);
+            if (sparse.format != COO) put(access, sparse.major, sparse.major_type, chunks.lines, place);
+        });
+    if (result != CUDA_SUCCESS) return result;
+    const uint64_t size = bytes_of(sparse.type);
+    return submit(stream, name, chunks.count(), [=](uint64_t piece, const Access& access) {
+        const Place from(access, dense, 0, false, "the matrix");
+        int64_t place = (*places)[piece];
+        chunks.each(piece, from, [&](int64_t line, int64_t along, const char* at) {
+            if (sparse.format != COO && !along) put(access, sparse.major, sparse.major_type, line, place);
+            if (zero(at, dense.type)) return;
+            if (sparse.format == COO) put(access, sparse.major, sparse.major_type, place, line);
+            put(access, sparse.minor, sparse.minor_type, place, along);
+            const uint64_t to = sparse.values + static_cast<uint64_t>(place) * size;
+            access.check(to, size, true, "the values");
+            std::memcpy(reinterpret_cast<void*>(to), at, size);
+            ++place;
+        });
+    });
+}
 }  // namespace
 
 int multiply(void* handle, Function function, const Request& operation, const void* alpha, const Sparse& a,
@@ -201,55 +277,35 @@ int convert(void* handle, Function function, int, const Sparse& sparse, const De
                                                             static_cast<size_t>(along) * size);
                                         });
         if (cleared != CUDA_SUCCESS) return told(cleared);
-        return told(submit(own->stream, "cusparseSparseToDense", sparse.count ? 1 : 0,
-                           [=](uint64_t, const Access& access) {
+        return told(submit(own->stream, "cusparseSparseToDense", parts(sparse.count, ELEMENTS_AT_ONCE),
+                           [=](uint64_t piece, const Access& access) {
                                const Place to(access, dense, 0, true, "the matrix");
                                const Elements elements(access, sparse, 0);
-                               elements.each([&](int64_t row, int64_t column, const char* at) {
-                                   std::memcpy(to.at(row, column), at, size);
-                               });
+                               const int64_t first = static_cast<int64_t>(piece) * ELEMENTS_AT_ONCE;
+                               elements.each(first, std::min(first + ELEMENTS_AT_ONCE, sparse.count),
+                                             [&](int64_t row, int64_t column, const char* at) {
+                                                 std::memcpy(to.at(row, column), at, size);
+                                             });
                            }));
     }
-    return told(submit(own->stream, "cusparseDenseToSparse_convert", 1, [=](uint64_t, const Access& access) {
-        const Place from(access, dense, 0, false, "the matrix");
-        const bool by_rows = sparse.format != CSC;
-        const int64_t lines = by_rows ? dense.rows : dense.columns,
-                      along = by_rows ? dense.columns : dense.rows;
-        const auto put = [&](uint64_t array, int64_t type, int64_t index, int64_t value) {
-            const uint64_t bytes = index_bytes(type), at = array + static_cast<uint64_t>(index) * bytes;
-            access.check(at, bytes, true, "the indices");
-            value += sparse.base;
-            std::memcpy(reinterpret_cast<void*>(at), &value, bytes);  // the low bytes of it come first
-        };
-        int64_t found = 0;
-        for (int64_t i = 0; i < lines; ++i) {
-            if (sparse.format != COO) put(sparse.major, sparse.major_type, i, found);
-            for (int64_t j = 0; j < along; ++j) {
-                const char* const at = by_rows ? from.at(i, j) : from.at(j, i);
-                if (zero(at, dense.type)) continue;
-                if (sparse.format == COO) put(sparse.major, sparse.major_type, found, i);
-                put(sparse.minor, sparse.minor_type, found, j);
-                const uint64_t to = sparse.values + static_cast<uint64_t>(found) * size;
-                access.check(to, size, true, "the values");
-                std::memcpy(reinterpret_cast<void*>(to), at, size);
-                ++found;
-            }
-        }
-        if (sparse.format != COO) put(sparse.major, sparse.major_type, lines, found);
-    }));
+    return told(from_dense(own->stream, sparse, dense));
 }
 
 int count(void* handle, const Dense& dense, int64_t& elements) {
     const StreamHandle* const own = handle_of(handle);
     if (!own) return NOT_INITIALIZED;
     if (!dense.rows || !dense.columns) return elements = 0, SUCCESS;  // however many of the other
-    const auto found = std::make_shared<int64_t>(0);
-    const CUresult result =
-        submit(own->stream, "cusparseDenseToSparse_analysis", 1, [=](uint64_t, const Access& access) {
-            const Place from(access, dense, 0, false, "the matrix");
-            for (int64_t i = 0; i < dense.rows; ++i)
-                for (int64_t j = 0; j < dense.columns; ++j) *found += !zero(from.at(i, j), dense.type);
-        });
+    const auto found = std::make_shared<std::atomic<int64_t>>(0);
+    const Chunks chunks(dense, dense.order == BY_ROWS);
+    const CUresult result = submit(own->stream, "cusparseDenseToSparse_analysis", chunks.count(),
+                                   [=](uint64_t piece, const Access& access) {
+                                       const Place from(access, dense, 0, false, "the matrix");
+                                       int64_t here = 0;
+                                       chunks.each(piece, from, [&](int64_t, int64_t, const char* at) {
+                                           here += !zero(at, dense.type);
+                                       });
+                                       *found += here;
+                                   });
     if (result != CUDA_SUCCESS) return told(result);
     if (const CUresult waited = synchronize(own->stream); waited != CUDA_SUCCESS) return told(waited);
     return elements = *found, SUCCESS;
