@@ -593,7 +593,7 @@ def what_does_not_fit_is_refused() -> str:
             None,
         ),
         s("cusolverDnDgebrd"),
-        int(s.library.cusolverSpCreate(None)),
+        int(s.library.cusolverRfCreate(None)),
         int(s.library.cusolverDnDestroy(ctypes.c_void_p(4096))),
         int(s.library.cusolverDnDestroyParams(ctypes.c_void_p(4096))),
     ]

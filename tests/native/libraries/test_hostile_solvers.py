@@ -52,6 +52,24 @@ print(s("cusparseSpMV", 0, scalar(1, np.float32), matrix, x, scalar(0, np.float3
 
 
 @WITHOUT_SANITIZER
+@pytest.mark.parametrize("broken", ["columns", "offsets"])
+def test_an_index_that_leads_out_of_a_sparse_system_is_a_fault_of_the_program(broken: str) -> None:
+    first, after = said(
+        f"""
+from tests.native.libraries.cusolver_sparse_cases import matrix_form
+s = Library("libcusolver.so.11", "cusolverSpCreate")
+columns, offsets = np.arange(8, dtype=np.int32), np.arange(9, dtype=np.int32)
+{broken}[5] = 10**6
+a, offsets, columns, b = Array(np.ones(8)), Array(offsets), Array(columns), Array(np.ones(8))
+print(s("cusolverSpDcsrlsvqr", 8, 8, matrix_form(0), a.pointer, offsets.pointer, columns.pointer, b.pointer, ctypes.c_double(0), 0, b.pointer, ctypes.byref(ctypes.c_int())), d.cuCtxSynchronize()[0].name)
+"""
+    )
+    assert f"6 {ILLEGAL}" in first, first
+    assert f"the {broken}" in first
+    assert after == "True"
+
+
+@WITHOUT_SANITIZER
 def test_pivots_of_the_programs_choice_lead_nowhere() -> None:
     first, after = said(
         """
@@ -127,6 +145,8 @@ def templates() -> dict[int, list[tuple[int, list[str]]]]:
         (function, ["modes", *(["zero"] * 4 if function != 0x100A else []), *(role for one in parts for role in one), *scalars])
         for function, parts in by_hand.items()
     ] * 6  # fmt: skip
+    solve = ["modes", "zero", "int", "int", "zero", *["in"] * 4, "zero", "in"]
+    found[5 | 11 << 16] += [(0x1000, solve)] * 6
     found[4 | 11 << 16] = [(0, ["in", "in", "forward"])]
     found[7 | 10 << 16] = [
         (kind, ["modes", "philox", "hundred", "int", "int", "one", "in", "int", "zero", "zero"])
