@@ -34,7 +34,8 @@ POINTERS = ("in", "out")
 SCALARS = ("scalar", "result", "inout")
 DESCRIPTOR = "desc"
 SPACE = "space"
-SIZED = (*SCALARS, DESCRIPTOR, SPACE)
+INTS = "ints"
+SIZED = (*SCALARS, DESCRIPTOR, SPACE, INTS)
 ZEROED = "zeroed"
 # Of cuSOLVER's: objects that do not travel, by their names; a workspace on the host, the size of one, estimates.
 OBJECTS = {"params": "Params", "syevj": "SyevjInfo", "gesvdj": "GesvdjInfo"}
@@ -49,6 +50,7 @@ C_TYPES = {
     "double": "double",
     "in": "const void*",
     "out": "void*",
+    "ints": "const int*",
 }
 
 
@@ -223,6 +225,8 @@ def client_function(call: LibraryCall) -> str:
         elif p.role == ZEROED:
             lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
             lines.append(f"    *static_cast<int*>({p.name}) = 0;")
+        elif p.role == INTS:
+            lines.append(f"    if (!call.ints({p.name}, {p.size})) return INVALID_VALUE;")
         elif p.role == KIND:
             lines.append(f"    call.number(kind_of({p.name}));")
         elif p.role in LOCAL and p.role != "room":
@@ -252,6 +256,8 @@ def worker_function(call: LibraryCall) -> str:
         elif p.role == ZEROED:
             lines.append(f"    int own_{p.name} = 0;")
             lines.append(f"    void* const {p.name} = &own_{p.name};")
+        elif p.role == INTS:
+            lines.append(f"    const HostInts {p.name} = in.ints();")
         elif p.role == KIND:
             lines.append(f"    void* const {p.name} = matrix_of(in);")
         elif p.role in OBJECTS:
@@ -263,12 +269,20 @@ def worker_function(call: LibraryCall) -> str:
             lines.append(f"    {p.c_type(call.wide)} const {p.name} = in.{p.role}({p.size});")
     types = ", ".join(["void*", *(p.c_type(call.wide) for p in call.parameters)])
     arguments = ", ".join(
-        ["in.handle()", *(p.name + (".get()" if p.role == DESCRIPTOR else "") for p in call.parameters)]
+        [
+            "in.handle()",
+            *(p.name + (".get()" if p.role in (DESCRIPTOR, INTS) else "") for p in call.parameters),
+        ]
     )
     lines.append("    if (in.failed()) return INVALID_VALUE;")
     for described, pointer in itertools.pairwise(call.parameters):
         if described.role == DESCRIPTOR and pointer.role in POINTERS:
             lines.append(f"    if (!covered(in, {described.name}, {pointer.name})) return INVALID_VALUE;")
+    lines += [
+        f"    if ({p.name}.count() != {p.size}) return INVALID_VALUE;"
+        for p in call.parameters
+        if p.role == INTS
+    ]
     # What the program's library checks is checked again: whoever speaks to a worker need not be that library.
     lines += [f"    if (!({text})) return INVALID_VALUE;" for text in call.requires]
     lines.append(f"    return in.call<int (*)({types})>({arguments});")
@@ -307,6 +321,9 @@ def simulated_function(call: LibraryCall) -> str:
             arguments.append(f"static_cast<const {p.form}*>({p.name})")
         elif p.role in (*POINTERS, SPACE):
             arguments.append(f"reinterpret_cast<uint64_t>({p.name})")
+        elif p.role == INTS:
+            lines.append(f"    if (!all_there({p.name}, {p.size})) return INVALID_VALUE;")
+            arguments.append(f"Ints({p.name}, {p.name} + {p.size})")
         elif p.role == KIND:
             arguments.append(f"kind_of({p.name})")
         elif p.role == "estimate":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.native.libraries.conftest import NEEDS_OPENBLAS
 from tests.native.libraries.test_hostile_programs import AFTERWARDS, said
 from tests.native.libraries.test_on_a_slice import run_on
@@ -14,7 +16,7 @@ pytestmark = NEEDS_OPENBLAS
 RECORDER = """
 import json
 import random as chance
-from tests.native.libraries import cudnn_call_cases, cudnn_cases, cudnn_recurrent_cases
+from tests.native.libraries import cudnn_call_cases, cudnn_cases, cudnn_ctc_cases, cudnn_recurrent_cases
 
 class Call(ctypes.Structure):
     _fields_ = [('library', ctypes.c_uint32), ('function', ctypes.c_uint32), ('stream', ctypes.c_void_p), ('arguments', ctypes.c_void_p), ('words', ctypes.c_size_t)]
@@ -84,7 +86,7 @@ def test_every_word_of_the_other_functions_may_be_anything() -> None:
         RECORDER
         + """
 chance.seed(SEED)
-wrong = [name for cases in (cudnn_call_cases.CASES, cudnn_recurrent_cases.CASES) for name in cases if cases[name]()]
+wrong = [name for cases in (cudnn_call_cases.CASES, cudnn_ctc_cases.CASES, cudnn_recurrent_cases.CASES) for name in cases if cases[name]()]
 calls = list(seen.items())
 places = [(function, at) for function, (_, _, words) in calls for at in range(1, len(words))]
 chance.shuffle(places)
@@ -149,4 +151,26 @@ print('made')
 """
     )
     assert first.strip() == "made", first
+    assert after == "True"
+
+
+@WITHOUT_SANITIZER
+@pytest.mark.parametrize(
+    ("lengths", "steps", "labels"),
+    [([2**31 - 1, 1], [5, 5], [1, 1]), ([1, 1], [5, 10**9], [1, 1]), ([1, 1], [5, 5], [1, 99])],
+)
+def test_labels_on_the_device_lead_nowhere(lengths: list[int], steps: list[int], labels: list[int]) -> None:
+    first, after = said(
+        f"""
+from tests.native.libraries.cudnn import Tensor
+from tests.native.libraries.cudnn_call_cases import Calls
+n = Calls()
+x, costs = Tensor(np.ones((5, 2, 4), np.float32)), Array(np.zeros(2, np.float32))
+labels, lengths, steps = (Array(np.array(one, np.int32)) for one in ({labels}, {lengths}, {steps}))
+how = n.made("CTCLoss", "cudnnSetCTCLossDescriptor_v9", 0, 1, 0, 3)
+print(n("cudnnCTCLoss_v8", 0, how, n.layout(x), x.pointer, labels.pointer, lengths.pointer, steps.pointer, costs.pointer, None, None, ctypes.c_size_t(0), None), d.cuCtxSynchronize()[0].name)
+"""
+    )
+    assert "0 CUDA_ERROR_ILLEGAL_ADDRESS" in first, first
+    assert "cudnnCTCLoss_v8 reaches beyond its memory: " in first
     assert after == "True"

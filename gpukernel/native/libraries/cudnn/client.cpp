@@ -73,6 +73,13 @@ class Call {
         if (!value) status_ = BAD_PARAM;
         if (value) append(words_, value, bytes);
     }
+    // An array on the host; whether it is there and its length makes sense.
+    bool ints(const int* values, int64_t count) {
+        if (count < 0 || (count && !values)) return false;
+        number(count);
+        append(words_, values, static_cast<size_t>(count) * sizeof(int));
+        return true;
+    }
     void result(void* place, size_t bytes) {
         if (!place || bytes != sizeof(int64_t)) status_ = BAD_PARAM;
         result_ = place;

@@ -101,6 +101,7 @@ CREATE_AND_DESTROY(LRN, NormalizationForm)
 CREATE_AND_DESTROY(OpTensor, TensorOperation)
 CREATE_AND_DESTROY(ReduceTensor, TensorReduction)
 CREATE_AND_DESTROY(Dropout, DropoutForm)
+CREATE_AND_DESTROY(CTCLoss, CtcForm)
 #undef CREATE_AND_DESTROY
 
 // --- tensors ---
@@ -351,6 +352,54 @@ GPUKERNEL_EXPORT int cudnnGetReduceTensorDescriptor(const TensorReduction* form,
     give(operation, form->operation), give(compute, form->compute), give(nan, form->nan);
     give(indices, form->indices), give(index_type, form->index_type);
     return SUCCESS;
+}
+
+// --- connectionist temporal classification ---
+
+namespace {
+int fill(CtcForm* form, const CtcForm& with) {
+    if (!form || with.normalization < 0 || with.normalization > 1 || with.longest < 0) return BAD_PARAM;
+    if (with.compute != FLOAT) return NOT_SUPPORTED;
+    *form = with;
+    return SUCCESS;
+}
+int read(const CtcForm* form, int* compute, int* normalization, int* gradients, int* longest) {
+    if (!form) return BAD_PARAM;
+    give(compute, form->compute), give(normalization, form->normalization);
+    give(gradients, form->gradients), give(longest, form->longest);
+    return SUCCESS;
+}
+}  // namespace
+
+GPUKERNEL_EXPORT int cudnnSetCTCLossDescriptor(CtcForm* form, int compute) {
+    return fill(form, {compute, 0, 0, 0, 7});
+}
+GPUKERNEL_EXPORT int cudnnSetCTCLossDescriptorEx(CtcForm* form, int compute, int normalization,
+                                                 int gradients) {
+    return fill(form, {compute, normalization, gradients, 0, 7});
+}
+GPUKERNEL_EXPORT int cudnnSetCTCLossDescriptor_v8(CtcForm* form, int compute, int normalization,
+                                                  int gradients, int longest) {
+    return fill(form, {compute, normalization, gradients, longest, 8});
+}
+GPUKERNEL_EXPORT int cudnnSetCTCLossDescriptor_v9(CtcForm* form, int compute, int normalization,
+                                                  int gradients, int longest) {
+    return fill(form, {compute, normalization, gradients, longest, 9});
+}
+GPUKERNEL_EXPORT int cudnnGetCTCLossDescriptor(const CtcForm* form, int* compute) {
+    return read(form, compute, nullptr, nullptr, nullptr);
+}
+GPUKERNEL_EXPORT int cudnnGetCTCLossDescriptorEx(const CtcForm* form, int* compute, int* normalization,
+                                                 int* gradients) {
+    return read(form, compute, normalization, gradients, nullptr);
+}
+GPUKERNEL_EXPORT int cudnnGetCTCLossDescriptor_v8(const CtcForm* form, int* compute, int* normalization,
+                                                  int* gradients, int* longest) {
+    return read(form, compute, normalization, gradients, longest);
+}
+GPUKERNEL_EXPORT int cudnnGetCTCLossDescriptor_v9(const CtcForm* form, int* compute, int* normalization,
+                                                  int* gradients, int* longest) {
+    return read(form, compute, normalization, gradients, longest);
 }
 
 }  // namespace gpukernel::libraries::cudnn

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <vector>
 
 #include "libraries/cudnn/recurrent.h"
 #include "simgpu_libraries/cudnn/tensor.h"
@@ -42,6 +43,9 @@ class HostSize {
 // As generated code calls them.
 using Scalar = HostNumber;
 using Result = HostSize;
+
+using Ints = std::vector<int>;  // an array on the host
+inline bool all_there(const int* values, int64_t count) { return count >= 0 && (values || !count); }
 
 using Layout = const TensorLayout*;
 Tensor tensor_of(Layout layout, uint64_t address);
@@ -142,5 +146,16 @@ int recurrent_to_data(Context, const RecurrentForm*, uint64_t lengths, const Seq
 int recurrent_to_weights(Context, const RecurrentForm*, int mode, uint64_t lengths, const SequencesForm*,
                          uint64_t x, Layout h, uint64_t hx, const SequencesForm*, uint64_t y, size_t,
                          uint64_t dweights, size_t, uint64_t workspace, size_t, uint64_t reserve);
+
+// --- connectionist temporal classification ---
+int ctc_loss(Context, Layout layout, uint64_t probabilities, const Ints& labels, const Ints& label_lengths,
+             const Ints& input_lengths, uint64_t costs, Layout slopes_layout, uint64_t slopes, int algorithm,
+             const CtcForm*, uint64_t workspace, size_t);
+int ctc_loss_v8(Context, int algorithm, const CtcForm*, Layout layout, uint64_t probabilities,
+                uint64_t labels, uint64_t label_lengths, uint64_t input_lengths, uint64_t costs,
+                Layout slopes_layout, uint64_t slopes, size_t, uint64_t workspace);
+int ctc_workspace(Context, Layout, Layout, const Ints&, const Ints&, const Ints&, int algorithm,
+                  const CtcForm*, Result bytes);
+int ctc_workspace_v8(Context, int algorithm, const CtcForm*, Layout, Layout, Result bytes);
 
 }  // namespace gpukernel::simgpu_libraries::cudnn

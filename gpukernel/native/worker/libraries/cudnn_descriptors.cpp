@@ -26,6 +26,7 @@ constexpr const char* name_of(const ActivationForm&) { return "Activation"; }
 constexpr const char* name_of(const NormalizationForm&) { return "LRN"; }
 constexpr const char* name_of(const TensorOperation&) { return "OpTensor"; }
 constexpr const char* name_of(const TensorReduction&) { return "ReduceTensor"; }
+constexpr const char* name_of(const CtcForm&) { return "CTCLoss"; }
 
 // The library reads as many numbers of an array as the rank says.
 constexpr bool is_rank(int rank, int most) { return rank >= 1 && rank <= most; }
@@ -68,6 +69,12 @@ int fill(const MathLibrary& library, void* to, const TensorOperation& o) {
 int fill(const MathLibrary& library, void* to, const TensorReduction& r) {
     return call(library, "cudnnSetReduceTensorDescriptor", to, r.operation, r.compute, r.nan, r.indices,
                 r.index_type);
+}
+int fill(const MathLibrary& library, void* to, const CtcForm& c) {
+    if (c.version >= 8)
+        return call(library, c.version == 8 ? "cudnnSetCTCLossDescriptor_v8" : "cudnnSetCTCLossDescriptor_v9",
+                    to, c.compute, c.normalization, c.gradients, c.longest);
+    return call(library, "cudnnSetCTCLossDescriptorEx", to, c.compute, c.normalization, c.gradients);
 }
 }  // namespace
 
@@ -125,5 +132,6 @@ template class Described<ActivationForm>;
 template class Described<NormalizationForm>;
 template class Described<TensorOperation>;
 template class Described<TensorReduction>;
+template class Described<CtcForm>;
 
 }  // namespace gpukernel::worker

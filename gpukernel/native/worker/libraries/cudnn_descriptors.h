@@ -79,6 +79,21 @@ inline size_t value_bytes(const Described<libraries::cudnn::TensorLayout>& tenso
     return libraries::cudnn::element_bytes(tensor.form().type);
 }
 
+inline int64_t ctc_batch(const Described<libraries::cudnn::TensorLayout>& tensor) {
+    return libraries::cudnn::ctc_batch(&tensor.form());
+}
+inline size_t ctc_costs(const Described<libraries::cudnn::TensorLayout>& tensor) {
+    return libraries::cudnn::ctc_costs(&tensor.form());
+}
+inline size_t ctc_lengths(const Described<libraries::cudnn::TensorLayout>& tensor) {
+    return libraries::cudnn::ctc_lengths(&tensor.form());
+}
+inline int64_t ctc_labels(const Described<libraries::cudnn::TensorLayout>& tensor, const HostInts& lengths) {
+    return lengths.count() == ctc_batch(tensor)
+               ? libraries::cudnn::sum_of_lengths(lengths.get(), lengths.count())
+               : -1;
+}
+
 // Whether a tensor or filter lies in the lease's memory as a whole; null does.
 bool covered(const LibraryArguments& in, const Described<libraries::cudnn::TensorLayout>& tensor,
              const void* at);

@@ -223,6 +223,14 @@ const void* LibraryArguments::bytes(size_t size) {
     return from;
 }
 
+HostInts LibraryArguments::ints() {
+    const uint64_t count = word();
+    const void* const from = count <= words_.size() / sizeof(int) ? bytes(count * sizeof(int)) : fail();
+    std::vector<int> values(from ? count : 0);
+    if (count && from) std::memcpy(values.data(), from, count * sizeof(int));
+    return HostInts(std::move(values));
+}
+
 bool LibraryArguments::in_lease(uint64_t address, uint64_t bytes) const {
     return session_.lease().valid(address, bytes);
 }

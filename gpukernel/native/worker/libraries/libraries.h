@@ -74,6 +74,18 @@ class LibraryObjects {
     std::map<uint64_t, std::shared_ptr<LibraryObject>> objects_;
 };
 
+// An array of the program's host memory, which came with a call.
+class HostInts {
+  public:
+    HostInts() = default;
+    explicit HostInts(std::vector<int> values) : values_(std::move(values)) {}
+    const int* get() const { return values_.data(); }
+    int64_t count() const { return static_cast<int64_t>(values_.size()); }
+
+  private:
+    std::vector<int> values_;
+};
+
 // The words of one call, read in the order of its parameters.
 class LibraryArguments {
   public:
@@ -106,6 +118,7 @@ class LibraryArguments {
     bool lacks() const { return lacks_; }  // the library has no such function
     uint64_t word();
     const void* bytes(size_t size);  // padded to whole words
+    HostInts ints();
     bool in_lease(uint64_t address, uint64_t bytes) const;
     bool left() const { return at_ < words_.size(); }
     std::string_view rest() const { return words_.substr(at_); }
