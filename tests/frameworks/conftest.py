@@ -22,8 +22,8 @@ FETCH = os.environ.get("GPUKERNEL_FRAMEWORKS") == "1"
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
-Execute = Callable[[str, Framework], nbformat.NotebookNode]
-"""Executes a notebook with a framework's packages in the kernel that it names, on a slice of 0.02."""
+Execute = Callable[[str | nbformat.NotebookNode, Framework], nbformat.NotebookNode]
+"""Executes a notebook, or the one of `NOTEBOOKS` of a name, with a framework's packages in the kernel that it names, on a slice of 0.02."""
 Run = Callable[..., str]
 """Runs a program of `PROGRAMS` with words on a slice, and returns what it prints; without ``share`` off any slice."""
 
@@ -85,7 +85,7 @@ def on_tensorflow(h100: EmbeddedPool) -> Run:
 def execute(h100: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Execute:
     """Execute a notebook as somebody with its framework in the kernel's environment does."""
 
-    def execute(name: str, framework: Framework) -> nbformat.NotebookNode:
+    def execute(which: str | nbformat.NotebookNode, framework: Framework) -> nbformat.NotebookNode:
         monkeypatch.setenv("PYTHONPATH", str(site_of(framework)))
         monkeypatch.setenv("GPUKERNEL_STATE", str(h100.state))
         monkeypatch.delenv(
@@ -93,7 +93,8 @@ def execute(h100: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         )  # ipykernel captures file descriptors only outside of pytest
         for kind in ("DATA", "RUNTIME"):
             monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
-        content = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+        named = isinstance(which, str)
+        content = nbformat.read(NOTEBOOKS / f"{which}.ipynb", as_version=4) if named else which
         assert not any(cell.get("outputs") for cell in content.cells)
         spec = kernelspecs.SliceSpec(0.02, model="H100", wait_seconds=60)
         kernelspecs.write(spec, tmp_path / "data" / "kernels")
@@ -105,6 +106,14 @@ def execute(h100: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ).execute()
 
     return execute
+
+
+def notebook_of(program: str, *words: str) -> nbformat.NotebookNode:
+    """Return a notebook that runs a program of `PROGRAMS` in its kernel, as its one cell."""
+    cell = nbformat.v4.new_code_cell(f"%run {PROGRAMS / program}.py {' '.join(words)}")
+    return nbformat.v4.new_notebook(
+        cells=[cell], metadata={"kernelspec": {"name": "gpu-h100-0.02", "display_name": "H100 × 0.02"}}
+    )
 
 
 def said(done: nbformat.NotebookNode) -> str:

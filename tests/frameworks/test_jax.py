@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.frameworks.conftest import Execute, Run, losses_in, said
+from tests.frameworks.conftest import Execute, Run, losses_in, notebook_of, said
 from tests.frameworks.sources import JAX
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -33,6 +33,20 @@ def test_convolutions_pooling_and_a_training_give_what_the_cpu_gives(on_jax: Run
     assert found["failed"] == {}
     assert found["losses"] == pytest.approx(found["wanted"], rel=1e-3)
     assert found["losses"][-1] < found["losses"][0] - 0.2
+
+
+def test_a_transformer_loses_as_on_the_cpu(on_jax: Run) -> None:
+    found = json.loads(on_jax("jax_transformer").splitlines()[-1])
+    assert found["device"] == "cuda:0"
+    assert found["losses"] == pytest.approx(found["wanted"], abs=1e-3)
+    assert found["losses"][-1] < found["losses"][0] - 0.3
+
+
+@pytest.mark.parametrize("program", ["jax_convolutions", "jax_transformer"])
+def test_a_training_in_a_kernel_loses_as_on_the_cpu(program: str, execute: Execute) -> None:
+    found = json.loads(said(execute(notebook_of(program), JAX)).splitlines()[-1])
+    assert found["device"] == "cuda:0"
+    assert found["losses"] == pytest.approx(found["wanted"], abs=1e-3)
 
 
 def test_the_notebook_runs_in_a_kernel_with_a_slice(execute: Execute) -> None:
