@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.conftest import Run
+from tests.frameworks.conftest import Execute, Run, notebook_of, said
+from tests.frameworks.sources import PYTORCH
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -44,12 +45,18 @@ def test_a_group_of_one_process_has_collectives(on_pytorch: Run) -> None:
     assert on_pytorch("pytorch_distributed").splitlines()[-1] == "collected"
 
 
-def test_training_loses_as_on_the_cpu_at_every_share(on_pytorch: Run) -> None:
+def test_training_loses_as_on_the_cpu_at_every_share_and_in_a_kernel(
+    on_pytorch: Run, execute: Execute
+) -> None:
     wanted = json.loads(on_pytorch("pytorch_training", "cpu", share=""))
     for share in ("1", "0.1", "0.02"):
         found = json.loads(on_pytorch("pytorch_training", "cuda", share=share).splitlines()[-1])
         for name, (losses, _) in wanted.items():
             assert found[name][0] == pytest.approx(losses, abs=1e-3)
+    text = said(execute(notebook_of("pytorch_training", "cuda"), PYTORCH))
+    found = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+    for name, (losses, _) in wanted.items():
+        assert found[name][0] == pytest.approx(losses, abs=1e-3)
 
 
 def test_the_notebook_runs_in_a_kernel_with_a_slice(pytorch_site: Path, tmp_path: Path) -> None:
@@ -57,10 +64,10 @@ def test_the_notebook_runs_in_a_kernel_with_a_slice(pytorch_site: Path, tmp_path
     command = [sys.executable, "-m", "gpukernel.cli", "demo", "--no-browser", "--keep", str(done)]
     environment = {**os.environ, "PYTHONPATH": str(pytorch_site)}
     subprocess.run([*command, "--notebook", str(NOTEBOOK)], env=environment, check=True, timeout=900)
-    said = done.read_text()
-    assert "Tesla V100-SXM2-32GB (simulated): 655 MiB in this slice" in said
-    assert said.count("PyTorch's CUDA operators are computed by its CPU kernels") == 1
-    assert "OutOfMemoryError" in said
+    text = done.read_text()
+    assert "Tesla V100-SXM2-32GB (simulated): 655 MiB in this slice" in text
+    assert text.count("PyTorch's CUDA operators are computed by its CPU kernels") == 1
+    assert "OutOfMemoryError" in text
 
 
 def test_two_programs_share_a_device(on_pytorch: Run) -> None:
