@@ -21,6 +21,9 @@ _PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 """Triton's variables; the second is for compute capability 9.0 and newer, whatever its name says."""
 _XLA_FLAGS, _XLA_FOLDER, _XLA_TRIES = "XLA_FLAGS", "--xla_gpu_cuda_data_dir", "--xla_gpu_autotune_level"
 """Settings of XLA (TensorFlow's, JAX's): the folder of ``bin/ptxas`` before ``PATH``, and how hard it looks for the fastest kernel."""
+_GROWING = ("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+"""TensorFlow takes memory as it needs it.  It would take the whole slice, from which its lease's other programs live, too, and keep a 32nd of
+it in the program's memory as a table."""
 
 
 def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str]:
@@ -98,8 +101,8 @@ def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str
     Returns
     -------
     dict
-        A copy of `base` with ``LD_LIBRARY_PATH`` (the shim's directory first, then the runtime's and the math libraries'), ``LD_AUDIT`` and
-        ``GPUKERNEL_LEASE_FILE``.  The secret itself is not in it.
+        A copy of `base` with ``LD_LIBRARY_PATH`` (the shim's directory first, then the runtime's and the math libraries'), ``LD_AUDIT``,
+        ``GPUKERNEL_LEASE_FILE`` and, unless it is there, ``TF_FORCE_GPU_ALLOW_GROWTH``.  The secret itself is not in it.
     """
     environment = without_runtime(base)
     own = [str(one) for one in (native.shim_dir(), native.runtime_dir(), native.libraries_dir())]
@@ -109,6 +112,7 @@ def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str
     environment["LD_LIBRARY_PATH"] = os.pathsep.join([*own, *others])
     _end_list(environment, "LD_AUDIT", str(native.runtime_auditor()), wanted=True)
     environment[LEASE_FILE_VARIABLE] = str(lease_file)
+    environment.setdefault(*_GROWING)
     return environment
 
 

@@ -66,6 +66,13 @@ def test_a_convolutional_network_loses_as_on_the_cpu_at_every_share(on_tensorflo
         assert found["resnet20"][0] == pytest.approx(wanted, abs=1e-3)
 
 
+def test_the_slice_costs_a_program_little_memory(on_tensorflow: Run) -> None:
+    without = json.loads(on_tensorflow("tensorflow_memory", share="").splitlines()[-1])
+    found = json.loads(on_tensorflow("tensorflow_memory").splitlines()[-1])
+    assert (without["devices"], found["devices"]) == (0, 1)
+    assert found["all"] - without["all"] <= 150, (without, found)
+
+
 def test_the_notebook_runs_in_a_kernel_with_a_slice(execute: Execute) -> None:
     text = said(execute("03-tensorflow", TENSORFLOW))
     assert "NVIDIA H100 80GB HBM3 (simulated)" in text

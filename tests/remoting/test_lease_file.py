@@ -305,6 +305,12 @@ def run(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_tensorflow_takes_memory_as_it_needs_it_unless_it_is_told() -> None:
+    variable, path = "TF_FORCE_GPU_ALLOW_GROWTH", Path("/nowhere")
+    assert shim_environment(path, {})[variable] == "true"
+    assert shim_environment(path, {variable: "false"})[variable] == "false"
+
+
 def test_a_program_runs_on_the_slice_of_a_file_of_the_previous_release(tmp_path: Path) -> None:
     async def story() -> subprocess.CompletedProcess[str]:
         async with worker() as one:
