@@ -309,7 +309,10 @@ def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: in
         "model": request.model or say("a device"),
     }
     if request.server:
-        figures["where"] = say("A server named “%(name)s”", name=request.server)
+        where = say("Device %(name)s", name=request.server)
+        if not request.device:
+            where = say("A server named “%(name)s”", name=request.server)
+        figures["where"] = where
     if kept:
         return say(
             "%(where)s has room for %(size)s of %(model)s, but it is %(reserved)s", reserved=kept, **figures
