@@ -20,9 +20,16 @@ import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.client.keepalive import KeepaliveStream
 from gpukernel.common import messages
-from gpukernel.common.address import MADE_BY, ON_BEHALF, RETRY_AFTER, TEACHES, resolve_address
+from gpukernel.common.address import MADE_BY, ON_BEHALF, REFUSAL, RETRY_AFTER, TEACHES, resolve_address
 from gpukernel.common.connection import Connection, connection_to, tls_trouble
-from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
+from gpukernel.common.errors import (
+    LeaseEnded,
+    NotAllowed,
+    PoolError,
+    PoolUnreachable,
+    Refused,
+    UnknownToken,
+)
 from gpukernel.common.i18n import WORDS, say, words_behind
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 
@@ -136,7 +143,7 @@ class PoolClient:
             # Somebody that the pool asks, a JupyterHub, does not answer; the same call may succeed later.
             return PoolUnreachable(said or f"The pool at {self.address} cannot do that now.")
         if code is grpc.StatusCode.UNAUTHENTICATED:
-            return PoolError(
+            return UnknownToken(
                 f"The pool at {self.address} does not know this token; name the file that holds it in GPUKERNEL_POOL_TOKEN_FILE."
             )
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -144,7 +151,10 @@ class PoolClient:
         if code is grpc.StatusCode.PERMISSION_DENIED:
             return NotAllowed(said or "The pool does not allow you that.")
         if code is grpc.StatusCode.INVALID_ARGUMENT:
-            return Refused("invalid", said or "The pool cannot make sense of that.")
+            kind = headers.get(REFUSAL) if headers is not None else None
+            return Refused(
+                kind if isinstance(kind, str) else "invalid", said or "The pool cannot make sense of that."
+            )
         if code is grpc.StatusCode.NOT_FOUND:
             return LeaseEnded(said or "the lease is over")
         return PoolError(said or f"The pool at {self.address} failed ({code.name}).")

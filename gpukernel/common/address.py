@@ -12,6 +12,7 @@ from gpukernel.common.errors import PoolError
 __all__ = [
     "MADE_BY",
     "ON_BEHALF",
+    "REFUSAL",
     "RETRY_AFTER",
     "TEACHES",
     "container_sockets",
@@ -30,6 +31,9 @@ ON_BEHALF = "gpukernel-on-behalf-bin"
 
 MADE_BY = "gpukernel-made-by-bin"
 """The header with the name of the person whom an administrator's program (a web page) obeys; it gives no rights, but is written down."""
+
+REFUSAL = "gpukernel-refusal"
+"""The trailing header of a call that is refused: the stable code of `gpukernel.common.errors.Refused`."""
 
 RETRY_AFTER = "grpc-retry-pushback-ms"
 """The trailing header of a call that came too soon: after how many milliseconds to make it again, as gRPC names it (gRFC A6)."""

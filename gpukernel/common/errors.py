@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-__all__ = ["LeaseEnded", "NotAllowed", "PoolError", "PoolUnreachable", "Refused", "in_details"]
+__all__ = [
+    "LeaseEnded",
+    "NotAllowed",
+    "PoolError",
+    "PoolUnreachable",
+    "Refused",
+    "UnknownToken",
+    "in_details",
+]
 
 
 class PoolError(Exception):
@@ -31,6 +39,10 @@ class Refused(PoolError):
 
 class LeaseEnded(PoolError):
     """An error: the lease is over; the text says why."""
+
+
+class UnknownToken(PoolError):
+    """An error: the pool does not know the caller's token."""
 
 
 class NotAllowed(PoolError):

@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 import sqlalchemy as sa
 
-from gpukernel.common.address import MADE_BY, ON_BEHALF, TEACHES
+from gpukernel.common.address import MADE_BY, ON_BEHALF, REFUSAL, TEACHES
 from gpukernel.common.errors import Refused, in_details
 from gpukernel.common.i18n import say, sentence_of, words_beside
 from gpukernel.common.model import Holder
@@ -203,7 +203,7 @@ async def or_refuse(context: Context, work: Callable[[], T]) -> T:
     try:
         return work()
     except Refused as refusal:
-        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, sentence_of(refusal))
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, sentence_of(refusal), refusal.code)
 
 
 async def or_refuse_reading(context: Context, store: Store, work: Callable[[sa.Connection], T]) -> T:
@@ -211,9 +211,10 @@ async def or_refuse_reading(context: Context, store: Store, work: Callable[[sa.C
     try:
         return await store.read(work)
     except Refused as refusal:
-        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, sentence_of(refusal))
+        await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, sentence_of(refusal), refusal.code)
 
 
-async def refuse(context: Context, code: grpc.StatusCode, sentence: str) -> NoReturn:
-    """End the call with a sentence, as long as a call's status can be, and with its words for other languages."""
-    await context.abort(code, in_details(sentence), words_beside(sentence))
+async def refuse(context: Context, code: grpc.StatusCode, sentence: str, kind: str = "") -> NoReturn:
+    """End the call with a sentence, as long as a call's status can be, with its words for other languages, and a refusal's code."""
+    beside = (*words_beside(sentence), *([(REFUSAL, kind)] if kind else []))
+    await context.abort(code, in_details(sentence), beside)
