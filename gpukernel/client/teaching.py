@@ -35,12 +35,14 @@ class TeachingClient(PoolClient):
         return rpc.TeachingStub(self._channel)
 
     async def quota_effects(
-        self, subject: str, bounds: Mapping[str, str], *, check: bool
+        self, subject: str, bounds: Mapping[str, str], *, check: bool, held: bool = False
     ) -> tuple[list[str], list[QuotaEffect]]:
-        """Set bounds of one subject, or with `check` only look; return what changes, and what it means for people."""
-        reply = await self._call(
-            self._teaching.SetQuota, pb.QuotaChange(subject=subject, bounds=bounds, check=check)
-        )
+        """Set bounds of one subject, or with `check` only look; return what changes, and what it means for people.
+
+        With `held` new idle limits and longest times count for slices that are held now, too; an effect of kind ``held`` says for how many.
+        """
+        request = pb.QuotaChange(subject=subject, bounds=bounds, check=check, held=held)
+        reply = await self._call(self._teaching.SetQuota, request)
         effects = [
             QuotaEffect(e.kind, e.bound, e.limit, tuple(e.people), e.count, e.sentence) for e in reply.effects
         ]

@@ -15,10 +15,20 @@ import pydantic
 from gpukernel.common.bounds import EVERYBODY, Bounds, check_bounds
 from gpukernel.common.course import STARTS, Offered, Profile
 from gpukernel.common.errors import Refused
+from gpukernel.common.i18n import say
 from gpukernel.common.reservation_entry import ReservationEntry
 from gpukernel.common.reservations import MOST_OF_A_COURSE, known_zone
 
-__all__ = ["BOUNDS", "CourseEntry", "CourseFile", "Limits", "courses_schema", "parse_bound"]
+__all__ = [
+    "BOUNDS",
+    "NO_TITLE",
+    "CourseEntry",
+    "CourseFile",
+    "Limits",
+    "courses_schema",
+    "expected_bound",
+    "parse_bound",
+]
 
 BOUNDS = {
     "devices": "devices",
@@ -78,9 +88,20 @@ def _offered(value: Any) -> Any:
     return value if isinstance(value, Offered) else Offered.parse(f"{value}")
 
 
-_Number = Annotated[float, pydantic.Field(ge=0, le=1e12, allow_inf_nan=False)]
+NO_TITLE = say("A course needs a title: it is what people choose from.")
+
+MOST_DEVICES, MOST_HOURS, MOST_MIB, MOST_THINGS, MOST_DAYS = 100_000, 10**8, 10**9, 10**6, 3650
+"""What nobody means who writes more: a quota of 10¹² devices is a slip, and bounds nothing."""
+
+_Number = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+_Hours = Annotated[_Number, pydantic.Field(le=MOST_HOURS)]
+_Count = Annotated[int, pydantic.Field(ge=0, le=MOST_THINGS)]
 _WORD_OR_NUMBER = {"anyOf": [{"type": "number"}, {"type": "string"}]}
-_Seconds = Annotated[_Number, pydantic.BeforeValidator(_duration), pydantic.WithJsonSchema(_WORD_OR_NUMBER)]
+_Seconds = Annotated[
+    Annotated[_Number, pydantic.Field(le=MOST_DAYS * 86400)],
+    pydantic.BeforeValidator(_duration),
+    pydantic.WithJsonSchema(_WORD_OR_NUMBER),
+]
 _Offers = list[Annotated[Any, pydantic.BeforeValidator(_offered), pydantic.WithJsonSchema(_WORD_OR_NUMBER)]]
 _Person = Annotated[str, pydantic.AfterValidator(_name)]
 _CourseName = Annotated[str, pydantic.AfterValidator(_course_name)]
@@ -93,19 +114,19 @@ class _Strict(pydantic.BaseModel):
 class Limits(_Strict):
     """Upper bounds; a figure that is left out is not bounded here."""
 
-    devices: _Number | None = None
+    devices: Annotated[_Number, pydantic.Field(le=MOST_DEVICES)] | None = None
     """Devices' worth at one moment: the sum of the shares of all slices."""
     memory: (
-        Annotated[int, pydantic.Field(ge=0, le=10**12), pydantic.WithJsonSchema(_WORD_OR_NUMBER)] | None
+        Annotated[int, pydantic.Field(ge=0, le=MOST_MIB), pydantic.WithJsonSchema(_WORD_OR_NUMBER)] | None
     ) = None
     """Memory of all slices at one moment: 2048 (MiB) or 32GiB."""
-    leases: Annotated[int, pydantic.Field(ge=0, le=10**9)] | None = None
+    leases: _Count | None = None
     """Slices at one moment."""
-    gpu_hours_per_day: _Number | None = None
+    gpu_hours_per_day: _Hours | None = None
     """Share × hours in a calendar day."""
-    gpu_hours_per_week: _Number | None = None
+    gpu_hours_per_week: _Hours | None = None
     """Share × hours in a week from Monday."""
-    gpu_hours_per_term: _Number | None = None
+    gpu_hours_per_term: _Hours | None = None
     """Share × hours since the file's `term_begins`."""
     longest_lease: Annotated[_Seconds, pydantic.Field(ge=1)] | None = None
     """A slice ends after this time: 90s, 30min or 2h."""
@@ -113,7 +134,7 @@ class Limits(_Strict):
     """Share of one device that a slice may have."""
     idle: _Seconds | None = None
     """A slice without CUDA calls and GPU time is released after this time; 0: never. The nearest level that sets it decides."""
-    waiting: Annotated[int, pydantic.Field(ge=0, le=10**9)] | None = None
+    waiting: _Count | None = None
     """Requests that wait at one moment; a person has at most 20 where no level for people sets it."""
 
     @pydantic.field_validator("memory", mode="before")
@@ -216,6 +237,21 @@ class CourseFile(_Strict):
     """By their short names."""
 
 
+def expected_bound(name: str) -> str:
+    """Return in words what may be written for one bound."""
+    if name == "devices":
+        return say("a number from 0 to %(most)s, such as 2.5", most=f"{MOST_DEVICES:,}")
+    if name.startswith("gpu_hours"):
+        return say("a number of hours from 0 to %(most)s, such as 12.5", most=f"{MOST_HOURS:,}")
+    if name == "memory":
+        return say("memory as 2048 (MiB) or 32GiB, up to %(most)s MiB", most=f"{MOST_MIB:,}")
+    if name == "largest_slice":
+        return say("a share of one device, above 0 and up to 1, such as 0.25")
+    if name in ("longest_lease", "idle"):
+        return say("a time as 90s, 30min or 2h, up to %(most)s days", most=f"{MOST_DAYS:,}")
+    return say("a whole number from 0 to %(most)s", most=f"{MOST_THINGS:,}")
+
+
 def parse_bound(name: str, text: str) -> tuple[str, float | int | None]:
     """Return one bound of a command line, as the name and value in `Bounds`; ``none`` takes it away.
 
@@ -231,14 +267,17 @@ def parse_bound(name: str, text: str) -> tuple[str, float | int | None]:
         return ours, None
     try:
         bounds = Limits.model_validate({name: text}).bounds()
-    except pydantic.ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise Refused("invalid", f"{name}: {message[:1].lower()}{message[1:]}, not {text[:40]!r}.") from None
-    if sentence := check_bounds(bounds):
-        raise Refused("invalid", sentence)
-    value = getattr(bounds, ours)
+    except pydantic.ValidationError:
+        bounds = None
+    value = getattr(bounds, ours) if bounds is not None and check_bounds(bounds) is None else None
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        raise Refused("invalid", f"{name}: {text[:40]!r} is no number.")
+        sentence = say(
+            "%(field)s: write %(what)s, not “%(text)s”.",
+            field=name,
+            what=expected_bound(name),
+            text=text[:40],
+        )
+        raise Refused("invalid", sentence)
     return ours, value
 
 

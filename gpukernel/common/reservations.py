@@ -55,7 +55,7 @@ DAY_MINUTES = 24 * 60
 HORIZON = 15 * 86400.0
 """The time ahead in which windows are looked at, in seconds: two weeks have every meeting of weekly ones; the next one counts however far it is."""
 
-MOST_DEVICES = 1e6
+MOST_DEVICES = 1e5
 MOST_OF_A_COURSE = 100
 
 Window = tuple[float, float]

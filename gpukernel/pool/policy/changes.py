@@ -11,7 +11,7 @@ import pydantic
 import sqlalchemy as sa
 
 from gpukernel.common.bounds import EVERYBODY, MILLION, Account, Bounds, Subject, millionths
-from gpukernel.common.course_entries import BOUNDS, CourseEntry, parse_bound
+from gpukernel.common.course_entries import BOUNDS, NO_TITLE, CourseEntry, parse_bound
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
 from gpukernel.common.model import Lease, Waiting
@@ -23,7 +23,15 @@ from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.policy import write_policy
 from gpukernel.pool.store.store import Store
 
-__all__ = ["TAUGHT", "Effect", "change_policy", "course_change", "effects_of", "quota_change"]
+__all__ = [
+    "TAUGHT",
+    "Effect",
+    "bounds_holder",
+    "change_policy",
+    "course_change",
+    "effects_of",
+    "quota_change",
+]
 
 MIB = 2**20
 HOUR = 3600.0
@@ -116,6 +124,8 @@ def course_change(name: str, fields: Mapping[str, Any]) -> Callable[[Policy], Po
         entry = CourseEntry.model_validate(dict(fields))
     except pydantic.ValidationError as error:
         raise Refused("invalid", "\n".join(_sentence(one) for one in error.errors())) from None
+    if "title" in fields and not entry.title.strip():
+        raise Refused("invalid", NO_TITLE)
     for field in ("title", "term"):
         if not getattr(entry, field).isprintable():
             raise Refused("invalid", f"{field}: write it in printable characters, on one line.")
@@ -177,7 +187,7 @@ def effects_of(
     with store.reader.connect() as db:
         standings = quota_usage.all_standings(db, after, manager.now())
     bounded = [s for s in standings if _bounds_account(after, subject, s.account)]
-    held = [lease for lease in manager.leases(False) if _bounds_holder(after, subject, lease)]
+    held = [lease for lease in manager.leases(False) if bounds_holder(after, subject, lease)]
     found = []
     for name, limit in lowered.items():
         if name in ("longest_lease", "idle"):
@@ -212,7 +222,8 @@ def _bounds_account(policy: Policy, subject: Subject, account: Account) -> bool:
     return account.kind == subject.kind and account.course == subject.course
 
 
-def _bounds_holder(policy: Policy, subject: Subject, one: Lease | Waiting) -> bool:
+def bounds_holder(policy: Policy, subject: Subject, one: Lease | Waiting) -> bool:
+    """Return whether the bounds of `subject` are among those of whoever holds or waits for this."""
     whose = quota_usage.accounts_of(one.holder.person, one.holder.course)
     return any(_bounds_account(policy, subject, account) for account in whose)
 
@@ -281,8 +292,8 @@ def _running(name: str, limit: float, held: list[Lease]) -> list[Effect]:
         return []
     names = tuple(sorted({lease.holder.person for lease in held}))
     count = len(held)
-    slices = "1 slice that is held keeps" if count == 1 else f"{count} slices that are held keep"
-    sentence = f"{slices} the time ({name}) that was given; the new one counts for slices from now on."
+    slices = "1 slice held now keeps its" if count == 1 else f"{count} slices held now keep their"
+    sentence = f"{slices} old limit ({name}); the new one is for slices from now on."
     return [Effect("running", name, f"{limit:g}", names, count, sentence)]
 
 
@@ -294,7 +305,7 @@ def _hopeless(
     kinds, places = store.devices.classes(), store.devices.places()
     found = []
     for waiting in manager.waiting():
-        if not _bounds_holder(after, subject, waiting):
+        if not bounds_holder(after, subject, waiting):
             continue
         try:
             fitting = matching_in_mode(waiting.slice, kinds, places)

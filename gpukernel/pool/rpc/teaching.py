@@ -18,7 +18,8 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
 from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.leases.manager import LeaseManager
-from gpukernel.pool.policy.changes import change_policy, course_change, effects_of, quota_change
+from gpukernel.pool.policy.changes import Effect, change_policy, course_change, effects_of, quota_change
+from gpukernel.pool.policy.held import apply_to_held
 from gpukernel.pool.rpc.administration import may_share_out
 from gpukernel.pool.rpc.callers import Access, or_refuse, or_refuse_reading, refuse, teacher, unary
 from gpukernel.pool.scheduling.reordering import move_request
@@ -65,6 +66,12 @@ class TeachingService(rpc.TeachingServicer):
             effects = effects_of(self._manager, self._store, before, after, subject)
             if not request.check:
                 lines, _, _ = change_policy(self._manager, self._store, who, change)
+                if request.held and (
+                    n := apply_to_held(self._manager, self._store, who, before, after, subject)
+                ):
+                    said = "1 slice held now has" if n == 1 else f"{n} slices held now have"
+                    effects = [one for one in effects if one.kind != "running"]
+                    effects.append(Effect("held", "", "", (), n, f"{said} the new times."))
             return pb.QuotaEffects(
                 lines=lines,
                 effects=[

@@ -318,6 +318,40 @@ class Leases:
             found = queries.ENDING_SOON.rows(db, by=steady + within)
             return [(row.id, row.until, row.span, row.notice) for row in found]
 
+    @staticmethod
+    def set_times(
+        db: sa.Connection,
+        lease_id: str,
+        idle_limit: float,
+        was: float | None,
+        longest: float | None,
+        earliest: float,
+        ahead: float,
+    ) -> bool:
+        """Give a lease another idle limit and longest time; return whether it had others.
+
+        A longest time shorter than `was`, the quota's of before, is what its holder asked for, and stays where it is shorter than
+        `longest`.  It ends at the steady time `earliest` at the soonest, unless it was to end before.  Wall time is `ahead` of steady time.
+        """
+        row = db.execute(
+            sa.select(leases.c.until, leases.c.span, leases.c.idle_limit, leases.c.created).where(
+                leases.c.id == lease_id, LIVING
+            )
+        ).first()
+        if row is None:
+            return False
+        own = row.span if row.span is not None and (was is None or row.span < was) else None
+        spans = [span for span in (own, longest) if span is not None]
+        span, until = (min(spans), row.until) if spans else (None, None)
+        if span is not None and span != row.span:
+            begin = row.created - ahead if row.until is None else row.until - row.span
+            until = max(begin + span, min(earliest, row.until or earliest))
+        if (span, idle_limit) == (row.span, row.idle_limit):
+            return False
+        values = {"until": until, "span": span, "idle_limit": idle_limit}
+        db.execute(leases.update().where(leases.c.id == lease_id).values(values))
+        return True
+
     def idle(self) -> list[tuple[str, float, float, str]]:
         """Return the leases that have been idle for half their limit or have a notice: id, idle time and limit in seconds, notice."""
         with self._database.transaction() as db:

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import datetime
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from gpukernel.client.admin import AdminClient
 from gpukernel.common.address import socket_path
@@ -21,6 +23,7 @@ from gpukernel.pool.domain.quota import period_start
 from gpukernel.pool.rpc.server import RunningPool, serve
 from gpukernel.pool.scheduling.reordering import move_request
 from gpukernel.pool.store.policy import Course
+from gpukernel.pool.store.schema import leases
 from gpukernel.pool.store.usage_log import use_by_day
 from tests.pool.world import START, Agent, World, story
 from tests.ports import free_port
@@ -123,13 +126,68 @@ def test_effects_name_large_slices_given_times_and_those_who_wait_for_nothing(tm
     with_classroom(tmp_path, tell)
 
 
+def test_new_times_count_for_slices_held_now_where_that_is_asked_for(tmp_path: Path) -> None:
+    async def tell(classroom: Classroom) -> None:
+        prof = classroom.of["prof"]
+        await classroom.admin.set_quota("student:ml101", {"idle": "1h", "longest_lease": "8h"})
+        first = await classroom.hold("anna", 0.2)
+        asked = classroom.of["ben"].acquire(
+            "brief", SliceRequest(share=0.1), Holder("ben", course="ml101"), -1, 0, 1800
+        )
+        brief = next(iter([event async for event in asked if isinstance(event, Lease)]))
+        elsewhere = await classroom.hold("dora", 0.1, "hpc")
+
+        async def ends() -> dict[str, float]:
+            return {lease.id: lease.until for lease in (await classroom.admin.leases())[0]}
+
+        before = await ends()
+        bounds = {"idle": "20min", "longest_lease": "2h"}
+        _, effects = await prof.quota_effects("student:ml101", bounds, check=True, held=True)
+        assert {effect.kind for effect in effects} == {"running"}
+        _, effects = await prof.quota_effects("student:ml101", bounds, check=False)
+        assert await ends() == pytest.approx(before, abs=0.01)  # nobody asked
+        _, effects = await prof.quota_effects("student:ml101", {"idle": "10min"}, check=False, held=True)
+        assert [(e.kind, e.count, e.sentence) for e in effects] == [
+            ("held", 2, "2 slices held now have the new times.")
+        ]
+        after = await ends()
+        assert after[first.id] - before[first.id] == pytest.approx(-6 * 3600, abs=1)
+        assert after[brief.id] == pytest.approx(
+            before[brief.id], abs=0.01
+        )  # its holder asked for half an hour
+        assert after[elsewhere.id] == before[elsewhere.id]
+        with classroom.running.manager.store.transaction() as db:
+            found = db.execute(sa.select(leases.c.id, leases.c.idle_limit))
+            limits = {row.id: row.idle_limit for row in found}
+        assert limits == {first.id: 600, brief.id: 600, elsewhere.id: 0}
+        entry = (await classroom.admin.audit())[-1]
+        assert (entry.who, entry.action, entry.after) == ("prof", "held", "2 slices have the new times")
+        # A longest time that is over already leaves five minutes.
+        _, effects = await prof.quota_effects(
+            "student:ml101", {"longest_lease": "1s"}, check=False, held=True
+        )
+        now = time.time()
+        assert {one for one, end in (await ends()).items() if 290 < end - now <= 301} == {first.id, brief.id}
+        _, effects = await prof.quota_effects(
+            "student:ml101", {"longest_lease": "none"}, check=False, held=True
+        )
+        assert (await ends())[first.id] == 0
+
+    with_classroom(tmp_path, tell)
+
+
 @pytest.mark.parametrize(
     ("subject", "bounds", "words"),
     [
-        ("student:ml101", {"devices": "-1"}, "greater than or equal to 0"),
+        (
+            "student:ml101",
+            {"devices": "-1"},
+            "devices: write a number from 0 to 100,000, such as 2.5, not “-1”",
+        ),
         ("student:ml101", {"devices": "nan"}, "devices"),
         ("student:ml101", {"gpus": "1"}, "no bound “gpus”"),
-        ("student:ml101", {"idle": "soon"}, "write a time as"),
+        ("student:ml101", {"idle": "soon"}, "idle: write a time as 90s, 30min or 2h"),
+        ("student:ml101", {"devices": "1e12"}, "devices: write a number from 0 to 100,000"),
         ("student:ml101", {}, "Say what to bound"),
     ],
 )
@@ -185,6 +243,7 @@ def test_an_instructor_says_what_a_course_offers_but_not_what_it_may_take(tmp_pa
             ({"start": "never"}, "start: a slice is asked for at_start or on_first_use, not 'never'"),
             ({"title": "x" * 257}, "title: .*256"),
             ({"title": "a\nb"}, "printable"),
+            ({"title": " "}, "A course needs a title"),
             ({"weight": 100}, "one or more of title, term, offers, start"),
             ({"instructors": ["anna"]}, "one or more of"),
             ({}, "one or more of"),
