@@ -1,0 +1,96 @@
+"""The audit table's entries as the differences that they are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpukernel.client.admin import AuditEntry
+from gpukernel.client.audit import differences, matching_entries, sentence
+
+
+def entry(action: str, subject: str, before: object, after: object, when: float = 0.0) -> AuditEntry:
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in (before, after)]
+    return AuditEntry(when, "prof", action, subject, *texts)
+
+
+COURSE = {"title": "ML", "weight": 1.0, "members": {"prof": "instructor"}, "offers": ["V100 × 0.02"]}
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (
+            entry("course", "course ml101", COURSE, {**COURSE, "offers": ["V100 × 0.02", "V100 × 0.1"]}),
+            "prof: course ml101: offers + V100 × 0.1",
+        ),
+        (
+            entry("course", "course ml101", COURSE, {**COURSE, "title": "Deep learning", "offers": []}),
+            "prof: course ml101: title ML → Deep learning, offers − V100 × 0.02",
+        ),
+        (
+            entry("course", "course ml101", COURSE, {**COURSE, "members": {"anna": "student", "prof": "student"}}),
+            "prof: course ml101: instructor − prof, student + prof, student + anna",
+        ),
+        (
+            entry("course", "course ml101", COURSE | {"offers": ["a", "b"]}, COURSE | {"offers": ["b", "a"]}),
+            "prof: course ml101: offers a, b → b, a",
+        ),
+        (
+            entry("course", "course new", "", {"title": "New", "weight": 2, "members": {}}),
+            "prof: course new: title + New, weight + 2",
+        ),
+        (entry("course", "course ml101", COURSE, ""), "prof: course ml101: − course ml101"),
+        (
+            entry(
+                "quota",
+                "student:ml101",
+                {"devices": 0.5, "memory_mib": 2048, "leases": 3},
+                {"devices": 0.2, "memory_mib": 2048, "idle_seconds": 1200.0},
+            ),
+            "prof: student:ml101: devices 0.5 → 0.2, leases − 3, idle + 20min",
+        ),
+        (entry("quota", "pool", "", {"hours_week": 12.5}), "prof: pool: gpu_hours_per_week + 12.5"),
+        (
+            entry("reservation", "reservation of ml101", "", "tue 10:00–12:00 1.5 V100"),
+            "prof: reservation of ml101: + tue 10:00–12:00 1.5 V100",
+        ),
+        (entry("timezone", "timezone", "", "Europe/Berlin"), "prof: timezone: + Europe/Berlin"),
+        (entry("end", "course ml101: anna", "lease 3f2a", "the lesson is over"), "prof: course ml101: anna: lease 3f2a → the lesson is over"),
+        (entry("import", "courses.yaml", "", ""), "prof: courses.yaml: import"),
+        (entry("drain", "gpu1", "7", "[1, 2]"), "prof: gpu1: 7 → [1, 2]"),
+    ],
+)  # fmt: skip
+def test_an_entry_is_a_sentence_with_the_difference(one: AuditEntry, said: str) -> None:
+    assert sentence(one) == said
+
+
+def test_nothing_is_lost_between_before_and_after() -> None:
+    """What the differences say, applied to the one, gives the other: for every field that is no list of people."""
+    before = {"title": "A", "weight": 1.0, "offers": ["x", "y"], "term": "spring"}
+    after = {"title": "B", "weight": 1.0, "offers": ["y", "z"], "start": "at_start"}
+    made: dict[str, object] = dict(before)
+    for change in differences(entry("course", "course a", before, after)):
+        if change.entry:
+            items = made[change.field]
+            assert isinstance(items, list)
+            made[change.field] = [one for one in items if one != change.old] + (
+                [change.new] if change.new else []
+            )
+        elif change.new:
+            made[change.field] = change.new
+        else:
+            del made[change.field]
+    assert made == after
+
+
+def test_entries_are_filtered_by_who_what_and_when() -> None:
+    entries = [
+        entry("quota", "student:ml101", {"devices": 1}, {"devices": 2}, 10),
+        entry("course", "course hpc", "", {"title": "Parallel"}, 20),
+    ]
+    assert matching_entries(entries, about="ML101") == entries[:1]
+    assert matching_entries(entries, about="parallel") == entries[1:]
+    assert matching_entries(entries, who="anna") == []
+    assert matching_entries(entries, who="PRO", since=15) == entries[1:]
