@@ -28,8 +28,8 @@ demo: $(VENV)/.demo  ## Run the demo notebook on a slice of a simulated V100, th
 hub: $(VENV)/.hub-demo  ## Run a real JupyterHub with simulated GPUs and a course of 50, to look at
 	$(BIN)/python -m hub_spawner.demo
 
-# Real servers and a browser, where they may be installed; without them their tests say so and are skipped.
-PACKAGES := postgresql chromium slurmctld slurmd slurm-client munge
+# Real servers, a browser and shells, where they may be installed; without them their tests say so and are skipped.
+PACKAGES := postgresql chromium slurmctld slurmd slurm-client munge zsh fish man-db
 
 test: $(VENV)/.test fuzzers  ## Run the whole test suite
 	@deploy/system-packages.sh --optional $(PACKAGES)

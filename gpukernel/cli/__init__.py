@@ -1,12 +1,11 @@
 """The command ``gpukernel``.
 
-`app` has the commands with their options.  Each command lives in a module of its own, imported when it is run: ``--help`` and
-``run`` start fast.  Only `services` and `pool` load the server.  `hub_spawner.demo` uses `demo`; nobody else imports from here.
+`app` has the commands with their options, `showing` those that only look.  Each command lives in a module of its own, imported when it
+is run: ``--help`` and ``run`` start fast.  `terminal` is the room for what has to do with the terminal and not with pools.  Only `services`
+and `pool` load the server.  `hub_spawner.demo` uses `demo`; nobody else imports from here.
 """
 
 from __future__ import annotations
-
-import sys
 
 from gpukernel.cli.app import app
 
@@ -15,14 +14,6 @@ __all__ = ["app", "main"]
 
 def main() -> None:
     """Entry point of the command ``gpukernel``."""
-    from gpukernel.cli.output import Problem, complain
-    from gpukernel.common.errors import PoolError
+    from gpukernel.cli.terminal import usage
 
-    try:
-        app()
-    except Problem as problem:
-        complain(str(problem))
-        sys.exit(problem.status)
-    except PoolError as error:  # before anything was asked: an account without a home, for example
-        complain(str(error))
-        sys.exit(1)
+    usage.run(app)

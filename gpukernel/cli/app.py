@@ -22,7 +22,6 @@ from gpukernel.cli.options import (
     Form,
     HostMemory,
     HubApi,
-    Json,
     Level,
     LogFormat,
     LogLevel,
@@ -40,6 +39,10 @@ from gpukernel.cli.pool import app as pool_app
 from gpukernel.cli.quota import app as quota_app
 from gpukernel.cli.reserve import app as reserve_app
 from gpukernel.cli.server import app as server_app
+from gpukernel.cli.showing import app as showing_app
+from gpukernel.cli.terminal import completion
+from gpukernel.cli.terminal.man import man
+from gpukernel.cli.terminal.usage import Group
 from gpukernel.cli.token import app as token_app
 from gpukernel.common.data_tls import DataTls
 
@@ -49,6 +52,7 @@ app = typer.Typer(
     name="gpukernel",
     help="Slices of networked GPUs for Jupyter kernels and for any program that uses CUDA.",
     no_args_is_help=True,
+    cls=Group,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -59,6 +63,8 @@ app.add_typer(quota_app, name="quota")
 app.add_typer(reserve_app, name="reserve")
 app.add_typer(server_app, name="server")
 app.add_typer(token_app, name="token")
+app.add_typer(showing_app)
+app.command()(man)
 app.command()(demo)
 
 
@@ -260,7 +266,12 @@ def client(
     command: Command,
     lease: Annotated[
         str | None,
-        typer.Option("--lease", metavar="LEASE", help="Which lease, where you hold several."),
+        typer.Option(
+            "--lease",
+            metavar="LEASE",
+            help="Which lease, where you hold several.",
+            autocompletion=completion.held_leases,
+        ),
     ] = None,
     pool: Pool = None,
     state: State = None,
@@ -279,7 +290,12 @@ def client(
 @app.command()
 def release(
     lease: Annotated[
-        str | None, typer.Argument(metavar="[LEASE]", help="Its id or the beginning of it.")
+        str | None,
+        typer.Argument(
+            metavar="[LEASE]",
+            help="Its id or the beginning of it.",
+            autocompletion=completion.held_leases,
+        ),
     ] = None,
     all: Annotated[bool, typer.Option("--all", "-a", help="All that you hold.")] = False,
     pool: Pool = None,
@@ -301,7 +317,11 @@ def release(
 def resize(
     lease: Annotated[
         str | None,
-        typer.Argument(metavar="[LEASE]", help="The lease or its beginning; inside a slice it is that one."),
+        typer.Argument(
+            metavar="[LEASE]",
+            help="The lease or its beginning; inside a slice it is that one.",
+            autocompletion=completion.lease_ids,
+        ),
     ] = None,
     share: Annotated[
         float | None, typer.Option("-p", metavar="SHARE", help="New share of each device's memory.")
@@ -322,20 +342,6 @@ def resize(
     from gpukernel.cli import resize
 
     resize.resize(lease, share, memory, pool, state)
-
-
-@app.command("list-gpus")
-def list_gpus(pool: Pool = None, state: State = None, json: Json = False) -> None:
-    """Show the pool's devices and how much of each is promised.
-
-    \b
-    Examples:
-      gpukernel list-gpus
-      gpukernel list-gpus --json
-    """
-    from gpukernel.cli import tables
-
-    tables.list_gpus(pool, state, json)
 
 
 @app.command()
@@ -377,120 +383,3 @@ def undrain(
     from gpukernel.cli import server as command
 
     command.undrain(server, pool, state)
-
-
-@app.command()
-def health(pool: Pool = None, state: State = None, json: Json = False) -> None:
-    """Check every part, and say what to do where one does not work.
-
-    The exit status is 1 where something is wrong.
-
-    \b
-    Examples:
-      gpukernel health
-      gpukernel health --json
-    """
-    from gpukernel.cli import health as command
-
-    command.health(pool, state, json)
-
-
-@app.command()
-def report(
-    course: Annotated[str, typer.Option(metavar="NAME", help="This course only.")] = "",
-    person: Annotated[str, typer.Option(metavar="NAME", help="This person only.")] = "",
-    since: Annotated[
-        str,
-        typer.Option(
-            metavar="WHEN", help="monday, today, 2026-09-01, 2026-09-01T10:00, or a time ago: 7d, 12h."
-        ),
-    ] = "monday",
-    until: Annotated[str, typer.Option(metavar="WHEN", help="The same; else now.")] = "",
-    by: Annotated[
-        str, typer.Option(metavar="WHAT", help="A line for each person, course, day or lease.")
-    ] = "person",
-    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values for a spreadsheet.")] = False,
-    pool: Pool = None,
-    state: State = None,
-    json: Json = False,
-) -> None:
-    """Show who held how much of the pool for how long.
-
-    A device-hour is one whole device for one hour, or a tenth of one for ten.  People see their own, instructors their courses'.
-
-    \b
-    Examples:
-      gpukernel report --course ml101 --since monday
-      gpukernel report --since 2026-09-01 --by course --csv > term.csv
-    """
-    from gpukernel.cli import report as command
-
-    command.report(course, person, since, until, by, csv, pool, state, json)
-
-
-@app.command()
-def top(
-    every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often it looks again.")
-    ] = 2.0,
-    times: Annotated[
-        int, typer.Option(metavar="N", help="End after so many pictures; 0: at Ctrl-C.", min=0)
-    ] = 0,
-    pool: Pool = None,
-    state: State = None,
-) -> None:
-    """Watch the pool: its devices, who holds what, and who waits.
-
-    \b
-    Example:
-      gpukernel top
-    """
-    from gpukernel.cli import tables
-
-    tables.top(every, times, pool, state)
-
-
-@app.command()
-def smi(
-    watch: Annotated[
-        float | None,
-        typer.Option("--watch", "-w", metavar="SECONDS", help="Show it again that often, until Ctrl-C."),
-    ] = None,
-    pool: Pool = None,
-    state: State = None,
-    json: Json = False,
-) -> None:
-    """Show your own slices: memory, use and programs.
-
-    Inside a slice it shows that one, otherwise all that you hold.
-
-    \b
-    Examples:
-      gpukernel smi
-      gpukernel smi --watch 1
-      gpukernel run -p 0.05 -- gpukernel smi --json
-    """
-    from gpukernel.cli import smi as command
-
-    command.smi(watch, pool, state, json)
-
-
-@app.command()
-def leases(
-    all: Annotated[
-        bool, typer.Option("--all", "-a", help="Also those that have ended, with the reason.")
-    ] = False,
-    pool: Pool = None,
-    state: State = None,
-    json: Json = False,
-) -> None:
-    """Show who holds which slices, what they use, and who waits.
-
-    \b
-    Examples:
-      gpukernel leases
-      gpukernel leases --all --json
-    """
-    from gpukernel.cli import tables
-
-    tables.leases(all, pool, state, json)

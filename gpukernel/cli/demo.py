@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
+from gpukernel import __version__
+from gpukernel.cli.terminal.charset import make_console, terminal_width
+from gpukernel.cli.terminal.listing import Column, Listing
+from gpukernel.cli.terminal.output import FAILED, Problem, size
 from gpukernel.embedded import EmbeddedPool, PoolDidNotStart
 from gpukernel.jupyter import kernelspecs
 from gpukernel.jupyter.errors import SliceUnavailable
@@ -41,16 +45,22 @@ def demo(
         bool, typer.Option("--no-browser", help="Do not open JupyterLab afterwards.")
     ] = False,
     keep: Annotated[Path | None, typer.Option(help="Write the executed notebook to this file.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Execute the notebook although it was executed before.")
+    ] = False,
 ) -> None:
     """Train a small network in a “V100 × 0.02” kernel on simulated GPUs, then open JupyterLab.
+
+    Once the notebook has been executed in this environment, the next demo goes straight to JupyterLab.
 
     \b
     Examples:
       gpukernel demo
       gpukernel demo --no-browser --keep executed.ipynb
+      gpukernel demo --again
     """
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    opens = sys.stdout.isatty() and sys.stdin.isatty() and not no_browser
+    console = make_console()
+    opens = at_terminal() and not no_browser
     try:
         path = notebook or demo_notebooks() / "02-classification.ipynb"
         for spec in kernelspecs.STANDARD:
@@ -63,14 +73,53 @@ def demo(
                 # The provisioner runs in this process and finds the pool as in any Jupyter server.
                 os.environ.pop("GPUKERNEL_POOL", None)
                 os.environ["GPUKERNEL_STATE"] = state
-                _execute(path, kernel, keep, console)
+                _print_way_in(state, console)
+                straight = opens and not (again or notebook or keep) and _was_executed()
+                if straight:
+                    console.print("The notebook was executed here before; --again does it once more.")
+                else:
+                    _execute(path, kernel, keep, console)
+                    _note_execution()
                 if opens:
                     _open_lab(path.parent, pool.environment, console)
             finally:
                 pool.stop()
     except (DemoFailed, PoolDidNotStart, SliceUnavailable, OSError) as error:
-        print(f"The demo stopped: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise Problem(f"The demo stopped: {error}", FAILED) from None
+
+
+def _note() -> Path:
+    """Return the file that says with which version the notebook was executed in this environment."""
+    return Path(sys.prefix, "share", "gpukernel", "demo")
+
+
+def _was_executed() -> bool:
+    try:
+        return _note().read_text() == __version__
+    except OSError:
+        return False
+
+
+def _note_execution() -> None:
+    note = _note()
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(__version__)
+
+
+def _print_way_in(state: str, console: Console) -> None:
+    """Print how commands in another terminal reach the demo's pool while it runs."""
+    command = Path(sys.executable).with_name("gpukernel")
+    here = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    console.print("From another terminal, while this runs:")
+    for words in ("ps", "run -p 0.1 -- python train.py"):
+        console.print(
+            f"  GPUKERNEL_STATE={shlex.quote(state)} {shlex.quote(str(here))} {words}", markup=False
+        )
+
+
+def at_terminal() -> bool:
+    """Return whether somebody sits there who can look at JupyterLab, and end it."""
+    return sys.stdout.isatty() and sys.stdin.isatty()
 
 
 def demo_notebooks() -> Path:
@@ -162,31 +211,30 @@ async def _leases() -> list[Lease]:
 
 def _print_result(result: dict[str, object], console: Console) -> None:
     if result:
-        table = Table(
-            title="What the notebook found", title_justify="left", box=box.SIMPLE_HEAD, show_header=False
-        )
+        console.print(Text("\nWhat the notebook found", "bold"))
+        longest = max(len(str(key)) for key in result)
         for key, value in result.items():
-            table.add_row(str(key), f"[bold]{value}")
-        console.print(table)
+            console.print(f"  {key!s:<{longest}}  {value}", markup=False)
 
 
 def _print_leases(leases: list[Lease], seconds: float, console: Console) -> None:
-    table = Table(title="What the pool saw", title_justify="left", box=box.SIMPLE_HEAD)
-    for title in ("Holder", "Device", "Slice", "Peak memory", "CUDA calls", "GPU time", "Time"):
-        table.add_column(title, justify="left" if title in ("Holder", "Device") else "right")
-    for lease in leases:
-        for piece in lease.slices:
-            usage = piece.usage
-            table.add_row(
-                lease.holder.description,
-                piece.device_name,
-                f"{piece.memory_bytes // 2**20} MiB",
-                f"{usage.memory_peak_bytes / 2**20:.1f} MiB" if usage else "",
-                f"{usage.cuda_calls:,}" if usage else "",
-                f"{usage.gpu_seconds:.1f} s" if usage else "",
-                f"{seconds:.1f} s",
-            )
-    console.print(table)
+    listing = Listing(
+        [
+            Column("Holder", lambda row: row[0].holder.description, least=12),
+            Column("Device", lambda row: row[1].device_name, drop=2, least=14),
+            Column("Slice", lambda row: size(row[1].memory_bytes), right=True),
+            Column(
+                "Peak memory", lambda row: f"{row[1].usage.memory_peak_bytes / 2**20:.1f} MiB", right=True
+            ),
+            Column("CUDA calls", lambda row: f"{row[1].usage.cuda_calls:,}", drop=3, right=True),
+            Column("GPU time", lambda row: f"{row[1].usage.gpu_seconds:.1f} s", drop=1, right=True),
+            Column("Time", lambda _: f"{seconds:.1f} s", right=True),
+        ],
+        [(lease, piece) for lease in leases for piece in lease.slices],
+        lambda row: row[0].id,
+    )
+    console.print(Text("\nWhat the pool saw", "bold"))
+    console.print(listing.text(terminal_width()))
 
 
 def _open_lab(notebooks: Path, environment: dict[str, str], console: Console) -> None:

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from gpukernel import native
-from gpukernel.cli.output import print_json
+from gpukernel.cli.terminal.charset import make_console
+from gpukernel.cli.terminal.formats import Format, print_data, print_names
+from gpukernel.cli.terminal.output import FAILED
 from gpukernel.client.admin import AdminClient
 from gpukernel.client.tokens import TokenLine
 from gpukernel.common.address import resolve_address
@@ -38,13 +38,15 @@ class Finding:
     rungs: tuple[Rung, ...] = ()
 
 
-def health(pool: str | None, state: Path | None, json: bool) -> None:
+def health(pool: str | None, state: Path | None, form: Format) -> None:
     """Print what every part is like; the exit status is 1 where something is wrong."""
     findings = [*_installation(), *_pool(pool, state)]
-    if json:
-        print_json(findings)
+    if form in (Format.JSON, Format.YAML):
+        print_data(findings, form)
+    elif form is Format.NAME:
+        print_names(finding.part for finding in findings)
     else:
-        console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+        console = make_console()
         for finding in findings:
             mark = "[green]ok[/]  " if finding.fine else "[red]not[/] "
             console.print(f"{mark} {finding.part}: ", end="")
@@ -52,7 +54,7 @@ def health(pool: str | None, state: Path | None, json: bool) -> None:
             if finding.advice:
                 console.print(f"       {finding.advice}", markup=False)
     if not all(finding.fine for finding in findings):
-        sys.exit(1)
+        sys.exit(FAILED)
 
 
 def _installation() -> Iterable[Finding]:
@@ -188,7 +190,7 @@ def _server(server: str, devices: list[Device]) -> Iterable[Finding]:
         left = sum(device.leases for device in devices)
         yield Finding(f"server {server}", True, f"drained; {left} leases left")
         return
-    yield Finding(f"server {server}", True, f"{works} of {len(devices)} devices in use")
+    yield Finding(f"server {server}", True, f"{works} of {len(devices)} devices in placement")
     for device in devices:
         if not device.available:
             yield Finding(

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from gpukernel.cli.output import complain
+from gpukernel.cli.terminal import completion
+from gpukernel.cli.terminal.formats import Format, FormatOption, chosen, present
+from gpukernel.cli.terminal.listing import Column, Listing
+from gpukernel.cli.terminal.output import FAILED, NOT_THERE, USAGE, Problem
+from gpukernel.cli.terminal.usage import Group
 from gpukernel.jupyter import kernelspecs
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Install, list and remove Jupyter kernels on GPU slices.")
+app = typer.Typer(
+    no_args_is_help=True, help="Install, list and remove Jupyter kernels on GPU slices.", cls=Group
+)
 
-Json = Annotated[bool, typer.Option("--json", help="Write a list of objects for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="A list of objects for programs.")]
 
 
 @app.command()
@@ -70,10 +72,10 @@ def install(
       gpukernel kernelspec install --user --share 0.3 --model A100
     """
     if sum((user, sys_prefix, prefix is not None)) > 1:
-        _stop("Give only one of --user, --sys-prefix and --prefix.")
+        raise Problem("Give only one of --user, --sys-prefix and --prefix.", USAGE)
     shares = share or [spec.share for spec in kernelspecs.STANDARD]
     if len(shares) > 1 and (name or display_name):
-        _stop("--name and --display-name go with exactly one --share.")
+        raise Problem("--name and --display-name go with exactly one --share.", USAGE)
     try:
         policy = "on_first_use" if on_first_use else ""
         specs = [
@@ -82,23 +84,27 @@ def install(
         ]
         places = [kernelspecs.write(spec, _kernels(user, prefix)) for spec in specs]
     except kernelspecs.InvalidSpec as error:
-        _stop(str(error))
+        raise Problem(str(error), USAGE) from None
     except OSError as error:
-        _stop(
-            f"The kernels cannot be written to {_kernels(user, prefix)}: {error.strerror}. Choose --user or --prefix."
-        )
-    _show(list(zip(specs, places, strict=True)), as_json)
+        raise Problem(
+            f"The kernels cannot be written to {_kernels(user, prefix)}: {error.strerror}. Choose --user or --prefix.",
+            FAILED,
+        ) from None
+    _show(list(zip(specs, places, strict=True)), chosen(Format.TABLE, as_json))
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(form: FormatOption = Format.TABLE, as_json: Json = False) -> None:
     """List the kernels on slices that Jupyter finds."""
-    _show(kernelspecs.installed(), as_json)
+    _show(kernelspecs.installed(), chosen(form, as_json))
 
 
 @app.command()
 def remove(
-    names: Annotated[list[str] | None, typer.Argument(help="Kernel names, as in “list”.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Kernel names, as in “list”.", autocompletion=completion.kernels),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all kernels on slices.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -110,18 +116,19 @@ def remove(
       gpukernel kernelspec remove --all
     """
     found = {spec.name: (spec, place) for spec, place in kernelspecs.installed()}
-    chosen = list(found) if everything else names or []
-    if not chosen and not everything:
-        _stop("Name the kernels to remove, or give --all.")
-    for one in chosen:
+    wanted = list(found) if everything else names or []
+    if not wanted and not everything:
+        raise Problem("Name the kernels to remove, or give --all.", USAGE)
+    for one in wanted:
         if one not in found:
-            _stop(
-                f"There is no kernel on a slice named “{one}”; “gpukernel kernelspec list” shows those there are."
+            raise Problem(
+                f"There is no kernel on a slice named “{one}”; “gpukernel kernelspec list” shows those there are.",
+                NOT_THERE,
             )
-    for one in chosen:
+    for one in wanted:
         kernelspecs.remove(found[one][1])
     if as_json:
-        _show([found[one] for one in chosen], as_json)
+        _show([found[one] for one in wanted], Format.JSON)
 
 
 def _kernels(user: bool, prefix: Path | None) -> Path:
@@ -132,30 +139,27 @@ def _kernels(user: bool, prefix: Path | None) -> Path:
     return (prefix or Path(sys.prefix)) / "share" / "jupyter" / "kernels"
 
 
-def _show(found: list[tuple[kernelspecs.SliceSpec, Path]], as_json: bool) -> None:
-    if as_json:
-        rows = [
-            {
-                "name": spec.name,
-                "display_name": spec.display_name,
-                "share": spec.share,
-                "model": spec.model,
-                "directory": str(place),
-            }
-            for spec, place in found
-        ]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-        return
-    table = Table(box=box.SIMPLE_HEAD)
-    for title in ("Kernel", "Name", "Share", "Model", "Directory"):
-        table.add_column(title, justify="right" if title == "Share" else "left", overflow="fold")
-    for spec, place in found:
-        table.add_row(spec.display_name, spec.name, f"{spec.share:g}", spec.model, str(place))
-    Console(width=None if sys.stdout.isatty() else 130).print(
-        table if found else "No kernels on slices; “gpukernel kernelspec install” installs them."
+def _show(found: list[tuple[kernelspecs.SliceSpec, Path]], form: Format) -> None:
+    rows = [
+        {
+            "name": spec.name,
+            "display_name": spec.display_name,
+            "share": spec.share,
+            "model": spec.model,
+            "directory": str(place),
+        }
+        for spec, place in found
+    ]
+    listing = Listing(
+        [
+            Column("Kernel", lambda row: row[0].display_name, least=12),
+            Column("Name", lambda row: row[0].name, drop=1),
+            Column("Share", lambda row: f"{row[0].share:g}", drop=3, right=True),
+            Column("Model", lambda row: row[0].model, drop=4),
+            Column("Directory", lambda row: str(row[1]), drop=2, least=24),
+        ],
+        found,
+        lambda row: row[0].name,
     )
-
-
-def _stop(sentence: str) -> NoReturn:
-    complain(sentence)
-    raise typer.Exit(1)
+    nothing = "No kernels on slices; “gpukernel kernelspec install” installs them."
+    present(rows, listing, form, nothing)

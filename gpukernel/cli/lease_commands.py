@@ -14,9 +14,9 @@ import signal
 import sys
 from pathlib import Path
 
-from gpukernel.cli.output import Problem, complain, seconds
 from gpukernel.cli.resize import wanted_slice
 from gpukernel.cli.running import acquire, run_program
+from gpukernel.cli.terminal.output import NOT_THERE, USAGE, Problem, complain, failure, seconds
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.account import own_name, state_in_home
 from gpukernel.common.address import resolve_address
@@ -42,18 +42,19 @@ def _folder() -> Path:
 def _held(beginning: str | None) -> Path:
     """Return the one lease file that is meant; without a beginning, the only one."""
     if beginning == "":  # a variable of a script that is not set, for example
-        raise Problem("An empty LEASE names none; leave it out where you hold one only.", 2)
+        raise Problem("An empty LEASE names none; leave it out where you hold one only.", USAGE)
     found = sorted(path for path in _folder().glob("*.lease") if path.stem.startswith(beginning or ""))
     if not found:
         raise Problem(
             f"You hold no lease that begins with “{beginning[:40]}”."
             if beginning
-            else "You hold no lease; ask for one with “gpukernel request -p 0.1”."
+            else "You hold no lease; ask for one with “gpukernel request -p 0.1”.",
+            NOT_THERE,
         )
     if len(found) > 1:
         names = ", ".join(path.stem[:8] for path in found)
         several = f"several leases that begin with “{beginning[:40]}”" if beginning else "several leases"
-        raise Problem(f"You hold {several} ({names}); say which one.")
+        raise Problem(f"You hold {several} ({names}); say which one.", USAGE)
     return found[0]
 
 
@@ -61,7 +62,7 @@ def _in_one_loop(work: object) -> int:
     try:
         return int(asyncio.run(work))  # type: ignore[arg-type]
     except PoolError as error:
-        raise Problem(str(error)) from None
+        raise failure(error) from None
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -82,7 +83,7 @@ def request(
     wanted = wanted_slice(share, memory_mib, devices, model, filter)
     patience, ttl = seconds(wait), seconds(keep)
     if not 10 <= ttl <= LONGEST_KEEP:
-        raise Problem(f"A lease can be kept for 10 s to 1 h without being used, not for {keep[:20]}.", 2)
+        raise Problem(f"A lease can be kept for 10 s to 1 h without being used, not for {keep[:20]}.", USAGE)
     holder = Holder(own_name(), platform.node(), course, "held for several commands")
     folder = _folder()
 
@@ -112,7 +113,7 @@ async def _renewed(connection: PoolClient, lease_id: str) -> Lease:
     try:
         return await connection.renew(lease_id)
     except LeaseEnded as error:
-        raise _Over(f"This lease is over: {error}.") from None
+        raise _Over(f"This lease is over: {error}.", NOT_THERE) from None
 
 
 def client(command: list[str], beginning: str | None, pool: str | None, state: Path | None) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gpukernel.cli.terminal import completion
 from gpukernel.common.data_tls import DataTls
 from gpukernel.common.logs import Form, Level
 
@@ -54,7 +55,7 @@ State = Annotated[
         "--state", metavar="DIR", help="State directory. Else GPUKERNEL_STATE, else the user's XDG directory."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="The same as -o json: a list of objects for programs.")]
 Simulate = Annotated[
     str,
     typer.Option(metavar="MODELS", help="Simulated GPUs in place of real ones, such as v100:2 or a100,t4:4."),
@@ -121,7 +122,8 @@ Direct = Annotated[
 Filter = Annotated[
     str,
     typer.Option(
-        metavar="WHICH", help="Which devices: model=V100, server=gpu1, or “model=V100 and server=gpu1”."
+        metavar="WHICH",
+        help="Which devices: model=V100, server=gpu1, device=gpu1/0, or several with “and” between.",
     ),
 ]
 Everybody = Annotated[
@@ -181,6 +183,16 @@ Grace = Annotated[
 ]
 Command = Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The program and its arguments.")]
 Devices = Annotated[int, typer.Option("-n", metavar="N", help="How many devices, each with a slice.")]
-Model = Annotated[str, typer.Option(metavar="MODEL", help="Part of the device's name, such as V100.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL", help="Part of the device's name, such as V100.", autocompletion=completion.models
+    ),
+]
 Course = Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")]
-Server = Annotated[str, typer.Argument(metavar="SERVER", help="As “gpukernel list-gpus” shows it.")]
+Server = Annotated[
+    str,
+    typer.Argument(
+        metavar="SERVER", help="As “gpukernel list-gpus” shows it.", autocompletion=completion.servers
+    ),
+]

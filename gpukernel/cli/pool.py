@@ -19,10 +19,11 @@ from gpukernel.cli.options import (
     LogLevel,
     State,
 )
+from gpukernel.cli.terminal.usage import Group
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Run the pool alone; make its certificate.")
+app = typer.Typer(help="Run the pool alone; make its certificate.", cls=Group)
 
 
 class ClientCertificates(StrEnum):
@@ -97,7 +98,7 @@ def pool(
       gpukernel pool --listen 0.0.0.0:7437 --hub-api https://hub.example.edu/hub/api
       GPUKERNEL_DATABASE=postgresql://pool@db.example.edu/pool gpukernel pool --listen 0.0.0.0:7437
     """
-    from gpukernel.cli.output import Problem, seconds
+    from gpukernel.cli.terminal.output import Problem, seconds
 
     if context.invoked_subcommand is not None:
         if listen or everybody or metrics or tls_cert or tls_key:
@@ -164,7 +165,7 @@ def init(
     import datetime
     import time
 
-    from gpukernel.cli.output import Problem
+    from gpukernel.cli.terminal.output import Problem, failure
     from gpukernel.common.address import resolve_state
     from gpukernel.common.errors import PoolError
     from gpukernel.pool.auth.certificate_authority import init_authority, renew_certificate
@@ -177,7 +178,7 @@ def init(
         else:
             made = init_authority(prepare_state(directory), name or [], time.time())
     except PoolError as error:
-        raise Problem(str(error)) from None
+        raise failure(error) from None
     except OSError as error:
         raise Problem(f"{directory} cannot be used: {error.strerror}.") from None
     until = datetime.datetime.fromtimestamp(made.expires).date().isoformat()

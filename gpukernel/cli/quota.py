@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from gpukernel.cli.output import Problem, print_json
+from gpukernel.cli.terminal.charset import write_data
+from gpukernel.cli.terminal.formats import Format, FormatOption, chosen, present, print_data
+from gpukernel.cli.terminal.listing import Column, Listing
+from gpukernel.cli.terminal.output import NOT_THERE, USAGE, Problem, failure
+from gpukernel.cli.terminal.usage import Group
 from gpukernel.common.logs import one_line
 
 if TYPE_CHECKING:
@@ -22,14 +25,16 @@ __all__ = ["app", "ask_admin"]
 T = TypeVar("T")
 
 app = typer.Typer(
-    help="Show and change courses and quotas: who may hold how much of the pool.", no_args_is_help=True
+    help="Show and change courses and quotas: who may hold how much of the pool.",
+    no_args_is_help=True,
+    cls=Group,
 )
 
 Pool = Annotated[str | None, typer.Option("--pool", metavar="ADDRESS", help="The pool. Else GPUKERNEL_POOL.")]
 State = Annotated[
     Path | None, typer.Option("--state", metavar="DIR", help="State directory. Else GPUKERNEL_STATE.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print a list of objects for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="The same as -o json: a list of objects for programs.")]
 
 
 def ask_admin(pool: str | None, state: Path | None, call: Callable[[AdminClient], Awaitable[T]]) -> T:
@@ -45,7 +50,7 @@ def ask_admin(pool: str | None, state: Path | None, call: Callable[[AdminClient]
     try:
         return asyncio.run(ask())
     except PoolError as error:
-        raise Problem(str(error)) from None
+        raise failure(error) from None
 
 
 def _say(changes: list[str], nothing: str) -> None:
@@ -59,6 +64,7 @@ def show(
     ] = "",
     pool: Pool = None,
     state: State = None,
+    form: FormatOption = Format.TABLE,
     json: Json = False,
 ) -> None:
     """Show every quota that concerns you, and what is used of it.
@@ -68,23 +74,21 @@ def show(
       gpukernel quota show
       gpukernel quota show course:ml101 --json
     """
-    from rich.console import Console
-
-    from gpukernel.cli.tables import make_table
-
     lines = [
         line for line in ask_admin(pool, state, lambda c: c.quotas()) if line.subject.startswith(subject)
     ]
-    if json:
-        print_json(lines)
-        return
-    table = make_table("Subject", "Bound", "Quota", "Used", right=("Quota", "Used"))
-    last = ""
-    for line in lines:
-        table.add_row(line.subject if line.subject != last else "", line.bound, line.value, line.used)
-        last = line.subject
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    console.print(table if lines else "Nothing is bounded; set a quota with “gpukernel quota set”.")
+    listing = Listing(
+        [
+            Column("Subject", lambda line: line.subject, least=12, once=True),
+            Column("Bound", lambda line: line.bound),
+            Column("Quota", lambda line: line.value, right=True),
+            Column("Used", lambda line: line.used, drop=1, right=True),
+        ],
+        lines,
+        lambda line: line.subject,
+    )
+    nothing = "Nothing is bounded; set a quota with “gpukernel quota set”."
+    present(lines, listing, chosen(form, json), nothing)
 
 
 @app.command("set")
@@ -104,6 +108,12 @@ def set_(
             "largest_slice, idle, waiting; “none” takes one away.",
         ),
     ],
+    held: Annotated[
+        bool,
+        typer.Option(
+            "--held", help="A new idle limit or longest time counts for slices that are held now, too."
+        ),
+    ] = False,
     pool: Pool = None,
     state: State = None,
 ) -> None:
@@ -112,18 +122,25 @@ def set_(
     \b
     Examples:
       gpukernel quota set course:ml101 devices=1.0 leases=60
-      gpukernel quota set student:ml101 devices=0.05 idle=20min
+      gpukernel quota set student:ml101 devices=0.05 idle=20min --held
       gpukernel quota set person:anna gpu_hours_per_week=none
     """
     given = {}
     for text in bounds:
         name, equals, value = text.partition("=")
         if not equals:
-            raise Problem(f"“{text[:40]}” is no bound; write NAME=VALUE, such as devices=1.0.", 2)
+            raise Problem(f"“{text[:40]}” is no bound; write NAME=VALUE, such as devices=1.0.", USAGE)
         if name in given:
-            raise Problem(f"{name} is given twice.", 2)
+            raise Problem(f"{name} is given twice.", USAGE)
         given[name] = value
-    _say(ask_admin(pool, state, lambda c: c.set_quota(subject, given)), "Nothing changed.")
+    if held:
+        lines, effects = ask_admin(
+            pool, state, lambda c: c.quota_effects(subject, given, check=False, held=True)
+        )
+        lines += [effect.sentence for effect in effects if effect.kind == "held"]
+    else:
+        lines = ask_admin(pool, state, lambda c: c.set_quota(subject, given))
+    _say(lines, "Nothing changed.")
 
 
 @app.command("import")
@@ -150,9 +167,10 @@ def import_(
         read_courses(text)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise Problem(f"{file} cannot be read: {reason}.") from None
+        raise Problem(f"{file} cannot be read: {reason}.", NOT_THERE) from None
     except Refused as refusal:
-        raise Problem("\n".join(f"{file}: {line}" for line in str(refusal).splitlines())) from None
+        lines = "\n".join(f"{file}: {line}" for line in str(refusal).splitlines())
+        raise Problem(lines, USAGE) from None
     changes = ask_admin(pool, state, lambda c: c.import_courses(text, check=check))
     _say(changes, "Nothing would change." if check else "Nothing changed.")
 
@@ -165,7 +183,7 @@ def export(pool: Pool = None, state: State = None) -> None:
     Example:
       gpukernel quota export > courses.yaml
     """
-    sys.stdout.write(ask_admin(pool, state, lambda c: c.export_courses()))
+    write_data(ask_admin(pool, state, lambda c: c.export_courses()))
 
 
 @app.command()
@@ -188,21 +206,57 @@ def schema() -> None:
 @app.command()
 def audit(
     most: Annotated[int, typer.Option("-n", min=1, max=1000, metavar="N", help="How many changes.")] = 50,
+    who: Annotated[
+        str, typer.Option(metavar="NAME", help="Only changes by people whose name contains this.")
+    ] = "",
+    about: Annotated[
+        str, typer.Option(metavar="WORDS", help="Only changes in which this stands, such as course:ml101.")
+    ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="WHEN", help="Only changes since then: monday, today, 2026-09-01 or 7d.")
+    ] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values for a spreadsheet.")] = False,
     pool: Pool = None,
     state: State = None,
+    form: FormatOption = Format.TABLE,
     json: Json = False,
 ) -> None:
-    """Show who changed what, when, from what to what.
+    """Show who changed what, and when, a sentence a line: what was added, taken away, and set.
+
+    Of what --who, --about and --since leave, the newest are shown; the pool gives out its newest 1000 changes.
 
     \b
-    Example:
+    Examples:
       gpukernel quota audit -n 20
+      gpukernel quota audit --who prof --about ml101 --since monday
+      gpukernel quota audit -n 1000 --csv > changes.csv
     """
-    entries = ask_admin(pool, state, lambda c: c.audit(most))
-    if json:
-        print_json(entries)
-        return
-    for entry in entries:
-        when = datetime.datetime.fromtimestamp(entry.time).isoformat(" ", "seconds")
-        changed = f"{entry.before or 'nothing'} → {entry.after or 'nothing'}"
-        print(one_line(f"{when}  {entry.who}  {entry.subject}: {changed}"))
+    import math
+    import time
+
+    from gpukernel.cli.terminal.times import when
+    from gpukernel.client.audit import matching_entries, sentence
+    from gpukernel.common.csv_text import csv_text
+
+    how = chosen(form, json)
+    if how is Format.NAME or (csv and how is not Format.TABLE):
+        raise Problem("Changes have no names; choose one of --csv, -o json and -o yaml.", USAGE)
+    begin = when(since, time.time()) if since else -math.inf
+    filtered = bool(who or about or since)
+    found = ask_admin(pool, state, lambda c: c.audit(1000 if filtered else most))
+    entries = matching_entries(found, who=who, about=about, since=begin)[-most:]
+    if csv:
+        header = ("time", "who", "action", "subject", "change", "before", "after")
+        rows = [
+            (_moment(e.time), e.who, e.action, e.subject, sentence(e), e.before, e.after) for e in entries
+        ]
+        write_data(csv_text(header, rows))
+    elif how in (Format.JSON, Format.YAML):
+        print_data(entries, how)
+    else:
+        for entry in entries:
+            print(one_line(f"{_moment(entry.time)}  {sentence(entry)}"))
+
+
+def _moment(when: float) -> str:
+    return datetime.datetime.fromtimestamp(when).isoformat(" ", "seconds")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpukernel.cli.output import Problem, print_json
 from gpukernel.cli.quota import Json, Pool, State, ask_admin
+from gpukernel.cli.terminal.formats import Format, FormatOption, chosen, present, print_data
+from gpukernel.cli.terminal.listing import Column, Listing
+from gpukernel.cli.terminal.output import USAGE, Problem
+from gpukernel.cli.terminal.usage import Group
 
 if TYPE_CHECKING:
     from gpukernel.client.reservations import KnownReservation
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Keep capacity for a course at certain hours; list it, and give it back.", no_args_is_help=True
+    help="Keep capacity for a course at certain hours; list it, and give it back.",
+    no_args_is_help=True,
+    cls=Group,
 )
 
 
@@ -73,12 +77,12 @@ def add(
         )
         check_reservation(new)
     except ValueError as error:
-        raise Problem(f"{str(error)[:1].upper()}{str(error)[1:]}.", 2) from None
+        raise Problem(f"{str(error)[:1].upper()}{str(error)[1:]}.", USAGE) from None
     except Refused as error:
-        raise Problem(str(error), 2) from None
+        raise Problem(str(error), USAGE) from None
     made = ask_admin(pool, state, lambda c: c.reserve(new, check=check))
     if json:
-        print_json([_plain(made)])
+        print_data([_plain(made)])
     elif check:
         print(
             f"Course {course} could reserve {made.reservation}. "
@@ -97,6 +101,7 @@ def list_(
     course: Annotated[str, typer.Argument(metavar="[COURSE]", help="Only this one's.")] = "",
     pool: Pool = None,
     state: State = None,
+    form: FormatOption = Format.TABLE,
     json: Json = False,
 ) -> None:
     """Show what is reserved for whom, and how much of the next window's room is kept already.
@@ -106,31 +111,25 @@ def list_(
       gpukernel reserve list
       gpukernel reserve list ml101 --json
     """
-    from rich.console import Console
-
-    from gpukernel.cli.tables import make_table
-
     found, zone = ask_admin(pool, state, lambda c: c.reservations(course))
-    if json:
-        print_json([_plain(one) for one in found])
-        return
-    table = make_table("Reservation", "Course", "When", "Devices", "Model", "Next window", "Room", "")
-    for one in found:
-        r = one.reservation
-        table.add_row(
-            r.id,
-            r.course,
-            r.when(),
-            f"{r.devices:g}",
-            r.model or "any",
-            _next(one),
-            f"{one.ready:.2g}" if one.next_begins else "",
-            "preempts" if r.preempt else "",
-        )
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table if found else "Nothing is reserved.")
-    if found and zone:
-        console.print(f"Hours are those of {zone}; the next window is in this machine's time.")
+    listing = Listing(
+        [
+            Column("Reservation", lambda one: one.reservation.id),
+            Column("Course", lambda one: one.reservation.course, least=8),
+            Column("When", lambda one: one.reservation.when(), least=16),
+            Column("Devices", lambda one: f"{one.reservation.devices:g}", right=True),
+            Column("Model", lambda one: one.reservation.model or "any", drop=3),
+            Column("Next window", _next, drop=2),
+            Column("Room", lambda one: f"{one.ready:.2g}" if one.next_begins else "", drop=4, right=True),
+            Column("Preempts", lambda one: "yes" if one.reservation.preempt else "", drop=5),
+        ],
+        found,
+        lambda one: one.reservation.id,
+    )
+    how = chosen(form, json)
+    present([_plain(one) for one in found], listing, how, "Nothing is reserved.")
+    if found and zone and how in (Format.TABLE, Format.WIDE):
+        print(f"Hours are those of {zone}; the next window is in this machine's time.")
 
 
 @app.command()

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from gpukernel.cli.output import Problem
 from gpukernel.cli.tables import ask_pool
+from gpukernel.cli.terminal.output import NOT_THERE, USAGE, Problem
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.model import Lease, SliceRequest
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFileError, read_lease_file
@@ -20,16 +20,27 @@ MIB = 2**20
 _CONDITION = re.compile(r"\s*(\w+)\s*=\s*(\S+)\s*")
 
 
+_KEYS = ("model", "server", "device")
+
+
 def conditions(text: str) -> dict[str, str]:
     """Return the conditions of ``--filter``, such as ``model=V100 and server=gpu1``; a `Problem` where it is not understood."""
     found: dict[str, str] = {}
     for part in re.split(r"\s+and\s+", text) if text.strip() else ():
         match = _CONDITION.fullmatch(part)
-        if match is None or match[1] not in ("model", "server") or match[1] in found:
+        if match is None or match[1] not in _KEYS or match[1] in found:
             raise Problem(
-                f"“{part[:40]}” is no filter; write model=NAME, server=NAME, or both with “and” between.", 2
+                f"“{part[:40]}” is no filter; write model=NAME, server=NAME, device=SERVER/INDEX, "
+                "or several with “and” between.",
+                USAGE,
             )
         found[match[1]] = match[2]
+    if "device" in found and ("server" in found or not re.fullmatch(r".+/\d+", found["device"])):
+        raise Problem(
+            f"“device={found['device'][:40]}” is no filter; name the device as “gpukernel list-gpus” does, such as "
+            "device=gpu1/0, and no server beside it.",
+            USAGE,
+        )
     return found
 
 
@@ -38,22 +49,22 @@ def wanted_slice(
 ) -> SliceRequest:
     """Return the request of ``-p``, ``-m``, ``-n``, ``--model`` and ``--filter``; a `Problem` says what is wrong with them."""
     if (share is None) == (memory_mib is None):
-        raise Problem("Say how large the slice is: -p SHARE (0.05 is 5 % of a device) or -m MIB.", 2)
+        raise Problem("Say how large the slice is: -p SHARE (0.05 is 5 % of a device) or -m MIB.", USAGE)
     if memory_mib is not None and not 0 < memory_mib < 2**40:
-        raise Problem(f"A slice of {memory_mib} MiB is not possible; it has at least 1 MiB.", 2)
+        raise Problem(f"A slice of {memory_mib} MiB is not possible; it has at least 1 MiB.", USAGE)
     if devices < 1:
-        raise Problem(f"{devices} devices are not possible; ask for at least 1.", 2)
+        raise Problem(f"{devices} devices are not possible; ask for at least 1.", USAGE)
     if share == 0:  # which means "not given" in messages
-        raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", 2)
+        raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", USAGE)
     asked = conditions(filter)
     if model and "model" in asked:
-        raise Problem("Say the model once: with --model, or in --filter.", 2)
+        raise Problem("Say the model once: with --model, or in --filter.", USAGE)
     return SliceRequest(
         share,
         None if memory_mib is None else memory_mib * MIB,
         devices,
         model or asked.get("model", ""),
-        server=asked.get("server", ""),
+        server=asked.get("device") or asked.get("server", ""),
     )
 
 
@@ -63,26 +74,28 @@ _WHICH = "Say which lease: its beginning as “gpukernel leases” shows it."
 def _of_this_slice() -> str:
     path = os.environ.get(LEASE_FILE_VARIABLE)
     if not path:
-        raise Problem(_WHICH, 2)
+        raise Problem(_WHICH, USAGE)
     try:
         lease = read_lease_file(path).lease
     except LeaseFileError as error:
-        raise Problem(str(error)) from None
+        raise Problem(str(error), NOT_THERE) from None
     if not lease:
-        raise Problem("This kernel holds no slice now that could be resized; see “%gpu acquire”.")
+        raise Problem("This kernel holds no slice now that could be resized; see “%gpu acquire”.", NOT_THERE)
     return lease
 
 
 def find_lease(leases: list[Lease], beginning: str) -> Lease:
     """Return the one living lease whose id begins with `beginning`; a `Problem` where that is empty, or fits none or several."""
     if not beginning:
-        raise Problem(_WHICH, 2)
+        raise Problem(_WHICH, USAGE)
     found = [lease for lease in leases if lease.id.startswith(beginning)]
     if not found:
-        raise Problem(f"No lease of yours begins with “{beginning[:40]}”; see “gpukernel leases”.")
+        raise Problem(f"No lease of yours begins with “{beginning[:40]}”; see “gpukernel leases”.", NOT_THERE)
     if len(found) > 1:
         ids = ", ".join(lease.id for lease in found[:3]) + (", …" if len(found) > 3 else "")
-        raise Problem(f"{len(found)} leases begin with “{beginning[:40]}” ({ids}); say more of the one.")
+        raise Problem(
+            f"{len(found)} leases begin with “{beginning[:40]}” ({ids}); say more of the one.", USAGE
+        )
     return found[0]
 
 

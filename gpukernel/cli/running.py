@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpukernel.cli.output import Problem, complain, estimate, seconds
 from gpukernel.cli.resize import wanted_slice
+from gpukernel.cli.terminal.output import Problem, complain, estimate, failure, seconds
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.account import own_name
 from gpukernel.common.address import resolve_address
@@ -56,7 +56,7 @@ def run(
     try:
         status = asyncio.run(_run(command, request, holder, patience, longest, resolve_address(pool, state)))
     except PoolError as error:
-        raise Problem(str(error)) from None
+        raise failure(error) from None
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
     sys.exit(status)

@@ -10,17 +10,25 @@ from typing import Annotated
 import typer
 
 from gpukernel.cli.options import Server
-from gpukernel.cli.output import Problem, print_json, seconds
 from gpukernel.cli.quota import Json, Pool, State, ask_admin
 from gpukernel.cli.tables import ask_pool
+from gpukernel.cli.terminal.formats import Format, FormatOption, chosen, present, print_data
+from gpukernel.cli.terminal.listing import Column, Listing
+from gpukernel.cli.terminal.output import USAGE, Problem, seconds
+from gpukernel.cli.terminal.usage import Group
+from gpukernel.common.model import GpuServer
 
 __all__ = ["app", "drain", "undrain"]
 
-app = typer.Typer(help="List GPU servers, give lost ones up, admit them anew.", no_args_is_help=True)
+app = typer.Typer(
+    help="List GPU servers, give lost ones up, admit them anew.", no_args_is_help=True, cls=Group
+)
 
 
 @app.command("list")
-def list_(pool: Pool = None, state: State = None, json: Json = False) -> None:
+def list_(
+    pool: Pool = None, state: State = None, form: FormatOption = Format.TABLE, json: Json = False
+) -> None:
     """Show the GPU servers, who speaks for them, and when they were last heard of.
 
     \b
@@ -28,31 +36,27 @@ def list_(pool: Pool = None, state: State = None, json: Json = False) -> None:
       gpukernel server list
       gpukernel server list --json
     """
-    from rich.console import Console
-
-    from gpukernel.cli.tables import make_table
-
     found = ask_admin(pool, state, lambda c: c.gpu_servers())
-    if json:
-        print_json(found)
-        return
-    table = make_table("Server", "State", "Heard of", "Leases", "Memory is free", "Enrolled with", "Machine")
-    for one in found:
-        free = ""
-        if one.state == "away" and one.leases:
-            free = "when it is forgotten" if one.fenced_seconds < 0 else f"in {one.fenced_seconds:.0f} s"
-        table.add_row(
-            one.name,
-            one.state,
-            f"{one.silent_seconds:.0f} s ago",
-            str(one.leases),
-            free,
-            one.credential,
-            one.machine[:8],
-        )
-    Console(width=None if sys.stdout.isatty() else 120).print(
-        table if found else "The pool has no GPU server."
+    listing = Listing(
+        [
+            Column("Server", lambda one: one.name),
+            Column("State", lambda one: one.state),
+            Column("Heard of", lambda one: f"{one.silent_seconds:.0f} s ago", drop=1, right=True),
+            Column("Leases", lambda one: str(one.leases), drop=2, right=True),
+            Column("Memory is free", _free, drop=3),
+            Column("Enrolled with", lambda one: one.credential, drop=4, least=12),
+            Column("Machine", lambda one: one.machine[:8], drop=5),
+        ],
+        found,
+        lambda one: one.name,
     )
+    present(found, listing, chosen(form, json), "The pool has no GPU server.")
+
+
+def _free(one: GpuServer) -> str:
+    if one.state != "away" or not one.leases:
+        return ""
+    return "when it is forgotten" if one.fenced_seconds < 0 else f"in {one.fenced_seconds:.0f} s"
 
 
 @app.command()
@@ -75,13 +79,13 @@ def forget(
     """
     if not yes:
         if not sys.stdin.isatty():
-            raise Problem("Say --yes where nobody can be asked.", 2)
+            raise Problem("Say --yes where nobody can be asked.", USAGE)
         print(f"Programs that still run on {server} would share its memory with others.")
         if not typer.confirm(f"Is {server} switched off, or its agent and workers dead?"):
             raise Problem("Nothing was changed.")
     leases = ask_admin(pool, state, lambda c: c.forget_server(server))
     if json:
-        print_json([{"server": server, "leases": leases}])
+        print_data([{"server": server, "leases": leases}])
     else:
         print(f"{server} is forgotten; {leases} leases held memory there.")
 
@@ -104,7 +108,7 @@ def reset(
     """
     ask_admin(pool, state, lambda c: c.reset_server(server))
     if json:
-        print_json([{"server": server}])
+        print_data([{"server": server}])
     else:
         print(f"The next agent that says that it is {server} enrols.")
 

@@ -16,7 +16,7 @@ from gpukernel.agent import inventory
 from gpukernel.agent.agent import Agent
 from gpukernel.agent.confinement import ConfinementImpossible
 from gpukernel.agent.data_path import TlsUnavailable, tls_wanted
-from gpukernel.cli.output import Problem, complain, seconds
+from gpukernel.cli.terminal.output import FAILED, USAGE, Problem, complain, failure, seconds
 from gpukernel.client.tokens import TokenRenewal, TokensClient
 from gpukernel.common import logs
 from gpukernel.common.address import is_network_address, resolve_address, resolve_state
@@ -42,7 +42,9 @@ def _say(line: str) -> None:
 def _run(work: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(work)
-    except (PoolError, ConfinementImpossible) as error:
+    except PoolError as error:
+        raise failure(error) from None
+    except ConfinementImpossible as error:
         raise Problem(str(error)) from None
     except PermissionError as error:
         raise Problem(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
@@ -52,7 +54,7 @@ def _devices(simulate: str) -> inventory.Inventory:
     try:
         return inventory.simulated(simulate) if simulate else inventory.real()
     except inventory.NoDevices as error:
-        raise Problem(str(error)) from None
+        raise Problem(str(error), USAGE if simulate else FAILED) from None
 
 
 async def _until_told_to_stop(*alongside: asyncio.Task[None]) -> None:
@@ -80,7 +82,7 @@ def watchdog_or_default(seconds: float | None, found: inventory.Inventory, *, sh
 def _grace(text: str) -> float:
     span = seconds(text)
     if not LEAST_GRACE <= span <= MOST_GRACE:
-        raise Problem(f"A grace of {text} is not possible; it is 5s to 1d.", 2)
+        raise Problem(f"A grace of {text} is not possible; it is 5s to 1d.", USAGE)
     return span
 
 
@@ -89,7 +91,8 @@ def _accounts(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 2**32 - 2):
         raise Problem(
-            f"“{text}” is no range of accounts; write FIRST-LAST, for example 1900000000-1900000999."
+            f"“{text}” is no range of accounts; write FIRST-LAST, for example 1900000000-1900000999.",
+            USAGE,
         )
     return int(first), int(last) - int(first) + 1
 
@@ -240,7 +243,7 @@ def agent(
         resolved = resolve_address(address, None if address else state)
         connection = connection_to(resolved, named)
     except PoolError as error:
-        raise Problem(str(error)) from None
+        raise failure(error) from None
 
     async def work() -> None:
         server = Agent(

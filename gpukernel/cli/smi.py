@@ -7,23 +7,22 @@ knows neither programs nor utilisation.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import shlex
-import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.text import Text
+from rich.console import Group, RenderableType
 
 from gpukernel import native
-from gpukernel.cli.output import Problem, bar, print_json, size
-from gpukernel.cli.tables import ask_pool, make_table
+from gpukernel.cli.tables import ask_pool, no_watch, of_size
+from gpukernel.cli.terminal.charset import make_console, terminal_width
+from gpukernel.cli.terminal.formats import Format, print_data, print_names
+from gpukernel.cli.terminal.listing import Column, Listing
+from gpukernel.cli.terminal.output import NOT_THERE, Problem, bar, size
+from gpukernel.cli.terminal.watching import keep_showing
 from gpukernel.common.account import own_names
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFileError, read_lease_file
 
@@ -58,32 +57,22 @@ class SliceUse:
     programs: tuple[Program, ...] | None = None
 
 
-def smi(watch: float | None, pool: str | None, state: Path | None, json: bool) -> None:
+def smi(watch: float | None, pool: str | None, state: Path | None, form: Format) -> None:
     """Print one's own slices once, or every `watch` seconds until interrupted."""
-    if watch is not None and json:
-        raise Problem("--watch shows a table; ask for --json again and again instead.", 2)
-    if watch is not None and not watch >= 0.1:
-        raise Problem(f"Every {watch:g} s is too often; the shortest is 0.1 s.", 2)
     lease_file = os.environ.get(LEASE_FILE_VARIABLE)
 
     def look() -> list[SliceUse]:
         return _of_this_slice(Path(lease_file)) if lease_file else _of_the_pool(pool, state)
 
-    if json:
-        print_json(look())
-        return
-    console = Console(width=None if sys.stdout.isatty() else 130)
-    if watch is None:
-        console.print(_picture(look()))
-        return
-    with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
-        while True:
-            picture = _picture(look())
-            if console.is_terminal:
-                live.update(picture, refresh=True)
-            else:
-                console.print(picture)
-            time.sleep(watch)
+    if watch is not None:
+        no_watch(form)
+        keep_showing(lambda: _picture(look(), form), watch)
+    elif form in (Format.TABLE, Format.WIDE):
+        make_console().print(_picture(look(), form), soft_wrap=form is Format.WIDE)
+    elif form is Format.NAME:
+        print_names(dict.fromkeys(one.lease for one in look()))
+    else:
+        print_data(look(), form)
 
 
 def _of_the_pool(pool: str | None, state: Path | None) -> list[SliceUse]:
@@ -111,7 +100,7 @@ def _of_this_slice(lease_file: Path) -> list[SliceUse]:
     try:
         lease = read_lease_file(lease_file).lease
     except LeaseFileError as error:
-        raise Problem(str(error)) from None
+        raise Problem(str(error), NOT_THERE) from None
     # Loaded by its path it is the library that pynvml then finds by name, also without LD_LIBRARY_PATH.
     ctypes.CDLL(str(native.nvml_library()))
     try:
@@ -119,7 +108,7 @@ def _of_this_slice(lease_file: Path) -> list[SliceUse]:
         return [_device(nvml, lease, index) for index in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError_DriverNotLoaded:
         raise Problem(
-            "This slice's lease is over; start the program or the kernel again for another."
+            "This slice's lease is over; start the program or the kernel again for another.", NOT_THERE
         ) from None
     except nvml.NVMLError as error:
         raise Problem(
@@ -156,27 +145,38 @@ def _command(pid: int, name: str) -> str:
     return shlex.join(words) if words[0] == name else name
 
 
-def _picture(slices: list[SliceUse]) -> RenderableType:
+def _picture(slices: list[SliceUse], form: Format) -> RenderableType:
     if not slices:
         return "You hold no slice."
-    right = ("Use", "GPU", "GPU time", "Programs")
     inside = slices[0].programs is not None
-    table = make_table(
-        "Lease", "Device", "Model", "Memory", "Use", "GPU" if inside else "GPU time", "Programs", right=right
+    width, wide = terminal_width(), form is Format.WIDE
+
+    def busy(one: SliceUse) -> str:
+        return f"{one.gpu_seconds:.1f} s" if one.gpu_share is None else f"{one.gpu_share:.0%}"
+
+    table = Listing(
+        [
+            Column("Lease", lambda one: one.lease[:8], drop=1),
+            Column("Device", lambda one: str(one.device), right=True),
+            Column("Model", lambda one: one.model, drop=3, least=14),
+            Column("Memory", lambda one: bar(one.memory_used_bytes, one.memory_bytes), drop=4),
+            Column("Use", lambda one: of_size(one.memory_used_bytes, one.memory_bytes), right=True),
+            Column("GPU" if inside else "GPU time", busy, right=True),
+            Column("Programs", lambda one: str(one.connections), drop=2, right=True),
+        ],
+        slices,
+        lambda one: f"{one.lease} {one.device}",
     )
-    for one in slices:
-        table.add_row(
-            one.lease[:8],
-            str(one.device),
-            one.model,
-            bar(one.memory_used_bytes, one.memory_bytes),
-            f"{size(one.memory_used_bytes)} of {size(one.memory_bytes)}",
-            f"{one.gpu_seconds:.1f} s" if one.gpu_share is None else f"{one.gpu_share:.0%}",
-            str(one.connections),
-        )
-    programs = make_table("Device", "PID", "Memory", "Program", right=("PID", "Memory"))
-    for one in slices:
-        for program in one.programs or ():
-            command = Text(program.command, no_wrap=True, overflow="ellipsis")
-            programs.add_row(str(one.device), str(program.pid), size(program.memory_bytes), command)
-    return Group(table, programs) if programs.row_count else table
+    rows = [(one.device, program) for one in slices for program in one.programs or ()]
+    programs = Listing(
+        [
+            Column("Device", lambda row: str(row[0]), right=True),
+            Column("PID", lambda row: str(row[1].pid), right=True),
+            Column("Memory", lambda row: size(row[1].memory_bytes), right=True),
+            Column("Program", lambda row: row[1].command, least=12),
+        ],
+        rows,
+        lambda row: str(row[1].pid),
+    )
+    shown = table.text(width, wide=wide)
+    return Group(shown, "", programs.text(width, wide=wide)) if rows else shown

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpukernel.cli.output import Problem, age, bar, print_json, size
+from gpukernel.cli.terminal.charset import make_console, terminal_width
+from gpukernel.cli.terminal.formats import Format, present, print_data, print_names
+from gpukernel.cli.terminal.listing import Column, Listing
+from gpukernel.cli.terminal.output import USAGE, Problem, age, bar, failure, size
+from gpukernel.cli.terminal.watching import keep_showing
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import resolve_address
 from gpukernel.common.errors import PoolError
-from gpukernel.common.logs import one_line
-from gpukernel.common.model import Device, Lease, SliceRequest, Waiting
+from gpukernel.common.model import Device, Lease, Slice, SliceRequest, Waiting
 
-__all__ = ["ask_pool", "asks", "leases", "list_gpus", "make_table", "top"]
+__all__ = [
+    "Held",
+    "ask_pool",
+    "asks",
+    "device_listing",
+    "held_slices",
+    "lease_listing",
+    "leases",
+    "list_gpus",
+    "no_watch",
+    "of_size",
+    "queue_listing",
+    "top",
+    "use_listing",
+]
 
 T = TypeVar("T")
+
+NO_DEVICES = "The pool has no devices yet; add some with “gpukernel agent”."
 
 
 def ask_pool(pool: str | None, state: Path | None, call: Callable[[PoolClient], Awaitable[T]]) -> T:
@@ -36,95 +52,122 @@ def ask_pool(pool: str | None, state: Path | None, call: Callable[[PoolClient], 
     try:
         return asyncio.run(ask())
     except PoolError as error:
-        raise Problem(str(error)) from None
+        raise failure(error) from None
 
 
-class PlainTable(Table):
-    """A table whose texts are shown as they are: rich would take what people write for styles, and a terminal for commands."""
-
-    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        """Add a row; texts in it are plain, what is styled is given as `Text`."""
-        super().add_row(*(Text(one_line(one)) if isinstance(one, str) else one for one in cells), **options)
+def of_size(part: int, whole: int) -> str:
+    """Return two sizes in one unit: ``16.0 of 32.0 GiB``."""
+    number, unit = size(whole).split()
+    return f"{part / 2**30:.1f} of {number} GiB" if unit == "GiB" else f"{part / 2**20:.0f} of {number} MiB"
 
 
-def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Return an empty table in the style of every command; the columns of `right` are aligned right."""
-    table = PlainTable(box=box.SIMPLE_HEAD, header_style="bold")
-    for column in columns:
-        table.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=column not in ("What", "State", "Model", "Program"),
-        )
-    return table
+def _trouble(device: Device) -> str:
+    return "" if device.available else device.trouble or "away"
 
 
-def list_gpus(pool: str | None, state: Path | None, json: bool) -> None:
-    """Print the devices."""
-    devices = ask_pool(pool, state, lambda client: client.devices())
-    if json:
-        print_json(devices)
-        return
-    table = make_table(
-        "Device", "Model", "Memory", "Promised", "", "Free", "Leases", right=("Memory", "Free", "Leases")
+def device_listing(devices: Sequence[Device], bar_width: int = 10) -> Listing[Device]:
+    """Return the devices, and how much of each is promised and free."""
+    return Listing(
+        [
+            Column("Device", lambda d: d.id),
+            Column("Model", lambda d: d.name, drop=3, least=20),
+            Column("Promised", lambda d: bar(d.promised_bytes, d.memory_bytes, bar_width), drop=4),
+            Column("%", lambda d: f"{d.promised_bytes / max(d.memory_bytes, 1):.0%}", drop=1, right=True),
+            Column("Free", lambda d: of_size(d.memory_bytes - d.promised_bytes, d.memory_bytes), right=True),
+            Column("Leases", lambda d: str(d.leases), drop=2, right=True),
+            Column("State", _trouble, least=12),
+            Column("Capability", lambda d: d.compute_capability, right=True, wide=True),
+            Column("Multiprocessors", lambda d: str(d.multiprocessors or ""), right=True, wide=True),
+        ],
+        devices,
+        lambda d: d.id,
+        lambda d: not d.available,
     )
-    for device in devices:
-        share = device.promised_bytes / max(device.memory_bytes, 1)
-        table.add_row(
-            device.id,
-            device.name
-            if device.available
-            else Text(one_line(f"{device.name} ({device.trouble or 'away'})"), "dim"),
-            bar(device.promised_bytes, device.memory_bytes),
-            f"{share:.0%}",
-            f"{size(device.memory_bytes - device.promised_bytes)} of {size(device.memory_bytes)}",
-            str(device.leases),
-        )
-    console = Console(width=None if sys.stdout.isatty() else 130)
-    console.print(table if devices else "The pool has no devices yet; add some with “gpukernel agent”.")
 
 
-def leases(all: bool, pool: str | None, state: Path | None, json: bool) -> None:
-    """Print the leases, then the queue."""
-    found, waiting = ask_pool(pool, state, lambda client: client.leases(include_ended=all))
-    if json:
-        print_json(found)
-        return
-    console = Console(width=None if sys.stdout.isatty() else 130)
-    if not found and not waiting:
-        console.print("Nobody holds a slice." if not all else "Nobody has held a slice yet.")
-        return
-    columns = ["Lease", "Person", "What", "Device", "Slice", "Peak", "Calls", "Age", "State"]
-    table = make_table(*columns, right=("Slice", "Peak", "Calls", "Age"))
-    for lease in found:
-        _add(table, lease)
-    if found:
-        console.print(table)
-    if waiting:
-        queue = make_table("Place", "Person", "What", "Asks for", "Since", right=("Place", "Since"))
-        for one in waiting:
-            queue.add_row(
-                str(one.position), one.holder.person, one.holder.description, asks(one.slice), age(one.since)
-            )
-        console.print("[bold]Waiting")
-        console.print(queue)
+@dataclass(frozen=True)
+class Held:
+    """One slice of a lease, as a row; `busy` is the share of the last seconds in which it computed, None where not known."""
+
+    lease: Lease
+    piece: Slice
+    busy: float | None = None
 
 
-def _add(table: Table, lease: Lease) -> None:
-    for number, piece in enumerate(lease.slices):
-        usage = piece.usage
-        state = f"{lease.state}: {lease.end_reason}" if lease.end_reason else lease.state
-        table.add_row(
-            lease.id[:8] if number == 0 else "",
-            lease.holder.person if number == 0 else "",
-            lease.holder.description if number == 0 else "",
-            f"{piece.device_id} direct" if lease.mode == "direct" else piece.device_id,
-            f"{size(piece.memory_bytes)}",
-            size(usage.memory_peak_bytes),
-            f"{usage.cuda_calls:,}",
-            age(lease.created),
-            state if number == 0 else "",
-        )
+def held_slices(leases: Sequence[Lease]) -> list[Held]:
+    """Return the slices of leases as rows."""
+    return [Held(lease, piece) for lease in leases for piece in lease.slices]
+
+
+def _state(held: Held) -> str:
+    lease = held.lease
+    return f"{lease.state}: {lease.end_reason}" if lease.end_reason else lease.state
+
+
+def _device(held: Held) -> str:
+    return f"{held.piece.device_id} direct" if held.lease.mode == "direct" else held.piece.device_id
+
+
+def lease_listing(rows: Sequence[Held]) -> Listing[Held]:
+    """Return who holds which slices."""
+    ended = any(one.lease.end_reason for one in rows)
+    return Listing(
+        [
+            Column("Lease", lambda h: h.lease.id[:8], once=True),
+            Column("Person", lambda h: h.lease.holder.person, least=8, once=True),
+            Column("What", lambda h: h.lease.holder.description, drop=1, least=14, once=True),
+            Column("Device", _device, drop=3),
+            Column("Slice", lambda h: size(h.piece.memory_bytes), right=True),
+            Column("Peak", lambda h: size(h.piece.usage.memory_peak_bytes), drop=5, right=True),
+            Column("Calls", lambda h: f"{h.piece.usage.cuda_calls:,}", drop=6, right=True),
+            Column("Age", lambda h: age(h.lease.created), drop=2, right=True),
+            Column("State", _state, drop=0 if ended else 4, least=16 if ended else 0, once=True),
+            Column("Course", lambda h: h.lease.holder.course, wide=True),
+            Column("Host", lambda h: h.lease.holder.server, wide=True),
+            Column("Model", lambda h: h.piece.device_name, wide=True),
+            Column("GPU time", lambda h: f"{h.piece.usage.gpu_seconds:.1f} s", right=True, wide=True),
+        ],
+        rows,
+        lambda h: h.lease.id,
+    )
+
+
+def use_listing(rows: Sequence[Held]) -> Listing[Held]:
+    """Return who uses how much of which slice, as ``top`` shows it."""
+    return Listing(
+        [
+            Column("Lease", lambda h: h.lease.id[:8], drop=1, once=True),
+            Column("Person", lambda h: h.lease.holder.person, least=8, once=True),
+            Column("Course", lambda h: h.lease.holder.course, drop=6, once=True),
+            Column("What", lambda h: h.lease.holder.description, drop=3, least=12, once=True),
+            Column("Device", _device, drop=5),
+            Column("Used", lambda h: bar(h.piece.usage.memory_used_bytes, h.piece.memory_bytes), drop=7),
+            Column(
+                "Memory", lambda h: of_size(h.piece.usage.memory_used_bytes, h.piece.memory_bytes), right=True
+            ),
+            Column("GPU", lambda h: "-" if h.busy is None else f"{h.busy:.0%}", right=True),
+            Column("Age", lambda h: age(h.lease.created), drop=4, right=True),
+        ],
+        rows,
+        lambda h: h.lease.id,
+    )
+
+
+def queue_listing(waiting: Sequence[Waiting]) -> Listing[Waiting]:
+    """Return who waits for what."""
+    return Listing(
+        [
+            Column("Place", lambda w: str(w.position), right=True),
+            Column("Person", lambda w: w.holder.person, least=8),
+            Column("Course", lambda w: w.holder.course, drop=3, least=6),
+            Column("What", lambda w: w.holder.description, drop=2, least=12),
+            Column("Asks for", lambda w: asks(w.slice), least=16),
+            Column("Since", lambda w: age(w.since), drop=1, right=True),
+            Column("Why", lambda w: w.reason, wide=True),
+        ],
+        waiting,
+        lambda w: w.key,
+    )
 
 
 def asks(request: SliceRequest) -> str:
@@ -135,74 +178,91 @@ def asks(request: SliceRequest) -> str:
     return f"{request.devices} × {what} of {request.model or 'any device'}"
 
 
+def no_watch(form: Format) -> None:
+    """Refuse to watch what is made for programs."""
+    if form not in (Format.TABLE, Format.WIDE):
+        raise Problem(f"--watch shows a table; ask for -o {form} again and again instead.", USAGE)
+
+
+def list_gpus(pool: str | None, state: Path | None, form: Format, watch: float | None = None) -> None:
+    """Print the devices."""
+
+    def ask() -> list[Device]:
+        return ask_pool(pool, state, lambda client: client.devices())
+
+    if watch is None:
+        devices = ask()
+        present(devices, device_listing(devices), form, NO_DEVICES)
+        return
+    no_watch(form)
+
+    def picture() -> RenderableType:
+        found = device_listing(ask())
+        return found.text(terminal_width(), wide=form is Format.WIDE) if found.rows else NO_DEVICES
+
+    keep_showing(picture, watch)
+
+
+def leases(all: bool, pool: str | None, state: Path | None, form: Format, watch: float | None = None) -> None:
+    """Print the leases, then the queue."""
+
+    def ask() -> tuple[list[Lease], list[Waiting]]:
+        return ask_pool(pool, state, lambda client: client.leases(include_ended=all))
+
+    def picture() -> RenderableType:
+        found, waiting = ask()
+        if not found and not waiting:
+            return "Nobody holds a slice." if not all else "Nobody has held a slice yet."
+        wide, width = form is Format.WIDE, terminal_width()
+        parts: list[Text] = []
+        if found:
+            parts.append(lease_listing(held_slices(found)).text(width, wide=wide))
+        if waiting:
+            title = Text("\nWaiting" if found else "Waiting", "bold")
+            parts += [title, queue_listing(waiting).text(width, wide=wide)]
+        return Text("\n", no_wrap=True, overflow="ignore").join(parts)
+
+    if watch is not None:
+        no_watch(form)
+        keep_showing(picture, watch)
+    elif form in (Format.TABLE, Format.WIDE):
+        make_console().print(picture(), soft_wrap=form is Format.WIDE)
+    elif form is Format.NAME:
+        print_names(lease.id for lease in ask()[0])
+    else:
+        print_data(ask()[0], form)
+
+
 def top(every: float, times: int, pool: str | None, state: Path | None) -> None:
     """Print devices, leases and queue every `every` seconds, `times` times; 0: until Ctrl-C."""
-    console = Console(width=None if sys.stdout.isatty() else 130)
     before: dict[tuple[str, str], float] = {}
 
-    async def work() -> None:
-        async with PoolClient(resolve_address(pool, state)) as client:
-            with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
-                shown = 0
-                while True:
-                    picture = _picture(await client.devices(), *await client.leases(), before, every)
-                    if console.is_terminal:
-                        live.update(picture, refresh=True)
-                    else:
-                        console.print(picture)
-                    shown += 1
-                    if shown == times:
-                        return
-                    await asyncio.sleep(every)
+    async def ask(client: PoolClient) -> tuple[list[Device], list[Lease], list[Waiting]]:
+        return await client.devices(), *await client.leases()
 
-    try:
-        asyncio.run(work())
-    except PoolError as error:
-        raise Problem(str(error)) from None
-    except KeyboardInterrupt:
-        pass
+    def picture() -> RenderableType:
+        devices, leases, waiting = ask_pool(pool, state, ask)
+        return _picture(devices, _with_use(leases, before, every), waiting)
+
+    keep_showing(picture, every, times)
 
 
-def _picture(
-    devices: list[Device],
-    leases: list[Lease],
-    waiting: list[Waiting],
-    before: dict[tuple[str, str], float],
-    every: float,
-) -> RenderableType:
-    table = make_table("Device", "Model", "Promised", "", "Leases", right=("Leases",))
-    for device in devices:
-        table.add_row(
-            device.id,
-            device.name if device.available else f"{device.name} ({device.trouble})",
-            bar(device.promised_bytes, device.memory_bytes, 20),
-            f"{size(device.promised_bytes)} of {size(device.memory_bytes)}",
-            str(device.leases),
-        )
-    columns = ("Lease", "Person", "Course", "What", "Device", "Memory", "", "GPU", "Age")
-    shown_leases = make_table(*columns, right=("GPU", "Age"))
-    for lease in leases:
-        for piece in lease.slices:
-            busy = before.get((lease.id, piece.device_id))
-            before[lease.id, piece.device_id] = piece.usage.gpu_seconds
-            share = "" if busy is None else f"{min(max(piece.usage.gpu_seconds - busy, 0) / every, 1):.0%}"
-            shown_leases.add_row(
-                lease.id[:8],
-                lease.holder.person,
-                lease.holder.course,
-                lease.holder.description[:40],
-                piece.device_id,
-                bar(piece.usage.memory_used_bytes, piece.memory_bytes),
-                f"{size(piece.usage.memory_used_bytes)} of {size(piece.memory_bytes)}",
-                share,
-                age(lease.created),
-            )
-    parts: list[RenderableType] = [table, shown_leases if leases else "Nobody holds a slice."]
+def _with_use(leases: Sequence[Lease], before: dict[tuple[str, str], float], every: float) -> list[Held]:
+    """Return the slices with the share of the last `every` seconds in which they computed; `before` keeps the figures for the next."""
+    rows = []
+    for one in held_slices(leases):
+        key = one.lease.id, one.piece.device_id
+        now = one.piece.usage.gpu_seconds
+        busy = min(max(now - before[key], 0) / every, 1) if key in before else None
+        before[key] = now
+        rows.append(Held(one.lease, one.piece, busy))
+    return rows
+
+
+def _picture(devices: list[Device], rows: list[Held], waiting: list[Waiting]) -> RenderableType:
+    width = terminal_width()
+    parts: list[RenderableType] = [device_listing(devices, 20).text(width) if devices else NO_DEVICES, ""]
+    parts.append(use_listing(rows).text(width) if rows else "Nobody holds a slice.")
     if waiting:
-        queue = make_table("Place", "Person", "Course", "Asks for", "Since", right=("Place", "Since"))
-        for one in waiting:
-            queue.add_row(
-                str(one.position), one.holder.person, one.holder.course, asks(one.slice), age(one.since)
-            )
-        parts.append(queue)
+        parts += ["", Text("Waiting", "bold"), queue_listing(waiting).text(width)]
     return Group(*parts)

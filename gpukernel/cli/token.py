@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import datetime
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpukernel.cli.output import print_json, seconds
 from gpukernel.cli.quota import Json, Pool, State, ask_admin
+from gpukernel.cli.terminal.formats import Format, FormatOption, chosen, present
+from gpukernel.cli.terminal.listing import Column, Listing
+from gpukernel.cli.terminal.output import USAGE, seconds
+from gpukernel.cli.terminal.usage import Group
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Make, list, renew and revoke the tokens of a pool over TCP.", no_args_is_help=True)
+app = typer.Typer(
+    help="Make, list, renew and revoke the tokens of a pool over TCP.", no_args_is_help=True, cls=Group
+)
 
 
 @app.command()
@@ -56,12 +60,12 @@ def create(
     """
     import os
 
-    from gpukernel.cli.output import Problem
+    from gpukernel.cli.terminal.output import Problem
     from gpukernel.common.connection import write_connection
 
     chosen = scope or ("person" if person else "")
     if not chosen:
-        raise Problem("Say for whom: --person NAME, or --scope service, agent or admin.", 2)
+        raise Problem("Say for whom: --person NAME, or --scope service, agent or admin.", USAGE)
     span = seconds(valid) if valid.strip() else None
     descriptor = None
     if file is not None:
@@ -88,34 +92,34 @@ def create(
 
 
 @app.command("list")
-def list_(pool: Pool = None, state: State = None, json: Json = False) -> None:
+def list_(
+    pool: Pool = None, state: State = None, form: FormatOption = Format.TABLE, json: Json = False
+) -> None:
     """Show the tokens, without what only their holders know.
 
     \b
     Example:
       gpukernel token list
     """
-    from rich.console import Console
-
-    from gpukernel.cli.tables import make_table
-
     found = ask_admin(pool, state, lambda c: c.tokens())
-    if json:
-        print_json(found)
-        return
-    table = make_table("Token", "For", "Scope", "Person", "Made", "Ends", "Certificate ends")
-    for token in found:
-        ends = f"revoked {_day(token.revoked)}" if token.revoked else _day(token.expires)
-        table.add_row(
-            token.id,
-            token.name,
-            token.scope,
-            token.person,
-            _day(token.created),
-            ends,
-            _day(token.certificate_expires),
-        )
-    Console(width=None if sys.stdout.isatty() else 120).print(table if found else "No token was made yet.")
+    listing = Listing(
+        [
+            Column("Token", lambda token: token.id),
+            Column("For", lambda token: token.name, least=12),
+            Column("Scope", lambda token: token.scope, drop=2),
+            Column("Person", lambda token: token.person, drop=3, least=8),
+            Column("Made", lambda token: _day(token.created), drop=4),
+            Column(
+                "Ends",
+                lambda token: f"revoked {_day(token.revoked)}" if token.revoked else _day(token.expires),
+            ),
+            Column("Certificate ends", lambda token: _day(token.certificate_expires), drop=5),
+        ],
+        found,
+        lambda token: token.id,
+        lambda token: bool(token.revoked),
+    )
+    present(found, listing, chosen(form, json), "No token was made yet.")
 
 
 @app.command()
@@ -139,7 +143,7 @@ def renew(
       gpukernel token renew --pool gpu1.pool
       gpukernel token renew gpk0123456789
     """
-    from gpukernel.cli.output import Problem
+    from gpukernel.cli.terminal.output import failure
     from gpukernel.client.admin import AdminClient
     from gpukernel.client.tokens import TokenLine, write_renewed
     from gpukernel.common.address import is_network_address, resolve_address
@@ -159,7 +163,7 @@ def renew(
                 )
             write_renewed(Path(address), certificate)
         except PoolError as error:
-            raise Problem(str(error)) from None
+            raise failure(error) from None
     until = f"until {_day(renewed.expires)}" if renewed.expires else "without an end"
     print(f"Token {renewed.id} ({renewed.name}) is valid {until}.")
 

@@ -79,7 +79,7 @@ def test_an_unreachable_pool_is_one_sentence_that_says_what_to_start(tmp_path: P
             text=True,
             check=False,
         )
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert "start one with “gpukernel up”" in done.stderr
         assert done.stderr.count("\n") == 1
 
@@ -119,7 +119,7 @@ def test_simulated_models_that_do_not_exist_are_named(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "“v1000:2” names no simulated GPUs; write MODEL:COUNT" in done.stderr
 
 
@@ -180,7 +180,7 @@ def test_pool_and_agents_apart_over_tcp_with_tokens(tmp_path: Path) -> None:
         assert run.stdout == "2\n", run.stderr
         for wrong, words in ((None, "does not know this token"), (tokens["agent"], "which may not do that")):
             refused = ask("list-gpus", token=wrong)
-            assert refused.returncode == 1
+            assert refused.returncode == 4
             assert words in refused.stderr
         stranger = Service(
             "agent",

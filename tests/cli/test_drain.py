@@ -21,18 +21,18 @@ def test_drain_waits_until_the_deadline_has_ended_what_is_left(gpu1_pool: Pool) 
     }
     assert "its GPU server gpu1 was drained" in reasons
     refused = gpu1_pool.gpukernel("run", "-p", "0.1", "--wait", "0", "--", "true")
-    assert refused.returncode == 1
+    assert refused.returncode == 5
     assert gpu1_pool.gpukernel("undrain", "gpu1").returncode == 0
     assert gpu1_pool.gpukernel("run", "-p", "0.1", "--wait", "0", "--", "true").returncode == 0
     over(program)
     unknown = gpu1_pool.gpukernel("drain", "gpu7")
-    assert (unknown.returncode, unknown.stderr) == (1, "gpukernel: The pool has no GPU server gpu7.\n")
+    assert (unknown.returncode, unknown.stderr) == (5, "gpukernel: The pool has no GPU server gpu7.\n")
 
 
 def test_a_server_without_a_name_is_asked_for(own_pool: Pool) -> None:
     for command in ("drain", "undrain"):
         refused = own_pool.gpukernel(command, "")
         assert (refused.returncode, refused.stderr) == (
-            1,
+            2,
             "gpukernel: Name the GPU server, as “gpukernel list-gpus” shows it.\n",
         )

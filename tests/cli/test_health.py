@@ -15,7 +15,7 @@ from tests.conftest import Pool, eventually
 def test_health_says_that_all_is_well_and_what_to_do_where_it_is_not(gpu1_pool: Pool) -> None:
     fine = gpu1_pool.gpukernel("health")
     assert fine.returncode == 0, fine.stdout
-    assert "server gpu1: 2 of 2 devices in use" in fine.stdout
+    assert "server gpu1: 2 of 2 devices in placement" in fine.stdout
     faults = gpu1_pool.state / "faults"
     faults.mkdir()
     program = hold(gpu1_pool)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpukernel.cli.kernelspec import app
+from gpukernel.cli.terminal.output import Problem
 
 
 @pytest.fixture
@@ -39,8 +40,9 @@ def test_install_list_and_remove(jupyter_home: Path) -> None:
 @pytest.mark.parametrize("share", ["0", "1.5", "-0.1", "nan"])
 def test_a_share_that_cannot_be_is_refused_by_a_sentence(share: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["install", "--prefix", str(tmp_path), "--share", share])
-    assert result.exit_code == 1
-    assert result.stderr.startswith("gpukernel: A share lies between")
+    assert isinstance(result.exception, Problem)
+    assert result.exception.status == 2
+    assert str(result.exception).startswith("A share lies between")
     assert not list(tmp_path.iterdir())
 
 
@@ -48,7 +50,9 @@ def test_remove_never_touches_other_kernels(jupyter_home: Path) -> None:
     other = jupyter_home / "share/jupyter/kernels/other"
     other.mkdir(parents=True)
     (other / "kernel.json").write_text('{"argv": ["true"], "display_name": "Other", "language": "x"}')
-    assert CliRunner().invoke(app, ["remove", "other"]).exit_code == 1
+    refused = CliRunner().invoke(app, ["remove", "other"]).exception
+    assert isinstance(refused, Problem)
+    assert refused.status == 5
     assert other.exists()
 
 

@@ -83,10 +83,10 @@ def test_a_lease_can_be_followed_through_the_logs_of_pool_and_agent_and_no_secre
         made = ask("token", "create", "anna", "--person", "anna", "--file", str(anna), *state)
         assert made.returncode == 0, made.stderr
         wrong.write_text("a-token-that-nobody-made")
-        assert ask("list-gpus", token=wrong).returncode == 1
+        assert ask("list-gpus", token=wrong).returncode == 4
         done = ask("run", "-p", "0.1", "--", sys.executable, "-c", BAD_PROGRAM, token=anna)
         assert done.returncode == 0, done.stderr
-        assert ask("run", "-p", "0.1", "--model", "H100", "--", "true", token=anna).returncode == 1
+        assert ask("run", "-p", "0.1", "--model", "H100", "--", "true", token=anna).returncode == 5
 
         of_pool = eventually(lambda: (lines := pool.lines()) and story(lines)[-1:] == ["ends"] and lines)
         assert story(of_pool) == ["granted", "live", "ends"]

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from gpukernel.cli.output import Problem
-from gpukernel.cli.report import add_up, when
+from gpukernel.cli.report import add_up
+from gpukernel.cli.terminal.output import Problem
+from gpukernel.cli.terminal.times import when
 from gpukernel.common.model import LeaseUse
 from tests.cli.held_slices import hold, over
 from tests.conftest import Pool, eventually

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpukernel.cli.output import Problem
 from gpukernel.cli.resize import conditions, find_lease, wanted_slice
+from gpukernel.cli.terminal.output import Problem
 from gpukernel.common.model import Holder, Lease
 from gpukernel.remoting.lease_file import write_no_lease_file
 from tests.conftest import Pool
@@ -19,12 +19,22 @@ def test_a_filter_names_server_and_model(gpu1_pool: Pool) -> None:
     for wish, sentence in (
         ("server=gpu9", "A server named “gpu9” has no device"),
         ("model=T4 and server=gpu1", "A server named “gpu1” has no T4; it has Tesla V100"),
+        ("model=T4 and device=gpu1/0", "Device gpu1/0 has no T4; it has Tesla V100"),
+        ("device=gpu1/2", "The pool has no device gpu1/2 now; “gpukernel list-gpus” shows those it has."),
         ("driver=5", "“driver=5” is no filter"),
     ):
         refused = gpu1_pool.gpukernel(*words, wish, "--", "true")
-        assert refused.returncode in (1, 2)
+        assert refused.returncode == (2 if wish == "driver=5" else 5)
         assert sentence in refused.stderr
         assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_filter_names_the_device(gpu1_pool: Pool) -> None:
+    for device in ("gpu1/1", "gpu1/0"):
+        words = ("run", "-p", "0.1", "--wait", "0", "--filter", f"device={device}", "--", "true")
+        assert gpu1_pool.gpukernel(*words).returncode == 0
+        last = max(gpu1_pool.leases(ended=True)[0], key=lambda lease: lease.created)
+        assert [piece.device_id for piece in last.slices] == [device]
 
 
 def test_filters_of_the_command_line() -> None:
@@ -32,6 +42,8 @@ def test_filters_of_the_command_line() -> None:
     assert conditions("model=V100 and server = gpu1") == {"model": "V100", "server": "gpu1"}
     asked = wanted_slice(0.5, None, 1, "", "server=gpu1")
     assert (asked.server, asked.model) == ("gpu1", "")
+    asked = wanted_slice(0.5, None, 1, "", "device=gpu1/3 and model=V100")
+    assert (asked.device, asked.model) == ("gpu1/3", "V100")
     for wrong in (
         "gpu1",
         "model=",
@@ -39,6 +51,9 @@ def test_filters_of_the_command_line() -> None:
         "model=a model=b",
         "model=a and model=b",
         "model=a or server=b",
+        "device=3",
+        "device=gpu1/x",
+        "device=gpu1/0 and server=gpu1",
     ):
         with pytest.raises(Problem, match="is no filter"):
             conditions(wrong)
@@ -74,6 +89,6 @@ def test_an_empty_lease_is_none_and_a_kernel_without_a_slice_says_so(own_pool: P
     write_no_lease_file(tmp_path / "lease", "released", "5b0e", "/s")
     own_pool.environment["GPUKERNEL_LEASE_FILE"] = str(tmp_path / "lease")
     inside = own_pool.gpukernel("resize", "-p", "0.2")
-    assert (inside.returncode, inside.stdout) == (1, "")
+    assert (inside.returncode, inside.stdout) == (5, "")
     assert "This kernel holds no slice now" in inside.stderr
     assert [one.slices[0].memory_bytes for one in own_pool.live()] == [lease.slices[0].memory_bytes]

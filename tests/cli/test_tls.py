@@ -185,10 +185,10 @@ def test_a_certificate_for_nothing_is_not_made(tmp_path: Path, options: list[str
     assert list(tmp_path.iterdir()) == []
 
 
-def ask(address: str, **environment: str) -> str:
-    """Return the one sentence that a client says of why it does not get in."""
+def ask(address: str, status: int = 3, **environment: str) -> str:
+    """Return the one sentence that a client says of why it does not get in, with the exit status of that kind."""
     refused = command("list-gpus", "--pool", address, **environment)
-    assert (refused.returncode, refused.stdout) == (1, "")
+    assert (refused.returncode, refused.stdout) == (status, "")
     assert refused.stderr.startswith("gpukernel: ")
     assert refused.stderr.count("\n") == 1, refused.stderr
     return refused.stderr
@@ -305,7 +305,7 @@ def test_a_pool_whose_certificate_cannot_be_used_does_not_start_in_plain_text(tm
     shutil.rmtree(state / "tls")
     for options, words in (
         (["--tls-key", str(pem)], "needs --tls-cert"),
-        (["init", "--listen"], "No such option"),
+        (["init", "--listen"], "“gpukernel pool init” has no option --listen."),
     ):
         refused = command("pool", *options)
         assert refused.returncode == 2

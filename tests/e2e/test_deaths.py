@@ -89,7 +89,7 @@ def test_a_killed_pool_started_again_keeps_running_programs_and_promises_nothing
     assert [ask(program) for program in programs] == ["CUDA_SUCCESS", "CUDA_SUCCESS"]
     own_pool.start()
     assert {lease.id for lease in own_pool.live()} == before
-    assert own_pool.gpukernel("run", "-p", "0.4", "--wait", "0", "--", "true").returncode == 1
+    assert own_pool.gpukernel("run", "-p", "0.4", "--wait", "0", "--", "true").returncode == 6
     assert [ask(program) for program in programs] == ["CUDA_SUCCESS", "CUDA_SUCCESS"]
     for program in programs:
         program.communicate()

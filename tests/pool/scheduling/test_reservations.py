@@ -864,7 +864,7 @@ def test_the_command_makes_lists_and_removes_them(shared_pool: Pool) -> None:
         made = json.loads(shared_pool.gpukernel("reserve", "add", "cli-course", *always, "--json").stdout)[0]
         assert made["ready"] == 0.5
         kept = shared_pool.gpukernel("run", "-p", "0.1", "--wait", "0", "--", "true")
-        assert kept.returncode == 1
+        assert kept.returncode == 6
         assert "but it is reserved for course cli-course until" in kept.stderr
         assert shared_pool.gpukernel("reserve", "remove", made["id"]).returncode == 0
         assert shared_pool.gpukernel("run", "-p", "0.1", "--wait", "0", "--", "true").returncode == 0

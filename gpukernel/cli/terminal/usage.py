@@ -1,0 +1,104 @@
+"""Mistakes on the command line, each with one sentence and one exit status.
+
+Guarantees
+----------
+* One kind of mistake ends every command with the same status (`STATUSES`).  ``run`` and ``client`` pass on their program's.
+* A word that is not understood is named, with the nearest that would be.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from gpukernel.cli.terminal.charset import prepare_streams
+from gpukernel.cli.terminal.output import Problem, complain, status_of
+from gpukernel.common.errors import PoolError
+
+__all__ = ["Group", "nearest", "run"]
+
+INTERRUPTED = 130
+USAGE = 2
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence that names what was perhaps meant by `word`; nothing where nothing resembles it."""
+    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.7)
+    return f"; did you mean {' or '.join(f'“{one}”' for one in close)}?" if close else "."
+
+
+class Group(TyperGroup):
+    """A group of commands that names the nearest one for a word that is none."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click's ``Group.resolve_command``."""
+        if args and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            known = [name for name, command in self.commands.items() if not command.hidden]
+            raise Problem(
+                f"There is no command “{ctx.command_path} {args[0][:40]}”{nearest(args[0], known)} "
+                f"{_see(ctx.command_path)}",
+                USAGE,
+            )
+        return super().resolve_command(ctx, args)
+
+
+def _see(command: str) -> str:
+    return f"See “{command} --help”."
+
+
+def _options(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            yield from (
+                name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")
+            )
+
+
+def _no_such_option(name: str, context: Any) -> str:
+    command = context.command
+    path = context.command_path
+    inside = getattr(command, "commands", {})
+    if any(name in _options(one) for one in inside.values()):
+        return f"The option {name} stands behind the command, as in “{path} COMMAND {name} …”."
+    return f"“{path}” has no option {name[:40]}{nearest(name, _options(command))} {_see(path)}"
+
+
+def _sentence(error: Any) -> str:
+    """Return what is wrong with a command line, from click's exception."""
+    context = getattr(error, "ctx", None)
+    if (name := getattr(error, "option_name", None)) and hasattr(error, "possibilities") and context:
+        return _no_such_option(name, context)
+    said = " ".join(error.format_message().split())
+    said = said if said.endswith((".", "?", "!")) else f"{said}."
+    return f"{said} {_see(context.command_path)}" if context else said
+
+
+def run(app: typer.Typer) -> None:
+    """Run the command line and end the process with its status."""
+    prepare_streams()
+    try:
+        status = app(prog_name="gpukernel", standalone_mode=False)
+    except Problem as problem:
+        complain(str(problem))
+        status = problem.status
+    except PoolError as error:  # before anything was asked: an account without a home, for example
+        complain(str(error))
+        status = status_of(error)
+    except typer.Abort:
+        complain("It was interrupted; nothing was changed.")
+        status = INTERRUPTED
+    except Exception as error:
+        # Typer carries click's exceptions in a package of its own since 0.2x, and neither names them in public.
+        if not hasattr(error, "format_message"):
+            raise
+        if type(error).__name__ != "NoArgsIsHelpError":
+            complain(_sentence(error))
+        elif help_text := error.format_message():  # Typer prints it itself, click leaves it to us
+            print(help_text, file=sys.stderr)
+        status = getattr(error, "exit_code", USAGE)
+    sys.exit(status if isinstance(status, int) else 0)

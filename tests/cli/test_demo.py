@@ -1,0 +1,109 @@
+"""``gpukernel demo``: others reach its pool while it runs, and the second one goes straight to JupyterLab."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from gpukernel.cli import demo as demo_module
+from gpukernel.cli.demo import demo
+
+WAITS = """
+import pathlib, time
+while not pathlib.Path({path!r}).exists():
+    time.sleep(0.05)
+"""
+
+
+def test_what_it_prints_reaches_its_pool_from_another_terminal(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    notebook = nbformat.v4.new_notebook(  # type: ignore[no-untyped-call]
+        cells=[nbformat.v4.new_code_cell(WAITS.format(path=str(go)))]  # type: ignore[no-untyped-call]
+    )
+    nbformat.write(notebook, tmp_path / "waits.ipynb")  # type: ignore[no-untyped-call]
+    command = [sys.executable, "-m", "gpukernel.cli", "demo", "--no-browser", "--notebook"]
+    running = subprocess.Popen(
+        [*command, str(tmp_path / "waits.ipynb")], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    try:
+        assert running.stdout is not None
+        lines = (line.strip() for line in iter(running.stdout.readline, ""))
+        line = next(one for one in lines if one.endswith(" ps"))
+        asked = subprocess.run(
+            f"{line.removesuffix(' ps')} list-gpus --json",
+            shell=True,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert asked.returncode == 0, (line, asked.stderr)
+        assert len(json.loads(asked.stdout)) == 2
+    finally:
+        go.touch()
+        running.communicate(timeout=120)
+    assert running.returncode == 0
+
+
+class Steps:
+    """A demo whose pool, notebook and JupyterLab are only noted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, prefix: Path) -> None:
+        self.taken: list[str] = []
+        environment: dict[str, str] = {}
+
+        class Pool:
+            def __init__(self, *_: object) -> None:
+                self.environment = environment
+
+            def start(self) -> None:
+                pass
+
+            def stop(self) -> None:
+                pass
+
+        monkeypatch.setenv("GPUKERNEL_STATE", "")
+        monkeypatch.setattr(sys, "prefix", str(prefix))
+        monkeypatch.setattr(demo_module, "EmbeddedPool", Pool)
+        monkeypatch.setattr(demo_module, "at_terminal", lambda: True)
+        monkeypatch.setattr(demo_module, "_execute", lambda *_: self.taken.append("notebook"))
+        monkeypatch.setattr(demo_module, "_open_lab", lambda *_: self.taken.append("lab"))
+
+    def of(self, **options: object) -> list[str]:
+        self.taken.clear()
+        demo(**options)  # type: ignore[arg-type]
+        return list(self.taken)
+
+
+def test_the_second_demo_goes_straight_to_jupyterlab(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = Steps(monkeypatch, tmp_path)
+    assert steps.of() == ["notebook", "lab"]
+    assert "was executed here before" not in capsys.readouterr().out
+    assert steps.of() == ["lab"]
+    assert "--again" in capsys.readouterr().out
+    assert steps.of(again=True) == ["notebook", "lab"]
+    assert steps.of(no_browser=True) == ["notebook"]
+    assert steps.of(keep=tmp_path / "kept.ipynb") == ["notebook", "lab"]
+    monkeypatch.setattr(demo_module, "__version__", "9.9")
+    assert steps.of() == ["notebook", "lab"]  # another version has something else to show
+
+
+def test_a_demo_that_failed_is_no_first_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    steps = Steps(monkeypatch, tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError("no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(demo_module, "_execute", fail)
+        with pytest.raises(demo_module.Problem, match="The demo stopped: no"):
+            steps.of()
+    assert steps.of() == ["notebook", "lab"]
+    assert os.environ["GPUKERNEL_STATE"]
