@@ -106,6 +106,9 @@ def quota_change(subject_text: str, bounds: Mapping[str, str]) -> tuple[Subject,
     return subject, change
 
 
+TIMES = ("longest_lease", "idle")
+"""The bounds that a slice keeps as they were when it was granted."""
+
 TAUGHT = ("title", "term", "offers", "start")
 """The fields that an instructor may set for a course, as ``courses.yaml`` names them."""
 
@@ -179,20 +182,20 @@ def effects_of(
     lowered = {
         name: getattr(new, ours)
         for name, ours in BOUNDS.items()
-        if (limit := getattr(new, ours)) is not None
-        and ((was := getattr(old, ours)) is None or limit < was or (name == "idle" and limit != was))
+        if (limit := getattr(new, ours)) is not None and ((was := getattr(old, ours)) is None or limit < was)
     }
-    if not lowered:
+    times = {name for name in TIMES if getattr(old, BOUNDS[name]) != getattr(new, BOUNDS[name])}
+    if not (lowered or times):
         return []
     with store.reader.connect() as db:
         standings = quota_usage.all_standings(db, after, manager.now())
     bounded = [s for s in standings if _bounds_account(after, subject, s.account)]
     held = [lease for lease in manager.leases(False) if bounds_holder(after, subject, lease)]
     found = []
-    for name, limit in lowered.items():
-        if name in ("longest_lease", "idle"):
-            found += _running(name, limit, held)
-        elif name == "waiting":
+    for name in BOUNDS:
+        if name in times:  # longer ones, too: who holds a slice may want what others get from now on
+            found += _running(name, getattr(new, BOUNDS[name]), held)
+        elif (limit := lowered.get(name)) is None or name == "waiting":
             continue  # who has more waiting keeps that; one more is refused
         elif name == "largest_slice":
             found += _larger(name, limit, held)
@@ -287,14 +290,14 @@ def _larger(name: str, limit: float, held: Iterable[Lease]) -> list[Effect]:
     return [Effect("over", name, f"{limit:g}", names, count, sentence)]
 
 
-def _running(name: str, limit: float, held: list[Lease]) -> list[Effect]:
+def _running(name: str, limit: float | None, held: list[Lease]) -> list[Effect]:
     if not held:
         return []
     names = tuple(sorted({lease.holder.person for lease in held}))
     count = len(held)
     slices = "1 slice held now keeps its" if count == 1 else f"{count} slices held now keep their"
     sentence = f"{slices} old limit ({name}); the new one is for slices from now on."
-    return [Effect("running", name, f"{limit:g}", names, count, sentence)]
+    return [Effect("running", name, "" if limit is None else f"{limit:g}", names, count, sentence)]
 
 
 def _hopeless(

@@ -216,5 +216,6 @@ async def or_refuse_reading(context: Context, store: Store, work: Callable[[sa.C
 
 async def refuse(context: Context, code: grpc.StatusCode, sentence: str, kind: str = "") -> NoReturn:
     """End the call with a sentence, as long as a call's status can be, with its words for other languages, and a refusal's code."""
+    beside: tuple[tuple[str, str | bytes], ...]
     beside = (*words_beside(sentence), *([(REFUSAL, kind)] if kind else []))
     await context.abort(code, in_details(sentence), beside)

@@ -144,6 +144,9 @@ def test_new_times_count_for_slices_held_now_where_that_is_asked_for(tmp_path: P
         bounds = {"idle": "20min", "longest_lease": "2h"}
         _, effects = await prof.quota_effects("student:ml101", bounds, check=True, held=True)
         assert {effect.kind for effect in effects} == {"running"}
+        for longer in ({"longest_lease": "10h"}, {"idle": "none"}):  # may be meant for them, too
+            _, effects = await prof.quota_effects("student:ml101", longer, check=True)
+            assert [effect.kind for effect in effects] == ["running"]
         _, effects = await prof.quota_effects("student:ml101", bounds, check=False)
         assert await ends() == pytest.approx(before, abs=0.01)  # nobody asked
         _, effects = await prof.quota_effects("student:ml101", {"idle": "10min"}, check=False, held=True)
