@@ -22,7 +22,7 @@ from gpukernel.common.account import own_name, state_in_home
 from gpukernel.common.address import resolve_address
 from gpukernel.common.errors import LeaseEnded, PoolError
 from gpukernel.common.model import Holder, Lease
-from gpukernel.remoting.environment import compilers_for, shim_environment
+from gpukernel.remoting.environment import compilers_for, shim_environment, with_commands
 from gpukernel.remoting.lease_file import write_lease_file
 
 __all__ = ["client", "release", "request"]
@@ -124,7 +124,7 @@ def client(command: list[str], beginning: str | None, pool: str | None, state: P
         async with PoolClient(resolve_address(pool, state)) as connection:
             lease = await _renewed(connection, path.stem)
             async with connection.keep_alive(lease):
-                environment = shim_environment(path, compilers_for(lease, os.environ))
+                environment = shim_environment(path, compilers_for(lease, with_commands(os.environ)))
                 status = await run_program(command, environment, lambda: connection.interrupt(lease.id))
             await _renewed(connection, path.stem)  # its time begins again when the program ends
             return status

@@ -15,6 +15,7 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,23 @@ from gpukernel.jupyter.kernelspecs import DIRECT_AT_START
 from gpukernel.jupyter.lease_manager import lease_manager
 from gpukernel.jupyter.ports import ReservedPorts
 
-__all__ = ["GPUSliceProvisioner"]
+__all__ = ["GPUSliceProvisioner", "notebook_of"]
 
 
 _MAGICS = "--InteractiveShellApp.extra_extensions=gpukernel"
 _QUIET_WARNING = "ignore:cuda.bindings.nvjitlink is not available:RuntimeWarning"
+
+
+LONGEST_NAME = 80
+
+
+def notebook_of(environment: Mapping[str, str]) -> str:
+    """Return the name of the notebook, console or script that a Jupyter server starts a kernel for; empty where it does not say.
+
+    `jupyter_server` puts the session's path into ``JPY_SESSION_NAME``; that of a session without a name ends with a slash.
+    """
+    name = os.path.basename(environment.get("JPY_SESSION_NAME", ""))
+    return name[:LONGEST_NAME] if name.isprintable() else ""
 
 
 _knows_gpukernel: dict[str, bool] = {sys.executable: True}
@@ -93,6 +106,7 @@ class GPUSliceProvisioner(LocalProvisioner):
     ).tag(config=True)
 
     _key = ""  # of the kernel's lease, while there is one
+    _notebook = ""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -106,6 +120,7 @@ class GPUSliceProvisioner(LocalProvisioner):
         SliceUnavailable
             One sentence: the pool refused, or cannot be reached.
         """
+        self._notebook = notebook_of(kwargs.get("env") or {})
         try:
             await self._ask_for_slice(self.mode)
         except SliceUnavailable:
@@ -115,7 +130,7 @@ class GPUSliceProvisioner(LocalProvisioner):
             if self.parent is not None and self._ports.assign(self.parent):
                 self.ports_cached = True  # so that the base class leaves them alone
             kwargs = await super().pre_launch(**kwargs)
-            kwargs["env"] = await self._environment(kwargs["env"])
+            kwargs["env"] = await self._environment(kwargs["env"], kwargs["cmd"][0])
             kwargs["cmd"] = await with_magics(kwargs["cmd"])
         except BaseException:
             await self._release("the kernel could not be prepared")
@@ -190,7 +205,7 @@ class GPUSliceProvisioner(LocalProvisioner):
             person=os.environ.get("JUPYTERHUB_USER") or own_name(),
             server=os.environ.get("JUPYTERHUB_SERVER_NAME") or platform.node(),
             course=self.course or os.environ.get("GPUKERNEL_COURSE", ""),
-            description=f"kernel {self.kernel_id[:8]}",
+            description=self._notebook or f"kernel {self.kernel_id[:8]}",
         )
         try:
             address = resolve_address(self.pool or None, None)
@@ -214,7 +229,12 @@ class GPUSliceProvisioner(LocalProvisioner):
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         return place / f"gpukernel-{self.kernel_id}.lease"
 
-    async def _environment(self, base: dict[str, str]) -> dict[str, str]:
+    async def _environment(self, base: dict[str, str], interpreter: str) -> dict[str, str]:
+        from gpukernel.remoting.environment import QUIET_NUMBA, with_commands
+
+        base = with_commands(base, interpreter)
+        if self.memory_mib or self.share < 1:  # also where the slice comes later
+            base.setdefault(QUIET_NUMBA, "0")
         environment = await lease_manager().environment(self._key, base)
         # A slice's environment comes without nvJitLink on purpose (docs/simulated-gpu.md): no red text about it in cells.
         warnings = [base.get("PYTHONWARNINGS", ""), _QUIET_WARNING]

@@ -219,7 +219,10 @@ class Extension(ExtensionApp):
     name = "gpukernel"
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """List the offers, and answer below ``/gpukernel/api``."""
+        """List the offers, and answer below ``/gpukernel/api``; terminals of this server find this environment's commands."""
+        from gpukernel.remoting.environment import with_commands
+
+        os.environ["PATH"] = with_commands(os.environ).get("PATH", "")
         _serve(self.serverapp)
 
     async def stop_extension(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,17 @@ from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, write_lease_file
 if TYPE_CHECKING:
     from gpukernel.common.model import Lease
 
-__all__ = ["compilers_for", "lease_environment", "program_environment", "shim_environment"]
+__all__ = [
+    "QUIET_NUMBA",
+    "compilers_for",
+    "lease_environment",
+    "program_environment",
+    "shim_environment",
+    "with_commands",
+]
+
+QUIET_NUMBA = "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"
+"""Numba's variable: 0 keeps it from warning of a grid that is small for the whole device, of which a slice is a part."""
 
 _PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 """Triton's variables; the second is for compute capability 9.0 and newer, whatever its name says."""
@@ -30,6 +41,7 @@ def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str
     """Return `environment`, changed so that compilers hand over PTX where the devices of `lease` are simulated.
 
     Triton and XLA are told to use this package's ``ptxas``, unless the user has named another; without one in ``PATH`` others find it there.
+    Numba does not warn of small grids where a slice is part of a device.
     XLA tries no kernels for their speed, which takes seconds each and says nothing of a simulated device.
     The dynamic linker (``rtld-audit(7)``) is told of a library that puts this package's NVRTC and nvJitLink before NVIDIA's, from wherever
     they are loaded.  `gpukernel.frameworks` is told that the devices are simulated.  Where a device is real nothing names them: a program that was started on a simulated one may start another on a real one.
@@ -41,6 +53,8 @@ def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str
         changed[SIMULATED_VARIABLE] = "1"
     else:
         changed.pop(SIMULATED_VARIABLE, None)
+    if any(one.memory_bytes < one.device_memory_bytes for one in lease.slices):
+        changed.setdefault(QUIET_NUMBA, "0")
     for variable in _PTXAS:
         if simulated:
             changed.setdefault(variable, own)
@@ -62,6 +76,18 @@ def _end_list(environment: dict[str, str], variable: str, own: str, *, wanted: b
         environment[variable] = ":".join(parts)
     else:
         del environment[variable]
+
+
+def with_commands(base: Mapping[str, str], interpreter: str = sys.executable) -> dict[str, str]:
+    """Return `base` with the folder of `interpreter` at the end of ``PATH``, unless it is there: ``gpukernel`` and NVML's tools of its
+    environment are found where that is not activated, and nothing else is found in another place than before.
+    """
+    changed = dict(base)
+    folder = os.path.dirname(interpreter)
+    given = changed.get("PATH", "")
+    if given and os.path.isabs(folder) and folder not in given.split(os.pathsep):
+        changed["PATH"] = f"{given}{os.pathsep}{folder}"
+    return changed
 
 
 def _tell_xla(environment: dict[str, str], folder: str, *, wanted: bool) -> None:
@@ -104,7 +130,7 @@ def shim_environment(lease_file: Path, base: Mapping[str, str]) -> dict[str, str
         A copy of `base` with ``LD_LIBRARY_PATH`` (the shim's directory first, then the runtime's and the math libraries'), ``LD_AUDIT``,
         ``GPUKERNEL_LEASE_FILE`` and, unless it is there, ``TF_FORCE_GPU_ALLOW_GROWTH``.  The secret itself is not in it.
     """
-    environment = without_runtime(base)
+    environment = without_runtime(with_commands(base))
     own = [str(one) for one in (native.shim_dir(), native.runtime_dir(), native.libraries_dir())]
     others = [
         part for part in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part and part not in own
@@ -128,6 +154,7 @@ def lease_environment(
     OSError
         In direct mode, where the slice cannot be reached from here.
     """
+    base = with_commands(base)  # before what compilers add: their folder is the last
     directories = direct_directories(lease)
     if not directories:
         return shim_environment(path, compilers_for(lease, base)), None

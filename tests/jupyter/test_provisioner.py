@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -39,11 +40,13 @@ def start(
         monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
     running: list[KernelManager] = []
 
-    def start(share: float = 0.02, wait: float = 20) -> KernelManager:
+    def start(
+        share: float = 0.02, wait: float = 20, environment: dict[str, str] | None = None
+    ) -> KernelManager:
         spec = kernelspecs.SliceSpec(share, wait_seconds=wait)
         kernelspecs.write(spec, tmp_path / "data" / "kernels")
         manager = KernelManager(kernel_name=spec.name)
-        manager.start_kernel()
+        manager.start_kernel(**({"env": {**os.environ, **environment}} if environment else {}))
         running.append(manager)
         return manager
 
@@ -67,6 +70,34 @@ def test_a_kernel_holds_a_slice_until_it_is_shut_down(
     assert [lease.slices[0].memory_bytes for lease in held(pool, manager)] == [655 * 2**20]
     manager.shutdown_kernel(now=True)
     assert held(pool, manager) == []
+
+
+def test_the_pool_learns_the_name_of_the_notebook(
+    pool: EmbeddedPool, start: Callable[..., KernelManager]
+) -> None:
+    for session, description in (
+        ("/home/anna/course/作业三.ipynb", "作业三.ipynb"),
+        ("/home/anna/", ""),  # a session without a name
+        ("/home/anna/two\nlines.ipynb", ""),
+    ):
+        manager = start(environment={"JPY_SESSION_NAME": session})
+        (lease,) = held(pool, manager)
+        assert lease.holder.description == (description or f"kernel {manager.kernel_id[:8]}")
+
+
+@pytest.mark.parametrize("share", [0.02, 1.0])
+def test_commands_of_the_kernels_environment_work_in_cells_and_numba_keeps_quiet_on_a_part(
+    pool: EmbeddedPool, start: Callable[..., KernelManager], share: float
+) -> None:
+    """``gpukernel``, ``nvitop`` and ``gpustat``, where nobody has activated that environment."""
+    client = start(share, environment={"PATH": "/usr/bin:/bin"}).client()
+    client.start_channels()
+    client.wait_for_ready(60)
+    code = "import os; print(os.environ['PATH'], os.environ.get('NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS'))"
+    said = "".join(text for name, text in outputs_of(client, code) if name == "stdout").split()
+    client.stop_channels()
+    assert said[0].startswith(f"/usr/bin:/bin:{Path(sys.executable).parent}")
+    assert said[1] == ("0" if share < 1 else "None")
 
 
 def test_a_restart_keeps_the_lease(pool: EmbeddedPool, start: Callable[..., KernelManager]) -> None:
