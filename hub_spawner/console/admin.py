@@ -5,21 +5,41 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from tornado.web import HTTPError
 
+from gpukernel.client.admin import AuditEntry
+from gpukernel.client.audit import Change, differences, matching_entries
 from gpukernel.common.connection import write_connection
+from gpukernel.common.csv_text import csv_text
 from gpukernel.common.errors import NotAllowed, Refused
 from gpukernel.common.i18n import say
 from hub_spawner.console.base import Page
 from hub_spawner.console.course_service import live
 from hub_spawner.console.drawing import cut_devices
+from hub_spawner.console.quotas import LABELS
 from hub_spawner.i18n import later
 
 __all__ = ["admin_handlers", "seconds_of"]
 
 LARGEST_FILE = 4 * 2**20
+MOST_CHANGES = 1000
+"""As many as the pool gives out, the newest."""
+
+FIELDS = {
+    "title": later("Title"),
+    "term": later("Term"),
+    "offers": later("Offers"),
+    "start": later("When a kernel asks for its slice"),
+    "weight": later("Weight"),
+    "environments": later("Environments"),
+    "student": later("Student"),
+    "instructor": later("Instructor"),
+}
 SCOPES = ("person", "service", "agent", "admin")
 
 
@@ -65,7 +85,60 @@ async def _or_nothing(what: Any) -> Any:
         return None
 
 
-class OverviewPage(AdminPage):
+class AuditPage(AdminPage):
+    """A page with the changes that the address asks for: ``who`` made them and what they are ``about``."""
+
+    def wanted(self) -> tuple[str, str]:
+        """Return what the changes' authors and texts have to contain."""
+        return self.get_query_argument("who", "")[:256], self.get_query_argument("about", "")[:256]
+
+    def changes(self, audit: list[AuditEntry]) -> list[SimpleNamespace]:
+        """Return the wanted entries, the newest first, each with its differences in words."""
+        who, about = self.wanted()
+        gettext = self.texts.gettext
+
+        def words(change: Change) -> str:
+            label = (
+                LABELS[change.field][0] if change.field in LABELS else FIELDS.get(change.field, change.field)
+            )
+            return str(replace(change, field=gettext(label)))
+
+        return [
+            SimpleNamespace(
+                time=entry.time,
+                who=entry.who,
+                action=entry.action,
+                subject=entry.subject,
+                changes=[words(change) for change in differences(entry)],
+            )
+            for entry in reversed(matching_entries(audit, who=who, about=about))
+        ]
+
+
+class AuditCsv(AuditPage):
+    """The changes as a file."""
+
+    async def get(self) -> None:
+        """Send the file."""
+        who, about = self.wanted()
+        async with self.service.as_administrator() as pool:
+            entries = matching_entries(await pool.audit(MOST_CHANGES), who=who, about=about)
+        header = ("time", "who", "action", "subject", "change", "before", "after")
+        rows = (
+            (
+                datetime.datetime.fromtimestamp(one.time, datetime.UTC).isoformat(timespec="seconds"),
+                *(one.who, one.action, one.subject),
+                "; ".join(map(str, differences(one))),
+                *(one.before, one.after),
+            )
+            for one in entries
+        )
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        self.set_header("Content-Disposition", 'attachment; filename="changes.csv"')
+        self.finish(csv_text(header, rows, "\r\n"))
+
+
+class OverviewPage(AuditPage):
     """The whole page; its pictures are refreshed every few seconds."""
 
     async def get(self) -> None:
@@ -76,7 +149,7 @@ class OverviewPage(AdminPage):
                 pool.devices(),
                 pool.courses(),
                 _or_nothing(pool.tokens()),
-                _or_nothing(pool.audit(100)),
+                _or_nothing(pool.audit(MOST_CHANGES if any(self.wanted()) else 100)),
             )
         names = [known.course.name for known in courses]
         shown = {name: live(name, leases, queue) for name in names}
@@ -85,7 +158,8 @@ class OverviewPage(AdminPage):
             courses=[known.course for known in courses],
             shown=shown,
             tokens=tokens,
-            audit=list(reversed(audit)) if audit is not None else None,
+            audit=self.changes(audit) if audit is not None else None,
+            wanted=dict(zip(("who", "about"), self.wanted(), strict=True)),
             scopes=SCOPES,
             **_devices(devices, leases),
         )
@@ -211,6 +285,7 @@ def admin_handlers(prefix: str) -> list[tuple[str, Any]]:
     return [
         (at, OverviewPage),
         (f"{at}/devices", DevicesPart),
+        (rf"{at}/changes\.csv", AuditCsv),
         (f"{at}/server/([^/]+)/drain", DrainPage),
         (f"{at}/server/([^/]+)/undrain", UndrainPage),
         (f"{at}/token", NewTokenPage),

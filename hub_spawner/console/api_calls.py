@@ -47,11 +47,13 @@ class Body(pydantic.BaseModel):
 
 
 class QuotaBody(Body):
-    """Bounds as courses.yaml writes them; “none” removes one.  With `check` nothing changes."""
+    """Bounds as courses.yaml writes them; “none” removes one.  With `check` nothing changes; with `held` new times count for slices
+    that are held now, too."""
 
     whom: Annotated[str, pydantic.StringConstraints(pattern="^(student|course|instructor)$")] = "student"
     bounds: Annotated[dict[str, _Text], pydantic.Field(min_length=1, max_length=20)]
     check: bool = True
+    held: bool = False
 
 
 class CourseBody(Body):
@@ -229,7 +231,8 @@ async def set_quota(service: CourseService, course: str, body: QuotaBody) -> Eff
     """Set bounds of a course, or return their effect alone."""
     info = await service.course(course)
     async with service.as_teacher(info) as pool:
-        return Effects(*await pool.quota_effects(f"{body.whom}:{info.name}", body.bounds, check=body.check))
+        subject = f"{body.whom}:{info.name}"
+        return Effects(*await pool.quota_effects(subject, body.bounds, check=body.check, held=body.held))
 
 
 async def course_use(service: CourseService, course: str, days: int) -> CourseUsage:

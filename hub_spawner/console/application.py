@@ -83,7 +83,10 @@ def _utc(when: float) -> str:
 
 
 def _hours(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.3f}"
+    """Return hours as tables show them, in minutes or seconds where they would round to nothing."""
+    if value >= 0.1 or value == 0:
+        return f"{value:.2f}"
+    return f"{value * 60:.1f} min" if value >= 1 / 60 else f"{value * 3600:.0f} s"
 
 
 def make_application(prefix: str, pool: str, token_file: str = "") -> Application:

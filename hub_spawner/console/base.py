@@ -14,9 +14,10 @@ import jinja2
 from jupyterhub.services.auth import HubOAuthenticated, UserNotAllowed
 from tornado.web import HTTPError, RequestHandler
 
+from gpukernel.client.audit import plain_duration
 from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused
 from gpukernel.common.i18n import say, sentence_of
-from hub_spawner.console.course_service import CourseService, plain_duration
+from hub_spawner.console.course_service import CourseService
 from hub_spawner.i18n import LANGUAGES, Texts, choose_language, later
 from hub_spawner.roles import administers, courses_of
 
@@ -239,6 +240,15 @@ class Page(Visit):
             self.clear_cookie(_SAID, path=self.prefix)
         text = said.decode("utf-8", "replace") if said and not self.in_part else ""
         self.finish(self.template(name, said=text, **values))
+
+    def refuse_form(self, part: str, **values: Any) -> None:
+        """Answer a form that cannot be: the same form again, with a sentence at each field that is wrong."""
+        self.set_status(422)
+        if self.in_part:
+            self.set_header("HX-Reswap", "none")  # the form replaces itself, and no dialog opens
+            self.page(part, in_place=True, **values)
+        else:
+            self.page("dialog_page.html", part=part, in_place=False, **values)
 
     def done(self, sentence: str, back: str) -> None:
         """Answer that something was done.  htmx closes the dialog and refreshes, other browsers return to the page;

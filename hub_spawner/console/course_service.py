@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpukernel.client.admin import AdminClient
+from gpukernel.client.audit import plain_bound
 from gpukernel.client.hub import KnownCourse
 from gpukernel.client.reservations import KnownReservation
 from gpukernel.common.connection import read_connection_file
@@ -167,27 +168,6 @@ class Reserved:
 
     reservations: tuple[KnownReservation, ...]
     timezone: str
-
-
-def plain_duration(seconds: float) -> str:
-    """Return a time as forms and ``courses.yaml`` write it: ``90s``, ``20min``, ``2h``, ``1d``."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds // size:.0f}{unit}"
-    return f"{seconds:g}s"
-
-
-def plain_bound(name: str, value: str) -> str:
-    """Return a bound's value as forms write it."""
-    try:
-        number = float(value)
-    except ValueError:
-        return value
-    if name in ("longest_lease", "idle"):
-        return plain_duration(number)
-    if name == "memory" and number >= 1024 and number % 1024 == 0:
-        return f"{number / 1024:.0f}GiB"
-    return f"{number:g}"
 
 
 def size_of(waiting: Waiting) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, SimpleNamespace
 
 from gpukernel.client.teaching import QuotaEffect
+from gpukernel.common.course import Offered
+from gpukernel.common.course_entries import NO_TITLE, expected_bound, parse_bound
+from gpukernel.common.errors import Refused
+from gpukernel.common.i18n import say
 from hub_spawner.console.base import Page
 from hub_spawner.console.course_service import BOUNDS, CourseInfo, Quotas
 from hub_spawner.i18n import later
 
-__all__ = ["OffersForm", "QuotaForm", "effect_sentence", "offer_values", "quota_values"]
+__all__ = ["LABELS", "OffersForm", "QuotaForm", "effect_sentence", "offer_values", "quota_values"]
 
 WHOM = ("student", "course", "instructor")
 """Whose quotas a form sets; instructors set those of their students, administrators all."""
@@ -36,20 +41,41 @@ def quota_values(page: Page, course: CourseInfo, quotas: Quotas) -> dict[str, ob
     forms = []
     for whom in WHOM if page.service.administers else WHOM[:1]:
         now = {bound.bound: bound.value for bound in getattr(quotas, whom)}
-        fields = [
-            SimpleNamespace(
-                name=name,
-                label=gettext(LABELS[name][0]),
-                help=gettext(LABELS[name][1]),
-                value=now.get(name, ""),
-            )
-            for name in BOUNDS
-        ]
-        forms.append(SimpleNamespace(whom=whom, fields=fields, given=len(now)))
+        forms.append(quota_form(page, whom, now))
     course_bounds = [
         SimpleNamespace(label=gettext(LABELS[b.bound][0]), value=b.value, used=b.used) for b in quotas.course
     ]
     return {"course": course, "forms": forms, "course_bounds": course_bounds}
+
+
+def quota_form(
+    page: Page, whom: str, values: Mapping[str, str], errors: Mapping[str, str] = MappingProxyType({})
+) -> SimpleNamespace:
+    """Return the values of ``quota_form.html``; `errors` are sentences by field."""
+    gettext = page.texts.gettext
+    fields = [
+        SimpleNamespace(
+            name=name,
+            label=gettext(LABELS[name][0]),
+            help=gettext(LABELS[name][1]),
+            value=values.get(name, ""),
+            error=errors.get(name, ""),
+        )
+        for name in BOUNDS
+    ]
+    return SimpleNamespace(whom=whom, fields=fields, given=sum(map(bool, values.values())))
+
+
+def bound_errors(page: Page, bounds: Mapping[str, str]) -> dict[str, str]:
+    """Return, by field, a sentence in the reader's language for each bound that cannot be."""
+    errors = {}
+    for name, text in bounds.items():
+        try:
+            parse_bound(name, text)
+        except Refused:
+            wrong = say("Write %(what)s, not “%(text)s”.", what=expected_bound(name), text=text[:40])
+            errors[name] = page.texts.of(wrong)
+    return errors
 
 
 def effect_sentence(page: Page, effect: QuotaEffect) -> str:
@@ -69,8 +95,14 @@ def effect_sentence(page: Page, effect: QuotaEffect) -> str:
         )
     elif effect.kind == "running":
         text = ngettext(
-            "%(n)s slice that is held keeps the time that it was given (%(bound)s).",
-            "%(n)s slices that are held keep the time that they were given (%(bound)s).",
+            "%(n)s slice held now keeps its old limit (%(bound)s); the new one is for slices from now on.",
+            "%(n)s slices held now keep their old limit (%(bound)s); the new one is for slices from now on.",
+            n,
+        )
+    elif effect.kind == "held":
+        text = ngettext(
+            "%(n)s slice held now has the new times, too.",
+            "%(n)s slices held now have the new times, too.",
             n,
         )
     elif effect.bound == "largest_slice":
@@ -111,16 +143,24 @@ class QuotaForm(Page):
             text = self.field(bound, 40).strip()
             if text != before.get(bound, ""):
                 bounds[bound] = text or "none"
+        if errors := bound_errors(self, bounds):
+            given = {bound: self.field(bound, 40).strip() for bound in BOUNDS}
+            self.refuse_form("quota_form.html", course=course, form=quota_form(self, whom, given, errors))
+            return
         apply = bool(self.field("apply"))
         lines: list[str] = []
         effects: list[QuotaEffect] = []
         if bounds:
             async with self.service.as_teacher(course) as pool:
-                lines, effects = await pool.quota_effects(f"{whom}:{course.name}", bounds, check=not apply)
+                lines, effects = await pool.quota_effects(
+                    f"{whom}:{course.name}", bounds, check=not apply, held=bool(self.field("held"))
+                )
         if apply and lines:
-            self.done(
-                self.texts.gettext("The quotas are set; they count at once."), self.course_path(course.name)
-            )
+            said = self.texts.gettext("The quotas are set; they count at once.")
+            for effect in effects:
+                if effect.kind == "held":
+                    said += " " + effect_sentence(self, effect)
+            self.done(said, self.course_path(course.name))
             return
         changes = [
             SimpleNamespace(
@@ -149,9 +189,37 @@ class QuotaForm(Page):
             self.page("dialog_page.html", part="preview.html", **values)
 
 
-def offer_values(course: CourseInfo) -> dict[str, object]:
-    """Return the values of ``offers.html``."""
-    return {"course": course, "offers": "\n".join(course.offers)}
+def offer_values(
+    course: CourseInfo,
+    given: Mapping[str, str] | None = None,
+    errors: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, object]:
+    """Return the values of ``offers.html``: what the course has, or what was `given` with sentences about it by field."""
+    values = given or {
+        "title": course.title,
+        "term": course.term,
+        "offers": "\n".join(course.offers),
+        "start": course.start,
+    }
+    return {"course": course, "given": values, "errors": defaultdict(str, errors)}
+
+
+def offer_errors(page: Page, given: Mapping[str, str], offers: list[str]) -> dict[str, str]:
+    """Return, by field, a sentence in the reader's language for what a course cannot have."""
+    errors: dict[str, str] = {}
+    if not given["title"]:
+        errors["title"] = page.texts.gettext(NO_TITLE)
+    for name in ("title", "term"):
+        if not given[name].isprintable():
+            errors[name] = page.texts.gettext(later("Write it in printable characters, on one line."))
+    for line in offers:
+        try:
+            Offered.parse(line)
+        except ValueError:
+            wrong = say("“%(text)s” is no size; write V100 x 0.02, or 0.02 of any model.", text=line[:60])
+            errors["offers"] = page.texts.of(wrong)
+            break
+    return errors
 
 
 class OffersForm(Page):
@@ -160,13 +228,17 @@ class OffersForm(Page):
     async def post(self, name: str) -> None:
         """Save the fields."""
         course = await self.service.course(self.path_name(name))
-        offers = [line.strip() for line in self.field("offers", 8000).splitlines() if line.strip()]
-        fields = {
+        given = {
             "title": self.field("title").strip(),
             "term": self.field("term").strip(),
+            "offers": self.field("offers", 8000),
             "start": self.field("start"),
-            "offers": offers,
         }
+        offers = [line.strip() for line in given["offers"].splitlines() if line.strip()]
+        if errors := offer_errors(self, given, offers):
+            self.refuse_form("offers_form.html", **offer_values(course, given, errors))
+            return
+        fields = {**given, "offers": offers}
         async with self.service.as_teacher(course) as pool:
             changed = await pool.set_course(course.name, fields)
         gettext = self.texts.gettext

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import datetime
+from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType, SimpleNamespace
 
 from tornado.web import HTTPError
 
 from gpukernel.client.reservations import KnownReservation
+from gpukernel.common.course_entries import MOST_DEVICES, expected_bound
+from gpukernel.common.i18n import say
 from gpukernel.common.reservation_entry import parse_time
 from gpukernel.common.reservations import Reservation, clock
 from hub_spawner.console.base import Page
@@ -44,7 +49,23 @@ def reservation_values(page: Page, course: CourseInfo, reserved: Reserved) -> di
         )
         for known in reserved.reservations
     ]
-    return {"course": course, "reservations": rows, "timezone": reserved.timezone, "weekdays": days}
+    values = {"course": course, "reservations": rows, "timezone": reserved.timezone}
+    return values | form_values(page, course)
+
+
+def form_values(
+    page: Page,
+    course: CourseInfo,
+    given: Mapping[str, object] = MappingProxyType({}),
+    errors: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, object]:
+    """Return the values of ``reservation_form.html``: what was `given`, and sentences about it by field."""
+    return {
+        "course": course,
+        "weekdays": [page.texts.gettext(day) for day in DAYS],
+        "given": defaultdict(str, given),
+        "errors": defaultdict(str, errors),
+    }
 
 
 def is_short(known: KnownReservation) -> bool:
@@ -74,7 +95,15 @@ class NewReservation(Page):
     async def post(self, name: str) -> None:
         """Show whether it could be made, and when its hours come next; with the field ``apply``, make it."""
         course = await self.service.course(self.path_name(name))
-        new, gettext = self._asked(course.name), self.texts.gettext
+        asked, errors = self._asked(course.name)
+        if asked is None:
+            given = {
+                field: self.field(field) for field in ("on", "begins", "ends", "devices", "model", "preempt")
+            }
+            given |= {"days": "".join(self.get_body_arguments("days")[:7])}
+            self.refuse_form("reservation_form.html", **form_values(self, course, given, errors))
+            return
+        new, gettext = asked, self.texts.gettext
         apply = bool(self.field("apply"))
         async with self.service.as_teacher(course) as pool:
             known = await pool.reserve(new, check=not apply)
@@ -100,22 +129,46 @@ class NewReservation(Page):
         template = "reserve.html" if self.in_part else "dialog_page.html"
         self.page(template, part="reserve.html", **values)
 
-    def _asked(self, course: str) -> Reservation:
-        try:
-            begins, ends = parse_time(self.field("begins")), parse_time(self.field("ends"))
-        except ValueError:
-            raise HTTPError(400, later("Write a time of the day as 10:00, up to 24:00.")) from None
+    def _asked(self, course: str) -> tuple[Reservation | None, dict[str, str]]:
+        """Return the reservation that the form asks for, or sentences by field where it cannot be one."""
+        gettext, errors = self.texts.gettext, dict[str, str]()
+        times = {"begins": 0, "ends": 0}
+        for field in times:
+            try:
+                times[field] = parse_time(self.field(field))
+            except ValueError:
+                errors[field] = gettext(later("Write a time of the day as 10:00, up to 24:00."))
+        if not errors and times["begins"] >= times["ends"]:
+            errors["ends"] = gettext(
+                "A reservation ends after it begins, on the same day; one that goes over midnight is two, the first until 24:00."
+            )
         try:
             devices = float(self.field("devices"))
         except ValueError:
-            raise HTTPError(400, later("Say how many devices to reserve, for example 1.5.")) from None
-        days = self.get_body_arguments("days")
-        if len(days) > 7 or not all(day in "0123456" and len(day) == 1 for day in days):
-            raise HTTPError(400, later("Say on which weekdays, or on which one day."))
-        on = self.field("on", 10).strip()
+            devices = 0.0
+        if not 0 < devices <= MOST_DEVICES:
+            errors["devices"] = self.texts.of(
+                say(
+                    "Write %(what)s, not “%(text)s”.",
+                    what=expected_bound("devices"),
+                    text=self.field("devices")[:40],
+                )
+            )
+        days, on = self.get_body_arguments("days"), self.field("on").strip()
+        if len(days) > 7 or not all(day in "0123456" and len(day) == 1 for day in days) or not (days or on):
+            errors["days"] = gettext(later("Say on which weekdays, or on which one day."))
+        try:
+            datetime.date.fromisoformat(on or "2000-01-01")
+        except ValueError:
+            errors["on"] = self.texts.of(say("“%(day)s” is no day; write it as 2026-12-01.", day=on[:40]))
+        model = self.field("model").strip()
+        if len(model) > 256 or not model.isprintable():
+            errors["model"] = gettext(later("Write it in printable characters, on one line."))
+        if errors:
+            return None, errors
         numbers = () if on else tuple(sorted({int(day) for day in days}))
-        model = self.field("model", 256).strip()
-        return Reservation(course, numbers, on, begins, ends, devices, model, bool(self.field("preempt")))
+        preempt = bool(self.field("preempt"))
+        return Reservation(course, numbers, on, times["begins"], times["ends"], devices, model, preempt), {}
 
 
 class RemoveReservation(Page):

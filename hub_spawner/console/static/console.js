@@ -106,6 +106,12 @@ document.addEventListener("htmx:afterSwap", (event) => {
   if (event.detail.target.id === "dialog-body" && event.detail.target.childElementCount) openDialog();
 });
 
+// A form that was refused has replaced itself: the first field that is wrong gets the focus.
+document.addEventListener("htmx:oobAfterSwap", (event) => {
+  const wrong = event.detail.elt.querySelector("[aria-invalid=true]");
+  if (wrong) setTimeout(() => wrong.focus(), 0);
+});
+
 document.addEventListener("said", (event) => {
   closeDialog();
   say(event.detail.text, "success");

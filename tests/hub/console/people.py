@@ -183,4 +183,9 @@ def active_tags(page: requests.Response) -> list[str]:
 
 def words(page: requests.Response) -> str:
     """A page's text without its tags."""
-    return " ".join(re.sub(r"<[^>]*>", " ", page.text).split())
+    return words_in(page.text)
+
+
+def words_in(text: str) -> str:
+    """HTML without its tags."""
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())

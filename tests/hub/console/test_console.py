@@ -15,7 +15,7 @@ import requests
 from gpukernel.common.errors import LeaseEnded, Refused
 from gpukernel.common.model import SliceRequest
 from tests.conftest import Pool, eventually
-from tests.hub.console.people import COURSES, Holders, Visitor, active_tags, words
+from tests.hub.console.people import COURSES, Holders, Visitor, active_tags, words, words_in
 from tests.hub.hub import ADMIN, Hub, environment_of
 
 
@@ -87,6 +87,34 @@ def test_an_administrator_sees_all_and_is_named_in_the_audit(admin: Visitor, hol
     assert (entry.who, entry.subject) == (f"{ADMIN} through root", "course hpc")
 
 
+def test_the_audit_says_the_difference_is_filtered_and_becomes_a_file(
+    admin: Visitor, prof: Visitor, holders: Holders
+) -> None:
+    offers = {"title": "ML", "term": "", "start": "", "offers": "V100 x 0.02"}
+    prof.fill("course/ml101/offers", **offers)
+    prof.fill("course/ml101/offers", **{**offers, "offers": "V100 x 0.02\nV100 x 0.1"})
+    prof.fill("course/ml101/quota", whom="student", devices="0.3", idle="33min", apply="yes")
+
+    def rows(query: str) -> list[str]:
+        page = admin.see(f"admin?{query}")
+        table = page.text[page.text.index('id="audit"') :]
+        return [" ".join(words_in(row).split()) for row in re.findall(r"<tr role=.*?</tr>", table, re.DOTALL)]
+
+    newest = rows("")[:2]
+    assert "prof student:ml101 Devices at one moment 0.5 → 0.3" in newest[0]
+    assert re.search(r"Released when idle for .*33min", newest[0])
+    assert newest[1].endswith("prof course ml101 Offers + V100 × 0.1")
+    assert all("prof" in row and "ml101" in row for row in rows("who=PROF&about=course+ml101"))
+    assert rows("who=nobody") == []
+    assert "No such change." in words(admin.see("admin?who=nobody"))
+    answer = admin.see("admin/changes.csv?who=prof&about=ml101")
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+    table = list(csv.DictReader(io.StringIO(answer.content.decode())))
+    assert table[-2]["change"] == "offers + V100 × 0.1"
+    assert re.fullmatch(r"devices 0.5 → 0.3; .*idle .*33min.*", table[-1]["change"])
+    assert prof.see("admin/changes.csv").status_code == 403
+
+
 def test_strangers_are_sent_to_sign_in_and_services_are_not_people(hub: Hub) -> None:
     answer = requests.get(f"{hub.url}/services/gpukernel/", allow_redirects=False, timeout=60)
     assert answer.status_code == 302
@@ -145,10 +173,23 @@ def test_a_quota_is_looked_at_then_applied_and_refuses_the_next_slice(
     with pytest.raises(Refused, match=r"ben, as a student of ml101, may hold at most 0\.20 devices"):
         holders.hold("ben", 0.3)
     assert "Nothing would change." in words(prof.fill("course/ml101/quota", **fields))
-    for wrong, sentence in (({"devices": "many"}, "devices:"), ({"idle": "soon"}, "write a time as 90s")):
-        answer = prof.fill("course/ml101/quota", **{**fields, **wrong})
-        assert answer.status_code == 409
-        assert sentence in words(answer)
+    for wrong, sentence in (
+        ({"devices": "many"}, "Write a number from 0 to 100,000, such as 2.5, not “many”."),
+        ({"devices": "1e12"}, "Write a number from 0 to 100,000, such as 2.5, not “1e12”."),
+        ({"idle": "soon"}, "Write a time as 90s, 30min or 2h, up to 3,650 days, not “soon”."),
+        ({"leases": "1.5"}, "Write a whole number from 0 to 1,000,000, not “1.5”."),
+    ):
+        answer = prof.fill("course/ml101/quota", apply="yes", **{**fields, **wrong})
+        assert answer.status_code == 422
+        assert sentence in html.unescape(words(answer))
+        (name,) = wrong
+        # The sentence belongs to its field, which keeps what was written.
+        field = re.search(rf'<input [^>]*id="student-{name}"[^>]*>', answer.text)
+        assert field is not None
+        assert f'aria-describedby="student-{name}-help student-{name}-wrong" aria-invalid="true"' in field[0]
+        assert f'value="{wrong[name]}"' in field[0]
+    now = {(line.subject, line.bound): line.value for line in holders.ask("quotas")}
+    assert now["student:ml101", "devices"] == "0.2"
     # The course's own quota is the administrator's.
     answer = prof.fill("course/ml101/quota", whom="course", devices="8", apply="yes")
     assert answer.status_code == 403
@@ -178,10 +219,10 @@ def test_hours_are_looked_at_reserved_and_given_back(prof: Visitor, holders: Hol
     (known,) = holders.ask("reservations", "ml101")[0]
     assert (known.reservation.days, known.reservation.devices) == ((1,), 0.5)
     for wrong, status, sentence in (
-        ({"begins": "ten"}, 400, "Write a time of the day as 10:00"),
-        ({"devices": "all"}, 400, "Say how many devices"),
-        ({"days": "9"}, 400, "on which weekdays"),
-        ({"ends": "09:00"}, 409, "ends after it begins"),
+        ({"begins": "ten"}, 422, "Write a time of the day as 10:00"),
+        ({"devices": "all"}, 422, "Write a number from 0 to 100,000"),
+        ({"days": "9"}, 422, "on which weekdays"),
+        ({"ends": "09:00"}, 422, "ends after it begins"),
         ({"days": "2", "devices": "5"}, 409, ""),
     ):
         answer = prof.fill("course/ml101/reservation", **{**fields, **wrong})
@@ -231,9 +272,45 @@ def test_offers_are_checked_and_seen_by_the_course(prof: Visitor, holders: Holde
     known = {k.course.name: k.course for k in holders.ask("courses", on_behalf="anna")}["ml101"]
     assert [str(offer) for offer in known.profile.offers] == ["V100 × 0.05", "GPU × 0.1"]
     assert (known.title, known.profile.term, known.profile.start) == ("ML", "", "on_first_use")
-    answer = prof.fill("course/ml101/offers", **{**fields, "offers": "V100 times two"})
-    assert answer.status_code == 409
-    assert "write an offer as V100 x 0.02" in words(answer)
+    for wrong, sentence in (
+        (
+            {"offers": "V100 x 0.1\nV100 times two"},
+            "“V100 times two” is no size; write V100 x 0.02, or 0.02 of any",
+        ),
+        ({"title": " "}, "A course needs a title: it is what people choose from."),
+        ({"term": "a\tb"}, "Write it in printable characters, on one line."),
+    ):
+        answer = prof.fill("course/ml101/offers", **{**fields, **wrong})
+        assert answer.status_code == 422
+        assert sentence in html.unescape(words(answer))
+        assert answer.text.count('aria-invalid="true"') == 1
+    with pytest.raises(Refused, match="A course needs a title"):
+        holders.ask("set_course", "ml101", {"title": "  "})
+
+
+def test_a_reservation_that_cannot_be_is_explained_at_its_fields(prof: Visitor, holders: Holders) -> None:
+    right = {"begins": "10:00", "ends": "12:00", "devices": "0.5", "days": "1"}
+    for wrong, fields, sentence in (
+        ({"begins": "ten"}, ["reserve-begins"], "Write a time of the day as 10:00, up to 24:00."),
+        ({"ends": "9:00"}, ["reserve-ends"], "A reservation ends after it begins, on the same day"),
+        (
+            {"devices": "1e12"},
+            ["reserve-devices"],
+            "Write a number from 0 to 100,000, such as 2.5, not “1e12”.",
+        ),
+        (
+            {"devices": "nan", "on": "soon"},
+            ["reserve-devices", "reserve-on"],
+            "“soon” is no day; write it as",
+        ),
+        ({"days": ""}, ["days"], "Say on which weekdays, or on which one day."),
+    ):
+        answer = prof.fill("course/ml101/reservation", apply="yes", **{**right, **wrong})
+        assert answer.status_code == 422
+        assert sentence in html.unescape(words(answer))
+        assert all(f'id="{field}-wrong"' in answer.text for field in fields)
+        assert answer.text.count("invalid-feedback") == len(fields)
+    assert holders.ask("reservations", "ml101")[0] == []
 
 
 def test_the_history_is_a_picture_a_table_and_a_file_without_formulas(
