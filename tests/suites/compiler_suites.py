@@ -27,12 +27,13 @@ def triton() -> Source:
         site, allocator = torch(), folder / "managed_tensors.so"
         if fresh:
             _compile(Path(__file__).with_name("managed_tensors.cpp"), site / "torch", allocator)
+    modules = tests / "unit" / "language"
     return Source(
         TRITON,
-        tests / "unit" / "language",
+        modules,
         "tests.suites.triton_fixtures",
         {
-            "PYTHONPATH": os.pathsep.join([str(tests), str(site)]),
+            "PYTHONPATH": os.pathsep.join(map(str, (modules, tests, site))),  # they import each other
             "GPUKERNEL_SUITES_ALLOCATOR": str(allocator),
             "GPUKERNEL_SUITES_SAMPLE": str(SAMPLE),
             "TRITON_CACHE_DIR": str(folder / "cache"),
@@ -102,7 +103,7 @@ _RUNTIME = (
 )
 _CONDITIONAL = "the executable of a graph with conditional nodes takes no update from another graph"
 _HOST_LAUNCH = "a graph that is launched from the device"
-_SHARED = "memory and events that processes share"
+_SHARED = "events that processes share"
 _NEWER = "the release is older than its tests, or not as they have it"
 _MACHINE_CODE = "wants machine code: nvFatbin checks it, cuobjdump and nvdisasm show it, and here it is PTX"
 
@@ -127,8 +128,6 @@ _CORE_KNOWN = {
     "test_graph_definition.test_instantiate_and_execute_kernel_device_launch": _HOST_LAUNCH,
     "test_graph_memory_resource.test_graph_mem_set_attributes": "a graph's memory comes back when the graph is destroyed",
     "test_memory.test_mempool_attributes": "what a pool has reserved is what the slice has",
-    "test_memory.test_vmm_allocator_basic_allocation": _SHARED,
-    "test_memory.test_vmm_allocator_grow_allocation": _SHARED,
     "test_multiprocessing_warning.test_warn_on_fork_method_event": _SHARED,
     "test_managed_memory_warning": "pools of managed memory",
     "test_object_protocols.test_weakref_supported": "a buffer that is made of memory of another process",

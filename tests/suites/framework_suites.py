@@ -107,6 +107,9 @@ DRJIT_PART = Suite(
     simulate="a100:1",
 )
 
+_TWO_ORDERS = (
+    "adds random numbers in single precision in two orders: one run in a hundred fails, in NumPy as well"
+)
 _NO_SHARED_MEMORY = "Taichi 1.7.4 launches a kernel with a large shared array and gives it no shared memory"
 
 # A part that has something of every kind of kernel: each test compiles Taichi's runtime anew.
@@ -128,6 +131,7 @@ TAICHI = Suite(
         "test_sparse_basics",
         "test_while",
     ),
+    known={"test_shared_array.test_multiple_shared_array": _TWO_ORDERS},
     left_out={"test_shared_array.test_large_shared_array": _NO_SHARED_MEMORY},
     together=True,
     simulate="h100:1",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tests.suites.git import checkout
 from tests.suites.runner import Suite
+from tests.suites.runtime_programs.cuda_samples import DRIVER_SAMPLES, NAMES
+from tests.suites.runtime_programs.hecbench import PROGRAMS
 from tests.suites.sources import NotHere, Source
 
 SAMPLES = "c94ff366aed18c797b8a85dfaac7817b0228b420"
@@ -27,12 +29,14 @@ def _source(name: str, repository: str, commit: str, *paths: str) -> Source:
 
 def cuda_samples() -> Source:
     """NVIDIA's samples; each ends with 0 where it found its results right."""
-    return _source("cuda_samples", "NVIDIA/cuda-samples", SAMPLES, "Common", "Samples")
+    folders = (f"Samples/{name}" for name in (*NAMES, *DRIVER_SAMPLES))
+    return _source("cuda_samples", "NVIDIA/cuda-samples", SAMPLES, "Common", *folders)
 
 
 def hecbench() -> Source:
     """Benchmarks that compare with a result of the host, by their own makefiles, for small sizes."""
-    return _source("hecbench", "zjin-lcf/HeCBench", HECBENCH, "src")
+    folders = (f"src/{name}-cuda" for name in PROGRAMS)
+    return _source("hecbench", "zjin-lcf/HeCBench", HECBENCH, *folders)
 
 
 CUDA_SAMPLES = Suite("cuda-samples", cuda_samples, ("cuda_samples",), together=True, simulate="a100:1")
