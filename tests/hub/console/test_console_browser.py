@@ -152,7 +152,6 @@ def test_new_times_count_for_slices_held_now_where_the_box_is_ticked(
         expect(dialog).to_be_hidden()
         until = next(one.until for one in holders.ask("leases")[0] if one.id == lease.id)
         assert (until > 0) == tick
-        page.reload()
 
 
 def test_who_waits_is_moved_and_a_slice_is_ended(signed: Signed, holders: Holders) -> None:
