@@ -95,7 +95,13 @@ def test_commands_of_the_kernels_environment_work_in_cells_and_numba_keeps_quiet
     client.wait_for_ready(60)
     code = "import os; print(os.environ['PATH'], os.environ.get('NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS'))"
     said = "".join(text for name, text in outputs_of(client, code) if name == "stdout").split()
+    tools = (
+        "import subprocess; print([subprocess.run(c.split(), capture_output=True).returncode for c in %r])"
+    )
+    commands = ("gpukernel smi", "gpustat", "nvitop --once")
+    worked = "".join(text for name, text in outputs_of(client, tools % (commands,)) if name == "stdout")
     client.stop_channels()
+    assert worked == "[0, 0, 0]\n"
     assert said[0].startswith(f"/usr/bin:/bin:{Path(sys.executable).parent}")
     assert said[1] == ("0" if share < 1 else "None")
 
