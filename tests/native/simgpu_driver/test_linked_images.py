@@ -49,3 +49,10 @@ def test_a_part_that_is_none_is_refused(parts: str, error: str) -> None:
 
 def test_lto_ir_is_told_from_ptx() -> None:
     assert out(PARTS + "print(says(struct.pack('<I', 0x7F4E43ED) + bytes(64)))") == "NO_BINARY_FOR_GPU"
+
+
+def test_an_archive_whose_size_nobody_says_is_refused_by_its_name() -> None:
+    code = """log = ctypes.create_string_buffer(400); options = (ctypes.c_int * 2)(5, 6); values = (ctypes.c_void_p * 2)(ctypes.addressof(log), 400)
+error = ctypes.CDLL("libcuda.so.1").cuModuleLoadDataEx(ctypes.byref(ctypes.c_void_p()), b"!<arch>\\nx.o/ 0 0 0 644 3 `\\nabc", 2, options, values)
+print(error, b"archive of objects" in log.value)"""
+    assert out(PARTS + code) == "200 True"

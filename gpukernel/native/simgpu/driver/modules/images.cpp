@@ -23,6 +23,10 @@ constexpr char IS_LTO_IR[] =
     "this image is LTO-IR, NVIDIA's intermediate form of a kernel, which the simulated GPU does not compile: "
     "link it "
     "with nvJitLink (cuda.core's Linker), or compile to PTX";
+constexpr char IS_ARCHIVE[] =
+    "this image is an archive of objects, and where no size comes with it nothing says where it ends: give "
+    "it to "
+    "a linker (cuLinkAddData, nvJitLink)";
 constexpr char NEEDS_LIBRARY[] =
     "the fat binary's PTX is compressed with Zstandard, and the GPU server has no libzstd.so.1: install it "
     "there (Debian, Ubuntu: apt-get install libzstd1), or compile with --no-compress";
@@ -193,7 +197,10 @@ TOGETHER:
 Image read_image(const void* data, size_t bytes, uint32_t target) {
     if (!data) return {{}, CUDA_ERROR_INVALID_VALUE, "no image"};
     const char* text = static_cast<const char*>(data);
-    if (std::string_view archive(text, bytes); archive.starts_with("!<arch>\n")) {
+    constexpr std::string_view ARCHIVE = "!<arch>\n";
+    if (!bytes && std::strncmp(text, ARCHIVE.data(), ARCHIVE.size()) == 0)
+        return {{}, CUDA_ERROR_INVALID_IMAGE, IS_ARCHIVE};
+    if (std::string_view archive(text, bytes); archive.starts_with(ARCHIVE)) {
         if (archive.find("cuda_device_runtime") == std::string_view::npos)
             return {{}, CUDA_ERROR_NO_BINARY_FOR_GPU, NEEDS_PTX};
         return {{DEVICE_RUNTIME}, CUDA_SUCCESS, {}};
