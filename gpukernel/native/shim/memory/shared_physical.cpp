@@ -10,10 +10,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "libcuda/entry_points.h"
@@ -42,9 +42,16 @@ std::mutex exports_mutex;
 std::vector<Export> exports;
 std::atomic<bool> has_exports{false};
 
-bool is_closed(const Export& one) {
-    pollfd state{one.end, 0, 0};
-    return ::poll(&state, 1, 0) == 1 && state.revents;
+// Takes those out of which no descriptor is open any more.  Under exports_mutex.
+std::vector<Export> take_closed() {
+    std::vector<pollfd> states;
+    for (const Export& one : exports) states.push_back({one.end, 0, 0});
+    std::vector<Export> open, closed;
+    if (::poll(states.data(), states.size(), 0) <= 0) return closed;
+    for (size_t i = 0; i < exports.size(); ++i) (states[i].revents ? closed : open).push_back(exports[i]);
+    exports = std::move(open);
+    has_exports = !exports.empty();
+    return closed;
 }
 
 // A socket whose first end has the token to be read, and whose second is this process's.
@@ -73,11 +80,7 @@ void end_exports() {
     std::vector<Export> closed;
     {
         std::lock_guard lock(exports_mutex);
-        const auto last = std::stable_partition(exports.begin(), exports.end(),
-                                                [](const Export& one) { return !is_closed(one); });
-        closed.assign(last, exports.end());
-        exports.erase(last, exports.end());
-        has_exports = !exports.empty();
+        closed = take_closed();
     }
     for (const Export& one : closed) {  // without the lock: a reset holds the connection and then takes it
         ::close(one.end);
