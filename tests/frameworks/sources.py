@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.suites.repositories import JAX as JAX_VERSION
 from tests.suites.repositories import TORCH
 from tests.suites.sources import NotHere, _kept, _pip, is_kept
 
@@ -32,5 +33,5 @@ class Framework:
 
 # Three equals signs: not a build for the CPU that a local index may have.  The last ones are what the tables of operators import.
 PYTORCH = Framework(f"pytorch-{TORCH}", (f"torch==={TORCH}", "numpy", "scipy", "expecttest"))
-JAX = Framework("jax-0.10.2", ("jax[cuda12]==0.10.2",))
+JAX = Framework(f"jax-{JAX_VERSION}", (f"jax[cuda12]=={JAX_VERSION}",))
 TENSORFLOW = Framework("tensorflow-2.21.0", ("tensorflow[and-cuda]==2.21.0",))

@@ -14,12 +14,14 @@ from tests.suites.sources import NotHere, Source, _kept, _nvidia, _pip, is_kept,
 TINYGRAD = "0.13.0"
 DRJIT = "1.5.0"
 TAICHI = "1.7.4"
+JAX = "0.10.2"
 
 _COMMITS = {
     "tinygrad/tinygrad": (f"v{TINYGRAD}", "2d48fe8b7b"),
     "mitsuba-renderer/drjit": (f"v{DRJIT}", "671cbb2524"),
     "taichi-dev/taichi": (f"v{TAICHI}", "b4b956fdaa"),
     "NVIDIA/numba-cuda": ("v0.30.4", "152868224d"),
+    "jax-ml/jax": (f"jax-v{JAX}", "990e6a0b84"),
 }
 
 

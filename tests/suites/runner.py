@@ -53,8 +53,8 @@ class Suite:
 
 
 def _names_of(test: str) -> set[str]:
-    """Names that may stand for `test` among those that are known: its own, without parameters, or its class or module."""
-    return {test, test.partition("[")[0], test.partition(".")[0]}
+    """Names that may stand for `test` among those that are known: its own, without parameters or their number, or its class or module."""
+    return {test, test.partition("[")[0], test.rstrip("0123456789"), test.partition(".")[0]}
 
 
 @dataclass(frozen=True)
