@@ -1,0 +1,67 @@
+"""Training steps of a small perceptron, to have their round trips counted: ``steps.py jax|pytorch STEPS queue|read``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.random((64, 784), np.float32)
+Y = RANDOM.integers(0, 10, 64)
+WEIGHTS = [RANDOM.normal(0, 0.05, shape).astype(np.float32) for shape in ((784, 32), (32, 10))]
+
+
+def by_jax() -> Callable[[], Any]:
+    """Return a step that gives its loss, as an array on the device."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        scores = jax.nn.relu(x @ p[0]) @ p[1]
+        return -jnp.take_along_axis(jax.nn.log_softmax(scores), y[:, None], 1).mean()
+
+    @jax.jit
+    def step(p: Any, x: Any, y: Any) -> Any:
+        value, slopes = jax.value_and_grad(loss)(p, x, y)
+        return [one - 0.05 * slope for one, slope in zip(p, slopes, strict=True)], value
+
+    kept = [[jnp.asarray(one) for one in WEIGHTS]]
+
+    def run() -> Any:
+        kept[0], value = step(kept[0], X, Y)
+        return value
+
+    return run
+
+
+def by_pytorch() -> Callable[[], Any]:
+    """Return a step that gives its loss, as an array on the device."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    x, y = torch.tensor(X), torch.tensor(Y)
+
+    def run() -> Any:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return run
+
+
+def main(framework: str, steps: int, mode: str) -> None:
+    run = {"jax": by_jax, "pytorch": by_pytorch}[framework]()
+    values = [float(run()) if mode == "read" else run() for _ in range(steps)]
+    print(float(values[0]), float(values[-1]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

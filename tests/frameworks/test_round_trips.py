@@ -1,0 +1,57 @@
+"""Round trips of a framework's training step, counted by a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpukernel.remoting.environment import compilers_for
+from tests.frameworks.conftest import PROGRAMS, site_of
+from tests.frameworks.sources import JAX, PYTORCH, Framework
+from tests.remoting.conftest import worker
+from tests.remoting.round_trips import counted
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+FRAMEWORKS = {"jax": JAX, "pytorch": PYTORCH}
+FEW, MANY = 10, 40
+SIMULATED: Any = SimpleNamespace(slices=[SimpleNamespace(device_name="(simulated)")])  # of a lease
+
+
+def trips_a_step(name: str, mode: str) -> float:
+    """Return the round trips of one step: those of many less those of few, so that the start does not count."""
+    framework: Framework = FRAMEWORKS[name]
+    site = str(site_of(framework))
+
+    async def story() -> float:
+        trips = []
+        async with worker(memory_mib=2048) as one:
+            for steps in (FEW, MANY):
+                environment = compilers_for(
+                    SIMULATED, one.environment(kind="tcp", shared_memory=False) | {"PYTHONPATH": site}
+                )
+                command = [sys.executable, str(PROGRAMS / "steps.py"), name, str(steps), mode]
+                with counted(environment) as counter:
+                    done = await asyncio.to_thread(
+                        subprocess.run, command, env=environment, capture_output=True, text=True, check=False
+                    )
+                    assert done.returncode == 0, done.stderr[-4000:]
+                    first, last = map(float, done.stdout.splitlines()[-1].split())
+                    assert last < first
+                    trips.append(counter.trips)
+        return (trips[1] - trips[0]) / (MANY - FEW)
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "most"), [("jax", "read", 9), ("jax", "queue", 7), ("pytorch", "read", 8)]
+)
+def test_the_round_trips_of_a_step_stay_few(name: str, mode: str, most: float) -> None:
+    """Count every conversation: those of JAX's seven host functions, too, for which the program does not wait."""
+    assert trips_a_step(name, mode) <= most
