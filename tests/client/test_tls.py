@@ -57,10 +57,10 @@ def test_what_is_no_connection_file_is_named_with_its_line(secured: Secured, tmp
         (good[:-200], "holds no private key with its certificate in PEM form"),
     ):
         file.write_text(text)
-        assert words in ask(str(file))
-    assert "is no pool's address and no connection file" in ask(str(tmp_path / "missing.pool"))
+        assert words in ask(str(file), 1)
+    assert "is no pool's address and no connection file" in ask(str(tmp_path / "missing.pool"), 1)
     assert "cannot be read from /nowhere/ca.pem: No such file" in ask(
-        "tls://h:1", GPUKERNEL_POOL_CA="/nowhere/ca.pem"
+        "tls://h:1", 1, GPUKERNEL_POOL_CA="/nowhere/ca.pem"
     )
 
 

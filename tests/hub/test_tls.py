@@ -37,9 +37,9 @@ def test_a_server_has_a_certificate_that_comes_and_goes_with_its_token(home: Pat
             assert "lets nobody in without" in ask(its["GPUKERNEL_POOL"], **{**parts, "GPUKERNEL_POOL_CERTIFICATE": ""})  # fmt: skip
             hub.start_server("both", {"course": "ml101"})
             other = environment(hub.pid("both"))["GPUKERNEL_POOL_CERTIFICATE"]
-            assert "was not made for this token" in ask(its["GPUKERNEL_POOL"], **{**parts, "GPUKERNEL_POOL_CERTIFICATE": other})  # fmt: skip
+            assert "was not made for this token" in ask(its["GPUKERNEL_POOL"], 4, **{**parts, "GPUKERNEL_POOL_CERTIFICATE": other})  # fmt: skip
             hub.stop_server("anna")
-            assert "does not know this token" in ask(its["GPUKERNEL_POOL"], **parts)
+            assert "does not know this token" in ask(its["GPUKERNEL_POOL"], 4, **parts)
     finally:
         agent.stop()
         secured.pool.stop()
