@@ -93,8 +93,9 @@ def execute(h100: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         )  # ipykernel captures file descriptors only outside of pytest
         for kind in ("DATA", "RUNTIME"):
             monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
-        named = isinstance(which, str)
-        content = nbformat.read(NOTEBOOKS / f"{which}.ipynb", as_version=4) if named else which
+        content = which
+        if isinstance(content, str):
+            content = nbformat.read(NOTEBOOKS / f"{content}.ipynb", as_version=4)
         assert not any(cell.get("outputs") for cell in content.cells)
         spec = kernelspecs.SliceSpec(0.02, model="H100", wait_seconds=60)
         kernelspecs.write(spec, tmp_path / "data" / "kernels")

@@ -74,9 +74,11 @@ JAX_TESTS = Suite(
     simulate="h100:1",
 )
 
-# Written for NumPy 1: a comparison of empty arrays is an error since.
+# Written for TensorFlow 2.10 and NumPy 1.
 _TENSORFLOW_KNOWN = {
-    "ConcatOpTest.testConcatEmpty": "takes an empty array for a truth value, which NumPy 2 refuses"
+    "ConcatOpTest.testConcatEmpty": "takes an empty array for a truth value, which NumPy 2 refuses",
+    "CumsumTest.testLarge": "NumPy's running sum of a thousandth in half precision stops at 2; the kernel adds up blocks",
+    "GatherTest.testGatherResourceVariable": "asks for the name of an operation in a graph, which TensorFlow has changed",
 }
 
 TENSORFLOW_TESTS = Suite(
