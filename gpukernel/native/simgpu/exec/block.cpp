@@ -58,6 +58,18 @@ void BlockState::prepare(LaunchState& state) {
         frames.back()->function = state.kernel;
         warp.frame = frames.back().get();
     }
+    compiler::prepare(*this);
+}
+
+void end_lanes(Warp& warp, uint32_t lanes) {
+    const auto count = static_cast<uint32_t>(std::popcount(lanes));
+    Cluster& cluster = *warp.block->cluster;
+    cluster.arrived -= static_cast<uint32_t>(std::popcount(lanes & cluster.waiting(warp)));
+    warp.arrived &= ~lanes;
+    warp.live &= ~lanes;
+    warp.block->living -= count;
+    cluster.living -= count;
+    cluster.meet();
 }
 
 void BlockState::start(uint32_t x, uint32_t y, uint32_t z) {

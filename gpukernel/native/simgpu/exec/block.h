@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "simgpu/compiler/compiler.h"
 #include "simgpu/exec/hopper/warpgroups.h"
 #include "simgpu/exec/machine.h"
 #include "simgpu/host_memory.h"
@@ -43,6 +44,7 @@ struct LaunchState {
     const Launch* launch;
     DeviceMemory* memory;
     int multiprocessors;
+    const compiler::Kernel* compiled = nullptr;  // none: the interpreter runs it
     uint64_t stack_bytes;
     uint64_t shared_bytes;
     uint64_t workspace =
@@ -90,6 +92,9 @@ struct BlockState {
     std::vector<Storage> frame_storage;
     Barrier barriers[kBarriers];
     std::vector<Warpgroup> warpgroups;  // none until one multiplies
+    Storage context;                    // of compiled code
+    uint64_t context_age = 0;           // of what it keeps of allocations
+    std::exception_ptr fault;           // that a handler found when compiled code had called it
     uint32_t living = 0, turns = 0;
     bool prepared = false;
 
@@ -100,7 +105,7 @@ struct BlockState {
     void release_barriers();
     [[noreturn]] void deadlock() const;
     size_t kept_bytes() const {
-        return registers.size + shared.size + local.size + warps.capacity() * sizeof(Warp);
+        return registers.size + shared.size + local.size + context.size + warps.capacity() * sizeof(Warp);
     }
 };
 
@@ -121,6 +126,8 @@ struct Cluster {
     uint32_t waiting(const Warp& warp) const { return warp.arrived & (phase & 1 ? warp.odd : ~warp.odd); }
 };
 
+// Lanes of a warp end.
+void end_lanes(Warp& warp, uint32_t lanes);
 // In the middle of a warp's work: rests where kernels must.
 void pause(Warp& warp);
 bool call_builtin(Warp& warp, const CallSite& site);

@@ -202,6 +202,7 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
                 "the registers of a block of " + std::to_string(threads) + " threads of '" + kernel.name +
                     "' take more than the " + std::to_string(kMostBlockRegisters >> 20) +
                     " MiB that the simulated GPU has for them; smaller blocks take less"};
+    state.compiled = compiler::code_for(program, kernel, launch);
     state.stack_bytes = kernel.stack_bytes;
     state.shared_bytes = launch.dynamic_shared_bytes
                              ? uint64_t{kernel.dynamic_base()} + launch.dynamic_shared_bytes

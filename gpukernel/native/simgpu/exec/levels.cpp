@@ -71,6 +71,18 @@ Handler find_handler(std::string_view key) {
     return it == map.end() ? nullptr : it->second;
 }
 
+std::string_view handler_name(Handler handler) {
+    static const auto map = [] {
+        std::unordered_map<Handler, std::string_view> out;
+        for (const HandlerTable* table : best().tables)
+            for (size_t i = 0; i < table->count; ++i)
+                out.emplace(table->entries[i].fn, table->entries[i].key);
+        return out;
+    }();
+    auto it = map.find(handler);
+    return it == map.end() ? std::string_view{} : it->second;
+}
+
 bool does_several(Handler handler) {
     static const auto set = [] {
         std::unordered_set<Handler> out;

@@ -118,6 +118,15 @@ struct SourceLine {  // from .loc: which line of which file the PTX from `ptx_li
     std::string file;
 };
 
+namespace compiler {
+struct Kernels;
+class Kernel;
+enum class Tier : uint8_t { interpreter, compiled, automatic };
+// What GPUKERNEL_SIMGPU_TIER says when a module is loaded: `interpreter` (so, too, where it is not set),
+// `compiled`, or `auto`, which compiles what is launched again.
+Tier wanted_tier();
+}  // namespace compiler
+
 struct Function {
     std::string name;
     std::vector<SourceLine> sources;
@@ -143,11 +152,13 @@ struct Function {
     std::string lacking;                  // an instruction that is not supported: told when it would run
     const char* constant_base = nullptr;  // 64-byte aligned copy of `constants`, minus one
     std::unique_ptr<char[]> constant_store;
+    mutable std::shared_ptr<compiler::Kernels> compiled;  // of a kernel that was launched
     KernelInfo info;
 };
 
 struct Program {
     std::vector<std::unique_ptr<Function>> functions;
+    compiler::Tier tier = compiler::wanted_tier();
 };
 
 struct Frame {
@@ -256,6 +267,8 @@ struct HandlerTable {
 // The handler of a normalised instruction name for this machine's processor, or nullptr.
 Handler find_handler(std::string_view key);
 bool does_several(Handler handler);
+// A name that finds the handler, of which several may find the same one; empty: it has none.
+std::string_view handler_name(Handler handler);
 
 enum SpecialRegister : int {
     kTidX,

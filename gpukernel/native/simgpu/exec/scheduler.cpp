@@ -147,20 +147,9 @@ struct Runner {
         return true;
     }
 
-    void leave(uint32_t lanes) {  // lanes end
-        const auto count = static_cast<uint32_t>(std::popcount(lanes));
-        Cluster& cluster = *warp.block->cluster;
-        cluster.arrived -= static_cast<uint32_t>(std::popcount(lanes & cluster.waiting(warp)));
-        warp.arrived &= ~lanes;
-        warp.live &= ~lanes;
-        warp.block->living -= count;
-        cluster.living -= count;
-        cluster.meet();
-    }
-
     void ret(uint32_t lanes) {
         Frame* f = frame;
-        if (!f->caller) return leave(lanes);
+        if (!f->caller) return end_lanes(warp, lanes);
         const CallSite& site = *f->site;
         for (size_t r = 0; r < site.rets.size() && r < f->function->rets.size(); ++r)
             copy_local(f->local_base + f->function->rets[r].offset, f->caller->local_base + site.rets[r],
@@ -284,6 +273,7 @@ struct Runner {
 };
 
 bool Runner::run() {
+    if (warp.launch->compiled && compiler::run(warp)) return true;
     bool progress = false;
     while (pick()) {
         if (warp.launch->must_rest()) warp.launch->go_on();
@@ -386,7 +376,7 @@ bool Runner::run() {
                     break;
                 case Control::exit: {
                     Frame* f = frame;
-                    leave(exec);
+                    end_lanes(warp, exec);
                     for (; f->caller; f = f->caller) f->mask &= ~exec;
                     break;
                 }
@@ -552,7 +542,7 @@ SliceResult BlockState::run_slice() {
     bool progress = false;
     if (++turns % kSlice == 0) launch->go_on();  // warps that only sleep or meet at barriers never ask
     for (size_t w = 0; w < warps.size(); ++w) {
-        if (w + 1 < warps.size() && Pair::together(warps[w], warps[w + 1])) {
+        if (!launch->compiled && w + 1 < warps.size() && Pair::together(warps[w], warps[w + 1])) {
             progress = true;
             if (Pair{{&warps[w], &warps[w + 1]}}.run()) {
                 ++w;

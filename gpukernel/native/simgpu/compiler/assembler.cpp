@@ -1,0 +1,191 @@
+// Encodings of Intel's manual, volume 2: REX, VEX and EVEX prefixes, ModRM and SIB.
+#include "simgpu/compiler/assembler.h"
+
+#include <cstring>
+
+namespace gpukernel::simgpu::compiler {
+
+void Assembler::word(uint32_t value) {
+    for (int n = 0; n < 4; ++n) byte(static_cast<uint8_t>(value >> 8 * n));
+}
+
+void Assembler::bind(Label& label) {
+    label.at = static_cast<int64_t>(code_.size());
+    for (size_t from : label.from) {
+        const auto distance = static_cast<int32_t>(label.at - static_cast<int64_t>(from + 4));
+        std::memcpy(&code_[from], &distance, sizeof distance);
+    }
+    label.from.clear();
+}
+void Assembler::reference(Label& label) {
+    if (label.at >= 0) return word(static_cast<uint32_t>(label.at - static_cast<int64_t>(code_.size() + 4)));
+    label.from.push_back(code_.size());
+    word(0);
+}
+void Assembler::jump(Label& label) {
+    byte(0xe9);
+    reference(label);
+}
+void Assembler::jump(Condition condition, Label& label) {
+    byte(0x0f), byte(static_cast<uint8_t>(0x80 + condition));
+    reference(label);
+}
+void Assembler::address(Gpr to, Label& label) {
+    byte(static_cast<uint8_t>(0x48 | (to >> 3) << 2)), byte(0x8d),
+        byte(static_cast<uint8_t>((to & 7) << 3 | 5));
+    reference(label);
+}
+void Assembler::jump_to(Gpr target) {
+    if (target >> 3) byte(0x41);
+    byte(0xff), byte(static_cast<uint8_t>(0xe0 | (target & 7)));
+}
+void Assembler::call(Gpr target) {
+    if (target >> 3) byte(0x41);
+    byte(0xff), byte(static_cast<uint8_t>(0xd0 | (target & 7)));
+}
+void Assembler::ret() { byte(0xc3); }
+void Assembler::push(Gpr r) {
+    if (r >> 3) byte(0x41);
+    byte(static_cast<uint8_t>(0x50 | (r & 7)));
+}
+void Assembler::pop(Gpr r) {
+    if (r >> 3) byte(0x41);
+    byte(static_cast<uint8_t>(0x58 | (r & 7)));
+}
+
+// ModRM, SIB and displacement.  A short displacement counts in units of `scale`.
+void Assembler::operand(int reg, Memory m, int scale) {
+    const bool sib = m.index >= 0 || (m.base & 7) == rsp;
+    const bool brief =
+        m.displacement % scale == 0 && m.displacement / scale >= -128 && m.displacement / scale < 128;
+    byte(static_cast<uint8_t>((brief ? 0x40 : 0x80) | (reg & 7) << 3 | (sib ? 4 : m.base & 7)));
+    if (sib) byte(static_cast<uint8_t>((m.index >= 0 ? m.index & 7 : 4) << 3 | (m.base & 7)));
+    if (brief)
+        byte(static_cast<uint8_t>(m.displacement / scale));
+    else
+        word(static_cast<uint32_t>(m.displacement));
+}
+void Assembler::rm(bool wide, uint8_t opcode, int reg, Gpr r) {
+    const int rex = wide << 3 | (reg >> 3) << 2 | r >> 3;
+    if (rex) byte(static_cast<uint8_t>(0x40 | rex));
+    byte(opcode), byte(static_cast<uint8_t>(0xc0 | (reg & 7) << 3 | (r & 7)));
+}
+void Assembler::rm(bool wide, uint8_t opcode, int reg, Memory m) {
+    const int rex = wide << 3 | (reg >> 3) << 2 | m.base >> 3;
+    if (rex) byte(static_cast<uint8_t>(0x40 | rex));
+    byte(opcode);
+    operand(reg, m, 1);
+}
+void Assembler::store(Memory to, int32_t value, bool wide) {
+    rm(wide, 0xc7, 0, to);
+    word(static_cast<uint32_t>(value));
+}
+void Assembler::load_sized(Gpr to, Memory from, int bytes, bool is_signed, bool wide) {
+    if (bytes == 8 || (bytes == 4 && !(is_signed && wide))) return load(to, from, bytes == 8);
+    if (bytes == 4) return rm(true, 0x63, to, from);
+    const int rex = (is_signed && wide) << 3 | (to >> 3) << 2 | from.base >> 3;
+    if (rex) byte(static_cast<uint8_t>(0x40 | rex));
+    byte(0x0f), byte(static_cast<uint8_t>((is_signed ? 0xbe : 0xb6) | (bytes == 2)));
+    operand(to, from, 1);
+}
+void Assembler::immediate(Gpr to, uint64_t value) {
+    if (value >> 32 == 0) {
+        if (to >> 3) byte(0x41);
+        byte(static_cast<uint8_t>(0xb8 | (to & 7)));
+        return word(static_cast<uint32_t>(value));
+    }
+    byte(static_cast<uint8_t>(0x48 | to >> 3)), byte(static_cast<uint8_t>(0xb8 | (to & 7)));
+    word(static_cast<uint32_t>(value)), word(static_cast<uint32_t>(value >> 32));
+}
+void Assembler::alu(Alu what, Gpr to, int32_t value, bool wide) {
+    rm(wide, 0x81, what, to);
+    word(static_cast<uint32_t>(value));
+}
+void Assembler::alu(Alu what, Memory to, int32_t value) {
+    rm(false, 0x81, what, to);
+    word(static_cast<uint32_t>(value));
+}
+void Assembler::multiply(Gpr to, Memory with, bool wide) {
+    const int rex = wide << 3 | (to >> 3) << 2 | with.base >> 3;
+    if (rex) byte(static_cast<uint8_t>(0x40 | rex));
+    byte(0x0f), byte(0xaf);
+    operand(to, with, 1);
+}
+void Assembler::multiply(Gpr to, Gpr with) {
+    byte(static_cast<uint8_t>(0x48 | (to >> 3) << 2 | with >> 3)), byte(0x0f), byte(0xaf);
+    byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | (with & 7)));
+}
+void Assembler::multiply(Gpr to, Gpr from, int32_t value, bool wide) {
+    rm(wide, 0x69, to, from);
+    word(static_cast<uint32_t>(value));
+}
+void Assembler::shift_left(Gpr to, uint8_t bits, bool wide) {
+    rm(wide, 0xc1, 4, to);
+    byte(bits);
+}
+void Assembler::sign_extend(Gpr to, Gpr from) { rm(true, 0x63, to, from); }
+void Assembler::complement(Gpr r) { rm(false, 0xf7, 2, r); }
+void Assembler::negate(Gpr r) { rm(false, 0xf7, 3, r); }
+void Assembler::test(Gpr a, Gpr b, bool wide) { rm(wide, 0x85, a, b); }
+void Assembler::test(Gpr a, int32_t bits) {
+    rm(false, 0xf7, 0, a);
+    word(static_cast<uint32_t>(bits));
+}
+void Assembler::load_mode(Memory from) {
+    if (from.base >> 3) byte(0x41);
+    byte(0x0f), byte(0xae);
+    operand(2, from, 1);
+}
+
+// The VEX prefix of an instruction on masks, whose second operand has the number `second`.
+void Assembler::mask_prefix(uint8_t prefix, uint8_t map, bool wide, bool length, int second, bool extended) {
+    byte(0xc4), byte(static_cast<uint8_t>(0xc0 | !extended << 5 | map));
+    byte(static_cast<uint8_t>(wide << 7 | (~second & 15) << 3 | length << 2 | prefix));
+}
+void Assembler::mask_from(int k, Gpr from) {
+    mask_prefix(3, 1, false, false, 0, from >> 3);
+    byte(0x92), byte(static_cast<uint8_t>(0xc0 | k << 3 | (from & 7)));
+}
+void Assembler::mask_from(int k, Memory from) {
+    mask_prefix(1, 1, true, false, 0, from.base >> 3);
+    byte(0x90);
+    operand(k, from, 1);
+}
+void Assembler::mask_to(Gpr to, int k) {
+    byte(0xc4), byte(static_cast<uint8_t>((to >> 3 ? 0x60 : 0xe0) | 1)), byte(0x7b);
+    byte(0x93), byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | k));
+}
+void Assembler::mask_shift_right(int to, int from, uint8_t bits) {
+    mask_prefix(1, 3, false, false, 0, false);
+    byte(0x31), byte(static_cast<uint8_t>(0xc0 | to << 3 | from)), byte(bits);
+}
+void Assembler::mask_unpack(int to, int high, int low, bool words) {
+    mask_prefix(words ? 0 : 1, 1, false, true, high, false);
+    byte(0x4b), byte(static_cast<uint8_t>(0xc0 | to << 3 | low));
+}
+void Assembler::mask(MaskOp what, int to, int a, int b) {
+    mask_prefix(1, 1, true, true, a, false);
+    byte(what), byte(static_cast<uint8_t>(0xc0 | to << 3 | b));
+}
+
+void Assembler::vector(Instruction i, int to, int first, int second, int k, bool half) {
+    byte(0x62);
+    byte(static_cast<uint8_t>((~to >> 3 & 1) << 7 | (~second >> 4 & 1) << 6 | (~second >> 3 & 1) << 5 |
+                              (~to >> 4 & 1) << 4 | i.map));
+    byte(static_cast<uint8_t>(i.wide << 7 | (~first & 15) << 3 | 4 | i.prefix));
+    byte(static_cast<uint8_t>((half ? 1 : 2) << 5 | (~first >> 4 & 1) << 3 | k));
+    byte(i.opcode), byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | (second & 7)));
+}
+void Assembler::vector(Instruction i, int to, int first, Memory m, int k, bool half) {
+    const int high =
+        m.index >= 0 ? m.index : first;  // of an index, the fifth bit stands where a register's would
+    byte(0x62);
+    byte(static_cast<uint8_t>((~to >> 3 & 1) << 7 | (m.index >= 0 ? ~m.index >> 3 & 1 : 1) << 6 |
+                              (~m.base >> 3 & 1) << 5 | (~to >> 4 & 1) << 4 | i.map));
+    byte(static_cast<uint8_t>(i.wide << 7 | (~first & 15) << 3 | 4 | i.prefix));
+    byte(static_cast<uint8_t>((half ? 1 : 2) << 5 | m.broadcast << 4 | (~high >> 4 & 1) << 3 | k));
+    byte(i.opcode);
+    operand(to, m, m.bytes);
+}
+
+}  // namespace gpukernel::simgpu::compiler

@@ -1,0 +1,74 @@
+// The shape of a function: its blocks, what lives at each operation, and which lanes may wait where.
+//
+// Compiled code runs a warp in the interpreter's order: the lanes that are furthest behind run first, and
+// meet the others where those wait.  So while a block runs, lanes can only wait at blocks that stand behind
+// it, and what such lanes still need must not be touched by whoever runs.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "simgpu/compiler/signature.h"
+
+namespace gpukernel::simgpu::compiler {
+
+// What the 32 lanes of a register hold, as far as it is known before the kernel runs.
+struct Shape {
+    enum Kind : uint8_t { unknown, line, any } kind = unknown;
+    int64_t step = 0;  // of a line, from lane to lane; 0: all lanes hold the same
+    bool uniform() const { return kind == line && step == 0; }
+    bool operator==(const Shape&) const = default;
+};
+
+struct Value {             // a register of the program
+    uint32_t slot, bytes;  // 0 bytes: a predicate
+    Shape shape;
+    double weight = 0;             // how often it is used, loops counting more
+    std::vector<uint8_t> vectors;  // registers of the processor that hold it; none: it lies in memory
+    int32_t scalar = -1;           // where a line lies in the frame of a call
+};
+
+using Set = std::vector<uint64_t>;  // of values
+inline bool contains(const Set& set, uint32_t n) { return set[n / 64] >> n % 64 & 1; }
+inline void insert(Set& set, uint32_t n) { set[n / 64] |= 1ull << n % 64; }
+inline void remove(Set& set, uint32_t n) { set[n / 64] &= ~(1ull << n % 64); }
+
+struct CodeBlock {
+    uint32_t begin, end;            // operations
+    std::vector<uint32_t> next;     // blocks
+    Set live;                       // where it begins
+    Set kept;                       // what lanes that wait elsewhere need
+    std::set<uint32_t> waited_for;  // blocks where lanes may wait meanwhile
+    bool waitable = false;          // lanes may wait here
+    bool alone = true;              // nobody waits anywhere while it runs
+    bool entry = false;             // the interpreter may hand a warp over here
+    uint32_t depth = 0;             // of loops
+};
+
+struct Flow {
+    const Function* function;
+    std::vector<Signature> signatures;  // of each operation
+    std::vector<CodeBlock> blocks;
+    std::vector<uint32_t> block_of;  // of each operation
+    std::vector<Value> values;
+    std::map<uint32_t, uint32_t> by_slot;
+    std::string refused;  // why not; empty: it can be compiled
+
+    uint32_t value(uint32_t operand) const { return by_slot.at(operand); }
+    Set nothing() const { return Set((values.size() + 63) / 64); }
+    // What is alive before each operation of a block, with what waiting lanes need.
+    std::vector<Set> alive(const CodeBlock& block) const;
+    bool diverges(const CodeBlock& block) const;  // it ends with a branch that lanes may take apart
+};
+
+// `rows`: the lanes of a warp stand side by side in x, and alike in y and z.
+Flow analyse(const Function& function, bool rows);
+
+// shapes.cpp: what each register holds; it depends on who may wait where, and the other way round.
+void find_shapes(Flow& flow, bool rows);
+Shape shape_of(const Flow& flow, uint32_t operand);
+bool computed_as_line(const std::string& key);
+
+}  // namespace gpukernel::simgpu::compiler

@@ -1,0 +1,326 @@
+// Operations that touch no memory: on lines with general registers, else with vectors.
+#include <cstddef>
+
+#include "simgpu/compiler/generator.h"
+#include "simgpu/compiler/instructions.h"
+
+namespace gpukernel::simgpu::compiler {
+
+void Generator::operation() {
+    const std::string& key = s_->key;
+    if (op_->guard != kNoGuard) masks_ = Masks::unknown;
+    if (key == "mode") {
+        a_.load_mode(every(0x1f80u | static_cast<uint32_t>(op_->imm), 4));
+        ++image_.native;
+    } else if (key == "nothing") {
+    } else if (key == "touch") {
+        a_.store(warp_field(offsetof(Warp, touched), 1), 1, false);
+    } else if (key.starts_with("special.") && s_->writes[0].bytes >= 4 &&
+               (op_->imm <= kTidZ || is_launch_constant(op_->imm) || line_result())) {
+        special();
+        ++image_.native;
+    } else if (memory()) {
+        ++image_.native;
+    } else if (line_result() && line_op(key) != LineOp::none &&
+               (line_op(key) != LineOp::shift_left || s_->reads[1].operand & 1)) {
+        line_operation();
+        ++image_.native;
+    } else if (const VectorOp* vector = vector_op(key)) {
+        vector_operation(*vector);
+        ++image_.native;
+    } else {
+        call();
+        ++image_.called;
+        image_.handlers.insert(s_->key);
+    }
+    if (op_->guard != kNoGuard) masks_ = Masks::unknown;
+}
+
+bool Generator::line_result() { return s_->writes.size() == 1 && is_line(s_->writes[0].operand); }
+
+void Generator::special() {
+    const Access to = s_->writes[0];
+    if (line_result() || op_->imm > kTidZ) {
+        if (op_->imm <= kNctaidZ)
+            a_.load(rax, field(offsetof(Context, special) + 4 * static_cast<size_t>(op_->imm)), false);
+        else if (op_->imm == kDynamicBase)
+            a_.load(rax, field(offsetof(Context, dynamic_base)), false);
+        else  // the first lane's number, or nothing
+            a_.alu(Assembler::bit_xor, rax, rax, false);
+        if (line_result()) return a_.store(scalar(to.operand, 8), rax, true);
+        a_.vector(to.bytes == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rax));
+        for (int unit = 0; unit < units(to.bytes); ++unit) finish(to, unit, 5);
+        return;
+    }
+    const auto tid =
+        static_cast<int32_t>(offsetof(Warp, tid) + sizeof(uint32_t) * kLanes * static_cast<size_t>(op_->imm));
+    for (int unit = 0; unit < units(to.bytes); ++unit) {
+        const int reg = target(to, unit);
+        if (to.bytes == 8)
+            a_.vector(kZeroExtend, reg, 0, Memory{r14, tid + 32 * unit, -1, 32});
+        else
+            a_.vector(kLoad, reg, 0, Memory{r14, tid + 64 * unit, -1, 64});
+        finish(to, unit, reg);
+    }
+}
+
+// A line may leave its 32 bits between its first and its last lane: then the interpreter goes on.
+void Generator::line_operation() {
+    const std::string& key = s_->key;
+    const bool wide = s_->writes[0].bytes == 8, extends = widens(key);
+    auto load = [&](Gpr to, size_t n) {
+        const Access a = s_->reads[n];
+        const bool is_wide = a.bytes == 8;
+        a_.load(to, scalar(a.operand, 8), is_wide);
+        if (!extends || is_wide) return;
+        if (const int64_t reach = step(a.operand) * (kLanes - 1)) {
+            a_.move(rdx, to, false);
+            if (reach > 0)
+                a_.alu(Assembler::add, rdx, static_cast<int32_t>(reach), false);
+            else
+                a_.alu(Assembler::subtract, rdx, static_cast<int32_t>(-reach), false);
+            a_.jump(widens_signed(key) ? overflow : below, hand_over_label());
+        }
+        if (widens_signed(key)) a_.sign_extend(to, to);
+    };
+    load(rax, 0);
+    switch (line_op(key)) {
+        case LineOp::add:
+            a_.alu(Assembler::add, rax, scalar(s_->reads[1].operand, 8), wide);
+            break;
+        case LineOp::subtract:
+            a_.alu(Assembler::subtract, rax, scalar(s_->reads[1].operand, 8), wide);
+            break;
+        case LineOp::multiply:
+        case LineOp::multiply_add:
+            if (extends) {
+                load(rcx, 1);
+                a_.multiply(rax, rcx);
+            } else {
+                a_.multiply(rax, scalar(s_->reads[1].operand, 8), wide);
+            }
+            if (line_op(key) == LineOp::multiply_add)
+                a_.alu(Assembler::add, rax, scalar(s_->reads[2].operand, 8), wide);
+            break;
+        case LineOp::shift_left: {
+            const uint32_t bits =
+                *reinterpret_cast<const uint32_t*>(function_.constant_base + s_->reads[1].operand);
+            if (bits < (wide ? 64u : 32u))
+                a_.shift_left(rax, static_cast<uint8_t>(bits), wide);
+            else
+                a_.alu(Assembler::bit_xor, rax, rax, false);
+            break;
+        }
+        default:
+            break;
+    }
+    a_.store(scalar(s_->writes[0].operand, 8), rax, wide);
+}
+
+void Generator::vector_operation(const VectorOp& op) {
+    if (op.form == VectorOp::compare) return compare(op);
+    if (op.form == VectorOp::predicate) return predicate(op);
+    const Access to = s_->writes[0];
+    const int count = is_line(to.operand) ? 1 : units(to.bytes);
+    for (int unit = 0; unit < count; ++unit) finish(to, unit, compute(op, unit, target(to, unit)));
+}
+
+// Computes one vector of the result in `to` or another register, which is returned.
+int Generator::compute(const VectorOp& op, int unit, int to) {
+    const auto& in = s_->reads;
+    const bool wide = op.bytes == 8, line = line_result();
+    switch (op.form) {
+        case VectorOp::two:
+            apply(op.code, to, in_register(in[0], unit, 1), in[1], unit, 2);
+            return to;
+        case VectorOp::one:
+            apply(op.code, to, 0, in[0], unit, 1);
+            if (op.code.map == 3) a_.byte(op.detail);
+            return to;
+        case VectorOp::move:
+            return in_register(in[0], unit, to);
+        case VectorOp::fused: {
+            const int a = in_register(in[0], unit, 1);
+            if (op.code.opcode == 0x40) {
+                apply(op.code, 3, a, in[1], unit, 2);
+                apply(wide ? kAddWide : kAdd, to, 3, in[2], unit, 2);
+                return to;
+            }
+            // Which of several NaNs is the result: the first factor's before the second's before the
+            // summand's.
+            const int sum = in_register(in[2], unit, 3);
+            const bool free =
+                to == 0 || (to != a && (is_line(in[1].operand) || in[1].operand != s_->writes[0].operand));
+            if (sum != to || !free) {
+                const int into = free ? to : 4;
+                a_.vector(kLoad, into, 0, sum);
+                apply(op.code, into, a, in[1], unit, 2);
+                return into;
+            }
+            apply(op.code, to, a, in[1], unit, 2);
+            return to;
+        }
+        case VectorOp::widened:
+            a_.vector(op.code, to, 0, half_in_register(in[0], unit, 1));
+            return to;
+        case VectorOp::narrowed:
+            for (int h = 0; h < (line ? 1 : 2); ++h) {
+                const int from = in_register(in[0], 2 * unit + h, 1);
+                if (op.code.opcode == kNarrow.opcode)
+                    a_.vector(op.code, from, 0, 2 + h);
+                else
+                    a_.vector(op.code, 2 + h, 0, from);
+            }
+            if (line) return 2;
+            a_.vector(kInsertHalf, to, 2, 3);
+            a_.byte(1);
+            return to;
+        case VectorOp::product:
+        case VectorOp::product_add: {
+            const Instruction extend{k66, 2, 0, op.detail};
+            a_.vector(extend, 1, 0, half_in_register(in[0], unit, 1));
+            const int result = op.form == VectorOp::product ? to : 3;
+            if (is_line(in[1].operand) && !step(in[1].operand)) {
+                a_.vector(op.code, result, 1, scalar(in[1].operand, 8));
+            } else {
+                a_.vector(extend, 2, 0, half_in_register(in[1], unit, 2));
+                a_.vector(op.code, result, 1, 2);
+            }
+            if (op.form == VectorOp::product_add) apply(kAddWide, to, 3, in[2], unit, 2);
+            return to;
+        }
+        case VectorOp::sign: {
+            const uint64_t top = wide ? 1ull << 63 : 1ull << 31;
+            const uint64_t bits = op.detail == 0 ? top - 1 : op.detail == 1 ? top : ~0ull;
+            const Instruction code{k66, 1, static_cast<uint8_t>(wide), op.code.opcode};
+            a_.vector(code, to, in_register(in[0], unit, 1), every(bits, op.bytes));
+            return to;
+        }
+        case VectorOp::select: {
+            const uint32_t p = in[2].operand;
+            a_.mask_from(5, is_line(p) ? scalar(p, 4) : slot(p, 0, 4));
+            if (unit) a_.mask_shift_right(5, 5, static_cast<uint8_t>(unit * (wide ? 8 : 16)));
+            const bool inverted = op_->sub & 1;
+            apply(op.code, to, in_register(in[inverted ? 0 : 1], unit, 1), in[inverted ? 1 : 0], unit, 2, 5);
+            return to;
+        }
+        case VectorOp::table:
+            a_.vector(kLoad, 1, 0, in_register(in[0], unit, 1));
+            apply(op.code, 1, in_register(in[1], unit, 2), in[2], unit, 3);
+            a_.byte(static_cast<uint8_t>(op_->imm));
+            return 1;
+        case VectorOp::extreme:
+            extreme(op, unit, to);
+            return 3;
+        case VectorOp::reciprocal: {
+            Memory one = every(wide ? 0x3ff0000000000000 : 0x3f800000, op.bytes);
+            one.broadcast = false;
+            a_.vector(wide ? kBroadcastWide : kBroadcast, 1, 0, one);
+            apply(op.code, to, 1, in[0], unit, 2);
+            return to;
+        }
+        case VectorOp::root: {
+            Memory one = every(0x3ff0000000000000, 8);
+            one.broadcast = false;
+            a_.vector(kBroadcastWide, 2, 0, one);
+            for (int h = 0; h < (line ? 1 : 2); ++h) {
+                a_.vector(kWiden, 1, 0, half_in_register(in[0], 2 * unit + h, 1));
+                a_.vector(kRootWide, 1, 0, 1);
+                a_.vector(kDivideWide, 1, 2, 1);
+                a_.vector(kShorten, 3 + h, 0, 1);
+            }
+            if (line) return 3;
+            a_.vector(kInsertHalf, to, 3, 4);
+            a_.byte(1);
+            return to;
+        }
+        case VectorOp::clamp: {
+            int from = in_register(in[0], unit, 1);
+            if (op.detail != 3) {
+                a_.vector(kRound, 1, 0, from);
+                a_.byte(static_cast<uint8_t>(8 | op.detail));
+                from = 1;
+            }
+            a_.vector(op.code, 2, 0, from);
+            if (op.code.opcode == 0x5b) {  // signed
+                a_.vector(kCompareFloat, 5, from, every(0x4f000000, 4));
+                a_.byte(13);
+                Memory most = every(0x7fffffff, 4);
+                most.broadcast = false;
+                a_.vector(kBroadcast, 2, 0, most, 5);
+                a_.vector(kCompareFloat, 5, from, from);
+                a_.byte(3);
+            } else {
+                a_.vector(kCompareFloat, 5, from, every(0, 4));
+                a_.byte(10);
+            }
+            a_.vector(kXor, 2, 2, 2, 5);
+            return 2;
+        }
+        default:
+            return to;
+    }
+}
+
+// The smaller or the larger number, into register 3: of two zeros -0 is the smaller, and a NaN only where
+// both are.
+void Generator::extreme(const VectorOp& op, int unit, int) {
+    const bool wide = op.bytes == 8, least = op.detail == 1;
+    const Instruction compare = wide ? kCompareFloatWide : kCompareFloat, blend = wide ? kBlendWide : kBlend;
+    const int a = in_register(s_->reads[0], unit, 1), b = in_register(s_->reads[1], unit, 2);
+    auto test = [&](int k, int x, int y, uint8_t how) {
+        a_.vector(compare, k, x, y);
+        a_.byte(how);
+    };
+    test(5, a, b, op.detail);
+    test(6, a, b, 0);
+    a_.vector(wide ? kSignsWide : kSigns, 7, 0, least ? a : b);
+    a_.mask(Assembler::mask_and, 6, 6, 7);
+    a_.mask(Assembler::mask_or, 5, 5, 6);
+    a_.vector(blend, 3, b, a, 5);
+    test(5, b, b, 3);
+    a_.vector(blend, 3, 3, a, 5);
+    test(5, a, a, 3);
+    a_.vector(blend, 3, 3, b, 5);
+}
+
+void Generator::compare(const VectorOp& op) {
+    const uint32_t to = s_->writes[0].operand;
+    auto unit = [&](int u, int k) {
+        apply(op.code, k, in_register(s_->reads[0], u, 1), s_->reads[1], u, 2);
+        a_.byte(op.detail);
+    };
+    unit(0, 5);
+    if (is_line(to)) {
+        a_.mask_to(rax, 5);
+        a_.alu(Assembler::bit_and, rax, 1, false);
+        a_.negate(rax);
+        return put_predicate(to, rax);
+    }
+    unit(1, 6);
+    a_.mask_unpack(5, 6, 5, op.bytes == 4);
+    if (op.bytes == 8) {
+        unit(2, 6);
+        unit(3, 7);
+        a_.mask_unpack(6, 7, 6, false);
+        a_.mask_unpack(5, 6, 5, true);
+    }
+    a_.mask_to(rax, 5);
+    put_predicate(to, rax);
+}
+
+void Generator::predicate(const VectorOp& op) {
+    predicate_to(rax, s_->reads[0].operand, op_->sub & 1);
+    if (op.detail < 3) {
+        predicate_to(rcx, s_->reads[1].operand, op_->sub & 2);
+        a_.alu(op.detail == 0   ? Assembler::bit_and
+               : op.detail == 1 ? Assembler::bit_or
+                                : Assembler::bit_xor,
+               rax, rcx, false);
+    } else if (op.detail == 3) {
+        a_.complement(rax);
+    }
+    put_predicate(s_->writes[0].operand, rax);
+}
+
+}  // namespace gpukernel::simgpu::compiler

@@ -1,0 +1,293 @@
+// The way of a warp through the code: blocks, lanes that wait, and where the interpreter takes over.
+#include <bit>
+#include <cstddef>
+
+#include "simgpu/compiler/generator.h"
+#include "simgpu/compiler/instructions.h"
+
+namespace gpukernel::simgpu::compiler {
+namespace {
+
+constexpr int32_t kBudget = 1 << 18;  // operations of a warp between two looks at what else happens
+constexpr int32_t kSpins = 1 << 8;    // and turns of a loop with atomics, which may wait for another warp
+constexpr int32_t kCallCosts = 8;     // a handler, in operations
+
+}  // namespace
+
+Generator::Generator(Image& image)
+    : image_(image),
+      flow_(image.flow),
+      function_(*image.flow.function),
+      bodies_(flow_.blocks.size()),
+      checks_(flow_.blocks.size() + 1),
+      entries_(flow_.blocks.size()) {}
+
+void Generator::run() {
+    for (block_ = 0; block_ < flow_.blocks.size(); ++block_) {
+        const CodeBlock& b = block();
+        const std::vector<Set> alive = flow_.alive(b);
+        if (b.waitable) {  // who arrives takes along who waits
+            a_.alu(Assembler::bit_or, r12, waiting(block_), false);
+            a_.store(waiting(block_), 0, false);
+        }
+        a_.bind(bodies_[block_]);
+        masks_ = Masks::unknown;
+        for (at_ = b.begin; at_ < b.end; ++at_) {
+            op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
+            before_ = alive[at_ - b.begin], behind_ = alive[at_ - b.begin + 1];
+            if (op_->control == Control::none)
+                operation();
+            else
+                control();
+        }
+        if (function_.code[b.end - 1].control == Control::none) fall_through();
+    }
+    a_.bind(checks_.back());
+    a_.immediate(rax, static_cast<uint64_t>(Left::ended));
+    a_.jump(leave_);
+    for (size_t n = 0; n < cold_.size(); ++n) {
+        const std::function<void()> write = std::move(cold_[n]);  // which may add more
+        write();
+    }
+    write_checks();
+    write_entries();
+    write_thunk();
+    image_.code = a_.code();
+}
+
+uint32_t Generator::next_check(uint32_t b) const {
+    while (b < flow_.blocks.size() && !flow_.blocks[b].waitable) ++b;
+    return b;
+}
+
+void Generator::control() {
+    switch (op_->control) {
+        case Control::branch:
+            return branch();
+        case Control::exit:
+            return leave_lanes();
+        case Control::warp_sync:
+            exchange();
+            return fall_through();
+        default:
+            return hand_over();
+    }
+}
+
+// All lanes that run go to a block.
+void Generator::go_to(uint32_t to, bool back) {
+    if (back) {
+        a_.alu(Assembler::subtract, rbp, cost_of_loop(to, block_), false);
+        auto over = std::make_shared<Label>();
+        a_.jump(negative, *over);
+        cold_.push_back([this, over, to] {
+            a_.bind(*over);
+            out_of_budget(to);
+        });
+        return a_.jump(bodies_[to]);  // nobody waits there, or at any block before this one
+    }
+    if (block().alone || !flow_.blocks[to].waitable) return a_.jump(bodies_[to]);
+    a_.alu(Assembler::bit_or, waiting(to), r12);
+    a_.jump(checks_[next_check(block_ + 1)]);
+}
+
+void Generator::fall_through() {
+    if (block_ + 1 == flow_.blocks.size()) a_.jump(checks_.back());
+}
+
+void Generator::branch() {
+    const uint32_t to = flow_.block_of[op_->aux];
+    const bool back = to <= block_;
+    if (op_->guard == kNoGuard) return go_to(to, back);
+    Label stay;
+    predicate_to(rax, op_->guard, op_->guard_not);
+    if (is_line(op_->guard)) {  // all or none
+        a_.test(rax, rax, false);
+        a_.jump(equal, stay);
+        go_to(to, back);
+        return a_.bind(stay);
+    }
+    a_.alu(Assembler::bit_and, rax, r12, false);
+    a_.jump(equal, stay);
+    a_.move(rcx, r12, false);
+    a_.alu(Assembler::bit_xor, rcx, rax, false);  // who does not go
+    if (back) {
+        a_.alu(Assembler::bit_or, waiting(block_ + 1), rcx);
+        a_.move(r12, rax, false);
+        go_to(to, true);
+    } else if (to != block_ + 1) {
+        a_.alu(Assembler::bit_or, waiting(to), rax);
+        a_.move(r12, rcx, false);
+        a_.test(rcx, rcx, false);
+        a_.jump(equal, checks_[next_check(block_ + 1)]);
+    }
+    a_.bind(stay);
+}
+
+void Generator::leave_lanes() {
+    running_lanes(rax);
+    a_.alu(Assembler::bit_or, field(offsetof(Context, exited)), rax);
+    if (op_->guard != kNoGuard) {
+        a_.alu(Assembler::bit_xor, r12, rax, false);
+        a_.jump(equal, checks_[next_check(block_ + 1)]);
+        return fall_through();
+    }
+    a_.jump(checks_[next_check(block_ + 1)]);
+}
+
+// A .sync instruction: all living lanes that it names must be here, or the interpreter sees to it.
+void Generator::exchange() {
+    if (op_->guard != kNoGuard || !is_line(op_->aux) || step(op_->aux)) return hand_over();
+    Label& elsewhere = hand_over_label();
+    a_.load(rax, scalar(op_->aux, 4), false);
+    a_.move(rcx, rax, false);
+    a_.complement(rcx);
+    a_.alu(Assembler::bit_and, rcx, r12, false);
+    a_.jump(not_equal, elsewhere);
+    a_.load(rcx, field(offsetof(Context, exited)), false);
+    a_.alu(Assembler::bit_or, rcx, r12, false);
+    a_.complement(rcx);
+    a_.alu(Assembler::bit_and, rcx, warp_field(offsetof(Warp, live), 4), false);
+    a_.alu(Assembler::bit_and, rcx, rax, false);
+    a_.jump(not_equal, elsewhere);
+    if (!op_->fn) return;
+    call();
+    ++image_.called;
+    image_.handlers.insert(s_->key);
+}
+
+void Generator::hand_over() { a_.jump(hand_over_label()); }
+
+// The interpreter goes on with this operation, as if nothing of it had been done.
+Label& Generator::hand_over_label() {
+    auto label = std::make_shared<Label>();
+    cold_.push_back([this, label, alive = before_, at = at_] {
+        a_.bind(*label);
+        flush(alive);
+        a_.store(field(offsetof(Context, operation)), static_cast<int32_t>(at), false);
+        a_.immediate(rax, static_cast<uint64_t>(Left::handed));
+        a_.jump(leave_);
+    });
+    return *label;
+}
+
+void Generator::out_of_budget(uint32_t b) {
+    const CodeBlock& to = flow_.blocks[b];
+    Set alive = to.live;
+    for (size_t w = 0; w < alive.size(); ++w) alive[w] |= to.kept[w];
+    flush(alive);
+    a_.store(field(offsetof(Context, operation)), static_cast<int32_t>(to.begin), false);
+    a_.immediate(rax, static_cast<uint64_t>(Left::over));
+    a_.jump(leave_);
+}
+
+// Everything to where the interpreter has it.
+void Generator::flush(const Set& alive) {
+    for (uint32_t v = 0; v < flow_.values.size(); ++v) {
+        if (!contains(alive, v)) continue;
+        const Value& value = flow_.values[v];
+        if (value.shape.kind == Shape::line) line_to_slot(value.slot);
+        for (size_t unit = 0; unit < value.vectors.size(); ++unit)
+            a_.vector(kStore, value.vectors[unit], 0, slot(value.slot, static_cast<int>(unit)));
+    }
+}
+void Generator::reload(const Set& alive) {
+    for (uint32_t v = 0; v < flow_.values.size(); ++v)
+        if (contains(alive, v))
+            for (size_t unit = 0; unit < flow_.values[v].vectors.size(); ++unit)
+                a_.vector(kLoad, flow_.values[v].vectors[unit], 0,
+                          slot(flow_.values[v].slot, static_cast<int>(unit)));
+}
+
+int32_t Generator::cost_of_loop(uint32_t from, uint32_t to) const {
+    int32_t cost = 0;
+    bool spins = false;
+    for (uint32_t n = flow_.blocks[from].begin; n < flow_.blocks[to].end; ++n) {
+        const std::string& key = flow_.signatures[n].key;
+        spins |= key == "touch" || key.starts_with("atom.");
+        cost += key.empty() || vector_op(key) ? 1 : kCallCosts;
+    }
+    return spins ? kBudget / kSpins : std::min(cost, kBudget);
+}
+
+// Who was set aside: the lanes that wait at the first block behind.
+void Generator::write_checks() {
+    for (uint32_t b = 0; b < flow_.blocks.size(); ++b) {
+        if (!flow_.blocks[b].waitable) continue;
+        a_.bind(checks_[b]);
+        a_.load(r12, waiting(b), false);
+        a_.test(r12, r12, false);
+        a_.jump(equal, checks_[next_check(b + 1)]);
+        a_.store(waiting(b), 0, false);
+        a_.jump(bodies_[b]);
+    }
+}
+
+void Generator::write_entries() {
+    image_.entries.assign(flow_.blocks.size(), 0);
+    image_.entry_lines.resize(flow_.blocks.size());
+    for (uint32_t b = 0; b < flow_.blocks.size(); ++b) {
+        if (!flow_.blocks[b].entry) continue;
+        a_.bind(entries_[b]);
+        image_.entries[b] = a_.size();
+        Set alive = flow_.blocks[b].live;
+        for (size_t w = 0; w < alive.size(); ++w) alive[w] |= flow_.blocks[b].kept[w];
+        reload(alive);
+        for (uint32_t v = 0; v < flow_.values.size(); ++v)
+            if (contains(alive, v) && flow_.values[v].shape.kind == Shape::line)
+                image_.entry_lines[b].push_back(v);
+        a_.jump(bodies_[b]);
+    }
+}
+
+// uint32_t enter(Context*, Warp*, entry), by the calling convention of Linux.
+void Generator::write_thunk() {
+    const Gpr saved[] = {rbp, rbx, r12, r13, r14, r15};
+    image_.enter = a_.size();
+    for (Gpr r : saved) a_.push(r);
+    a_.alu(Assembler::subtract, rsp, 8, true);  // calls need a stack that is a multiple of 16
+    a_.move(r15, rdi);
+    a_.move(r14, rsi);
+    a_.load(rbx, warp_field(offsetof(Warp, registers)), true);
+    a_.load(r13, warp_field(offsetof(Warp, base) + sizeof(char*)), true);
+    a_.load(rbp, field(offsetof(Context, budget)), false);
+    a_.load(r12, field(offsetof(Context, mask)), false);
+    a_.jump_to(rdx);
+    a_.bind(faulted_);
+    a_.immediate(rax, static_cast<uint64_t>(Left::faulted));
+    a_.bind(leave_);
+    for (uint8_t each : {0xc5, 0xf8, 0x77}) a_.byte(each);  // vzeroupper: what follows is of an older kind
+    a_.store(field(offsetof(Context, mask)), r12, false);
+    a_.store(field(offsetof(Context, budget)), rbp, false);
+    a_.alu(Assembler::add, rsp, 8, true);
+    for (size_t n = std::size(saved); n-- > 0;) a_.pop(saved[n]);
+    a_.ret();
+}
+
+void generate(Image& image) {
+    Flow& flow = image.flow;
+    int32_t lines = 0;
+    for (Value& value : flow.values)
+        if (value.shape.kind == Shape::line) value.scalar = lines++;
+    allocate(flow);
+    uint32_t sites = 0;
+    for (const Signature& s : flow.signatures) {
+        MemoryOp m;
+        sites += memory_op(s.key, m) && m.where == MemoryOp::global;
+    }
+    Layout& layout = image.layout;
+    const auto lay = [&](uint32_t bytes) {
+        const uint32_t at = layout.bytes;
+        layout.bytes = (at + bytes + 63) / 64 * 64;
+        return at;
+    };
+    lay(sizeof(Context));
+    layout.waiting = lay(4 * static_cast<uint32_t>(flow.blocks.size() + 1));
+    layout.scalars = lay(8 * static_cast<uint32_t>(lines) + 8);
+    layout.sites = lay(sizeof(Site) * sites);
+    layout.literals = layout.bytes;
+    Generator(image).run();
+    lay(8 * static_cast<uint32_t>(image.literals.size()));
+}
+
+}  // namespace gpukernel::simgpu::compiler

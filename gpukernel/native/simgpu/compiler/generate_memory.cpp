@@ -1,0 +1,263 @@
+// Loads and stores.  A warp's addresses are checked at once; where they do not lie in one allocation that the
+// access has found before, its handler looks at each, and says what is wrong.
+#include <cstddef>
+#include <memory>
+
+#include "simgpu/compiler/generator.h"
+#include "simgpu/compiler/instructions.h"
+
+namespace gpukernel::simgpu::compiler {
+
+// The handler does the operation.  With a site: it is asked to learn the allocation, too.
+void Generator::call(Memory* site) {
+    Label skip;
+    if (op_->guard != kNoGuard) {
+        running_lanes(rax);
+        a_.test(rax, rax, false);
+        a_.jump(equal, skip);
+    }
+    Set all = before_;
+    for (size_t w = 0; w < all.size(); ++w) all[w] |= behind_[w];
+    Set vectors = flow_.nothing();
+    for (uint32_t v = 0; v < flow_.values.size(); ++v)
+        if (contains(before_, v) && !flow_.values[v].vectors.empty()) insert(vectors, v);
+    flush(vectors);
+    for (const Access& a : s_->reads)
+        if (!(a.operand & 1) && is_line(a.operand)) line_to_slot(a.operand);
+    a_.move(rdi, r14);
+    a_.immediate(rsi, reinterpret_cast<uint64_t>(op_));
+    running_lanes(rdx);
+    if (site) {
+        a_.move(rcx, r15);
+        a_.alu(Assembler::add, rcx, site->displacement, true);
+        a_.immediate(rax, reinterpret_cast<uint64_t>(&call_and_learn));
+    } else {
+        a_.immediate(rax, reinterpret_cast<uint64_t>(&call_handler));
+    }
+    a_.call(rax);
+    a_.test(rax, rax, false);
+    a_.jump(equal, faulted_);
+    for (const Access& a : s_->writes) {
+        if (!is_line(a.operand)) continue;  // of a load from one address: what a lane that runs has got
+        a_.move(rcx, r12, false);
+        a_.byte(0x0f), a_.byte(0xbc), a_.byte(0xc9);  // bsf ecx, ecx
+        a_.multiply(rcx, rcx, static_cast<int32_t>(a.bytes), true);
+        a_.alu(Assembler::add, rcx, rbx, true);
+        a_.load(rax, Memory{rcx, static_cast<int32_t>(a.operand)}, a.bytes == 8);
+        a_.store(scalar(a.operand, 8), rax, a.bytes == 8);
+    }
+    for (const Access& a : s_->writes)
+        if (!is_line(a.operand)) insert(vectors, flow_.value(a.operand));
+    Set wanted = flow_.nothing();
+    for (uint32_t v = 0; v < flow_.values.size(); ++v)
+        if (contains(vectors, v) && contains(behind_, v)) insert(wanted, v);
+    reload(wanted);
+    masks_ = Masks::unknown;
+    a_.bind(skip);
+}
+
+void Generator::slow_path(std::shared_ptr<Slow> slow, int site) {
+    // The state of the generator, as it is now, is wanted again when the cold code is written.
+    cold_.push_back([this, slow, site, block = block_, at = at_, before = before_, behind = behind_] {
+        block_ = block, at_ = at, before_ = before, behind_ = behind;
+        op_ = &function_.code[at], s_ = &flow_.signatures[at];
+        masks_ = Masks::unknown;
+        a_.bind(slow->begin);
+        Memory place = field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site), 8);
+        call(site >= 0 ? &place : nullptr);
+        masks_ = Masks::unknown;
+        need_masks();  // as the code that it goes back to may have them
+        a_.jump(slow->back);
+    });
+}
+
+bool Generator::memory() {
+    MemoryOp m;
+    if (!memory_op(s_->key, m)) return false;
+    const Access address = s_->reads[0];
+    if (op_->imm < INT32_MIN || op_->imm > INT32_MAX) return false;
+    const bool line = is_line(address.operand);
+    const int64_t by = line ? step(address.operand) : 0;
+    if (line && by == 0) {
+        if (!m.loads && !is_line(s_->reads[1].operand)) return false;  // the last lane's stays
+        if (!m.loads && step(s_->reads[1].operand)) return false;
+        if (!m.loads && op_->guard != kNoGuard) return false;
+        return line_access(m), true;
+    }
+    if (line_result() || m.where == MemoryOp::param) return false;
+    if (line && by == m.memory && m.memory == m.reg) return line_access(m), true;
+    if (m.memory != m.reg || op_->imm % m.memory) return false;
+    return scattered_access(m), true;
+}
+
+// The address of the first lane is in rax; it becomes a pointer of the host's.
+void Generator::range_check(const MemoryOp& m, int64_t span, int site, Slow& slow) {
+    if (m.memory > 1) {
+        a_.test(rax, m.memory - 1);
+        a_.jump(not_equal, slow.begin);
+    }
+    if (m.where == MemoryOp::global) {
+        const Memory at = field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site), 8);
+        Memory bytes = at;
+        bytes.displacement += static_cast<int32_t>(offsetof(Site, bytes));
+        a_.load(rcx, bytes, true);
+        a_.alu(Assembler::subtract, rcx, static_cast<int32_t>(span), true);
+        a_.jump(below, slow.begin);
+        a_.move(rdx, rax);
+        a_.alu(Assembler::subtract, rdx, at, true);
+        a_.alu(Assembler::compare, rdx, rcx, true);
+        return a_.jump(above, slow.begin);
+    }
+    const bool shared = m.where == MemoryOp::shared;
+    a_.load(rcx, warp_field(shared ? offsetof(Warp, shared_bytes) : offsetof(Warp, param_bytes)), true);
+    a_.alu(Assembler::subtract, rcx, static_cast<int32_t>(span), true);
+    a_.jump(below, slow.begin);
+    a_.alu(Assembler::compare, rax, rcx, true);
+    a_.jump(above, slow.begin);
+    a_.alu(Assembler::add, rax, warp_field(shared ? offsetof(Warp, shared) : offsetof(Warp, params)), true);
+}
+
+void Generator::line_access(const MemoryOp& m) {
+    const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
+    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
+    auto slow = std::make_shared<Slow>();
+    const bool one = step(address.operand) == 0;
+    if (m.loads ? !one && merges(data.operand) : !one) need_masks();
+    const bool narrow = address.bytes == 4;
+    a_.load(rax, scalar(address.operand, 8), !narrow);
+    if (op_->imm) a_.alu(Assembler::add, rax, static_cast<int32_t>(op_->imm), !narrow);
+    range_check(m, one ? m.memory : int64_t{kLanes} * m.memory, site, *slow);
+    if (one && m.loads) {
+        a_.load_sized(rax, Memory{rax}, m.memory, m.is_signed, m.reg == 8);
+        if (is_line(data.operand)) {
+            a_.store(scalar(data.operand, 8), rax, m.reg == 8);
+        } else {
+            a_.vector(m.reg == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rax));
+            for (int unit = 0; unit < units(data.bytes); ++unit) finish(data, unit, 5);
+        }
+    } else if (one) {
+        a_.load(rcx, scalar(data.operand, 8), m.reg == 8);
+        switch (m.memory) {
+            case 1:
+                a_.byte(0x88), a_.byte(0x08);  // mov [rax], cl
+                break;
+            case 2:
+                a_.byte(0x66);
+                [[fallthrough]];
+            default:
+                a_.store(Memory{rax}, rcx, m.memory == 8);
+        }
+    } else if (m.loads) {
+        for (int unit = 0; unit < units(data.bytes); ++unit) {
+            const int to = target(data, unit);
+            a_.vector(kLoad, to, 0, Memory{rax, 64 * unit, -1, 64});
+            finish(data, unit, to);
+        }
+    } else {
+        Label some, done;
+        a_.alu(Assembler::compare, r12, -1, false);
+        const bool guarded = op_->guard != kNoGuard;
+        if (!guarded) a_.jump(not_equal, some);
+        for (int pass = guarded; pass < 2; ++pass) {  // all lanes, or some
+            for (int unit = 0; unit < units(data.bytes); ++unit)
+                a_.vector(m.reg == 8 ? kStoreWide : kStore, in_register(data, unit, 1), 0,
+                          Memory{rax, 64 * unit, -1, 64}, pass ? mask_of(data, unit) : 0);
+            if (!pass) a_.jump(done), a_.bind(some);
+        }
+        a_.bind(done);
+    }
+    a_.bind(slow->back);
+    masks_ = op_->guard == kNoGuard && masks_ == Masks::running ? Masks::running : Masks::unknown;
+    slow_path(slow, site);
+}
+
+void Generator::scattered_access(const MemoryOp& m) {
+    const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
+    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
+    auto slow = std::make_shared<Slow>();
+    need_masks();
+    const bool narrow = address.bytes == 4;
+    const auto imm = static_cast<int32_t>(op_->imm);
+    // What an address must not be below and not above, without the offset of the instruction.
+    if (m.where == MemoryOp::global) {
+        const Memory at = field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site), 8);
+        Memory bytes = at;
+        bytes.displacement += static_cast<int32_t>(offsetof(Site, bytes));
+        a_.load(rax, at, true);
+        a_.load(rcx, bytes, true);
+        a_.alu(Assembler::subtract, rax, imm, true);
+    } else {
+        a_.immediate(rax, static_cast<uint64_t>(-int64_t{imm}));
+        a_.load(rcx, warp_field(offsetof(Warp, shared_bytes)), true);
+    }
+    a_.alu(Assembler::subtract, rcx, m.memory, true);
+    a_.jump(below, slow->begin);
+    a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 4, 0, static_cast<int>(rax));
+    a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 5, 0, static_cast<int>(rcx));
+    const Instruction subtract = narrow ? Instruction{k66, 1, 0, 0xfa} : kSubtractWide;
+    const int count = units(address.bytes);
+    for (int unit = 0; unit < count; ++unit) {
+        const int from = in_register(address, unit, 1), k = mask_of(address, unit);
+        const int out = unit ? 6 : 5;
+        a_.vector(subtract, 0, from, 4);
+        a_.vector(narrow ? kCompareUnsigned : kCompareUnsignedWide, out, 0, 5, k);
+        a_.byte(6);
+        if (unit) a_.mask(Assembler::mask_or, 5, 5, 6);
+        a_.vector(narrow ? kTest : kTestWide, 6, from,
+                  every(static_cast<uint64_t>(m.memory - 1), narrow ? 4 : 8), k);
+        a_.mask(Assembler::mask_or, 5, 5, 6);
+    }
+    a_.mask_to(rax, 5);
+    a_.test(rax, rax, false);
+    a_.jump(not_equal, slow->begin);
+    if (m.where == MemoryOp::global)
+        a_.immediate(rax, 0);
+    else
+        a_.load(rax, warp_field(offsetof(Warp, shared)), true);
+    const Memory base{rax, imm, 1, 4};
+    auto running = [&](int k) { a_.mask(Assembler::mask_and, 5, k, k); };
+    const bool wide = m.memory == 8;
+    auto at = [&](int index) {
+        Memory place = base;
+        place.index = index, place.bytes = m.memory;
+        return place;
+    };
+    if (narrow && !wide) {  // sixteen lanes at once
+        for (int unit = 0; unit < 2; ++unit) {
+            const int index = in_register(address, unit, 1);
+            running(mask_of(address, unit));
+            if (m.loads) {
+                a_.vector(kGather, 0, 0, at(index), 5);
+                finish(data, unit, 0);
+            } else {
+                a_.vector(kScatter, in_register(data, unit, 2), 0, at(index), 5);
+            }
+        }
+    } else {  // eight: whose addresses or whose elements have 64 bits
+        constexpr int masks[] = {1, 3, 2, 4};
+        for (int unit = 0; unit < 4; ++unit) {
+            const int index = narrow ? half_in_register(address, unit, 1) : in_register(address, unit, 1);
+            running(masks[unit]);
+            if (m.loads && wide) {
+                a_.vector(narrow ? kGatherWide : kGatherFarWide, 0, 0, at(index), 5);
+                finish(data, unit, 0);
+            } else if (m.loads) {
+                a_.vector(kGatherFar, 2 + unit % 2, 0, at(index), 5);
+                if (unit % 2 == 0) continue;
+                a_.vector(kInsertHalf, 0, 2, 3);
+                a_.byte(1);
+                finish(data, unit / 2, 0);
+            } else if (wide) {
+                a_.vector(narrow ? kScatterWide : kScatterFarWide, in_register(data, unit, 2), 0, at(index),
+                          5);
+            } else {
+                a_.vector(kScatterFar, half_in_register(data, unit, 2), 0, at(index), 5);
+            }
+        }
+    }
+    a_.bind(slow->back);
+    masks_ = op_->guard == kNoGuard ? Masks::running : Masks::unknown;
+    slow_path(slow, site);
+}
+
+}  // namespace gpukernel::simgpu::compiler

@@ -1,0 +1,116 @@
+// Writes the code of one kernel.  The members are grouped by subject in the files `generate_*.cpp`.
+//
+// Registers of the processor: rbx a warp's registers, r12d the lanes that run, r13 the function's constants,
+// r14 the warp, r15 the context, ebp the budget; zmm0 to zmm5, rax, rcx, rdx, rsi, rdi and r8 to r11 are free
+// between operations, the other vectors belong to values.  k1 to k4 are the lanes that run, eight a mask from
+// k1, k3, k2, k4 on; k5 to k7 are free.
+#pragma once
+
+#include <functional>
+
+#include "simgpu/compiler/image.h"
+#include "simgpu/compiler/vector_ops.h"
+
+namespace gpukernel::simgpu::compiler {
+
+constexpr int kFirstVector = 6, kVectors = 32;
+
+class Generator {
+  public:
+    explicit Generator(Image& image);
+    void run();
+
+  private:
+    Image& image_;
+    const Flow& flow_;
+    const Function& function_;
+    Assembler a_;
+    std::vector<Label> bodies_, checks_, entries_;
+    Label leave_, faulted_;
+    std::vector<std::function<void()>> cold_;  // code that seldom runs, behind the rest
+    uint32_t sites_ = 0;
+
+    // Of the operation at hand.
+    uint32_t block_ = 0, at_ = 0;
+    const Op* op_ = nullptr;
+    const Signature* s_ = nullptr;
+    Set before_, behind_;  // what is alive
+    enum class Masks { unknown, running, guarded } masks_ = Masks::unknown;
+
+    const CodeBlock& block() const { return flow_.blocks[block_]; }
+    const Value& value(uint32_t operand) const { return flow_.values[flow_.value(operand)]; }
+    bool is_line(uint32_t operand) const { return operand & 1 || value(operand).shape.kind == Shape::line; }
+    int64_t step(uint32_t operand) const { return operand & 1 ? 0 : value(operand).shape.step; }
+    bool merges(uint32_t operand) const;  // lanes that do not run keep what they have
+    static int units(uint32_t bytes) { return static_cast<int>(bytes / 2); }
+
+    // generate_operands.cpp
+    Memory scalar(uint32_t operand, uint8_t bytes) const;  // a line's first lane, or a constant
+    Memory slot(uint32_t operand, int unit, uint8_t bytes = 64) const;
+    Memory literal(std::vector<uint64_t> words, uint8_t bytes, bool broadcast);
+    Memory every(uint64_t word, uint8_t bytes);  // one number, as a broadcast operand
+    Memory lanes_of(int64_t step, uint32_t bytes, int unit);
+    Memory field(size_t offset, uint8_t bytes = 4) const {
+        return {r15, static_cast<int32_t>(offset), -1, bytes};
+    }
+    Memory warp_field(size_t offset, uint8_t bytes = 8) const {
+        return {r14, static_cast<int32_t>(offset), -1, bytes};
+    }
+    int in_register(Access access, int unit, int scratch);
+    void apply(Instruction i, int to, int first, Access second, int unit, int scratch, int k = 0);
+    int half_in_register(Access access, int unit, int scratch);  // the unit-th eight lanes of 32 bits
+    int target(Access write, int unit) const;
+    int mask_of(Access write, int unit);
+    void finish(Access write, int unit, int reg);
+    void need_masks();
+    void line_to_slot(uint32_t operand);
+    void predicate_to(Gpr to, uint32_t operand, bool inverted);
+    void put_predicate(uint32_t operand, Gpr from);
+    void running_lanes(Gpr to);  // with the guard
+
+    // generate_control.cpp
+    void control();
+    void branch();
+    void leave_lanes();
+    void exchange();
+    void go_to(uint32_t block, bool back);
+    void fall_through();
+    void hand_over();
+    Label& hand_over_label();
+    void out_of_budget(uint32_t block);
+    void write_checks();
+    void write_entries();
+    void write_thunk();
+    int32_t cost_of_loop(uint32_t from, uint32_t to) const;
+    Memory waiting(uint32_t block) const { return field(image_.layout.waiting + 4 * block); }
+    uint32_t next_check(uint32_t block) const;
+    void flush(const Set& alive);
+    void reload(const Set& alive);
+
+    // generate_arithmetic.cpp
+    void operation();
+    bool line_result();
+    void line_operation();
+    void vector_operation(const VectorOp& op);
+    int compute(const VectorOp& op, int unit, int to);
+    void compare(const VectorOp& op);
+    void predicate(const VectorOp& op);
+    void extreme(const VectorOp& op, int unit, int to);
+    void special();
+
+    // generate_memory.cpp
+    bool memory();
+    void call(Memory* site = nullptr);
+    struct Slow {
+        Label begin, back;
+    };
+    void slow_path(std::shared_ptr<Slow> slow, int site);
+    void line_access(const MemoryOp& m);
+    void scattered_access(const MemoryOp& m);
+    void range_check(const MemoryOp& m, int64_t span, int site, Slow& slow);
+};
+
+// allocate.cpp: the processor's vectors go to the values that are used most.
+void allocate(Flow& flow);
+
+}  // namespace gpukernel::simgpu::compiler

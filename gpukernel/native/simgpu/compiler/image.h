@@ -1,0 +1,62 @@
+// A compiled kernel, and what its code finds in memory while it runs.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "simgpu/compiler/flow.h"
+
+namespace gpukernel::simgpu::compiler {
+
+// What compiled code finds through r15.  Behind it lie, where `Layout` says, the lanes that wait at each
+// block, the allocations that each access has found, constants of the compiler's own, and lines.
+struct alignas(64) Context {
+    int32_t budget = 0;      // operations until the code asks what else happens
+    uint32_t mask = 0;       // the lanes that run, when the code is entered and left
+    uint32_t exited = 0;     // lanes that have ended since it was entered
+    uint32_t operation = 0;  // where it was left
+    const char* params = nullptr;
+    uint32_t special[kNctaidZ + 1] = {};  // of tid the first lane's
+    uint32_t dynamic_base = 0, zero = 0;
+};
+
+struct Site {  // an allocation that an access of global memory has found
+    uint64_t begin, bytes;
+};
+
+struct Layout {
+    uint32_t waiting = 0, sites = 0, literals = 0, scalars = 0, bytes = 0;
+};
+
+// The reasons for which the code is left.
+enum class Left : uint32_t {
+    ended,    // no lane is left
+    over,     // the budget is used up, in front of Context::operation
+    handed,   // the interpreter goes on at Context::operation
+    faulted,  // a handler found a fault
+};
+
+struct Image {
+    Flow flow;
+    Layout layout;
+    std::vector<uint8_t> code;
+    std::vector<size_t> entries;  // of each block, where the interpreter may hand a warp over
+    size_t enter = 0;             // the function that goes to an entry
+    std::vector<std::vector<uint32_t>> entry_lines;  // of each block: the lines that are alive there
+    std::vector<uint64_t> literals;
+    uint32_t native = 0, called = 0;  // operations with code of their own, and those that call a handler
+    std::set<std::string> handlers;   // those
+};
+
+// Writes the code.
+void generate(Image& image);
+
+// A handler, from compiled code: false where it found a fault.
+using CallHandler = uint32_t (*)(Warp* warp, const Op* op, uint32_t lanes);
+uint32_t call_handler(Warp* warp, const Op* op, uint32_t lanes);
+// The same for an access whose site does not know the allocation yet.
+uint32_t call_and_learn(Warp* warp, const Op* op, uint32_t lanes, Site* site);
+
+}  // namespace gpukernel::simgpu::compiler

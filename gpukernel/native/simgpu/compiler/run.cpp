@@ -1,0 +1,195 @@
+// Between the scheduler and compiled code: a warp's lanes go in and come out as the interpreter's groups.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "simgpu/compiler/compiler.h"
+#include "simgpu/compiler/image.h"
+#include "simgpu/exec/block.h"
+#include "simgpu/exec/kernel_threads.h"
+
+namespace gpukernel::simgpu::compiler {
+namespace {
+
+constexpr int32_t kBudget = 1 << 18;
+
+struct Running {
+    Warp& warp;
+    BlockState& block;
+    const Kernel& kernel;
+    const Image& image;
+    const Flow& flow;
+    Context& context;
+    char* bytes;
+
+    explicit Running(Warp& w)
+        : warp(w),
+          block(*w.block),
+          kernel(*w.launch->compiled),
+          image(kernel.image()),
+          flow(image.flow),
+          context(*reinterpret_cast<Context*>(block.context.bytes.get())),
+          bytes(block.context.bytes.get()) {}
+
+    uint32_t* waiting() const { return reinterpret_cast<uint32_t*>(bytes + image.layout.waiting); }
+    const Op* code() const { return flow.function->code.data(); }
+
+    // The block at whose first operation a group is; -1: it is elsewhere, or not ready.
+    int at_block(const Group& g) const {
+        if (g.frame->caller || g.frame->function != flow.function || g.wait != Wait::ready || g.deferred)
+            return -1;
+        const auto n = static_cast<uint32_t>(g.ip - code());
+        const uint32_t b = flow.block_of[n];
+        return flow.blocks[b].begin == n ? static_cast<int>(b) : -1;
+    }
+
+    // The first lane of each line that is alive at `entry`.  The lanes must be what the compiler has taken
+    // them for, whatever order the interpreter has run them in.
+    bool take_lines(uint32_t entry, const int* blocks) {
+        for (uint32_t v : image.entry_lines[entry]) {
+            const Value& value = flow.values[v];
+            uint32_t lanes = 0;
+            for (int i = 0; i < warp.group_count; ++i)
+                if (contains(flow.blocks[static_cast<size_t>(blocks[i])].live, v))
+                    lanes |= warp.groups[i].mask;
+            if (!lanes) continue;
+            auto* scalar = reinterpret_cast<uint64_t*>(bytes + image.layout.scalars) + value.scalar;
+            const char* from = warp.registers + value.slot;
+            const auto step = static_cast<uint64_t>(value.shape.step);
+            if (value.bytes == 0) {
+                const uint32_t bits = *reinterpret_cast<const uint32_t*>(from) & lanes;
+                if (bits && bits != lanes) return false;
+                *scalar = bits ? ~0u : 0;
+                continue;
+            }
+            const uint64_t all = value.bytes == 8 ? ~0ull : 0xffffffffull;
+            auto first = [&](int lane) {
+                uint64_t x = 0;
+                std::memcpy(&x, from + static_cast<uint32_t>(lane) * value.bytes, value.bytes);
+                return (x - step * static_cast<uint64_t>(lane)) & all;
+            };
+            *scalar = first(std::countr_zero(lanes));
+            for (uint32_t left = lanes; left; left &= left - 1)
+                if (first(std::countr_zero(left)) != *scalar) return false;
+        }
+        return true;
+    }
+
+    void forget_sites() {
+        std::memset(bytes + image.layout.sites, 0, image.layout.literals - image.layout.sites);
+        block.context_age = warp.age;
+    }
+
+    void write_groups() {
+        warp.group_count = 0;
+        if (context.mask)
+            warp.groups[warp.group_count++] = {
+                frame(), code() + context.operation, context.mask, Wait::ready, 0, false};
+        for (uint32_t b = 0; b < flow.blocks.size(); ++b) {
+            if (!waiting()[b]) continue;
+            warp.groups[warp.group_count++] = {
+                frame(), code() + flow.blocks[b].begin, waiting()[b], Wait::ready, 0, false};
+            waiting()[b] = 0;
+        }
+    }
+    Frame* frame() const { return block.frames[warp.index].get(); }
+
+    bool run() {
+        int blocks[kLanes];
+        int lowest = -1;
+        for (int i = 0; i < warp.group_count; ++i) {
+            blocks[i] = at_block(warp.groups[i]);
+            if (blocks[i] < 0) return false;
+            if (lowest < 0 || blocks[i] < blocks[lowest]) lowest = i;
+        }
+        if (lowest < 0 || !flow.blocks[static_cast<size_t>(blocks[lowest])].entry) return false;
+        const auto entry = static_cast<uint32_t>(blocks[lowest]);
+        for (int i = 0; i < warp.group_count; ++i)
+            if (i != lowest && (blocks[i] == blocks[lowest] ||
+                                !flow.blocks[entry].waited_for.contains(static_cast<uint32_t>(blocks[i]))))
+                return false;
+        if (warp.launch->must_rest()) warp.launch->go_on();
+        renew(warp);
+        Frame* f = frame();
+        warp.frame = f;
+        warp.registers = f->registers;
+        warp.base[0] = f->registers, warp.base[1] = flow.function->constant_base;
+        warp.touched = false;
+        if (!take_lines(entry, blocks)) return false;
+        if (block.context_age != warp.age) forget_sites();
+        for (int n = 0; n < 3; ++n) {
+            context.special[kTidX + n] = warp.tid[n][0];
+            context.special[kCtaidX + n] = block.ctaid[n];
+        }
+        for (int i = 0; i < warp.group_count; ++i)
+            if (i != lowest) waiting()[blocks[i]] |= warp.groups[i].mask;
+        context.mask = warp.groups[lowest].mask;
+        context.exited = 0;
+        context.budget = kBudget;
+        const auto left = static_cast<Left>(kernel.enter(context, warp, entry));
+        if (left == Left::faulted) {
+            std::fill_n(waiting(), flow.blocks.size(), 0u);
+            std::rethrow_exception(std::exchange(block.fault, nullptr));
+        }
+        if (left == Left::ended) context.mask = 0;
+        write_groups();
+        if (context.exited) end_lanes(warp, context.exited);
+        if (left == Left::handed) return false;
+        if (left == Left::over) {
+            warp.launch->go_on();
+            // Lanes that wait in a loop for others of their warp are the interpreter's: it lets them pass.
+            if (warp.touched && warp.group_count > 1) return false;
+        }
+        return true;
+    }
+};
+
+}  // namespace
+
+bool run(Warp& warp) { return Running(warp).run(); }
+
+void prepare(BlockState& block) {
+    const Kernel* kernel = block.launch->compiled;
+    if (!kernel) return;
+    const Image& image = kernel->image();
+    char* bytes = block.context.need(image.layout.bytes);
+    std::memset(bytes, 0, image.layout.bytes);
+    auto& context = *new (bytes) Context;
+    std::memcpy(bytes + image.layout.literals, image.literals.data(), 8 * image.literals.size());
+    const Launch& launch = *block.launch->launch;
+    context.params = block.launch->params.data();
+    const Dim3 *shape = &launch.block, *grid = &launch.grid;
+    const uint32_t values[] = {shape->x, shape->y, shape->z, 0, 0, 0, grid->x, grid->y, grid->z};
+    std::copy(std::begin(values), std::end(values), context.special + kNtidX);
+    context.dynamic_base = block.launch->kernel->dynamic_base();
+    block.context_age = 0;
+}
+
+uint32_t call_handler(Warp* warp, const Op* op, uint32_t lanes) {
+    try {
+        warp->exec = lanes;
+        warp->end = op + 1;
+        warp->known_patterns = 0;
+        op->fn(*warp, *op);
+        return 1;
+    } catch (...) {
+        warp->block->fault = std::current_exception();
+        return 0;
+    }
+}
+
+uint32_t call_and_learn(Warp* warp, const Op* op, uint32_t lanes, Site* site) {
+    const char* registers = warp->base[op->a & 1] + op->a;
+    uint64_t address;
+    const int lane = std::countr_zero(lanes);  // before the access, which may change its own address
+    if (op->sub & 1)
+        address = reinterpret_cast<const uint32_t*>(registers)[lane] + static_cast<uint32_t>(op->imm);
+    else
+        address = reinterpret_cast<const uint64_t*>(registers)[lane] + static_cast<uint64_t>(op->imm);
+    if (!call_handler(warp, op, lanes)) return 0;
+    for (const CachedRange& range : warp->cache)
+        if (address >= range.lo && address < range.hi) *site = {range.lo, range.hi - range.lo};
+    return 1;
+}
+
+}  // namespace gpukernel::simgpu::compiler

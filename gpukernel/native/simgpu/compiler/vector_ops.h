@@ -1,0 +1,55 @@
+// Which operations the compiler writes code for itself; the others it knows are calls of their handlers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "simgpu/compiler/assembler.h"
+
+namespace gpukernel::simgpu::compiler {
+
+// Operations on lines that give lines.
+enum class LineOp : uint8_t { none, copy, add, subtract, multiply, multiply_add, shift_left };
+LineOp line_op(const std::string& key);
+bool widens(const std::string& key);  // 32 bits to 64: a line may end where 32 bits do
+bool widens_signed(const std::string& key);
+
+// An operation that is a vector instruction or a few of them.
+struct VectorOp {
+    enum Form : uint8_t {
+        two,       // to = op(a, b)
+        one,       // to = op(a)
+        fused,     // to = a * b + c
+        widened,   // to = op(a), elements twice as wide
+        narrowed,  // to = op(a), half as wide
+        product,   // 64 bits of 32
+        product_add,
+        sign,  // a combined with a constant bit
+        compare,
+        select,
+        table,    // lop3
+        extreme,  // min and max of floating-point numbers
+        root,     // 1 / sqrt(a), in double precision
+        reciprocal,
+        predicate,
+        move,
+        clamp,  // to an integer, what is out of range at its ends
+    } form;
+    uint8_t bytes;  // of an element: that of the operands
+    Instruction code{};
+    uint8_t detail = 0;  // a comparison, a rounding, a kind of predicate
+};
+const VectorOp* vector_op(const std::string& key);
+inline bool is_vector_op(const std::string& key) { return vector_op(key) != nullptr; }
+
+bool loads_line(const std::string& key);  // of one address for all lanes
+bool is_launch_constant(int64_t special);
+struct MemoryOp {
+    enum Where : uint8_t { global, shared, param } where;
+    bool loads;
+    bool is_signed;
+    uint8_t memory, reg;  // bytes
+};
+bool memory_op(const std::string& key, MemoryOp& out);
+
+}  // namespace gpukernel::simgpu::compiler

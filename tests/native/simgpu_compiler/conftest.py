@@ -1,0 +1,88 @@
+"""Both tiers of the simulated GPU: the same launch interpreted and compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpukernel.native import NativePartMissing, simgpu_library
+from tests.native.simgpu_exec.conftest import Device, compile_cuda
+
+Arrays = list[np.ndarray[Any, Any]]
+
+
+def has_avx512() -> bool:
+    flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    wanted = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+    return flags is not None and wanted <= set(flags[1].split())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if has_avx512():
+        return
+    skip = pytest.mark.skip(reason="The compiler needs a processor with AVX-512.")
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(skip)
+
+
+class Tiers:
+    """Runs kernels in both tiers, and keeps what the library says about each compiled one."""
+
+    def __init__(
+        self, device: Device, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        self._device, self._monkeypatch, self._capfd = device, monkeypatch, capfd
+        self.said: list[str] = []
+
+    def run(
+        self, tier: str, ptx: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0
+    ) -> Arrays:
+        """Return what the arrays among the arguments hold afterwards; those given stay as they are."""
+        self._monkeypatch.setenv("GPUKERNEL_SIMGPU_TIER", tier)
+        self._monkeypatch.setenv("GPUKERNEL_SIMGPU_TIER_LOG", "1")
+        copies = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
+        self._device.run(ptx, kernel, grid, block, *copies, shared=shared)
+        self.said += [line for line in self._capfd.readouterr().err.splitlines() if f" {kernel}: " in line]
+        return [a for a in copies if isinstance(a, np.ndarray)]
+
+    def same(self, ptx: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> Arrays:
+        """Run it in both tiers, hold the results to the same bits, and return them."""
+        before = len(self.said)
+        interpreted = self.run("interpreter", ptx, kernel, grid, block, *args, shared=shared)
+        assert len(self.said) == before
+        compiled = self.run("compiled", ptx, kernel, grid, block, *args, shared=shared)
+        assert len(self.said) == before + 1
+        for one, other in zip(interpreted, compiled, strict=True):
+            different = np.flatnonzero(one.view(np.uint8) != other.view(np.uint8))
+            assert not different.size, (
+                f"{self.said[-1]}: byte {different[0]} and {different.size - 1} more differ"
+            )
+        return compiled
+
+    def handlers(self) -> int:
+        """Return how many operations of the last kernel call the interpreter's handlers; -1: it is not compiled."""
+        found = re.search(r"compiled: \d+ operations, (\d+) more by handlers", self.said[-1])
+        return int(found[1]) if found else -1
+
+
+@pytest.fixture
+def tiers(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Tiers]:
+    try:
+        library = simgpu_library()
+    except NativePartMissing as missing:
+        pytest.skip(str(missing))
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", "h100")
+    opened = Device(str(library))
+    yield Tiers(opened, monkeypatch, capfd)
+    opened.close()
+
+
+@pytest.fixture
+def nvrtc() -> Callable[..., str]:
+    return compile_cuda
