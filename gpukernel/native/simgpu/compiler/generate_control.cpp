@@ -156,7 +156,22 @@ void Generator::exchange() {
     image_.handlers.insert(s_->key);
 }
 
-void Generator::hand_over() { a_.jump(hand_over_label()); }
+void Generator::hand_over() {
+    const bool plain =
+        op_->control == Control::barrier && !op_->sub && !(op_->sub2 & 1) && op_->guard == kNoGuard;
+    if (!plain) return a_.jump(hand_over_label());
+    // Most barriers need nothing but to wait: what is the same for all lanes stays where it is.
+    Set vectors = flow_.nothing();
+    for (uint32_t v = 0; v < flow_.values.size(); ++v)
+        if ((contains(before_, v) || contains(behind_, v)) && !flow_.values[v].vectors.empty())
+            insert(vectors, v);
+    flush(vectors);
+    for (const Access& a : s_->reads)
+        if (!(a.operand & 1) && is_line(a.operand)) line_to_slot(a.operand);
+    a_.store(field(offsetof(Context, operation)), static_cast<int32_t>(at_), false);
+    a_.immediate(rax, static_cast<uint64_t>(Left::met));
+    a_.jump(leave_);
+}
 
 // The interpreter goes on with this operation, as if nothing of it had been done.
 Label& Generator::hand_over_label() {
@@ -283,6 +298,7 @@ void generate(Image& image) {
     };
     lay(sizeof(Context));
     layout.waiting = lay(4 * static_cast<uint32_t>(flow.blocks.size() + 1));
+    layout.lines = static_cast<uint32_t>(lines) + 1;
     layout.scalars = lay(8 * static_cast<uint32_t>(lines) + 8);
     layout.sites = lay(sizeof(Site) * sites);
     layout.literals = layout.bytes;

@@ -107,6 +107,7 @@ class Generator {
     void slow_path(std::shared_ptr<Slow> slow, int site);
     void line_access(const MemoryOp& m);
     void scattered_access(const MemoryOp& m);
+    void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
     void range_check(const MemoryOp& m, int64_t span, int site, Slow& slow);
 };
 

@@ -19,7 +19,8 @@ struct alignas(64) Context {
     uint32_t operation = 0;  // where it was left
     const char* params = nullptr;
     uint32_t special[kNctaidZ + 1] = {};  // of tid the first lane's
-    uint32_t dynamic_base = 0, zero = 0;
+    uint32_t dynamic_base = 0;
+    uint64_t first = 0;  // for code that wants a vector's first lane
 };
 
 struct Site {  // an allocation that an access of global memory has found
@@ -28,6 +29,7 @@ struct Site {  // an allocation that an access of global memory has found
 
 struct Layout {
     uint32_t waiting = 0, sites = 0, literals = 0, scalars = 0, bytes = 0;
+    uint32_t lines = 0;  // of which each warp has room behind the rest, for while it waits
 };
 
 // The reasons for which the code is left.
@@ -36,6 +38,7 @@ enum class Left : uint32_t {
     over,     // the budget is used up, in front of Context::operation
     handed,   // the interpreter goes on at Context::operation
     faulted,  // a handler found a fault
+    met,      // at a barrier of the whole block, with the lines still in the context
 };
 
 struct Image {

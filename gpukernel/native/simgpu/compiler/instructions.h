@@ -12,6 +12,7 @@ constexpr Instruction kStoreFirst{kF3, 1, 0, 0x11}, kStoreFirstWide{kF2, 1, 1, 0
 constexpr Instruction kBroadcast{k66, 2, 0, 0x58}, kBroadcastWide{k66, 2, 1, 0x59};    // vpbroadcastd, q
 constexpr Instruction kBroadcastGpr{k66, 2, 0, 0x7c}, kBroadcastGprWide{k66, 2, 1, 0x7c};
 constexpr Instruction kAdd{k66, 1, 0, 0xfe}, kAddWide{k66, 1, 1, 0xd4}, kSubtractWide{k66, 1, 1, 0xfb};
+constexpr Instruction kSubtract{k66, 1, 0, 0xfa};
 constexpr Instruction kAnd{k66, 1, 0, 0xdb}, kXor{k66, 1, 0, 0xef};
 constexpr Instruction kExtractHalf{k66, 3, 1, 0x1b},
     kInsertHalf{k66, 3, 1, 0x1a};  // vextractf64x4, vinsertf64x4

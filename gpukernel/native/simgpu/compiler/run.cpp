@@ -43,6 +43,25 @@ struct Running {
         return flow.blocks[b].begin == n ? static_cast<int>(b) : -1;
     }
 
+    uint64_t* scalars() const { return reinterpret_cast<uint64_t*>(bytes + image.layout.scalars); }
+    // Of this warp, while it waits at a barrier.
+    uint64_t* saved() const {
+        return reinterpret_cast<uint64_t*>(bytes + image.layout.bytes) + image.layout.lines * warp.index;
+    }
+
+    template <class T>
+    static bool on_a_line(const char* from, uint64_t step, uint32_t lanes, uint64_t& first) {
+        const auto* values = reinterpret_cast<const T*>(from);
+        const auto begin = [&](int lane) {
+            return static_cast<T>(values[lane] - static_cast<T>(step) * static_cast<T>(lane));
+        };
+        const T base = begin(std::countr_zero(lanes));
+        first = base;
+        for (; lanes; lanes &= lanes - 1)
+            if (begin(std::countr_zero(lanes)) != base) return false;
+        return true;
+    }
+
     // The first lane of each line that is alive at `entry`.  The lanes must be what the compiler has taken
     // them for, whatever order the interpreter has run them in.
     bool take_lines(uint32_t entry, const int* blocks) {
@@ -53,25 +72,52 @@ struct Running {
                 if (contains(flow.blocks[static_cast<size_t>(blocks[i])].live, v))
                     lanes |= warp.groups[i].mask;
             if (!lanes) continue;
-            auto* scalar = reinterpret_cast<uint64_t*>(bytes + image.layout.scalars) + value.scalar;
+            uint64_t& scalar = scalars()[value.scalar];
             const char* from = warp.registers + value.slot;
             const auto step = static_cast<uint64_t>(value.shape.step);
             if (value.bytes == 0) {
                 const uint32_t bits = *reinterpret_cast<const uint32_t*>(from) & lanes;
                 if (bits && bits != lanes) return false;
-                *scalar = bits ? ~0u : 0;
-                continue;
+                scalar = bits ? ~0u : 0;
+            } else if (!(value.bytes == 8 ? on_a_line<uint64_t>(from, step, lanes, scalar)
+                                          : on_a_line<uint32_t>(from, step, lanes, scalar))) {
+                return false;
             }
-            const uint64_t all = value.bytes == 8 ? ~0ull : 0xffffffffull;
-            auto first = [&](int lane) {
-                uint64_t x = 0;
-                std::memcpy(&x, from + static_cast<uint32_t>(lane) * value.bytes, value.bytes);
-                return (x - step * static_cast<uint64_t>(lane)) & all;
-            };
-            *scalar = first(std::countr_zero(lanes));
-            for (uint32_t left = lanes; left; left &= left - 1)
-                if (first(std::countr_zero(left)) != *scalar) return false;
         }
+        return true;
+    }
+
+    // Lines to where the interpreter has them.
+    void give_lines(const Set& alive) {
+        for (uint32_t v = 0; v < flow.values.size(); ++v) {
+            const Value& value = flow.values[v];
+            if (value.shape.kind != Shape::line || !contains(alive, v)) continue;
+            char* to = frame()->registers + value.slot;
+            const uint64_t first = scalars()[value.scalar], step = static_cast<uint64_t>(value.shape.step);
+            if (value.bytes == 0) std::memcpy(to, &first, sizeof(uint32_t));
+            for (uint32_t lane = 0; value.bytes && lane < kLanes; ++lane) {
+                const uint64_t one = first + step * lane;
+                std::memcpy(to + lane * value.bytes, &one, value.bytes);
+            }
+        }
+    }
+
+    // The lanes that run have come to a barrier of the whole block; false: the interpreter sees to it.
+    bool meet(uint32_t entry_behind) {
+        const Op& op = code()[context.operation];
+        const auto* ids = reinterpret_cast<const uint32_t*>(warp.base[op.a & 1] + op.a);
+        const uint32_t id = ids[std::countr_zero(context.mask)];
+        if (warp.group_count != 1 || id >= kBarriers) {
+            const CodeBlock& here = flow.blocks[flow.block_of[context.operation]];
+            give_lines(flow.alive(here)[context.operation - here.begin]);
+            return false;
+        }
+        for (uint32_t v : image.entry_lines[entry_behind])
+            saved()[flow.values[v].scalar] = scalars()[flow.values[v].scalar];
+        warp.resumes = &op + 1;
+        block.barriers[id].arrived += static_cast<uint32_t>(std::popcount(context.mask));
+        warp.groups[0].wait = Wait::barrier;
+        warp.groups[0].barrier = static_cast<uint8_t>(id);
         return true;
     }
 
@@ -95,6 +141,8 @@ struct Running {
     Frame* frame() const { return block.frames[warp.index].get(); }
 
     bool run() {
+        // The barrier at which compiled code has left it has let it go: nobody else has touched it.
+        const bool resumes = warp.resumes && warp.group_count == 1 && warp.groups[0].ip == warp.resumes;
         int blocks[kLanes];
         int lowest = -1;
         for (int i = 0; i < warp.group_count; ++i) {
@@ -115,7 +163,13 @@ struct Running {
         warp.registers = f->registers;
         warp.base[0] = f->registers, warp.base[1] = flow.function->constant_base;
         warp.touched = false;
-        if (!take_lines(entry, blocks)) return false;
+        if (resumes) {
+            warp.resumes = nullptr;
+            for (uint32_t v : image.entry_lines[entry])
+                scalars()[flow.values[v].scalar] = saved()[flow.values[v].scalar];
+        } else if (!take_lines(entry, blocks)) {
+            return false;
+        }
         if (block.context_age != warp.age) forget_sites();
         for (int n = 0; n < 3; ++n) {
             context.special[kTidX + n] = warp.tid[n][0];
@@ -134,6 +188,7 @@ struct Running {
         if (left == Left::ended) context.mask = 0;
         write_groups();
         if (context.exited) end_lanes(warp, context.exited);
+        if (left == Left::met) return meet(flow.block_of[context.operation + 1]);
         if (left == Left::handed) return false;
         if (left == Left::over) {
             warp.launch->go_on();
@@ -152,7 +207,8 @@ void prepare(BlockState& block) {
     const Kernel* kernel = block.launch->compiled;
     if (!kernel) return;
     const Image& image = kernel->image();
-    char* bytes = block.context.need(image.layout.bytes);
+    char* bytes =
+        block.context.need(image.layout.bytes + sizeof(uint64_t) * image.layout.lines * block.warps.size());
     std::memset(bytes, 0, image.layout.bytes);
     auto& context = *new (bytes) Context;
     std::memcpy(bytes + image.layout.literals, image.literals.data(), 8 * image.literals.size());

@@ -86,6 +86,7 @@ void BlockState::start(uint32_t x, uint32_t y, uint32_t z) {
         warp.live = warp.started;
         warp.arrived = 0;
         warp.partner = nullptr;
+        warp.resumes = nullptr;
         warp.group_count = 1;
         warp.groups[0] = {frames[w].get(), launch->kernel->code.data(), warp.started, Wait::ready, 0, false};
     }

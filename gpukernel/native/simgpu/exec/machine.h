@@ -219,6 +219,7 @@ struct alignas(64) Warp {
     uint64_t age = 0;             // of what it keeps of allocations (exec/kernel_threads.h)
     uint32_t known_patterns = 0;  // one bit each
     Pattern patterns[kPatterns + 1];
+    const Op* resumes = nullptr;  // behind the barrier at which compiled code has left it
     uint64_t texture_handle = 0;  // the last that was looked up in this launch
     const Texture* texture = nullptr;
     BlockState* block;
