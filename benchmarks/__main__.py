@@ -18,6 +18,7 @@ ALL = (
     "latency",
     "direct",
     "simulated_gpu",
+    "simulated_kernels",
     "fma",
     "tensor_cores",
     "frameworks",

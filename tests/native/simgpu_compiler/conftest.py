@@ -37,7 +37,7 @@ class Tiers:
     def __init__(
         self, device: Device, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        self._device, self._monkeypatch, self._capfd = device, monkeypatch, capfd
+        self.device, self._monkeypatch, self._capfd = device, monkeypatch, capfd
         self.said: list[str] = []
 
     def run(
@@ -47,7 +47,7 @@ class Tiers:
         self._monkeypatch.setenv("GPUKERNEL_SIMGPU_TIER", tier)
         self._monkeypatch.setenv("GPUKERNEL_SIMGPU_TIER_LOG", "1")
         copies = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
-        self._device.run(ptx, kernel, grid, block, *copies, shared=shared)
+        self.device.run(ptx, kernel, grid, block, *copies, shared=shared)
         self.said += [line for line in self._capfd.readouterr().err.splitlines() if f" {kernel}: " in line]
         return [a for a in copies if isinstance(a, np.ndarray)]
 

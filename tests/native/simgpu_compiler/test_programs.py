@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes as c
 import os
 import subprocess
 import sys
@@ -170,3 +171,32 @@ def test_a_compiled_loop_without_an_end_is_cancelled(limit: int, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert "endless: compiled: " in done.stderr
     assert float(done.stdout) < 0.1
+
+
+def test_auto_compiles_what_is_launched_again(tiers: Tiers, monkeypatch: Any, capfd: Any) -> None:
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_TIER", "auto")
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_TIER_LOG", "1")
+    cuda, module, function, address = tiers.device._cuda, c.c_void_p(), c.c_void_p(), c.c_uint64()
+    assert cuda.cuModuleLoadData(c.byref(module), c.c_char_p(PATHS.encode())) == 0
+    assert cuda.cuModuleGetFunction(c.byref(function), module, b"locks") == 0
+    assert cuda.cuMemAlloc_v2(c.byref(address), c.c_size_t(8)) == 0
+    assert cuda.cuMemsetD32_v2(address, 0, c.c_size_t(2)) == 0
+    pointers = (c.c_void_p * 1)(c.addressof(address))
+    said = []
+    for _ in range(3):
+        assert cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, pointers, None) == 0
+        assert cuda.cuCtxSynchronize() == 0
+        said.append(capfd.readouterr().err.count("locks: compiled: "))
+    assert said == [0, 1, 0]
+    words = (c.c_uint * 2)()
+    assert cuda.cuMemcpyDtoH_v2(words, address, c.c_size_t(8)) == 0
+    assert list(words) == [0, 96]
+
+
+def test_a_kernel_with_an_operation_that_is_not_known_is_the_interpreter_s(tiers: Tiers, nvrtc: Any) -> None:
+    text = '(unsigned*o){unsigned n;asm("elect.sync %0|_, -1;":"=r"(n));o[threadIdx.x]=n+1;}'
+    ptx = nvrtc(KERNEL + text).replace(".target sm_70", ".target sm_90")
+    (got,) = tiers.same(ptx, "k", 1, 64, np.zeros(64, np.uint32))
+    assert got.tolist() == [1] * 64
+    assert tiers.handlers() == -1
+    assert tiers.said[-1].endswith("the compiler does not know 'elect'")
