@@ -22,7 +22,7 @@ struct BlockState;
 
 namespace compiler {
 
-struct Image;
+struct MachineCode;
 struct Context;
 
 // A kernel's code in memory that can be executed and not written.
@@ -32,11 +32,11 @@ class Kernel {
     ~Kernel();
     Kernel(const Kernel&) = delete;
     const std::string& refused() const { return refused_; }  // why there is no code; empty: there is
-    const Image& image() const { return *image_; }
+    const MachineCode& image() const { return *image_; }
     uint32_t enter(Context& context, Warp& warp, uint32_t block) const;
 
   private:
-    std::unique_ptr<Image> image_;
+    std::unique_ptr<MachineCode> image_;
     std::string refused_;
     char* code_ = nullptr;
     size_t bytes_ = 0;

@@ -15,16 +15,16 @@
 namespace gpukernel::simgpu::compiler {
 
 // What the 32 lanes of a register hold, as far as it is known before the kernel runs.
-struct Shape {
+struct LaneShape {
     enum Kind : uint8_t { unknown, line, any } kind = unknown;
     int64_t step = 0;  // of a line, from lane to lane; 0: all lanes hold the same
     bool uniform() const { return kind == line && step == 0; }
-    bool operator==(const Shape&) const = default;
+    bool operator==(const LaneShape&) const = default;
 };
 
 struct Value {             // a register of the program
     uint32_t slot, bytes;  // 0 bytes: a predicate
-    Shape shape;
+    LaneShape shape;
     double weight = 0;             // how often it is used, loops counting more
     std::vector<uint8_t> vectors;  // registers of the processor that hold it; none: it lies in memory
     int32_t scalar = -1;           // where a line lies in the frame of a call
@@ -68,7 +68,7 @@ Flow analyse(const Function& function, bool rows);
 
 // shapes.cpp: what each register holds; it depends on who may wait where, and the other way round.
 void find_shapes(Flow& flow, bool rows);
-Shape shape_of(const Flow& flow, uint32_t operand);
+LaneShape shape_of(const Flow& flow, uint32_t operand);
 bool computed_as_line(const std::string& key);
 
 }  // namespace gpukernel::simgpu::compiler

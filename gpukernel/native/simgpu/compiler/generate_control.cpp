@@ -14,7 +14,7 @@ constexpr int32_t kCallCosts = 8;     // a handler, in operations
 
 }  // namespace
 
-Generator::Generator(Image& image)
+Generator::Generator(MachineCode& image)
     : image_(image),
       flow_(image.flow),
       function_(*image.flow.function),
@@ -201,7 +201,7 @@ void Generator::flush(const Set& alive) {
     for (uint32_t v = 0; v < flow_.values.size(); ++v) {
         if (!contains(alive, v)) continue;
         const Value& value = flow_.values[v];
-        if (value.shape.kind == Shape::line) line_to_slot(value.slot);
+        if (value.shape.kind == LaneShape::line) line_to_slot(value.slot);
         for (size_t unit = 0; unit < value.vectors.size(); ++unit)
             a_.vector(kStore, value.vectors[unit], 0, slot(value.slot, static_cast<int>(unit)));
     }
@@ -249,7 +249,7 @@ void Generator::write_entries() {
         for (size_t w = 0; w < alive.size(); ++w) alive[w] |= flow_.blocks[b].kept[w];
         reload(alive);
         for (uint32_t v = 0; v < flow_.values.size(); ++v)
-            if (contains(alive, v) && flow_.values[v].shape.kind == Shape::line)
+            if (contains(alive, v) && flow_.values[v].shape.kind == LaneShape::line)
                 image_.entry_lines[b].push_back(v);
         a_.jump(bodies_[b]);
     }
@@ -279,11 +279,11 @@ void Generator::write_thunk() {
     a_.ret();
 }
 
-void generate(Image& image) {
+void generate(MachineCode& image) {
     Flow& flow = image.flow;
     int32_t lines = 0;
     for (Value& value : flow.values)
-        if (value.shape.kind == Shape::line) value.scalar = lines++;
+        if (value.shape.kind == LaneShape::line) value.scalar = lines++;
     allocate(flow);
     uint32_t sites = 0;
     for (const Signature& s : flow.signatures) {

@@ -8,7 +8,7 @@
 
 #include <functional>
 
-#include "simgpu/compiler/image.h"
+#include "simgpu/compiler/machine_code.h"
 #include "simgpu/compiler/vector_ops.h"
 
 namespace gpukernel::simgpu::compiler {
@@ -17,11 +17,11 @@ constexpr int kFirstVector = 6, kVectors = 32;
 
 class Generator {
   public:
-    explicit Generator(Image& image);
+    explicit Generator(MachineCode& image);
     void run();
 
   private:
-    Image& image_;
+    MachineCode& image_;
     const Flow& flow_;
     const Function& function_;
     Assembler a_;
@@ -39,7 +39,9 @@ class Generator {
 
     const CodeBlock& block() const { return flow_.blocks[block_]; }
     const Value& value(uint32_t operand) const { return flow_.values[flow_.value(operand)]; }
-    bool is_line(uint32_t operand) const { return operand & 1 || value(operand).shape.kind == Shape::line; }
+    bool is_line(uint32_t operand) const {
+        return operand & 1 || value(operand).shape.kind == LaneShape::line;
+    }
     int64_t step(uint32_t operand) const { return operand & 1 ? 0 : value(operand).shape.step; }
     bool merges(uint32_t operand) const;  // lanes that do not run keep what they have
     static int units(uint32_t bytes) { return static_cast<int>(bytes / 2); }

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "simgpu/compiler/compiler.h"
-#include "simgpu/compiler/image.h"
+#include "simgpu/compiler/machine_code.h"
 #include "simgpu/exec/block.h"
 #include "simgpu/exec/kernel_threads.h"
 
@@ -17,7 +17,7 @@ struct Running {
     Warp& warp;
     BlockState& block;
     const Kernel& kernel;
-    const Image& image;
+    const MachineCode& image;
     const Flow& flow;
     Context& context;
     char* bytes;
@@ -91,7 +91,7 @@ struct Running {
     void give_lines(const Set& alive) {
         for (uint32_t v = 0; v < flow.values.size(); ++v) {
             const Value& value = flow.values[v];
-            if (value.shape.kind != Shape::line || !contains(alive, v)) continue;
+            if (value.shape.kind != LaneShape::line || !contains(alive, v)) continue;
             char* to = frame()->registers + value.slot;
             const uint64_t first = scalars()[value.scalar], step = static_cast<uint64_t>(value.shape.step);
             if (value.bytes == 0) std::memcpy(to, &first, sizeof(uint32_t));
@@ -206,7 +206,7 @@ bool run(Warp& warp) { return Running(warp).run(); }
 void prepare(BlockState& block) {
     const Kernel* kernel = block.launch->compiled;
     if (!kernel) return;
-    const Image& image = kernel->image();
+    const MachineCode& image = kernel->image();
     char* bytes =
         block.context.need(image.layout.bytes + sizeof(uint64_t) * image.layout.lines * block.warps.size());
     std::memset(bytes, 0, image.layout.bytes);

@@ -22,10 +22,10 @@ struct Rules {
     const Signature& s;
     bool rows;
 
-    Shape in(size_t n) const { return shape_of(flow, s.reads[n].operand); }
+    LaneShape in(size_t n) const { return shape_of(flow, s.reads[n].operand); }
     bool known() const {  // every operand has been looked at
         for (size_t n = 0; n < s.reads.size(); ++n)
-            if (in(n).kind == Shape::unknown) return false;
+            if (in(n).kind == LaneShape::unknown) return false;
         return true;
     }
     bool all_uniform() const {
@@ -33,14 +33,14 @@ struct Rules {
             if (!in(n).uniform()) return false;
         return true;
     }
-    Shape line(int64_t step) const {
+    LaneShape line(int64_t step) const {
         step = truncate(step, s.writes[0].bytes);
-        return step > -kSteepest && step < kSteepest ? Shape{Shape::line, step} : any;
+        return step > -kSteepest && step < kSteepest ? LaneShape{LaneShape::line, step} : any;
     }
-    static bool is_line(Shape a) { return a.kind == Shape::line; }
-    static constexpr Shape any{Shape::any, 0};
+    static bool is_line(LaneShape a) { return a.kind == LaneShape::line; }
+    static constexpr LaneShape any{LaneShape::any, 0};
 
-    Shape product(size_t a, size_t b) const {
+    LaneShape product(size_t a, size_t b) const {
         if (in(a).uniform() && in(b).uniform()) return line(0);
         const bool is_unsigned = widens(s.key) && !widens_signed(s.key);
         const auto times = [&](size_t line_at, size_t constant_at) {
@@ -54,17 +54,17 @@ struct Rules {
         if (is_line(in(b)) && s.reads[a].operand & 1) return times(b, a);
         return any;
     }
-    Shape sum(Shape a, Shape b, int64_t sign = 1) const {
+    LaneShape sum(LaneShape a, LaneShape b, int64_t sign = 1) const {
         return is_line(a) && is_line(b) ? line(a.step + sign * b.step) : any;
     }
-    Shape special() const {
+    LaneShape special() const {
         if (s.writes[0].bytes == 2) return any;
         if (op.imm == kTidX) return rows ? line(1) : any;
         if (op.imm == kTidY || op.imm == kTidZ) return rows ? line(0) : any;
         if (op.imm == kLaneId) return line(1);
         return is_launch_constant(op.imm) ? line(0) : any;
     }
-    Shape result() const {
+    LaneShape result() const {
         const std::string& key = s.key;
         if (op.control != Control::none || op.guard != kNoGuard || s.writes.size() != 1) return any;
         if (!known()) return {};
@@ -98,14 +98,14 @@ struct Rules {
 
 }  // namespace
 
-Shape shape_of(const Flow& flow, uint32_t operand) {
-    return operand & 1 ? Shape{Shape::line, 0} : flow.values[flow.value(operand)].shape;
+LaneShape shape_of(const Flow& flow, uint32_t operand) {
+    return operand & 1 ? LaneShape{LaneShape::line, 0} : flow.values[flow.value(operand)].shape;
 }
 
 void find_shapes(Flow& flow, bool rows) {
     // What is there when the kernel begins was written by nobody.
     for (uint32_t v = 0; v < flow.values.size(); ++v)
-        if (contains(flow.blocks[0].live, v)) flow.values[v].shape = {Shape::any, 0};
+        if (contains(flow.blocks[0].live, v)) flow.values[v].shape = {LaneShape::any, 0};
     for (bool changed = true; changed;) {
         changed = false;
         for (const CodeBlock& block : flow.blocks)
@@ -113,12 +113,12 @@ void find_shapes(Flow& flow, bool rows) {
                 const Signature& s = flow.signatures[n];
                 for (const Access& write : s.writes) {
                     const uint32_t v = flow.value(write.operand);
-                    Shape& shape = flow.values[v].shape;
-                    if (shape.kind == Shape::any) continue;
-                    Shape now = Rules{flow, flow.function->code[n], s, rows}.result();
-                    if (now.kind == Shape::unknown) continue;
-                    if (contains(block.kept, v) || (shape.kind == Shape::line && shape != now))
-                        now = {Shape::any, 0};
+                    LaneShape& shape = flow.values[v].shape;
+                    if (shape.kind == LaneShape::any) continue;
+                    LaneShape now = Rules{flow, flow.function->code[n], s, rows}.result();
+                    if (now.kind == LaneShape::unknown) continue;
+                    if (contains(block.kept, v) || (shape.kind == LaneShape::line && shape != now))
+                        now = {LaneShape::any, 0};
                     if (shape == now) continue;
                     shape = now, changed = true;
                 }

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "simgpu/compiler/compiler.h"
-#include "simgpu/compiler/image.h"
+#include "simgpu/compiler/machine_code.h"
 #include "simgpu/exec/processor.h"
 
 namespace gpukernel::simgpu::compiler {
@@ -30,7 +30,7 @@ void tell(const Function& function, const Kernel& kernel, std::chrono::microseco
                      kernel.refused().c_str());
         return;
     }
-    const Image& image = kernel.image();
+    const MachineCode& image = kernel.image();
     std::string names;
     for (const std::string& name : image.handlers) names += (names.empty() ? " (" : ", ") + name;
     if (!names.empty()) names += ")";
@@ -55,7 +55,7 @@ Tier wanted_tier() {
     return Tier::interpreter;
 }
 
-Kernel::Kernel(const Function& function, bool rows) : image_(std::make_unique<Image>()) {
+Kernel::Kernel(const Function& function, bool rows) : image_(std::make_unique<MachineCode>()) {
 #if !defined __x86_64__
     refused_ = "there is a compiler for x86-64 only";
     return;

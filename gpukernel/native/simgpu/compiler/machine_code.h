@@ -41,7 +41,7 @@ enum class Left : uint32_t {
     met,      // at a barrier of the whole block, with the lines still in the context
 };
 
-struct Image {
+struct MachineCode {
     Flow flow;
     Layout layout;
     std::vector<uint8_t> code;
@@ -54,7 +54,7 @@ struct Image {
 };
 
 // Writes the code.
-void generate(Image& image);
+void generate(MachineCode& image);
 
 // A handler, from compiled code: false where it found a fault.
 using CallHandler = uint32_t (*)(Warp* warp, const Op* op, uint32_t lanes);
