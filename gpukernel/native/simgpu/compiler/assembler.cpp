@@ -168,7 +168,7 @@ void Assembler::mask(MaskOp what, int to, int a, int b) {
     byte(what), byte(static_cast<uint8_t>(0xc0 | to << 3 | b));
 }
 
-void Assembler::vector(Instruction i, int to, int first, int second, int k, bool half) {
+void Assembler::vector(Encoding i, int to, int first, int second, int k, bool half) {
     byte(0x62);
     byte(static_cast<uint8_t>((~to >> 3 & 1) << 7 | (~second >> 4 & 1) << 6 | (~second >> 3 & 1) << 5 |
                               (~to >> 4 & 1) << 4 | i.map));
@@ -176,7 +176,7 @@ void Assembler::vector(Instruction i, int to, int first, int second, int k, bool
     byte(static_cast<uint8_t>((half ? 1 : 2) << 5 | (~first >> 4 & 1) << 3 | k));
     byte(i.opcode), byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | (second & 7)));
 }
-void Assembler::vector(Instruction i, int to, int first, Memory m, int k, bool half) {
+void Assembler::vector(Encoding i, int to, int first, Memory m, int k, bool half) {
     const int high =
         m.index >= 0 ? m.index : first;  // of an index, the fifth bit stands where a register's would
     byte(0x62);

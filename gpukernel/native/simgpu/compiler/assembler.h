@@ -33,7 +33,7 @@ struct Label {
 };
 
 // A vector instruction: its prefix, opcode map, width of elements and opcode, as Intel's manual writes them.
-struct Instruction {
+struct Encoding {
     uint8_t prefix, map, wide, opcode;
 };
 
@@ -89,8 +89,8 @@ class Assembler {
 
     // to = op(first, second); `k` is a mask whose lanes stay as they are, 0 none.  The length is 512 bits, or
     // 256 where `half`.
-    void vector(Instruction i, int to, int first, int second, int k = 0, bool half = false);
-    void vector(Instruction i, int to, int first, Memory second, int k = 0, bool half = false);
+    void vector(Encoding i, int to, int first, int second, int k = 0, bool half = false);
+    void vector(Encoding i, int to, int first, Memory second, int k = 0, bool half = false);
     void byte(uint8_t value) { code_.push_back(value); }
 
   private:

@@ -26,11 +26,11 @@ struct MachineCode;
 struct Context;
 
 // A kernel's code in memory that can be executed and not written.
-class Kernel {
+class CompiledKernel {
   public:
-    Kernel(const Function& function, bool rows);
-    ~Kernel();
-    Kernel(const Kernel&) = delete;
+    CompiledKernel(const Function& function, bool rows);
+    ~CompiledKernel();
+    CompiledKernel(const CompiledKernel&) = delete;
     const std::string& refused() const { return refused_; }  // why there is no code; empty: there is
     const MachineCode& image() const { return *image_; }
     uint32_t enter(Context& context, Warp& warp, uint32_t block) const;
@@ -45,13 +45,13 @@ class Kernel {
 // Of one function: code for each shape of blocks that it was launched with.
 struct Kernels {
     std::mutex mutex;
-    std::unique_ptr<Kernel> of[2];  // by whether a warp's lanes stand in a row
+    std::unique_ptr<CompiledKernel> of[2];  // by whether a warp's lanes stand in a row
     uint64_t launches = 0;
 };
 
 // The code for a launch, or nullptr: the interpreter runs it.  GPUKERNEL_SIMGPU_TIER_LOG=1 has a line on
 // standard error say which and why, once for each kernel and shape.
-const Kernel* code_for(const Program& program, const Function& function, const Launch& launch);
+const CompiledKernel* code_for(const Program& program, const Function& function, const Launch& launch);
 
 // Before a launch: a context for this block's warps.
 void prepare(BlockState& block);

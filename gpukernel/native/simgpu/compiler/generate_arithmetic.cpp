@@ -177,7 +177,7 @@ int Generator::compute(const VectorOp& op, int unit, int to) {
             return to;
         case VectorOp::product:
         case VectorOp::product_add: {
-            const Instruction extend{k66, 2, 0, op.detail};
+            const Encoding extend{k66, 2, 0, op.detail};
             a_.vector(extend, 1, 0, half_in_register(in[0], unit, 1));
             const int result = op.form == VectorOp::product ? to : 3;
             if (is_line(in[1].operand) && !step(in[1].operand)) {
@@ -192,7 +192,7 @@ int Generator::compute(const VectorOp& op, int unit, int to) {
         case VectorOp::sign: {
             const uint64_t top = wide ? 1ull << 63 : 1ull << 31;
             const uint64_t bits = op.detail == 0 ? top - 1 : op.detail == 1 ? top : ~0ull;
-            const Instruction code{k66, 1, static_cast<uint8_t>(wide), op.code.opcode};
+            const Encoding code{k66, 1, static_cast<uint8_t>(wide), op.code.opcode};
             a_.vector(code, to, in_register(in[0], unit, 1), every(bits, op.bytes));
             return to;
         }
@@ -266,7 +266,7 @@ int Generator::compute(const VectorOp& op, int unit, int to) {
 // both are.
 void Generator::extreme(const VectorOp& op, int unit, int) {
     const bool wide = op.bytes == 8, least = op.detail == 1;
-    const Instruction compare = wide ? kCompareFloatWide : kCompareFloat, blend = wide ? kBlendWide : kBlend;
+    const Encoding compare = wide ? kCompareFloatWide : kCompareFloat, blend = wide ? kBlendWide : kBlend;
     const int a = in_register(s_->reads[0], unit, 1), b = in_register(s_->reads[1], unit, 2);
     auto test = [&](int k, int x, int y, uint8_t how) {
         a_.vector(compare, k, x, y);

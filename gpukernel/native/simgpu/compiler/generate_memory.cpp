@@ -223,7 +223,7 @@ void Generator::scattered_access(const MemoryOp& m) {
     a_.jump(below, slow->begin);
     a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 4, 0, static_cast<int>(rax));
     a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 5, 0, static_cast<int>(rcx));
-    const Instruction subtract = narrow ? kSubtract : kSubtractWide;
+    const Encoding subtract = narrow ? kSubtract : kSubtractWide;
     const int count = units(address.bytes);
     for (int unit = 0; unit < count; ++unit) {
         const int from = in_register(address, unit, 1), k = mask_of(address, unit);

@@ -64,7 +64,7 @@ int Generator::in_register(Access access, int unit, int scratch) {
     return scratch;
 }
 // to = i(first, second) where the second operand may come from memory.
-void Generator::apply(Instruction i, int to, int first, Access second, int unit, int scratch, int k) {
+void Generator::apply(Encoding i, int to, int first, Access second, int unit, int scratch, int k) {
     if (is_line(second.operand)) {
         if (!step(second.operand))
             return a_.vector(i, to, first, scalar(second.operand, static_cast<uint8_t>(second.bytes)), k);

@@ -59,7 +59,7 @@ class Generator {
         return {r14, static_cast<int32_t>(offset), -1, bytes};
     }
     int in_register(Access access, int unit, int scratch);
-    void apply(Instruction i, int to, int first, Access second, int unit, int scratch, int k = 0);
+    void apply(Encoding i, int to, int first, Access second, int unit, int scratch, int k = 0);
     int half_in_register(Access access, int unit, int scratch);  // the unit-th eight lanes of 32 bits
     int target(Access write, int unit) const;
     int mask_of(Access write, int unit);

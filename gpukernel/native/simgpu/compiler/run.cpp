@@ -16,7 +16,7 @@ constexpr int32_t kBudget = 1 << 18;
 struct Running {
     Warp& warp;
     BlockState& block;
-    const Kernel& kernel;
+    const CompiledKernel& kernel;
     const MachineCode& image;
     const Flow& flow;
     Context& context;
@@ -204,7 +204,7 @@ struct Running {
 bool run(Warp& warp) { return Running(warp).run(); }
 
 void prepare(BlockState& block) {
-    const Kernel* kernel = block.launch->compiled;
+    const CompiledKernel* kernel = block.launch->compiled;
     if (!kernel) return;
     const MachineCode& image = kernel->image();
     char* bytes =

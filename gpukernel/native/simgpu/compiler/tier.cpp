@@ -23,7 +23,7 @@ bool logs() {
     return text && std::string_view(text) == "1";
 }
 
-void tell(const Function& function, const Kernel& kernel, std::chrono::microseconds took) {
+void tell(const Function& function, const CompiledKernel& kernel, std::chrono::microseconds took) {
     if (!logs()) return;
     if (!kernel.refused().empty()) {
         std::fprintf(stderr, "gpukernel: %s: interpreted: %s\n", function.name.c_str(),
@@ -55,7 +55,8 @@ Tier wanted_tier() {
     return Tier::interpreter;
 }
 
-Kernel::Kernel(const Function& function, bool rows) : image_(std::make_unique<MachineCode>()) {
+CompiledKernel::CompiledKernel(const Function& function, bool rows)
+    : image_(std::make_unique<MachineCode>()) {
 #if !defined __x86_64__
     refused_ = "there is a compiler for x86-64 only";
     return;
@@ -86,18 +87,18 @@ Kernel::Kernel(const Function& function, bool rows) : image_(std::make_unique<Ma
         refused_ = "the host forbids code that was written at run time";
 }
 
-Kernel::~Kernel() {
+CompiledKernel::~CompiledKernel() {
     if (!code_) return;
     munmap(code_, bytes_);
     code_bytes -= bytes_;
 }
 
-uint32_t Kernel::enter(Context& context, Warp& warp, uint32_t block) const {
+uint32_t CompiledKernel::enter(Context& context, Warp& warp, uint32_t block) const {
     using Enter = uint32_t (*)(Context*, Warp*, const char*);
     return reinterpret_cast<Enter>(code_ + image_->enter)(&context, &warp, code_ + image_->entries[block]);
 }
 
-const Kernel* code_for(const Program& program, const Function& function, const Launch& launch) {
+const CompiledKernel* code_for(const Program& program, const Function& function, const Launch& launch) {
     const Tier tier = program.tier;
     if (tier == Tier::interpreter) return nullptr;
     static std::mutex making;
@@ -109,10 +110,10 @@ const Kernel* code_for(const Program& program, const Function& function, const L
     std::lock_guard lock(kernels.mutex);
     if (++kernels.launches == 1 && tier == Tier::automatic) return nullptr;
     const bool rows = launch.block.x % kLanes == 0 || (launch.block.y == 1 && launch.block.z == 1);
-    std::unique_ptr<Kernel>& kernel = kernels.of[rows];
+    std::unique_ptr<CompiledKernel>& kernel = kernels.of[rows];
     if (!kernel) {
         const auto begin = std::chrono::steady_clock::now();
-        kernel = std::make_unique<Kernel>(function, rows);
+        kernel = std::make_unique<CompiledKernel>(function, rows);
         tell(function, *kernel,
              std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin));
     }

@@ -36,7 +36,7 @@ struct VectorOp {
         clamp,  // to an integer, what is out of range at its ends
     } form;
     uint8_t bytes;  // of an element: that of the operands
-    Instruction code{};
+    Encoding code{};
     uint8_t detail = 0;  // a comparison, a rounding, a kind of predicate
 };
 const VectorOp* vector_op(const std::string& key);

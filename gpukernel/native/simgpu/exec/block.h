@@ -44,7 +44,7 @@ struct LaunchState {
     const Launch* launch;
     DeviceMemory* memory;
     int multiprocessors;
-    const compiler::Kernel* compiled = nullptr;  // none: the interpreter runs it
+    const compiler::CompiledKernel* compiled = nullptr;  // none: the interpreter runs it
     uint64_t stack_bytes;
     uint64_t shared_bytes;
     uint64_t workspace =
