@@ -180,6 +180,8 @@ const Shapes& shapes() {
                        {"redux.or.b32", "ww"},
                        {"redux.xor.b32", "ww"},
                        {"match.any.b32", "ww"},
+                       {"match.all.b32", "ww"},
+                       {"match.all.b64", "wd"},
                        {"match.any.b64", "wd"}});
         return s;
     }();
