@@ -25,7 +25,7 @@ __all__ = [
 @dataclass(frozen=True)
 class SliceRequest:
     """A request: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`, on GPU
-    servers whose name contains `server`, or on the one device that `server` names as ``SERVER/INDEX``.
+    servers whose name contains `server`.
 
     `mode` is ``remote``, ``direct`` or ``auto``; for the latter two `machine` is the identity of the machine that the
     program runs on (`gpukernel.common.machine`) and `user` the number of the user who runs it there.
@@ -39,17 +39,6 @@ class SliceRequest:
     machine: str = ""
     user: int = 0
     server: str = ""
-
-    @property
-    def device(self) -> str:
-        """The id of the only device that it may have; empty where it may have several."""
-        return self.server if "/" in self.server else ""
-
-    def may_have(self, device: Device) -> bool:
-        """Return whether a device is one of those to which `server` confines it."""
-        if self.device:
-            return device.id == self.device
-        return self.server.lower() in device.server.lower()
 
 
 @dataclass(frozen=True)

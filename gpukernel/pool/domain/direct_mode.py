@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpukernel.common.errors import Refused
-from gpukernel.common.i18n import say
 from gpukernel.common.model import SliceRequest
 from gpukernel.pool.domain.placement import DeviceClass, matching
 
@@ -24,46 +23,28 @@ NO_USER = 2**32 - 1
 
 @dataclass(frozen=True)
 class Machine:
-    """A place that a request may be confined to: servers, and their available devices by kind; where `device` is an id, that one."""
+    """A machine that allows direct mode: the servers that its agents speak for, and their available devices by kind."""
 
     servers: tuple[str, ...]
     kinds: tuple[DeviceClass, ...] = ()
-    device: str = ""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The places that requests may be confined to.
-
-    Attributes
-    ----------
-    machines
-        Those that allow direct mode, by identity.
-    servers
-        Each with the kinds of its available devices.
-    devices
-        The available devices by id, each with its server and its kind, of which there is one.
-    """
+    """The places that requests may be confined to: machines that allow direct mode, by identity, and servers, each with its kinds."""
 
     machines: Mapping[str, Machine] = field(default_factory=dict)
     servers: Mapping[str, tuple[DeviceClass, ...]] = field(default_factory=dict)
-    devices: Mapping[str, tuple[str, DeviceClass]] = field(default_factory=dict)
 
     def of(self, request: SliceRequest) -> Machine | None:
         """Return the only place where `request` may lie; None where that is the whole pool, or in direct mode nowhere."""
         machine = self.machines.get(request.machine) if request.mode == "direct" else None
         if not request.server or (request.mode == "direct" and machine is None):
             return machine
-        return self.named(request, machine)
+        return self.named(request.server, machine)
 
-    def named(self, request: SliceRequest, machine: Machine | None = None) -> Machine:
-        """Return the servers whose name contains what `request` says, or the device that it names, of a machine or of the pool."""
-        if request.device:
-            server, kind = self.devices.get(request.device, ("", None))
-            if kind is None or (machine is not None and server not in machine.servers):
-                return Machine((), (), request.device)
-            return Machine((server,), (kind,), request.device)
-        part = request.server
+    def named(self, part: str, machine: Machine | None = None) -> Machine:
+        """Return the servers whose name contains `part`, of a machine or of the pool."""
         names = [
             name
             for name in sorted(self.servers)
@@ -105,18 +86,7 @@ def matching_in_mode(
     if request.mode != "direct":
         if not request.server:
             return matching(request, known)
-        here = places.named(request)
-        if request.device:
-            if not here.kinds:
-                raise Refused(
-                    "no_such_device",
-                    say(
-                        "The pool has no device %(device)s now; “gpukernel list-gpus” shows those it has.",
-                        device=request.device[:120],
-                    ),
-                )
-            return matching(request, here.kinds, f"device {request.device}")
-        return matching(request, here.kinds, f"a server named “{request.server}”")
+        return matching(request, places.named(request.server).kinds, f"a server named “{request.server}”")
     machine = places.of(request)
     if machine is None:
         raise Refused(

@@ -124,7 +124,7 @@ class ServerWatch:
         others = [
             device
             for device in self._store.devices.all()
-            if device.server not in avoided and request.may_have(device)
+            if device.server not in avoided and request.server.lower() in device.server.lower()
         ]
         try:
             if request.mode == "direct":

@@ -40,10 +40,8 @@ def check_register(register: pb.Register) -> None:
         ``invalid``, with a sentence.
     """
     server = register.server
-    if len(server) > 100 or not server.isprintable() or "/" in server:
-        raise Refused(
-            "invalid", "A server's name has 1 to 100 printable characters and no “/”; choose another --name."
-        )
+    if len(server) > 100 or not server.isprintable():
+        raise Refused("invalid", "A server's name has 1 to 100 printable characters; choose another --name.")
     if register.epoch > LARGEST_EPOCH:
         raise Refused(
             "invalid",

@@ -309,10 +309,7 @@ def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: in
         "model": request.model or say("a device"),
     }
     if request.server:
-        where = say("Device %(name)s", name=request.server)
-        if not request.device:
-            where = say("A server named “%(name)s”", name=request.server)
-        figures["where"] = where
+        figures["where"] = say("A server named “%(name)s”", name=request.server)
     if kept:
         return say(
             "%(where)s has room for %(size)s of %(model)s, but it is %(reserved)s", reserved=kept, **figures

@@ -340,7 +340,7 @@ class SchedulingCycle:
         if asked.mode == "direct":
             return None, "direct"
         if asked.server:
-            servers = state.places.named(asked)
+            servers = state.places.named(asked.server)
             return best_fit(
                 asked, fitting(self._store.devices.on_machine(self._db, servers, kinds))
             ), "remote"

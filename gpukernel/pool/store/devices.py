@@ -8,9 +8,7 @@ Guarantees
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -112,14 +110,13 @@ class Devices:
         if version is None:
             version = self._database.versions(db).devices_version
         if self._places[0] != version:
-            each = sa.select(devices.c.id, devices.c.server, devices.c.name, devices.c.memory_bytes)
-            by_device = {
-                row.id: (row.server, DeviceClass(row.name, row.memory_bytes, 1))
-                for row in db.execute(each.where(devices.c.available))
-            }
-            counts: dict[str, Counter[DeviceClass]] = {}
-            for server, kind in by_device.values():
-                counts.setdefault(server, Counter())[kind] += 1
+            kind = (devices.c.server, devices.c.name, devices.c.memory_bytes)
+            count = sa.select(*kind, sa.func.count().label("number")).where(devices.c.available)
+            servers_kinds: dict[str, list[DeviceClass]] = {}
+            for row in db.execute(count.group_by(*kind)):
+                servers_kinds.setdefault(row.server, []).append(
+                    DeviceClass(row.name, row.memory_bytes, row.number)
+                )
             query = (
                 sa.select(
                     servers.c.direct_machine,
@@ -141,11 +138,8 @@ class Devices:
                 identity: Machine(tuple(here), tuple(classes(offered.get(identity, ()))))
                 for identity, here in names.items()
             }
-            by_server = {
-                name: tuple(replace(kind, count=number) for kind, number in kinds.items())
-                for name, kinds in counts.items()
-            }
-            self._places = (version, Places(found, by_server, by_device))
+            by_server = {name: tuple(kinds) for name, kinds in servers_kinds.items()}
+            self._places = (version, Places(found, by_server))
         return self._places[1]
 
     @staticmethod
@@ -154,7 +148,7 @@ class Devices:
         # Only the servers stand in the condition, so that their index is taken and not the one over all devices.
         rows = _ON_SERVERS.rows(db, servers=list(machine.servers))
         wanted = set(kinds)
-        found = [_device(row) for row in rows if row.available and machine.device in ("", row.id)]
+        found = [_device(row) for row in rows if row.available]
         return sorted(
             (d for d in found if DeviceClass(d.name, d.memory_bytes) in wanted),
             key=lambda d: (d.promised_bytes - d.memory_bytes, d.id),

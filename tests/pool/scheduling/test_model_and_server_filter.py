@@ -1,4 +1,4 @@
-"""Requests that name the servers or the device they want."""
+"""Requests that name the servers they want."""
 
 from __future__ import annotations
 
@@ -36,39 +36,6 @@ def test_a_slice_lies_on_a_server_of_that_name(tmp_path: Path) -> None:
             await get(world, "g", 0.3, "gpu", devices=2)
         with pytest.raises(Refused, match="at most 256"):
             await get(world, "h", 0.3, "x" * 65536)
-
-    story(tmp_path, tell)
-
-
-def test_a_slice_lies_on_the_device_that_is_named(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
-        Agent(world.manager, "gpu2", 3).attach()
-        for key, device in (("a", "gpu2/2"), ("b", "gpu2/0"), ("c", "gpu2/2")):
-            assert [piece.device_id for piece in (await get(world, key, 0.4, device)).slices] == [device]
-        with pytest.raises(Refused, match="Device gpu2/2 has no room for 13107 MiB of a device now") as no:
-            await get(world, "d", 0.4, "gpu2/2")
-        assert no.value.code == "full"
-        for nowhere in ("gpu2/7", "gpu/2", "gpu2/"):
-            with pytest.raises(Refused, match=f"The pool has no device {nowhere} now") as no:
-                await get(world, "e", 0.1, nowhere)
-            assert no.value.code == "no_such_device"
-        with pytest.raises(Refused, match="2 devices are asked for; device gpu2/0 has 1 that fit"):
-            await get(world, "f", 0.1, "gpu2/0", devices=2)
-
-    story(tmp_path, tell)
-
-
-def test_who_waits_for_a_device_gets_that_one_though_others_are_free(tmp_path: Path) -> None:
-    async def tell(world: World) -> None:
-        Agent(world.manager, "gpu2", 2).attach()
-        first = await get(world, "first", 0.6, "gpu2/1")
-        wanted = SliceRequest(share=0.6, server="gpu2/1")
-        waiting = world.manager.acquire("large", wanted, Holder("ben"), -1, 0)
-        assert isinstance(await anext(waiting), Queued)
-        world.manager.end(first.id, "done")
-        lease = await anext(waiting)
-        assert isinstance(lease, Lease)
-        assert [piece.device_id for piece in lease.slices] == ["gpu2/1"]
 
     story(tmp_path, tell)
 
