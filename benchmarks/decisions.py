@@ -51,18 +51,18 @@ class PromptServer:
         found = [Device(f"{name}/{i}", name, i, "Tesla V100", MEMORY) for i in range(devices)]
         self.sessions.attach(name, self, found, {})
 
-    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
-        self.sessions.worker_ready(self.name, lease.id, device_index, ("unix:/x",))
+    def start_worker(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
+        self.sessions.worker_ready(self.name, lease.id, device_id, ("unix:/x",))
 
     def start_direct(self, *_: object) -> None:
         raise NotImplementedError
 
-    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
-        self.sessions.worker_ended(self.name, lease_id, device_index, "stopped")
+    def stop_worker(self, lease_id: str, device_id: str, reason: str) -> None:
+        self.sessions.worker_ended(self.name, lease_id, device_id, "stopped")
 
-    def interrupt_worker(self, lease_id: str, device_index: int) -> None: ...
+    def interrupt_worker(self, lease_id: str, device_id: str) -> None: ...
 
-    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None: ...
+    def limit_worker(self, lease_id: str, device_id: str, memory_bytes: int, weight: float) -> None: ...
 
 
 class Times:

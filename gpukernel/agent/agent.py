@@ -7,10 +7,12 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.agent.confinement import ACCOUNTS
+from gpukernel.agent.device_numbers import numbered, numbers_of_workers
 from gpukernel.agent.direct_slices import DirectSlices
 from gpukernel.agent.health import Health
 from gpukernel.agent.holders import Holders
@@ -38,6 +40,9 @@ HEARTBEAT_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 VALIDITY_SECONDS = 0.5
 SILENT_POOL_SECONDS = 2.0
+UNKNOWN = -1
+"""The number that no device has."""
+
 _USAGE = tuple(Usage.__dataclass_fields__)
 
 
@@ -85,11 +90,12 @@ class Agent:
         self._old_pool = True  # it knows nothing of validity, as far as is known
         self._valid_seconds = 0.0
         self._connection = connection
+        directory = short_directory(state)
+        inventory = numbered(inventory, state, name, self._own.machine, numbers_of_workers(directory))
         self._inventory = inventory
         self._outgoing: asyncio.Queue[pb.AgentMessage | None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._health = Health(inventory, state)
-        directory = short_directory(state)
         self._machine = machine_identity() if direct else ""
         inventory, processes = with_account(inventory, directory) if direct else (inventory, None)
         self._holders = Holders(directory / "holders", name)
@@ -245,16 +251,17 @@ class Agent:
                 memory_bytes=d.memory_bytes,
                 compute_capability=d.compute_capability,
                 multiprocessors=d.multiprocessors,
+                uuid=d.uuid,
             )
             for d in self._inventory.devices
         ]
         workers = [
-            pb.WorkerState(lease_id=lease_id, device_index=index, endpoints=endpoints)
+            pb.WorkerState(**self._names((lease_id, index)), endpoints=endpoints)
             for (lease_id, index), endpoints in (self._workers.endpoints() | self._direct.endpoints()).items()
         ]
         if not self._old_pool:  # which would take them for those that listen
             starting = self._workers.starting()
-            workers += [pb.WorkerState(lease_id=lease_id, device_index=index) for lease_id, index in starting]
+            workers += [pb.WorkerState(**self._names(key)) for key in starting]
         register = pb.Register(
             server=self.name,
             devices=[messages.device_to(d) for d in devices],
@@ -280,13 +287,14 @@ class Agent:
 
     async def _reports(self, outgoing: asyncio.Queue[pb.AgentMessage | None]) -> None:
         while True:
-            message = _heartbeat(
+            message = self._heartbeat(
                 {**await self._workers.statuses(until=self._own.validity.until), **self._direct.statuses()}
             )
             faults = await asyncio.to_thread(self._health.check)
             message.heartbeat.devices_checked = True
             message.heartbeat.faults.extend(
-                pb.DeviceFault(device_index=index, sentence=sentence) for index, sentence in faults.items()
+                pb.DeviceFault(device_index=index, device=self._inventory.uuid(index), sentence=sentence)
+                for index, sentence in faults.items()
             )
             outgoing.put_nowait(message)
             await asyncio.sleep(HEARTBEAT_SECONDS)
@@ -318,15 +326,19 @@ class Agent:
             return  # an order that only a newer pool knows
         else:
             order = message.interrupt_worker
-            work = self._workers.interrupt((order.lease_id, order.device_index))
+            work = self._workers.interrupt(self._key(order))
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _start(self, start: pb.StartWorker) -> None:
-        key = (start.lease_id, start.device_index)
-        starting = pb.WorkerStarting(lease_id=key[0], device_index=key[1])
-        self._tell(pb.AgentMessage(worker_starting=starting))
+        key = self._key(start)
+        named = self._names(key) | ({"device": start.device} if start.device else {})
+        self._tell(pb.AgentMessage(worker_starting=pb.WorkerStarting(**named)))
+        if all(device.index != key[1] for device in self._inventory.devices):
+            gone = f"its GPU server has no device {start.device or key[1]}"
+            self._tell(pb.AgentMessage(worker_ended=pb.WorkerEnded(**named, reason=gone)))
+            return
         self._holders.begin(key, start.person, start.course)
         try:
             if self._own.validity.over():
@@ -348,20 +360,23 @@ class Agent:
             return
         what = "slice in direct mode" if start.direct else "worker"
         log.info("%s of %d MiB started", what, start.memory_bytes >> 20, extra=self._holders.about(key))
-        ready = pb.WorkerReady(lease_id=key[0], device_index=key[1], endpoints=endpoints)
-        self._tell(pb.AgentMessage(worker_ready=ready))
+        self._tell(pb.AgentMessage(worker_ready=pb.WorkerReady(**named, endpoints=endpoints)))
 
     async def _stop(self, stop: pb.StopWorker) -> None:
-        key = (stop.lease_id, stop.device_index)
+        key = self._key(stop)
+        if key[1] == UNKNOWN:  # a device that it never had: no worker can live there
+            ended = pb.WorkerEnded(lease_id=key[0], device=stop.device, reason="stopped")
+            self._tell(pb.AgentMessage(worker_ended=ended))
+            return
         if key in self._direct:
-            self._tell(_heartbeat(self._direct.statuses([key])))
+            self._tell(self._heartbeat(self._direct.statuses([key])))
             await self._direct.stop(key)
             return
-        self._tell(_heartbeat(await self._workers.statuses([key])))  # its last figures
+        self._tell(self._heartbeat(await self._workers.statuses([key])))  # its last figures
         await self._workers.stop(key, stop.reason)
 
     async def _limit(self, order: pb.LimitWorker) -> None:
-        key = (order.lease_id, order.device_index)
+        key = self._key(order)
         slices = self._direct if key in self._direct else self._workers
         allocated = await slices.limit(key, order.memory_bytes, order.weight)
         if allocated is None:
@@ -369,8 +384,7 @@ class Agent:
         outcome = f"stays: {allocated >> 20} MiB are allocated" if allocated else "is set"
         log.info("a cap of %d MiB %s", order.memory_bytes >> 20, outcome, extra=self._holders.about(key))
         answer = pb.WorkerLimited(
-            lease_id=key[0],
-            device_index=key[1],
+            **self._names(key),
             memory_bytes=order.memory_bytes,
             done=not allocated,
             allocated_bytes=allocated,
@@ -380,21 +394,35 @@ class Agent:
     def _worker_ended(self, key: Key, reason: str) -> None:
         log.info("worker ended: %s", reason, extra=self._holders.about(key))
         self._holders.end(key)
-        ended = pb.WorkerEnded(lease_id=key[0], device_index=key[1], reason=reason)
+        ended = pb.WorkerEnded(**self._names(key), reason=reason)
         self._tell(pb.AgentMessage(worker_ended=ended))
 
     def _lease_over(self, lease_id: str, reason: str) -> bool:
         self._tell(pb.AgentMessage(end_lease=pb.EndLease(lease_id=lease_id, reason=reason)))
         return self._outgoing is not None
 
+    def _heartbeat(self, statuses: Mapping[Key, WorkerStatus | Usage]) -> pb.AgentMessage:
+        workers = [
+            pb.WorkerState(
+                **self._names(key), usage=pb.Usage(**{name: getattr(status, name) for name in _USAGE})
+            )
+            for key, status in statuses.items()
+        ]
+        return pb.AgentMessage(heartbeat=pb.Heartbeat(workers=workers))
 
-def _heartbeat(statuses: Mapping[Key, WorkerStatus | Usage]) -> pb.AgentMessage:
-    workers = [
-        pb.WorkerState(
-            lease_id=lease_id,
-            device_index=index,
-            usage=pb.Usage(**{name: getattr(status, name) for name in _USAGE}),
-        )
-        for (lease_id, index), status in statuses.items()
-    ]
-    return pb.AgentMessage(heartbeat=pb.Heartbeat(workers=workers))
+    # --- names of devices ---
+
+    def _key(self, order: pb.StartWorker | pb.StopWorker | pb.LimitWorker | pb.InterruptWorker) -> Key:
+        """Return the worker that an order means: by the device's UUID, or by its number where a pool of before tells none."""
+        if not order.device:
+            return order.lease_id, order.device_index
+        number = self._inventory.number(order.device)
+        return order.lease_id, UNKNOWN if number is None else number
+
+    def _names(self, key: Key) -> dict[str, Any]:
+        """Return the fields that name a worker in every message."""
+        return {
+            "lease_id": key[0],
+            "device_index": max(key[1], 0),
+            "device": self._inventory.uuid(key[1]),
+        }

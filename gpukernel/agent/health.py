@@ -1,7 +1,7 @@
 """The health of this server's devices: NVML's word, and what an administrator wrote down.
 
 A device is out of order while NVML answers for it with an error, after a critical error (XID) of the device itself until the agent is started
-again, and while a file ``faults/INDEX`` lies in the agent's state directory: the file's text is the sentence that people see.
+again, and while a file ``faults/NUMBER`` or ``faults/UUID`` lies in the agent's state directory: its text is the sentence that people see.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ class Health:
         if self._nvml is not None:
             faults |= self._ask_nvml()
         for device in self._inventory.devices:
-            path = self._folder / str(device.index)
-            try:
-                text = path.read_text(errors="replace")
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                text = f"{path} cannot be read: {error.strerror}"
-            faults[device.index] = " ".join(text.split())[:LONGEST_SENTENCE] or "taken out by hand"
+            for name in filter(None, (str(device.index), device.uuid)):
+                path = self._folder / name
+                try:
+                    text = path.read_text(errors="replace")
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    text = f"{path} cannot be read: {error.strerror}"
+                faults[device.index] = " ".join(text.split())[:LONGEST_SENTENCE] or "taken out by hand"
         return faults
 
     def _ask_nvml(self) -> dict[int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpukernel import native
@@ -38,17 +38,42 @@ class NoDevices(Exception):
 class Inventory:
     """Devices, and the way in which a worker gets at one of them.
 
-    Of simulated devices, `simulated` is their specification and `processes` the directory where those who use them are listed.
+    A device's index is its number on this server, which stays when the driver counts anew (`gpukernel.agent.device_numbers`).
+
+    Attributes
+    ----------
+    simulated, processes
+        Of simulated devices their specification, and the directory where those who use them are listed.
+    positions
+        The indices of devices in the CUDA library, by number; those that are not there are the numbers themselves.
+    gone
+        The UUIDs of devices that this server had and has no more, by number.
     """
 
     devices: tuple[DeviceDescription, ...]
     library: str
     simulated: str = ""
     processes: str = ""
+    positions: Mapping[int, int] = field(default_factory=dict)
+    gone: Mapping[int, str] = field(default_factory=dict)
+
+    def uuid(self, number: int) -> str:
+        """Return the UUID of a device that is there or was; empty for another number."""
+        here = (device.uuid for device in self.devices if device.index == number)
+        return next(here, self.gone.get(number, ""))
+
+    def number(self, uuid: str) -> int | None:
+        """Return the number of the device with a UUID that is there or was."""
+        here = (device.index for device in self.devices if device.uuid == uuid)
+        return next(here, next((number for number, one in self.gone.items() if one == uuid), None))
+
+    def position(self, number: int) -> int:
+        """Return the index of a device in the CUDA library that shows all of them."""
+        return self.positions.get(number, number)
 
     def worker_device(self, index: int) -> int:
         """Return the index of device `index` in the CUDA library that its worker loads."""
-        return index if self.simulated else 0
+        return self.position(index) if self.simulated else 0
 
     def worker_environment(self, index: int) -> Mapping[str, str]:
         """Return the environment of a worker on device `index`, which sees no other real device."""
@@ -62,7 +87,7 @@ class Inventory:
                 "GPUKERNEL_SIMGPU": self.simulated,
                 "GPUKERNEL_SIMGPU_PROCESSES": self.processes,
             }
-        return {**environment, "CUDA_VISIBLE_DEVICES": self.devices[index].uuid}
+        return {**environment, "CUDA_VISIBLE_DEVICES": self.uuid(index)}
 
 
 def simulated(specification: str) -> Inventory:

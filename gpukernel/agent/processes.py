@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from gpukernel.agent.inventory import Inventory
@@ -94,19 +95,20 @@ def environment_of(pid: int) -> Mapping[str, str]:
 
 
 class Nvml:
-    """NVIDIA's account, for as long as this object lives; device `index` is NVML's."""
+    """NVIDIA's account, for as long as this object lives."""
 
-    def __init__(self) -> None:
+    def __init__(self, inventory: Inventory) -> None:
         import pynvml
 
         pynvml.nvmlInit()
         self._nvml: Any = pynvml
+        self._inventory = inventory
         self._seen: dict[int, int] = {}
         self._seconds: dict[tuple[int, int], float] = {}
 
     def on(self, index: int) -> list[ProcessUsage]:
         """Return memory as of now, and compute from the samples that the driver has kept since the last call."""
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        handle = self._nvml.nvmlDeviceGetHandleByUUID(self._inventory.uuid(index))
         running = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         self._add_samples(index, handle)
         living = {process.pid for process in running}
@@ -136,8 +138,9 @@ class Simulated:
 
     _ENTRY = struct.Struct("<QQQ")  # has a context, bytes, busy nanoseconds: for each device
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, positions: Mapping[int, int] = MappingProxyType({})) -> None:
         self.directory = directory
+        self._positions = positions
 
     def on(self, index: int) -> list[ProcessUsage]:
         """Return the processes that list themselves, and clear away the files of those that have ended."""
@@ -151,7 +154,8 @@ class Simulated:
             with contextlib.suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
-                    entry = os.pread(descriptor, self._ENTRY.size, index * self._ENTRY.size)
+                    place = self._positions.get(index, index)
+                    entry = os.pread(descriptor, self._ENTRY.size, place * self._ENTRY.size)
                 finally:
                     os.close(descriptor)
                 if len(entry) == self._ENTRY.size:
@@ -164,8 +168,8 @@ class Simulated:
 def with_account(inventory: Inventory, state: Path) -> tuple[Inventory, Processes]:
     """Return `inventory` and the account of its devices' processes; simulated devices are told to keep theirs below `state`."""
     if not inventory.simulated:
-        return inventory, Nvml()
+        return inventory, Nvml(inventory)
     directory = state / "simulated-processes"
     directory.mkdir(exist_ok=True)
     directory.chmod(0o1777 if os.getuid() == 0 else 0o700)  # every user's programs list themselves
-    return replace(inventory, processes=str(directory)), Simulated(directory)
+    return replace(inventory, processes=str(directory)), Simulated(directory, inventory.positions)

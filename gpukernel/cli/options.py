@@ -123,7 +123,7 @@ Filter = Annotated[
     str,
     typer.Option(
         metavar="WHICH",
-        help="Which devices: model=V100, server=gpu1, device=gpu1/0, or several with “and” between.",
+        help="Which devices: model=V100, server=gpu1, device=gpu1/0 or uuid=GPU-…; several with “and” between.",
     ),
 ]
 Everybody = Annotated[

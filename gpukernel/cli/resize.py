@@ -20,27 +20,24 @@ MIB = 2**20
 _CONDITION = re.compile(r"\s*(\w+)\s*=\s*(\S+)\s*")
 
 
-_KEYS = ("model", "server", "device")
-
-
 def conditions(text: str) -> dict[str, str]:
-    """Return the conditions of ``--filter``, such as ``model=V100 and server=gpu1``; a `Problem` where it is not understood."""
+    """Return the conditions of ``--filter``, such as ``model=V100 and server=gpu1``; a `Problem` where it is not understood.
+
+    ``uuid`` and ``device`` both name a device, and are found as ``device``.
+    """
     found: dict[str, str] = {}
     for part in re.split(r"\s+and\s+", text) if text.strip() else ():
         match = _CONDITION.fullmatch(part)
-        if match is None or match[1] not in _KEYS or match[1] in found:
+        name = "device" if match is not None and match[1] == "uuid" else match and match[1]
+        if match is None or name not in ("model", "server", "device") or name in found:
             raise Problem(
-                f"“{part[:40]}” is no filter; write model=NAME, server=NAME, device=SERVER/INDEX, "
-                "or several with “and” between.",
+                f"“{part[:40]}” is no filter; write model=NAME, server=NAME, device=SERVER/NUMBER or uuid=GPU-…, "
+                "each once, with “and” between.",
                 USAGE,
             )
-        found[match[1]] = match[2]
-    if "device" in found and ("server" in found or not re.fullmatch(r".+/\d+", found["device"])):
-        raise Problem(
-            f"“device={found['device'][:40]}” is no filter; name the device as “gpukernel list-gpus” does, such as "
-            "device=gpu1/0, and no server beside it.",
-            USAGE,
-        )
+        if match[1] == "uuid" and not match[2].lower().startswith(("gpu-", "mig-")):
+            raise Problem(f"“{match[2][:40]}” is no UUID of a device; it begins with GPU-.", USAGE)
+        found[name] = match[2]
     return found
 
 
@@ -64,7 +61,8 @@ def wanted_slice(
         None if memory_mib is None else memory_mib * MIB,
         devices,
         model or asked.get("model", ""),
-        server=asked.get("device") or asked.get("server", ""),
+        server=asked.get("server", ""),
+        device=asked.get("device", ""),
     )
 
 

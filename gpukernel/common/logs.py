@@ -71,7 +71,7 @@ def of_lease(lease: Lease, piece: Slice | None = None) -> dict[str, dict[str, st
         person=lease.holder.person,
         course=lease.holder.course,
         server=",".join(dict.fromkeys(one.server for one in pieces)),
-        device=",".join(one.device_id for one in pieces),
+        device=",".join(one.label for one in pieces),
     )
 
 

@@ -63,8 +63,8 @@ def device_from(message: pb.Device) -> model.Device:
 
 
 def device_to(device: model.Device) -> pb.Device:
-    """Return the message of a `model.Device`."""
-    return pb.Device(**_fields(device, _DEVICE))
+    """Return the message of a `model.Device`, with the name that people read."""
+    return pb.Device(**_fields(device, _DEVICE) | {"id": device.label})
 
 
 def holder_from(message: pb.Holder) -> model.Holder:
@@ -88,6 +88,7 @@ def request_from(message: pb.SliceRequest) -> model.SliceRequest:
         machine=message.machine,
         user=message.user,
         server=message.server,
+        device=message.device,
     )
 
 
@@ -102,6 +103,7 @@ def request_to(request: model.SliceRequest) -> pb.SliceRequest:
         machine=request.machine,
         user=request.user,
         server=request.server,
+        device=request.device,
     )
 
 
@@ -118,6 +120,7 @@ def lease_from(message: pb.Lease) -> model.Lease:
             weight=s.weight,
             endpoints=tuple(s.endpoints),
             usage=usage_from(s.usage),
+            uuid=s.uuid,
         )
         for s in message.slices
     )
@@ -145,7 +148,7 @@ def lease_to(lease: model.Lease, *, with_secret: bool = False) -> pb.Lease:
     """Return the message of a `model.Lease`; the secret goes into it only for the holder itself."""
     slices = [
         pb.Slice(
-            device_id=s.device_id,
+            device_id=s.label,
             server=s.server,
             device_index=s.device_index,
             device_name=s.device_name,
@@ -154,6 +157,7 @@ def lease_to(lease: model.Lease, *, with_secret: bool = False) -> pb.Lease:
             weight=s.weight,
             endpoints=s.endpoints,
             usage=usage_to(s.usage),
+            uuid=s.uuid,
         )
         for s in lease.slices
     ]

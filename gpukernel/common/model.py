@@ -25,7 +25,7 @@ __all__ = [
 @dataclass(frozen=True)
 class SliceRequest:
     """A request: a `share` (0 < share ≤ 1) or `memory_bytes` of each of `devices` devices whose name contains `model`, on GPU
-    servers whose name contains `server`.
+    servers whose name contains `server`.  `device` asks for one device, ``gpu1/0``, or for those whose UUID begins so.
 
     `mode` is ``remote``, ``direct`` or ``auto``; for the latter two `machine` is the identity of the machine that the
     program runs on (`gpukernel.common.machine`) and `user` the number of the user who runs it there.
@@ -39,6 +39,7 @@ class SliceRequest:
     machine: str = ""
     user: int = 0
     server: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of one device; `endpoints` are the worker's addresses, best first."""
+    """A part of one device, named as in `Device`; `endpoints` are the worker's addresses, best first."""
 
     device_id: str
     server: str
@@ -86,6 +87,12 @@ class Slice:
     weight: float = 1.0
     endpoints: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    uuid: str = ""
+
+    @property
+    def label(self) -> str:
+        """Return the device's name for people, ``gpu1/0``."""
+        return f"{self.server}/{self.device_index}"
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,14 @@ class Device:
     """One GPU of the pool; `promised_bytes` of its memory belong to leases.
 
     `trouble` says in words why it is not `available`.
+
+    Attributes
+    ----------
+    uuid
+        NVIDIA's name for it, or one made up for a simulated device; empty where its agent tells none.  It stays the same whatever number
+        the device has on its server.
+    id
+        In the pool's books its server with its UUID, or with its number where there is none.  To everybody else it is `label`.
     """
 
     id: str
@@ -135,6 +150,12 @@ class Device:
     trouble: str = ""
     compute_capability: str = ""
     multiprocessors: int = 0
+    uuid: str = ""
+
+    @property
+    def label(self) -> str:
+        """Return its name for people, ``gpu1/0``: the number is the one that it has now."""
+        return f"{self.server}/{self.index}"
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,9 @@ def test_a_number_that_nobody_can_count_with_is_refused_with_a_sentence(
 )
 def test_figures_that_are_no_counts_are_left_out(usage: pb.Usage) -> None:
     good = pb.WorkerState(lease_id="a", device_index=0, usage=pb.Usage(launches=7))
-    found = reported_usage([good, pb.WorkerState(lease_id="b", device_index=0, usage=usage)])
+    found = reported_usage(
+        [good, pb.WorkerState(lease_id="b", device_index=0, usage=usage)], lambda _, number: f"s/{number}"
+    )
     assert {lease: figures.launches for (lease, _), figures in found.items()} == {"a": 7}
 
 

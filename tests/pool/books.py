@@ -128,7 +128,8 @@ def check_placements(store: Store, now: float) -> None:
     sizes = {row.id: row.memory_bytes for row in device_rows}
     leases = {row.id: row for row in lease_rows}
     pieces = [row for row in slice_rows if row.worker != "gone"]
-    for device in {placement.device for placement in placements}:
+    # What was chosen on a device that is gone is chosen anew with the next decision.
+    for device in {placement.device for placement in placements} & sizes.keys():
         here = [placement for placement in placements if placement.device == device]
         for moment in {max(begin, now) for placement in here for begin, _ in ahead[placement.reservation]}:
             wanted: dict[str, int] = defaultdict(int)

@@ -88,18 +88,18 @@ class WritingAgent(Agent):
 
     diary: Diary
 
-    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
-        self.diary.note("worker", self.name, lease.id, device_index, memory_bytes)
-        super().start_worker(lease, device_index, memory_bytes, weight)
+    def start_worker(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
+        self.diary.note("worker", self.name, lease.id, device_id, memory_bytes)
+        super().start_worker(lease, device_id, memory_bytes, weight)
 
-    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
-        self.diary.note("worker", self.name, lease_id, device_index, 0)
-        super().stop_worker(lease_id, device_index, reason)
+    def stop_worker(self, lease_id: str, device_id: str, reason: str) -> None:
+        self.diary.note("worker", self.name, lease_id, device_id, 0)
+        super().stop_worker(lease_id, device_id, reason)
 
-    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
-        if (lease_id, device_index) in self.alive:
-            self.diary.note("worker", self.name, lease_id, device_index, memory_bytes)
-        super().limit_worker(lease_id, device_index, memory_bytes, weight)
+    def limit_worker(self, lease_id: str, device_id: str, memory_bytes: int, weight: float) -> None:
+        if (lease_id, device_id) in self.alive:
+            self.diary.note("worker", self.name, lease_id, device_id, memory_bytes)
+        super().limit_worker(lease_id, device_id, memory_bytes, weight)
 
 
 def new_world(url: str, diary: Diary, server: str) -> World:
@@ -116,9 +116,9 @@ def new_world(url: str, diary: Diary, server: str) -> World:
     agent.devices = [replace(device, name=MODELS[server]) for device in agent.devices]
     for kind, *rest in diary.lines():
         if kind == "worker" and rest[0] == server:
-            _, lease_id, index, size = rest
-            agent.caps[lease_id, index] = size
-            (agent.alive.add if size else agent.alive.discard)((lease_id, index))
+            _, lease_id, device_id, size = rest
+            agent.caps[lease_id, device_id] = size
+            (agent.alive.add if size else agent.alive.discard)((lease_id, device_id))
     world.agent = agent
     agent.attach()
     return world
@@ -169,7 +169,7 @@ class Story:
         given_up = asyncio.create_task(self.get("d", 0.9))
         await asyncio.sleep(0)
         server = world.agent.name
-        world.sessions.heartbeat(server, {(a.id, 0): Usage(cuda_calls=5, connections=1)})
+        world.sessions.heartbeat({(a.id, a.slices[0].device_id): Usage(cuda_calls=5, connections=1)})
         world.manager.renew(a.id)
         world.manager.renew(b.id)
         try:
@@ -185,9 +185,9 @@ class Story:
         await self.resize(a, 0.1)
         self.diary.note("ends", c.id)
         (piece,) = c.slices
-        self.diary.note("worker", server, c.id, piece.device_index, 0)
-        world.agent.alive.discard((c.id, piece.device_index))
-        world.sessions.worker_ended(server, c.id, piece.device_index, "it died")
+        self.diary.note("worker", server, c.id, piece.device_id, 0)
+        world.agent.alive.discard((c.id, piece.device_id))
+        world.sessions.worker_ended(server, c.id, piece.device_id, "it died")
         d = await self.get("e", 1.0, BEN)
         self.end(d)
         self.end(a)
@@ -484,9 +484,9 @@ def look(url: str, diary: Diary, server: str, server_b: str = "") -> None:
             for one in worlds:
                 one.manager.tick()
         caps = {
-            (lease_id, f"{one.agent.name}/{index}"): one.agent.caps[lease_id, index]
+            (lease_id, device_id): one.agent.caps[lease_id, device_id]
             for one in worlds
-            for lease_id, index in one.agent.alive
+            for lease_id, device_id in one.agent.alive
         }
         check_books(world.store, caps, world.store.policy.current())
         await Office(world, diary).check()

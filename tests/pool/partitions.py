@@ -110,18 +110,18 @@ class Stream:
         for kind, what in early:
             self._send(kind, *what)
 
-    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
-        self._send("start", (lease.id, device_index), memory_bytes)
+    def start_worker(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
+        self._send("start", (lease.id, device_id), memory_bytes)
 
     start_direct = start_worker
 
-    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
-        self._send("stop", (lease_id, device_index))
+    def stop_worker(self, lease_id: str, device_id: str, reason: str) -> None:
+        self._send("stop", (lease_id, device_id))
 
-    def interrupt_worker(self, lease_id: str, device_index: int) -> None:
+    def interrupt_worker(self, lease_id: str, device_id: str) -> None:
         pass
 
-    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
+    def limit_worker(self, lease_id: str, device_id: str, memory_bytes: int, weight: float) -> None:
         pass
 
     def close(self, displaced: str = "") -> None:
@@ -433,7 +433,7 @@ class Schedule:
 
     def confirmed(self, line: Line, server: str, key: Key) -> None:
         if self._speaks(line):
-            self.sessions.worker_starting(server, *key)
+            self.sessions.worker_starting(*key)
 
     def ready(self, line: Line, server: str, key: Key) -> None:
         if self._speaks(line):

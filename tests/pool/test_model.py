@@ -102,6 +102,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.place = self.databases().new()
         self.loop = asyncio.new_event_loop()
         self.count = 0
+        self.shown: tuple[int, ...] = (0, 1)  # which devices the server has, as its driver counts them
         self.attached = True
         self.away = 0.0  # seconds without a word from the pool
         self.tasks: dict[str, asyncio.Task[Lease]] = {}
@@ -118,6 +119,8 @@ class PoolMachine(RuleBasedStateMachine):
         world.store = self.databases().store(self.place)
         world.manager = LeaseManager(world.store, lambda: world.now)
         world.agent = Agent(world.manager, devices=2, prompt=False)
+        world.agent.tell_uuids()
+        world.agent.count_anew(self.shown)
         world.agent.alive, world.agent.caps = set(alive), dict(caps)
         world.agent.attach()
         return world
@@ -209,7 +212,7 @@ class PoolMachine(RuleBasedStateMachine):
     def heartbeat(self, data: st.DataObject, idle: float, connections: int) -> None:
         worker = data.draw(st.sampled_from(self.world.agent.workers()))
         usage = Usage(connections=connections, idle_seconds=idle)
-        self.world.sessions.heartbeat("s", {worker: usage})
+        self.world.sessions.heartbeat({worker: usage})
         self.settle()
 
     @precondition(lambda self: self.world.agent.alive and self.attached)
@@ -257,6 +260,27 @@ class PoolMachine(RuleBasedStateMachine):
         self.attached, self.away = not self.attached, 0.0
         self.settle()
 
+    @rule(shown=st.sampled_from([(0, 1), (1, 0), (1, 0), (0,), (1,)]), killed=st.booleans())
+    def server_starts_anew(self, shown: tuple[int, ...], killed: bool) -> None:
+        """The agent comes back to other numbers, or without a device, whose workers may have died with it."""
+        agent = self.world.agent
+        if self.attached:
+            self.world.sessions.detach("s", agent)
+        self.shown = shown
+        agent.count_anew(shown)
+        here = {device.id for device in agent.devices}
+        for worker in agent.workers():
+            if worker[1] not in here:
+                self.forget(worker[0])
+                if killed:
+                    agent.alive.discard(worker)
+        for order in agent.to_start:
+            if order[1] not in here:
+                self.forget(order[0])
+        agent.attach()
+        self.attached, self.away = True, 0.0
+        self.settle()
+
     @rule(jump=st.sampled_from([-1000.0, 0.0, 5000.0]))
     def crash(self, jump: float) -> None:
         """The process dies; the next one's clock may show another time."""
@@ -282,11 +306,24 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def the_books_are_right(self) -> None:
         agent = self.world.agent
-        caps = {(lease_id, f"s/{index}"): agent.caps[lease_id, index] for lease_id, index in agent.alive}
+        caps = {worker: agent.caps[worker] for worker in agent.alive}
         check_books(self.world.store, caps, self.world.store.policy.current())
         check_placements(self.world.store, self.world.now)
-        for lease_id, index in agent.alive:
-            assert agent.used.get((lease_id, index), 0) <= agent.caps[lease_id, index]
+        for worker in agent.alive:
+            assert agent.used.get(worker, 0) <= agent.caps[worker]
+
+    @invariant()
+    def leases_stay_on_their_devices(self) -> None:
+        here = {device.uuid: device.index for device in self.world.agent.devices}
+        for device in self.world.manager.devices():
+            assert device.available <= (here.get(device.uuid) == device.index), device
+        for lease in self.living():
+            for piece in lease.slices:
+                assert piece.device_id == f"s/{piece.uuid}"
+                if piece.uuid in here:
+                    assert piece.device_index == here[piece.uuid]
+                elif self.attached:
+                    assert lease.state == "ending", "its device is gone"
 
     @invariant()
     def no_lease_is_lost(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gpukernel.common.bounds import Bounds, Subject
@@ -40,13 +41,14 @@ class Agent:
         self.manager, self.name, self.prompt = manager, name, prompt
         self.direct_machine = direct_machine
         self.devices = [Device(f"{name}/{i}", name, i, "Tesla V100", 32 * GIB) for i in range(devices)]
-        self.alive: set[tuple[str, int]] = set()
-        self.to_start: list[tuple[str, int]] = []
-        self.to_stop: list[tuple[str, int]] = []
-        self.to_limit: list[tuple[str, int, int]] = []
-        self.users: dict[tuple[str, int], int] = {}  # of slices in direct mode
-        self.caps: dict[tuple[str, int], int] = {}  # of living workers
-        self.used: dict[tuple[str, int], int] = {}  # what their programs have allocated
+        self.plugged = list(self.devices)  # of these its machine shows those that are there now
+        self.alive: set[tuple[str, str]] = set()
+        self.to_start: list[tuple[str, str]] = []
+        self.to_stop: list[tuple[str, str]] = []
+        self.to_limit: list[tuple[str, str, int]] = []
+        self.users: dict[tuple[str, str], int] = {}  # of slices in direct mode
+        self.caps: dict[tuple[str, str], int] = {}  # of living workers
+        self.used: dict[tuple[str, str], int] = {}  # what their programs have allocated
         # Started again on the same state directory, it is another process.
         self.registration = Registration("account 0", "machine", f"place of {name}", secrets.token_hex(4))
         self.attachment: Attachment | None = None
@@ -83,49 +85,60 @@ class Agent:
         if self.attachment is not None and self.sessions.speaks(self.name, self):
             self.sessions.heard(self.attachment)
 
+    def tell_uuids(self) -> None:
+        """Name the devices by UUIDs from now on, as newer agents do."""
+        uuids = [f"GPU-0000000{d.index}-0000-0000-0000-000000000000" for d in self.devices]
+        told = zip(self.devices, uuids, strict=True)
+        self.devices = [replace(d, id=f"{self.name}/{uuid}", uuid=uuid) for d, uuid in told]
+        self.plugged = list(self.devices)
+
+    def count_anew(self, order: Iterable[int]) -> None:
+        """Show those of its devices with these numbers, in this order, under new numbers."""
+        self.devices = [replace(self.plugged[one], index=i) for i, one in enumerate(order)]
+
     def close(self, displaced: str = "") -> None:
         self.closed.append(displaced)
 
-    def workers(self) -> list[tuple[str, int]]:
+    def workers(self) -> list[tuple[str, str]]:
         """Those that live, as they were started: ids are random, and tests are to repeat themselves."""
         started = {worker: number for number, worker in enumerate(self.caps)}
         return sorted(self.alive, key=lambda worker: (started.get(worker, -1), worker))
 
-    def _living(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[str, ...]]:
+    def _living(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, ...]]:
         return {key: ("direct:/x" if key in self.users else "unix:/x",) for key in keys}
 
-    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
-        self.to_start.append((lease.id, device_index))
-        self.caps[lease.id, device_index] = memory_bytes
+    def start_worker(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
+        self.to_start.append((lease.id, device_id))
+        self.caps[lease.id, device_id] = memory_bytes
         if self.prompt:
             self.start()
 
-    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
-        self.users[lease.id, device_index] = lease.user
-        self.start_worker(lease, device_index, memory_bytes, weight)
+    def start_direct(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
+        self.users[lease.id, device_id] = lease.user
+        self.start_worker(lease, device_id, memory_bytes, weight)
 
-    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
-        self.to_stop.append((lease_id, device_index))
+    def stop_worker(self, lease_id: str, device_id: str, reason: str) -> None:
+        self.to_stop.append((lease_id, device_id))
         if self.prompt:
             self.stop()
 
-    def interrupt_worker(self, lease_id: str, device_index: int) -> None:
+    def interrupt_worker(self, lease_id: str, device_id: str) -> None:
         """Nothing runs here that could be interrupted."""
 
-    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
-        self.to_limit.append((lease_id, device_index, memory_bytes))
+    def limit_worker(self, lease_id: str, device_id: str, memory_bytes: int, weight: float) -> None:
+        self.to_limit.append((lease_id, device_id, memory_bytes))
         if self.prompt:
             self.limit()
 
     def limit(self) -> None:
         while self.to_limit:
-            lease_id, index, size = self.to_limit.pop(0)
-            if (lease_id, index) not in self.alive:
+            lease_id, device_id, size = self.to_limit.pop(0)
+            if (lease_id, device_id) not in self.alive:
                 continue
-            used = self.used.get((lease_id, index), 0)
+            used = self.used.get((lease_id, device_id), 0)
             if done := used <= size:
-                self.caps[lease_id, index] = size
-            self.sessions.worker_limited(self.name, lease_id, index, size, done, used)
+                self.caps[lease_id, device_id] = size
+            self.sessions.worker_limited(self.name, lease_id, device_id, size, done, used)
 
     def start(self) -> None:
         while self.to_start:
@@ -153,7 +166,7 @@ class World:
         *,
         server: str = "s",
         now: float = START,
-        alive: set[tuple[str, int]] | None = None,
+        alive: set[tuple[str, str]] | None = None,
     ) -> None:
         self.now = now
         url = place if isinstance(place, str) else f"sqlite:///{place}/pool.db"

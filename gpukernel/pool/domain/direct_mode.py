@@ -1,4 +1,4 @@
-"""Direct mode: the machines that a request may be confined to, as pure functions of the request and of which servers allow it.
+"""The places that a request may be confined to, as pure functions of the request: servers, single devices, and machines in direct mode.
 
 In direct mode a program uses the GPU of its own machine without a worker, so its slices lie on the devices of that machine, whose
 agent allows it.  A request in mode ``auto`` is one that may have any device, and takes its own machine's in direct mode where it can.
@@ -11,10 +11,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpukernel.common.errors import Refused
+from gpukernel.common.i18n import say
 from gpukernel.common.model import SliceRequest
 from gpukernel.pool.domain.placement import DeviceClass, matching
 
-__all__ = ["MODES", "NO_USER", "Machine", "Places", "check_mode", "matching_in_mode"]
+__all__ = [
+    "MODES",
+    "NO_USER",
+    "Machine",
+    "NamedDevice",
+    "Places",
+    "check_mode",
+    "is_named",
+    "matching_in_mode",
+]
 
 MODES = ("remote", "direct", "auto")
 NO_USER = 2**32 - 1
@@ -23,39 +33,62 @@ NO_USER = 2**32 - 1
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine that allows direct mode: the servers that its agents speak for, and their available devices by kind."""
+    """A place: some servers, those of a machine that allows direct mode for example, and their available devices by kind.
+
+    `devices`: the ids of those that it has alone; None for all of the servers'.
+    """
 
     servers: tuple[str, ...]
     kinds: tuple[DeviceClass, ...] = ()
+    devices: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class NamedDevice:
+    """An available device, and the names by which requests may ask for it."""
+
+    id: str
+    label: str
+    uuid: str
+    kind: DeviceClass
+
+
+def is_named(text: str, label: str, uuid: str) -> bool:
+    """Return whether `text` asks for a device: it is its label, ``gpu1/0``, or the beginning of its UUID, in any case."""
+    text = text.lower()
+    return text == label.lower() or (text[:4] in ("gpu-", "mig-") and uuid.lower().startswith(text))
 
 
 @dataclass(frozen=True)
 class Places:
-    """The places that requests may be confined to: machines that allow direct mode, by identity, and servers, each with its kinds."""
+    """The places that requests may be confined to: machines that allow direct mode, by identity, and servers, each with its devices."""
 
     machines: Mapping[str, Machine] = field(default_factory=dict)
-    servers: Mapping[str, tuple[DeviceClass, ...]] = field(default_factory=dict)
+    servers: Mapping[str, tuple[NamedDevice, ...]] = field(default_factory=dict)
 
     def of(self, request: SliceRequest) -> Machine | None:
         """Return the only place where `request` may lie; None where that is the whole pool, or in direct mode nowhere."""
         machine = self.machines.get(request.machine) if request.mode == "direct" else None
-        if not request.server or (request.mode == "direct" and machine is None):
+        if not (request.server or request.device) or (request.mode == "direct" and machine is None):
             return machine
-        return self.named(request.server, machine)
+        return self.named(request, machine)
 
-    def named(self, part: str, machine: Machine | None = None) -> Machine:
-        """Return the servers whose name contains `part`, of a machine or of the pool."""
+    def named(self, request: SliceRequest, machine: Machine | None = None) -> Machine:
+        """Return the servers and the devices that `request` names, of a machine or of the pool."""
+        part = request.server.lower()
         names = [
             name
             for name in sorted(self.servers)
-            if part.lower() in name.lower() and (machine is None or name in machine.servers)
+            if part in name.lower() and (machine is None or name in machine.servers)
         ]
-        counts: Counter[tuple[str, int]] = Counter()
-        for name in names:
-            for kind in self.servers[name]:
-                counts[kind.name, kind.memory_bytes] += kind.count
+        found = [device for name in names for device in self.servers[name]]
+        only = None
+        if request.device:
+            found = [one for one in found if is_named(request.device, one.label, one.uuid)]
+            only = frozenset(one.id for one in found)
+        counts = Counter((one.kind.name, one.kind.memory_bytes) for one in found)
         kinds = (DeviceClass(name, memory, count) for (name, memory), count in sorted(counts.items()))
-        return Machine(tuple(names), tuple(kinds))
+        return Machine(tuple(names), tuple(kinds), only)
 
 
 def check_mode(request: SliceRequest) -> None:
@@ -84,9 +117,17 @@ def matching_in_mode(
         ``no_direct`` where the program's machine does not allow it, or its server is away; else as `matching`.
     """
     if request.mode != "direct":
+        if request.device:
+            place = places.named(request)
+            if not place.kinds:
+                raise Refused(
+                    "no_such_model",
+                    say("The pool has no device “%(device)s” that it can offer now.", device=request.device),
+                )
+            return matching(request, place.kinds, f"“{request.device}”")
         if not request.server:
             return matching(request, known)
-        return matching(request, places.named(request.server).kinds, f"a server named “{request.server}”")
+        return matching(request, places.named(request).kinds, f"a server named “{request.server}”")
     machine = places.of(request)
     if machine is None:
         raise Refused(

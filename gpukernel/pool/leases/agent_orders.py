@@ -15,23 +15,23 @@ __all__ = ["AgentOrders", "AgentStream"]
 class AgentStream(Protocol):
     """The pool's end of one attached agent."""
 
-    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+    def start_worker(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
         """Order a worker for a slice of `memory_bytes` with a compute weight."""
         ...
 
-    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+    def start_direct(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
         """Order the same for a slice in direct mode."""
         ...
 
-    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
+    def stop_worker(self, lease_id: str, device_id: str, reason: str) -> None:
         """Order a worker to be stopped."""
         ...
 
-    def interrupt_worker(self, lease_id: str, device_index: int) -> None:
+    def interrupt_worker(self, lease_id: str, device_id: str) -> None:
         """Order a worker to end GPU work that does not end by itself."""
         ...
 
-    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
+    def limit_worker(self, lease_id: str, device_id: str, memory_bytes: int, weight: float) -> None:
         """Order a new memory cap and weight for a worker."""
         ...
 
@@ -49,7 +49,7 @@ class AgentOrders:
         self._started: set[tuple[str, str]] = set()  # workers that an agent was told to start
         self._capped: set[tuple[str, str, int]] = set()  # caps that an agent was told to set
         self.strays: dict[
-            str, set[tuple[str, int]]
+            str, set[tuple[str, str]]
         ] = {}  # workers of a server, by lease and device, that the books do not have
 
     def servers(self) -> list[str]:
@@ -90,7 +90,7 @@ class AgentOrders:
             if agent is not None and (lease.id, piece.device_id) not in self._started:
                 self._started.add((lease.id, piece.device_id))
                 start = agent.start_direct if lease.mode == "direct" else agent.start_worker
-                start(lease, piece.device_index, piece.memory_bytes, piece.weight)
+                start(lease, piece.device_id, piece.memory_bytes, piece.weight)
 
     def is_started(self, lease_id: str, device_id: str) -> None:
         """Take the order to start a worker for given."""
@@ -104,18 +104,18 @@ class AgentOrders:
         """Have all workers of a lease stopped."""
         for piece in lease.slices:
             self._started.discard((lease.id, piece.device_id))
-            self.stop_worker(piece.server, lease.id, piece.device_index, reason)
+            self.stop_worker(piece.server, lease.id, piece.device_id, reason)
 
-    def stop_worker(self, server: str, lease_id: str, device_index: int, reason: str) -> None:
+    def stop_worker(self, server: str, lease_id: str, device_id: str, reason: str) -> None:
         """Have one worker stopped, where the agent of its server is attached here."""
         if agent := self._agents.get(server):
-            agent.stop_worker(lease_id, device_index, reason)
+            agent.stop_worker(lease_id, device_id, reason)
 
     def interrupt(self, lease: Lease) -> None:
         """Have the workers of a lease end GPU work that does not end by itself."""
         for piece in lease.slices:
             if agent := self._agents.get(piece.server):
-                agent.interrupt_worker(lease.id, piece.device_index)
+                agent.interrupt_worker(lease.id, piece.device_id)
 
     def send_caps(self) -> None:
         """Tell the agents which caps are not what they should be."""
@@ -124,7 +124,7 @@ class AgentOrders:
             if order not in self._capped:
                 self._capped.add(order)
                 agent = self._agents[cap.server]
-                agent.limit_worker(cap.lease_id, cap.device_index, cap.memory_bytes, cap.weight)
+                agent.limit_worker(cap.lease_id, cap.device_id, cap.memory_bytes, cap.weight)
 
     def cap_answered(self, lease_id: str, device_id: str, memory_bytes: int) -> None:
         """Forget the order of a cap, since the worker has answered."""

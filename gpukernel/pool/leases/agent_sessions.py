@@ -6,13 +6,14 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from gpukernel.common.logs import fields, of_lease
-from gpukernel.common.model import Device, Rung, Usage
+from gpukernel.common.model import Device, Rung, Slice, Usage
 from gpukernel.pool.domain.fencing import NOBODY, Registration
 from gpukernel.pool.domain.placement import MIB
 from gpukernel.pool.leases.agent_orders import AgentOrders, AgentStream
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.leases.resizes import Resizes
 from gpukernel.pool.scheduling import resize
+from gpukernel.pool.store.device_reports import GONE
 from gpukernel.pool.store.servers import Attachment
 from gpukernel.pool.store.store import Store
 
@@ -49,20 +50,20 @@ class AgentSessions:
         server: str,
         agent: AgentStream,
         devices: list[Device],
-        workers: dict[tuple[str, int], tuple[str, ...]],
+        workers: Mapping[tuple[str, str], tuple[str, ...]],
         direct_machine: str = "",
         new: Registration = NOBODY,
     ) -> Attachment:
         """Attach the agent of `server`, and reconcile what the pool expects with what runs there.
 
-        Leases whose workers are gone end; workers whose leases are over or unknown are stopped, and the server gets no new leases
-        before they are dead.  Of an agent that cannot know all workers (`Registration.place`), those that it does not list
+        Leases whose workers or devices are gone end; workers whose leases are over or unknown are stopped, and the server gets no new
+        leases before they are dead.  Of an agent that cannot know all workers (`Registration.place`), those that it does not list
         stay fenced.  Another agent that spoke for the server is displaced.
 
         Parameters
         ----------
         workers
-            The endpoints of the workers that run there, by lease and device index.
+            The endpoints of the workers that run there, by lease and the device's id, as `Attachment.device` makes it of what an agent says.
         direct_machine
             The identity of the agent's machine where it allows direct mode, else empty.
         new
@@ -88,6 +89,9 @@ class AgentSessions:
         if (rival := self._orders.attach(server, agent)) is not None:
             same = attachment.before is not None and attachment.before.instance == new.instance
             rival.close("" if same else f"another agent speaks for GPU server {server} now")
+        # An agent of an older version names devices by their numbers, whatever the books know of them.
+        numbers = {f"{server}/{number}": device_id for number, device_id in attachment.devices.items()}
+        workers = {(lease, numbers.get(device, device)): where for (lease, device), where in workers.items()}
         self._reconcile(attachment, agent, workers, now)
         self._orders.send_caps()
         self._manager.schedule()
@@ -98,45 +102,50 @@ class AgentSessions:
         self,
         attachment: Attachment,
         agent: AgentStream,
-        workers: Mapping[tuple[str, int], tuple[str, ...]],
+        workers: Mapping[tuple[str, str], tuple[str, ...]],
         now: float,
     ) -> None:
         server, strays = attachment.server, set()
+        lost = {device.id: device.reason(server) for device in attachment.gone}
         fenced = self._store.leases.fenced_on(server)
         expected = {
-            (lease.id, piece.device_index): (lease, piece)
+            (lease.id, piece.device_id): (lease, piece)
             for lease, piece in self._store.leases.on_server(server)
         }
         self._orders.forget(server, {(lease.id, piece.device_id) for lease, piece in expected.values()})
         self._store.leases.forget_caps(server)
-        for (lease_id, index), endpoints in workers.items():
-            lease, piece = expected.pop((lease_id, index), (None, None))
-            if lease is None or piece is None:
-                strays.add((lease_id, index))
-                agent.stop_worker(lease_id, index, "the pool knows nothing of this lease")
+        for (lease_id, device_id), endpoints in workers.items():
+            lease, _ = expected.pop((lease_id, device_id), (None, None))
+            if lease is None:
+                strays.add((lease_id, device_id))
+                agent.stop_worker(lease_id, device_id, "the pool knows nothing of this lease")
                 continue
-            if (lease_id, piece.device_id) in fenced:  # its own agent is back
-                self._store.leases.fence(lease_id, piece.device_id, None)
+            if (lease_id, device_id) in fenced:  # its own agent is back
+                self._store.leases.fence(lease_id, device_id, None)
             if lease.state in ("ending", "ended"):
-                agent.stop_worker(lease_id, index, lease.end_reason)
+                agent.stop_worker(lease_id, device_id, lease.end_reason)
+            elif device_id in lost:
+                self._manager.end(lease_id, lost[device_id])
             elif not endpoints:  # it starts
-                self._store.leases.confirm(lease_id, piece.device_id)
-                self._orders.is_started(lease_id, piece.device_id)
+                self._store.leases.confirm(lease_id, device_id)
+                self._orders.is_started(lease_id, device_id)
             else:
-                self._store.leases.worker_ready(lease_id, piece.device_id, endpoints, now)
+                self._store.leases.worker_ready(lease_id, device_id, endpoints, now)
                 self._store.leases.renew([lease_id], now)
         self._orders.strays[server] = strays
         if workers and not strays:
             self._store.servers.settling(server, False)
-        for (lease_id, _), (_, piece) in expected.items():
-            if attachment.missing_are_dead and (lease_id, piece.device_id) not in fenced:
-                self._manager.worker_died(
-                    lease_id, piece.device_id, "its worker ended while the pool or its server was away"
-                )
-            elif (lease_id, piece.device_id) not in fenced:
+        for lease_id, device_id in [worker for worker in expected if worker not in fenced]:
+            if attachment.missing_are_dead:
+                dead = "its worker ended while the pool or its server was away"
+                self._manager.worker_died(lease_id, device_id, lost.get(device_id, dead))
+            else:
                 assert attachment.before is not None
-                self._store.leases.fence(lease_id, piece.device_id, attachment.before.fenced_until)
-                self._manager.end(lease_id, f"another agent speaks for its GPU server {server} now")
+                self._store.leases.fence(lease_id, device_id, attachment.before.fenced_until)
+                rival = f"another agent speaks for its GPU server {server} now"
+                self._manager.end(lease_id, lost.get(device_id, rival))
+        for device in attachment.gone:
+            log.error("gone: %s", GONE, extra=fields(server=server, device=device.label))
 
     def confined(self, server: str, rungs: Iterable[Rung]) -> None:
         """Record what confines the workers of a server."""
@@ -149,39 +158,36 @@ class AgentSessions:
             log.warning("away: its agent does not speak to this pool any more", extra=fields(server=server))
             self._manager.places_changed()
 
-    def worker_ready(self, server: str, lease_id: str, index: int, endpoints: tuple[str, ...]) -> None:
+    def worker_ready(self, server: str, lease_id: str, device_id: str, endpoints: tuple[str, ...]) -> None:
         """Record that a worker listens; stop it where its lease is over by now."""
         lease = None
         if self._is_there(server, lease_id):
-            lease = self._store.leases.worker_ready(
-                lease_id, f"{server}/{index}", endpoints, self._manager.steady()
-            )
+            lease = self._store.leases.worker_ready(lease_id, device_id, endpoints, self._manager.steady())
         if lease is None or lease.state in ("ending", "ended"):
             reason = lease.end_reason if lease else "the lease is not known"
-            self._orders.stop_worker(server, lease_id, index, reason)
+            self._orders.stop_worker(server, lease_id, device_id, reason)
         elif lease.state == "live":
             log.info("live", extra=of_lease(lease))
         self._manager.waiters.lease_changed(lease_id, lease)
         self._manager.on_change()
 
-    def worker_ended(self, server: str, lease_id: str, index: int, reason: str) -> None:
+    def worker_ended(self, server: str, lease_id: str, device_id: str, reason: str) -> None:
         """Free the memory of a dead worker, and serve the queue."""
-        if (strays := self._orders.strays.get(server)) and (lease_id, index) in strays:
-            strays.discard((lease_id, index))
+        if (strays := self._orders.strays.get(server)) and (lease_id, device_id) in strays:
+            strays.discard((lease_id, device_id))
             if not strays:
                 self._store.servers.settling(server, False)
         if self._is_there(server, lease_id):
-            self._manager.worker_died(lease_id, f"{server}/{index}", reason)
+            self._manager.worker_died(lease_id, device_id, reason)
         self._manager.schedule()
         self._manager.changed()
 
     def worker_limited(
-        self, server: str, lease_id: str, index: int, memory_bytes: int, done: bool, allocated: int
+        self, server: str, lease_id: str, device_id: str, memory_bytes: int, done: bool, allocated: int
     ) -> None:
         """Record that a worker's cap is `memory_bytes`, or could not be lowered to that because `allocated` bytes are in use."""
-        if not self._is_there(server, lease_id):
+        if (piece := self._piece(server, lease_id, device_id)) is None:
             return
-        device_id = f"{server}/{index}"
         self._orders.cap_answered(lease_id, device_id, memory_bytes)
         if done:
             resize.capped(self._store, lease_id, device_id, memory_bytes, self._manager.now())
@@ -190,7 +196,7 @@ class AgentSessions:
             resize.give_up(
                 self._store,
                 lease_id,
-                f"{used} MiB are allocated on {device_id}; the slice cannot shrink to {memory_bytes // MIB} MiB. "
+                f"{used} MiB are allocated on {piece.label}; the slice cannot shrink to {memory_bytes // MIB} MiB. "
                 "Free memory first, or ask for at least that much.",
             )
         self._orders.send_caps()
@@ -208,13 +214,19 @@ class AgentSessions:
         lease = self._store.leases.get(lease_id)
         return lease is not None and any(piece.server == server for piece in lease.slices)
 
+    def _piece(self, server: str, lease_id: str, device_id: str) -> Slice | None:
+        """Return the slice of a lease on a device of `server`, where it has one."""
+        lease = self._store.leases.get(lease_id)
+        pieces = lease.slices if lease is not None else ()
+        return next((p for p in pieces if (p.server, p.device_id) == (server, device_id)), None)
+
     def speaks(self, server: str, agent: AgentStream) -> bool:
         """Return whether `agent` still speaks for `server`; what another one says does not count."""
         return self._orders.speaks(server, agent)
 
-    def worker_starting(self, server: str, lease_id: str, index: int) -> None:
+    def worker_starting(self, lease_id: str, device_id: str) -> None:
         """Record that a server has the order to start a worker."""
-        self._store.leases.confirm(lease_id, f"{server}/{index}")
+        self._store.leases.confirm(lease_id, device_id)
 
     def heard(self, attachment: Attachment) -> float:
         """Record a sign of life; return for how long workers may live since it was sent, 0 where another agent speaks for the server."""
@@ -228,28 +240,25 @@ class AgentSessions:
             return ""
         return f"another agent speaks for GPU server {attachment.server} now, or it was given up"
 
-    def of_server(self, server: str, usage: dict[tuple[str, int], Usage]) -> dict[tuple[str, int], Usage]:
-        """Return those of the figures that are of leases with a worker on `server`."""
-        here = self._store.leases.ids_on(server)
-        return {worker: figures for worker, figures in usage.items() if worker[0] in here}
+    def of_server(self, server: str, usage: dict[tuple[str, str], Usage]) -> dict[tuple[str, str], Usage]:
+        """Return those of the figures that are of workers on `server`."""
+        here = self._store.leases.workers_on(server)
+        return {worker: figures for worker, figures in usage.items() if worker in here}
 
-    def heartbeat(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
-        """Record what the workers of `server` did; a connected program renews its lease."""
-        self._store.leases.record_usage(server, usage)
+    def heartbeat(self, usage: Mapping[tuple[str, str], Usage]) -> None:
+        """Record what workers did, by lease and device; a connected program renews its lease."""
+        self._store.leases.record_usage(usage)
         connected = [lease_id for (lease_id, _), figures in usage.items() if figures.connections]
         if connected:
             self._store.leases.renew(connected, self._manager.steady())
 
-    def faults(self, server: str, found: Mapping[int, str]) -> None:
-        """Record which devices of `server` do not work now: they get no leases, and those that they have end."""
+    def faults(self, server: str, found: Mapping[str, str]) -> None:
+        """Record which devices of `server` do not work now, by id: they get no leases, and those that they have end."""
         broken = self._store.servers.note_faults(server, found)
         for lease, piece in self._store.leases.on_server(server) if broken else ():
             if piece.device_id in broken:
-                self._manager.end(
-                    lease.id, f"its device {piece.device_id} failed: {found[piece.device_index]}"
-                )
+                self._manager.end(lease.id, f"its device {piece.label} failed: {found[piece.device_id]}")
         for device_id in broken:
-            sentence = found[int(device_id.rpartition("/")[2])]
-            log.error("failed: %s", sentence, extra=fields(server=server, device=device_id))
+            log.error("failed: %s", found[device_id], extra=fields(server=server, device=broken[device_id]))
         if broken:
             self._manager.places_changed()

@@ -193,7 +193,7 @@ class LeaseManager:
     ) -> None:
         """Refuse a request that no pool could grant."""
         asking = (key, holder.person, holder.server, holder.course, holder.description)
-        texts = (*asking, request.machine, request.server)
+        texts = (*asking, request.machine, request.server, request.device)
         check_request(request, texts)
         check_mode(request)
         if not key or not holder.person:

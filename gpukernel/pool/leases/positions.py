@@ -20,8 +20,8 @@ class Positions:
         self._store = store
         self._queue = queue
         self._kinds: tuple[list[DeviceClass], Places] | None = None
-        # By servers, where only some come into question, and kinds.
-        self._free: dict[tuple[tuple[str, ...] | None, tuple[DeviceClass, ...]], int] = {}
+        # By servers and devices, where only some come into question, and kinds.
+        self._free: dict[object, int] = {}
 
     def forget(self) -> None:
         """Read anew what is free, since something has changed."""
@@ -60,7 +60,7 @@ class Positions:
                 position=position,
             )
         place = places.of(request)
-        what = place.servers if place else None, tuple(kinds)
+        what = (place.servers, place.devices) if place else None, tuple(kinds)
         if what not in self._free:
             self._free[what] = self._store.devices.most_free(kinds, place)
         no_room = reason_for_no_room(request, kinds, self._free[what], self._queue.reserved(key))

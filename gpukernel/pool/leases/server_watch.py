@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.logs import fields
+from gpukernel.pool.domain.direct_mode import is_named
 from gpukernel.pool.domain.fencing import QUIET_SECONDS, SILENT_SECONDS, START_SECONDS
 from gpukernel.pool.domain.placement import classes, matching
 from gpukernel.pool.leases.agent_orders import AgentOrders
@@ -124,7 +125,9 @@ class ServerWatch:
         others = [
             device
             for device in self._store.devices.all()
-            if device.server not in avoided and request.server.lower() in device.server.lower()
+            if device.server not in avoided
+            and request.server.lower() in device.server.lower()
+            and (not request.device or is_named(request.device, device.label, device.uuid))
         ]
         try:
             if request.mode == "direct":

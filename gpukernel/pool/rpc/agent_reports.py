@@ -9,7 +9,8 @@ Guarantees
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import gpukernel.common.proto.pool_pb2 as pb
@@ -17,6 +18,7 @@ from gpukernel.common import messages
 from gpukernel.common.errors import Refused
 from gpukernel.common.logs import one_line
 from gpukernel.common.model import Device, Usage
+from gpukernel.pool.store.servers import Attachment
 
 __all__ = ["LARGEST_EPOCH", "check_register", "reported_devices", "reported_reason", "reported_usage"]
 
@@ -27,6 +29,7 @@ LARGEST_MEMORY = 2**50
 LEAST_MEMORY = 2**20
 LARGEST_INDEX = 2**16
 LONGEST_NAME = 256
+UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z-]{8,56}")
 LONGEST_REASON = 512
 LARGEST_FIGURE = 2**62
 
@@ -61,6 +64,7 @@ def reported_devices(server: str, reported: Iterable[pb.Device]) -> list[Device]
         ``invalid``, with a sentence that names the device.
     """
     found: dict[int, Device] = {}
+    uuids: set[str] = set()
     for message in reported:
         device, own = messages.device_from(message), f"{server}/{message.index}"
         if (device.id, device.server) != (own, server):
@@ -72,6 +76,12 @@ def reported_devices(server: str, reported: Iterable[pb.Device]) -> list[Device]
             raise Refused(
                 "invalid", f"Devices have numbers below {LARGEST_INDEX}, each its own; {own} has not."
             )
+        if device.uuid and (device.uuid in uuids or not UUID.fullmatch(device.uuid)):
+            raise Refused(
+                "invalid",
+                f"Device {own} cannot have the UUID {one_line(device.uuid)[:80]}; it begins with GPU- or MIG-, and each device has its own.",
+            )
+        uuids.add(device.uuid)
         if not LEAST_MEMORY <= device.memory_bytes <= LARGEST_MEMORY:
             raise Refused(
                 "invalid",
@@ -83,7 +93,10 @@ def reported_devices(server: str, reported: Iterable[pb.Device]) -> list[Device]
                 f"Device {own} has a name of 1 to {LONGEST_NAME} characters, and fewer than 2³¹ multiprocessors.",
             )
         found[device.index] = replace(
-            device, name=one_line(device.name), compute_capability=one_line(device.compute_capability)
+            device,
+            id=Attachment.named(server, device.uuid) if device.uuid else own,
+            name=one_line(device.name),
+            compute_capability=one_line(device.compute_capability),
         )
     return list(found.values())
 
@@ -93,12 +106,17 @@ def reported_reason(sentence: str) -> str:
     return one_line(sentence[:LONGEST_REASON])
 
 
-def reported_usage(workers: Iterable[pb.WorkerState]) -> dict[tuple[str, int], Usage]:
-    """Return the figures of workers, by lease and device index; those that are no counts are left out."""
+def reported_usage(
+    workers: Iterable[pb.WorkerState], device: Callable[[str, int], str]
+) -> dict[tuple[str, str], Usage]:
+    """Return the figures of workers, by lease and device; those that are no counts are left out.
+
+    `device` makes an id of the UUID and the number by which the agent names a device.
+    """
     found = {}
     for worker in workers:
         usage = messages.usage_from(worker.usage)
         figures = (getattr(usage, name) for name in Usage.__dataclass_fields__)
         if all(math.isfinite(figure) and 0 <= figure < LARGEST_FIGURE for figure in figures):
-            found[worker.lease_id, worker.device_index] = usage
+            found[worker.lease_id, device(worker.device, worker.device_index)] = usage
     return found

@@ -57,29 +57,27 @@ class _Stream:
     """
 
     def __init__(self) -> None:
-        self.outgoing: asyncio.Queue[pb.PoolMessage | None] = asyncio.Queue()
+        self.outgoing: asyncio.Queue[tuple[pb.PoolMessage, str] | None] = asyncio.Queue()
 
-    def _order(self, **order: Any) -> None:
-        self.outgoing.put_nowait(pb.PoolMessage(**order))
+    def _order(self, device_id: str = "", **order: Any) -> None:
+        self.outgoing.put_nowait((pb.PoolMessage(**order), device_id))
 
-    def start_worker(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+    def start_worker(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
         """See `AgentStream`."""
         message = pb.StartWorker(
             lease_id=lease.id,
-            device_index=device_index,
             memory_bytes=memory_bytes,
             weight=weight,
             secret=lease.secret,
             person=lease.holder.person,
             course=lease.holder.course,
         )
-        self._order(start_worker=message)
+        self._order(device_id, start_worker=message)
 
-    def start_direct(self, lease: Lease, device_index: int, memory_bytes: int, weight: float) -> None:
+    def start_direct(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
         """See `AgentStream`."""
         message = pb.StartWorker(
             lease_id=lease.id,
-            device_index=device_index,
             memory_bytes=memory_bytes,
             weight=weight,
             direct=True,
@@ -87,22 +85,20 @@ class _Stream:
             person=lease.holder.person,
             course=lease.holder.course,
         )
-        self._order(start_worker=message)
+        self._order(device_id, start_worker=message)
 
-    def stop_worker(self, lease_id: str, device_index: int, reason: str) -> None:
+    def stop_worker(self, lease_id: str, device_id: str, reason: str) -> None:
         """See `AgentStream`."""
-        self._order(stop_worker=pb.StopWorker(lease_id=lease_id, device_index=device_index, reason=reason))
+        self._order(device_id, stop_worker=pb.StopWorker(lease_id=lease_id, reason=reason))
 
-    def interrupt_worker(self, lease_id: str, device_index: int) -> None:
+    def interrupt_worker(self, lease_id: str, device_id: str) -> None:
         """See `AgentStream`."""
-        self._order(interrupt_worker=pb.InterruptWorker(lease_id=lease_id, device_index=device_index))
+        self._order(device_id, interrupt_worker=pb.InterruptWorker(lease_id=lease_id))
 
-    def limit_worker(self, lease_id: str, device_index: int, memory_bytes: int, weight: float) -> None:
+    def limit_worker(self, lease_id: str, device_id: str, memory_bytes: int, weight: float) -> None:
         """See `AgentStream`."""
-        message = pb.LimitWorker(
-            lease_id=lease_id, device_index=device_index, memory_bytes=memory_bytes, weight=weight
-        )
-        self._order(limit_worker=message)
+        message = pb.LimitWorker(lease_id=lease_id, memory_bytes=memory_bytes, weight=weight)
+        self._order(device_id, limit_worker=message)
 
     def close(self, displaced: str = "") -> None:
         """See `AgentStream`."""
@@ -113,6 +109,34 @@ class _Stream:
     def valid(self, number: int, seconds: float) -> None:
         """Answer heartbeat `number`."""
         self._order(valid=pb.Valid(number=number, seconds=seconds))
+
+
+class _Names:
+    """The names of one attached agent's devices: ids in the pool's books, UUIDs and numbers on the wire."""
+
+    def __init__(self, register: pb.Register) -> None:
+        self._server = register.server
+        named = [(d.uuid, d.index) for d in register.devices]
+        # Workers may live on a device that is there no more.
+        named += [(w.device, w.device_index) for w in register.workers]
+        self._numbers = {self.of(*one): one[1] for one in named}
+
+    def of(self, uuid: str, number: int) -> str:
+        """Return the id of a device as its agent names it, before it is known how the books name it."""
+        return Attachment.named(self._server, uuid) if uuid else f"{self._server}/{number}"
+
+    def attached(self, attachment: Attachment) -> None:
+        """Take over the names in the books."""
+        self._numbers |= {device_id: number for number, device_id in attachment.devices.items()}
+
+    def finish(self, message: pb.PoolMessage, device_id: str, epoch: int) -> pb.PoolMessage:
+        """Return an order with its device and its epoch."""
+        message.epoch = epoch
+        if device_id and (kind := message.WhichOneof("message")) is not None:
+            order, uuid = getattr(message, kind), device_id.removeprefix(f"{self._server}/")
+            order.device_index = self._numbers.get(device_id, int(uuid) if uuid.isdigit() else 0)
+            order.device = "" if uuid.isdigit() else uuid
+        return message
 
 
 class AgentsService(rpc.AgentsServicer):
@@ -158,24 +182,28 @@ class AgentsService(rpc.AgentsServicer):
         )
         reading: asyncio.Task[None] | None = None
         try:
+            names = _Names(register)
             attachment = self._sessions.attach(
                 server,
                 orders,
                 devices,
-                {(w.lease_id, w.device_index): tuple(w.endpoints) for w in register.workers},
+                {
+                    (w.lease_id, names.of(w.device, w.device_index)): tuple(w.endpoints)
+                    for w in register.workers
+                },
                 register.direct_machine,
                 new,
             )
+            names.attached(attachment)
             self._sessions.confined(server, map(messages.rung_from, register.rungs))
             reading = asyncio.create_task(self._read(attachment, requests, orders))
             if new.instance:
-                yield _with_epoch(
-                    pb.PoolMessage(valid=pb.Valid(seconds=self._sessions.valid_seconds)), attachment.epoch
-                )
+                valid = pb.PoolMessage(valid=pb.Valid(seconds=self._sessions.valid_seconds))
+                yield names.finish(valid, "", attachment.epoch)
             log.info("attached with %d devices", len(register.devices), extra=fields(server=server))
             self.attached.set()
-            while (message := await orders.outgoing.get()) is not None:
-                yield _with_epoch(message, attachment.epoch)
+            while (order := await orders.outgoing.get()) is not None:
+                yield names.finish(*order, attachment.epoch)
         except Refused as refusal:
             self._log_refusal(server, refusal)
             # An agent that is refused for good ends; one that has to wait for another's end asks again.
@@ -202,7 +230,7 @@ class AgentsService(rpc.AgentsServicer):
         requests: AsyncIterator[pb.AgentMessage],
         orders: _Stream,
     ) -> None:
-        server, faults = attachment.server, dict[int, str]()
+        server, faults, device = attachment.server, dict[str, str](), attachment.device
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for request in requests:
                 if not self._sessions.speaks(server, orders):
@@ -217,15 +245,15 @@ class AgentsService(rpc.AgentsServicer):
                         if request.heartbeat.number:
                             orders.valid(request.heartbeat.number, valid)
                             continue
-                    usage = list(
-                        self._sessions.of_server(server, reported_usage(request.heartbeat.workers)).items()
-                    )
+                    reported = reported_usage(request.heartbeat.workers, device)
+                    usage = list(self._sessions.of_server(server, reported).items())
                     for first in range(0, len(usage), PAGE):
-                        self._sessions.heartbeat(server, dict(usage[first : first + PAGE]))
+                        self._sessions.heartbeat(dict(usage[first : first + PAGE]))
                         await asyncio.sleep(0)  # the decisions of others come between
                     if request.heartbeat.devices_checked:
                         found = {
-                            f.device_index: reported_reason(f.sentence) for f in request.heartbeat.faults
+                            device(f.device, f.device_index): reported_reason(f.sentence)
+                            for f in request.heartbeat.faults
                         }
                         self._sessions.faults(server, found)
                         if found != faults:
@@ -233,16 +261,23 @@ class AgentsService(rpc.AgentsServicer):
                             await asyncio.sleep(FAULTS_SECONDS)
                 elif kind == "worker_starting":
                     starting = request.worker_starting
-                    self._sessions.worker_starting(server, starting.lease_id, starting.device_index)
+                    self._sessions.worker_starting(
+                        starting.lease_id, device(starting.device, starting.device_index)
+                    )
                 elif kind == "worker_ready":
                     ready = request.worker_ready
                     self._sessions.worker_ready(
-                        server, ready.lease_id, ready.device_index, tuple(ready.endpoints)
+                        server,
+                        ready.lease_id,
+                        device(ready.device, ready.device_index),
+                        tuple(ready.endpoints),
                     )
                 elif kind == "worker_ended":
                     ended = request.worker_ended
                     reason = reported_reason(ended.reason)
-                    self._sessions.worker_ended(server, ended.lease_id, ended.device_index, reason)
+                    self._sessions.worker_ended(
+                        server, ended.lease_id, device(ended.device, ended.device_index), reason
+                    )
                 elif kind == "end_lease":
                     over = request.end_lease
                     self._sessions.end_for(server, over.lease_id, reported_reason(over.reason))
@@ -251,14 +286,9 @@ class AgentsService(rpc.AgentsServicer):
                     self._sessions.worker_limited(
                         server,
                         cap.lease_id,
-                        cap.device_index,
+                        device(cap.device, cap.device_index),
                         cap.memory_bytes,
                         cap.done,
                         cap.allocated_bytes,
                     )
         orders.outgoing.put_nowait(None)
-
-
-def _with_epoch(message: pb.PoolMessage, epoch: int) -> pb.PoolMessage:
-    message.epoch = epoch
-    return message

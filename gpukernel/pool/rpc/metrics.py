@@ -76,7 +76,10 @@ def _families(store: Store, known: Known) -> Iterator[tuple[str, str, str, list[
         used = {row[0]: row[1] for row in db.execute(taken)}
         standings = [s for s in quota_usage.all_standings(db, policy, now) if s.account.kind == "course"]
     devices, waiting = known.devices, known.waiting
-    labels = {d.id: {"device": d.id, "server": d.server, "model": d.name} for d in devices}
+    labels = {
+        d.id: {"device": d.label, "server": d.server, "model": d.name} | ({"uuid": d.uuid} if d.uuid else {})
+        for d in devices
+    }
 
     def of_devices(figure: Any) -> list[Sample]:
         return [(labels[d.id], float(figure(d))) for d in devices]

@@ -49,8 +49,10 @@ class BackfillState:
     loans: int = 0  # tries of those behind to borrow what the others could not use
     reserved: str = ""  # why the first of those without a promise waits, where a reservation is the reason
 
-    def room(self, kind: DeviceClass, device_id: str, size: int, length: float, course: str) -> str:
-        """Return why `size` more bytes of a device cannot be had for `length` seconds; empty where that delays nobody."""
+    def room(
+        self, kind: DeviceClass, device_id: str, size: int, length: float, course: str, label: str
+    ) -> str:
+        """Return why `size` more bytes of a device, called `label`, cannot be had for `length` seconds; empty where that delays nobody."""
         if self.own(kind, device_id, size, course):
             seen = self.seen(device_id, course, own=True)
         elif kind in self.closed:
@@ -61,7 +63,7 @@ class BackfillState:
             return ""
         reason = self.placements.reason([device_id], course, self.now + length) if self.placements else ""
         if reason:
-            return say("The rest of %(device)s is %(reserved)s", device=device_id, reserved=reason)
+            return say("The rest of %(device)s is %(reserved)s", device=label, reserved=reason)
         return say("Others wait for %(model)s", model=kind.name)
 
     def own(self, kind: DeviceClass, device_id: str, size: int, course: str) -> bool:

@@ -310,6 +310,8 @@ def reason_for_no_room(request: SliceRequest, kinds: list[DeviceClass], free: in
     }
     if request.server:
         figures["where"] = say("A server named “%(name)s”", name=request.server)
+    if request.device:
+        figures["where"] = f"“{request.device}”"
     if kept:
         return say(
             "%(where)s has room for %(size)s of %(model)s, but it is %(reserved)s", reserved=kept, **figures

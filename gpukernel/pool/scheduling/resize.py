@@ -40,7 +40,6 @@ class Cap:
 
     lease_id: str
     server: str
-    device_index: int
     device_id: str
     memory_bytes: int
     weight: float
@@ -49,8 +48,13 @@ class Cap:
 class Queue(Protocol):
     """The queue as a lease that would grow sees it: what those who wait leave to it."""
 
-    def room(self, kind: DeviceClass, device_id: str, size: int, length: float, course: str) -> str:
-        """Return why `size` more bytes of a device cannot be the course's for `length` seconds; empty where that delays nobody."""
+    def room(
+        self, kind: DeviceClass, device_id: str, size: int, length: float, course: str, label: str
+    ) -> str:
+        """Return why `size` more bytes of a device cannot be the course's for `length` seconds; empty where that delays nobody.
+
+        `label` is the device's name for people.
+        """
         ...
 
     def waited_for(self, whose: Sequence[Account]) -> str:
@@ -64,7 +68,7 @@ def _pieces(db: sa.Connection, lease_id: str) -> list[Any]:
             slices,
             devices.c.name,
             devices.c.server,
-            devices.c.index,
+            devices.c.index.label("number"),
             devices.c.memory_bytes.label("whole"),
             devices.c.promised_bytes,
             devices.c.available,
@@ -119,7 +123,7 @@ def begin(
                 say(
                     "%(size)s MiB do not fit on %(device)s, which has %(whole)s MiB.",
                     size=sizes[piece.device_id] // MIB,
-                    device=piece.device_id,
+                    device=f"{piece.server}/{piece.number}",
                     whole=piece.whole // MIB,
                 ),
             )
@@ -172,19 +176,20 @@ def _promise_more(
         raise Refused("quota", say("Others wait already: %(why)s", why=sentence))
     for piece in pieces:
         grown, free = more[piece.device_id], piece.whole - piece.promised_bytes
+        label = f"{piece.server}/{piece.number}"
         if grown > free:
             raise Refused(
                 "full",
                 say(
                     "%(device)s has %(free)s MiB free; your slice of %(size)s MiB cannot grow by %(more)s MiB there.",
-                    device=piece.device_id,
+                    device=label,
                     free=free // MIB,
                     size=piece.memory_bytes // MIB,
                     more=grown // MIB,
                 ),
             )
         kind = DeviceClass(piece.name, piece.whole)
-        if held_back := queue.room(kind, piece.device_id, grown, length, row.course):
+        if held_back := queue.room(kind, piece.device_id, grown, length, row.course, label):
             raise Refused(
                 "full",
                 say(
@@ -279,7 +284,6 @@ def wrong_caps(store: Store, servers_here: Iterable[str]) -> list[Cap]:
         sa.select(
             slices.c.lease_id,
             devices.c.server,
-            devices.c.index,
             slices.c.device_id,
             target.label("size"),
             devices.c.memory_bytes.label("whole"),
@@ -294,8 +298,6 @@ def wrong_caps(store: Store, servers_here: Iterable[str]) -> list[Cap]:
     )
     with store.reader.connect() as db:
         return [
-            Cap(
-                row.lease_id, row.server, row._mapping["index"], row.device_id, row.size, row.size / row.whole
-            )
+            Cap(row.lease_id, row.server, row.device_id, row.size, row.size / row.whole)
             for row in db.execute(query)
         ]

@@ -339,11 +339,9 @@ class SchedulingCycle:
                 return placed, "direct"
         if asked.mode == "direct":
             return None, "direct"
-        if asked.server:
-            servers = state.places.named(asked.server)
-            return best_fit(
-                asked, fitting(self._store.devices.on_machine(self._db, servers, kinds))
-            ), "remote"
+        if asked.server or asked.device:
+            place = state.places.named(asked)
+            return best_fit(asked, fitting(self._store.devices.on_machine(self._db, place, kinds))), "remote"
         if among is not None:
             return best_fit(
                 asked, fitting(self._store.devices.available_among(self._db, among, kinds))

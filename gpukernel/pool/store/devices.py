@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.common.model import Device
-from gpukernel.pool.domain.direct_mode import Machine, Places
+from gpukernel.pool.domain.direct_mode import Machine, NamedDevice, Places
 from gpukernel.pool.domain.placement import DeviceClass, classes
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
@@ -44,6 +44,18 @@ _FULLEST_BUT = CompiledSql(_WITH_ROOM.where(devices.c.server.not_in(sa.bindparam
 _EMPTIEST = CompiledSql(_OF_KIND.order_by(devices.c.promised_bytes, devices.c.id))
 _SOME = CompiledSql(_DEVICES.where(devices.c.id.in_(sa.bindparam("ids", expanding=True))))
 _ON_SERVERS = CompiledSql(_DEVICES.where(devices.c.server.in_(sa.bindparam("servers", expanding=True))))
+_NAMED = CompiledSql(
+    sa.select(
+        devices.c.id,
+        devices.c.server,
+        devices.c.index.label("number"),
+        devices.c.uuid,
+        devices.c.name,
+        devices.c.memory_bytes,
+    )
+    .where(devices.c.available)
+    .order_by(devices.c.server, devices.c.index)
+)
 
 
 class Devices:
@@ -110,13 +122,15 @@ class Devices:
         if version is None:
             version = self._database.versions(db).devices_version
         if self._places[0] != version:
-            kind = (devices.c.server, devices.c.name, devices.c.memory_bytes)
-            count = sa.select(*kind, sa.func.count().label("number")).where(devices.c.available)
-            servers_kinds: dict[str, list[DeviceClass]] = {}
-            for row in db.execute(count.group_by(*kind)):
-                servers_kinds.setdefault(row.server, []).append(
-                    DeviceClass(row.name, row.memory_bytes, row.number)
+            named: dict[str, list[NamedDevice]] = {}
+            for row in _NAMED.rows(db):
+                one = NamedDevice(
+                    row.id,
+                    f"{row.server}/{row.number}",
+                    row.uuid,
+                    DeviceClass(row.name, row.memory_bytes),
                 )
+                named.setdefault(row.server, []).append(one)
             query = (
                 sa.select(
                     servers.c.direct_machine,
@@ -138,7 +152,7 @@ class Devices:
                 identity: Machine(tuple(here), tuple(classes(offered.get(identity, ()))))
                 for identity, here in names.items()
             }
-            by_server = {name: tuple(kinds) for name, kinds in servers_kinds.items()}
+            by_server = {name: tuple(here) for name, here in named.items()}
             self._places = (version, Places(found, by_server))
         return self._places[1]
 
@@ -148,7 +162,8 @@ class Devices:
         # Only the servers stand in the condition, so that their index is taken and not the one over all devices.
         rows = _ON_SERVERS.rows(db, servers=list(machine.servers))
         wanted = set(kinds)
-        found = [_device(row) for row in rows if row.available]
+        among = machine.devices
+        found = [_device(row) for row in rows if row.available and (among is None or row.id in among)]
         return sorted(
             (d for d in found if DeviceClass(d.name, d.memory_bytes) in wanted),
             key=lambda d: (d.promised_bytes - d.memory_bytes, d.id),
@@ -228,4 +243,5 @@ def _device(row: Any, count: int = 0, trouble: str = "") -> Device:
         trouble=trouble,
         compute_capability=row.compute_capability,
         multiprocessors=row.multiprocessors,
+        uuid=row.uuid,
     )

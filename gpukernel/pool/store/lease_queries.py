@@ -107,9 +107,6 @@ RENEW = CompiledSql(
 RECORD_USAGE = CompiledSql(
     slices.update().where(*_THIS).values(dict(zip(_USAGE, map(sa.bindparam, NEW_USAGE), strict=True)))
 )
-DEVICES_OF_SERVER = CompiledSql(
-    sa.select(devices.c.id, devices.c.index.label("number")).where(devices.c.server == sa.bindparam("server"))
-)
 ENDS_ON_DEVICES = CompiledSql(
     sa.select(slices.c.device_id, leases.c.until, slices.c.memory_bytes)
     .join(leases, leases.c.id == slices.c.lease_id)
@@ -126,6 +123,7 @@ _PARTS = sa.select(
     slices,
     devices.c.server,
     devices.c.index.label("number"),
+    devices.c.uuid,
     devices.c.name,
     devices.c.memory_bytes.label("whole"),
 ).join(devices, devices.c.id == slices.c.device_id)
@@ -218,6 +216,7 @@ def slice_of(part: Any) -> Slice:
         weight=part.weight,
         endpoints=tuple(part.endpoints.split()),
         usage=Usage(**{name: getattr(part, name) for name in _USAGE}),
+        uuid=part.uuid,
     )
 
 

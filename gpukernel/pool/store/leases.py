@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -231,10 +231,10 @@ class Leases:
         with self._database.transaction() as db:
             return list(db.execute(query).scalars())
 
-    def ids_on(self, server: str) -> set[str]:
-        """Return the ids of the leases with a slice on a server whose worker is not known to be dead."""
+    def workers_on(self, server: str) -> set[tuple[str, str]]:
+        """Return the workers on a server that are not known to be dead, by lease and device."""
         with self._database.transaction() as db:
-            return {row.lease_id for row in queries.SLICES_ON_SERVER.rows(db, server=server)}
+            return {(row.lease_id, row.device_id) for row in queries.SLICES_ON_SERVER.rows(db, server=server)}
 
     # --- starts and fences ---
 
@@ -362,20 +362,18 @@ class Leases:
         with self._database.transaction() as db:
             return [row.id for row in queries.EXPIRED.rows(db, now=steady)]
 
-    def record_usage(self, server: str, usage: dict[tuple[str, int], Usage]) -> None:
-        """Record what the workers of `server` counted, by lease and device index."""
+    def record_usage(self, usage: Mapping[tuple[str, str], Usage]) -> None:
+        """Record what workers counted, by lease and device."""
         if not usage:
             return
         with self._database.transaction() as db:
-            ids = {row.number: row.id for row in queries.DEVICES_OF_SERVER.rows(db, server=server)}
             rows = [
                 {
                     "lease": lease_id,
-                    "device": ids[index],
+                    "device": device_id,
                     **dict(zip(queries.NEW_USAGE, queries.usage_figures(figures), strict=True)),
                 }
-                for (lease_id, index), figures in usage.items()
-                if index in ids
+                for (lease_id, device_id), figures in usage.items()
             ]
             queries.RECORD_USAGE.each(db, rows)
 
@@ -454,4 +452,5 @@ def _slice(placed: Placement) -> Slice:
         device.memory_bytes,
         size,
         size / device.memory_bytes,
+        uuid=device.uuid,
     )

@@ -137,7 +137,10 @@ servers = Table(
 devices = Table(
     "devices",
     metadata,
-    Column("id", String, primary_key=True),
+    Column(
+        "id", String, primary_key=True
+    ),  # its server with its UUID, or with its number where that is not told
+    Column("uuid", String, nullable=False, server_default="", index=True),
     Column("server", String, nullable=False, index=True),
     Column("index", Integer, nullable=False),
     Column("name", String, nullable=False),
@@ -149,6 +152,15 @@ devices = Table(
     Column("available", Boolean, nullable=False, server_default=text("false")),
     Column("fault", String, nullable=False, server_default=""),  # what its agent says is wrong with it
     CheckConstraint("promised_bytes >= 0 AND promised_bytes <= memory_bytes", name="never_promised_twice"),
+    # Numbers move from one device to another; at any time a number means one that may be promised.
+    Index(
+        "one_device_a_number",
+        "server",
+        "index",
+        unique=True,
+        sqlite_where=text("available"),
+        postgresql_where=text("available"),
+    ),
     # Best fit is one step in this index, however many devices there are.
     Index("devices_by_room", "name", "memory_bytes", "available", "promised_bytes", "id"),
 )
@@ -370,6 +382,7 @@ requests = Table(
     Column("devices", Integer, nullable=False),
     Column("model", String, nullable=False),
     Column("on_server", String, nullable=False, server_default=""),
+    Column("on_device", String, nullable=False, server_default=""),  # its label, or the beginning of UUIDs
     Column("mode", String, nullable=False, server_default="remote"),  # or "direct", "auto"
     Column("machine", String, nullable=False, server_default=""),  # that the program runs on
     Column("uid", BigInteger, nullable=False, server_default="0"),  # the account there that runs it

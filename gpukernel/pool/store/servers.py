@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +23,14 @@ from gpukernel.pool.domain import fencing
 from gpukernel.pool.domain.fencing import KnownServer, Registration
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
+from gpukernel.pool.store.device_reports import (
+    GONE,
+    GoneDevice,
+    by_agent,
+    found_by_pool,
+    free_to_offer,
+    record_devices,
+)
 from gpukernel.pool.store.devices import update_availability
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.schema import IN_USE, devices, servers, slices
@@ -31,7 +39,6 @@ __all__ = ["Attachment", "Servers"]
 
 MOST_RUNGS = 32
 LONGEST_DETAIL = 500
-_NO_MORE = "its server has it no more"
 _SEEN = CompiledSql(
     servers.update().where(servers.c.pool == sa.bindparam("us")).values(seen=sa.bindparam("now"))
 )
@@ -70,13 +77,29 @@ _QUIET = CompiledSql(
 
 @dataclass(frozen=True)
 class Attachment:
-    """An agent that attached: the `epoch` of its orders, the process `before` it, and whether workers that it does not list are dead."""
+    """An agent that attached: the `epoch` of its orders, the process `before` it, and whether workers that it does not list are dead.
+
+    `devices` are the ids of its devices by the numbers that it gives them, `gone` those that leases hold and it has no more.
+    """
 
     server: str
     instance: str
     epoch: int
     before: KnownServer | None
     missing_are_dead: bool
+    devices: Mapping[int, str] = field(default_factory=dict)
+    gone: tuple[GoneDevice, ...] = ()
+
+    def device(self, uuid: str, number: int) -> str:
+        """Return the id of a device that the agent names by its UUID, or by its number where it tells none."""
+        if uuid:
+            return self.named(self.server, uuid)
+        return self.devices.get(number, f"{self.server}/{number}")
+
+    @staticmethod
+    def named(server: str, uuid: str) -> str:
+        """Return the id of the device of `server` with a UUID."""
+        return f"{server}/" if "/" in uuid else f"{server}/{uuid}"  # which could name another server's device
 
 
 class Servers:
@@ -118,14 +141,16 @@ class Servers:
                 raise Refused("bound", why)
             if why := fencing.rival_refusal(before, new, steady):
                 raise Refused("rival", why)
+            ids, gone = record_devices(db, server, new.machine, found, self._database.clock.now())
             attachment = Attachment(
                 server,
                 new.instance,
                 fencing.epoch_of(before, new),
                 before,
                 fencing.missing_are_dead(before, new),
+                ids,
+                gone,
             )
-            self._record_devices(db, server, found)
             # Agents of before 0.3 stop no worker by themselves.
             fence = steady + fencing.fence_seconds(valid_seconds) if new.instance else fencing.NEVER
             if before is not None and attachment.missing_are_dead and before.fenced_until < fencing.NEVER:
@@ -151,33 +176,6 @@ class Servers:
                 db.execute(servers.update().where(servers.c.name == server).values(**values))
             update_availability(db, [server])
         return attachment
-
-    @staticmethod
-    def _record_devices(db: sa.Connection, server: str, found: Iterable[Device]) -> None:
-        known = {row.id: row for row in db.execute(sa.select(devices).where(devices.c.server == server))}
-        for device in found:
-            values = {
-                "server": server,
-                "index": device.index,
-                "name": device.name,
-                "memory_bytes": device.memory_bytes,
-                "compute_capability": device.compute_capability,
-                "multiprocessors": device.multiprocessors,
-            }
-            before = known.pop(device.id, None)
-            if before is not None and device.memory_bytes < before.promised_bytes:
-                values = {"fault": _NO_MORE}  # what is promised there is not to be had any more
-            elif before is not None and before.fault == _NO_MORE:
-                values["fault"] = ""
-            if before is None:
-                db.execute(devices.insert().values(id=device.id, promised_bytes=0, **values))
-            else:
-                db.execute(devices.update().where(devices.c.id == device.id).values(**values))
-        for row in known.values():
-            if db.execute(sa.select(slices.c.lease_id).where(slices.c.device_id == row.id)).first():
-                db.execute(devices.update().where(devices.c.id == row.id).values(fault=_NO_MORE))
-            else:
-                db.execute(devices.delete().where(devices.c.id == row.id))
 
     def settling(self, server: str, settling: bool) -> None:
         """Keep a server from new leases while workers live there that the books do not have, or admit it again."""
@@ -320,23 +318,29 @@ class Servers:
                 for row in db.execute(query)
             }
 
-    def note_faults(self, server: str, found: Mapping[int, str]) -> list[str]:
-        """Record which devices of a server do not work now, by index; return the ids of those that did until now."""
-        query = sa.select(devices.c.id, devices.c.index, devices.c.fault).where(devices.c.server == server)
-        with self._database.transaction() as db:
-            known = {row.id: (row._mapping["index"], row.fault) for row in db.execute(query)}
+    def note_faults(self, server: str, found: Mapping[str, str]) -> dict[str, str]:
+        """Record which devices of a server do not work now, by id; return those that did until now, with their labels."""
+        query = sa.select(devices.c.id, devices.c.uuid, devices.c.index.label("number"), devices.c.fault)
+        with self._database.reader.connect() as db:
+            known = {row.id: row for row in db.execute(query.where(devices.c.server == server))}
+            twice = {row.uuid for row in known.values() if found_by_pool(row.fault) and row.fault != GONE}
+            free = free_to_offer(db, server, twice) if twice else set()
         changed = {
-            device_id: found.get(index, "")
-            for device_id, (index, fault) in known.items()
-            if found.get(index, "") != fault and fault != _NO_MORE
+            device_id: found.get(device_id, "")
+            for device_id, row in known.items()
+            if found.get(device_id, "") != row.fault and (not found_by_pool(row.fault) or row.uuid in free)
         }
         if not changed:
-            return []
+            return {}
+        now = self._database.clock.now()
         with self._database.deciding() as (db, _):
             for device_id, sentence in changed.items():
+                row = known[device_id]
                 db.execute(devices.update().where(devices.c.id == device_id).values(fault=sentence))
+                note(db, now, by_agent(server), "device", f"{server}/{row.number}", row.fault, sentence)
             update_availability(db, [server])
-        return [device_id for device_id, sentence in changed.items() if sentence and not known[device_id][1]]
+        broken = (device_id for device_id, sentence in changed.items() if sentence)
+        return {one: f"{server}/{known[one].number}" for one in broken if not known[one].fault}
 
     def drain(self, server: str, draining: bool, until: float | None, who: str, now: float) -> bool:
         """Exclude a server from new leases until a steady time, or admit it again; return False where there is no such server."""

@@ -118,7 +118,7 @@ def test_a_direct_lease_is_made_on_its_machine_for_its_user_without_a_worker(tmp
         lease = await get(world, "k", request("direct", devices=2))
         assert (lease.mode, lease.user) == ("direct", 1000)
         assert [piece.device_id for piece in lease.slices] == ["here/0", "here/1"]
-        assert here.users == {(lease.id, 0): 1000, (lease.id, 1): 1000}
+        assert here.users == {(lease.id, "here/0"): 1000, (lease.id, "here/1"): 1000}
         assert world.agent.to_start == []
         remote = await get(world, "r", request("remote"))
         assert (remote.mode, remote.user) == ("remote", 0)
@@ -262,7 +262,7 @@ def test_a_pool_that_is_started_again_knows_modes_machines_and_users(tmp_path: P
         again.manager.end(held.id, "done")
         lease = await anext(taken)
         assert isinstance(lease, Lease)
-        assert (lease.mode, agent.users[lease.id, lease.slices[0].device_index]) == ("direct", 1000)
+        assert (lease.mode, agent.users[lease.id, lease.slices[0].device_id]) == ("direct", 1000)
         del asked
 
     story(tmp_path, tell)
@@ -282,7 +282,7 @@ def test_one_pool_decides_for_a_machine_whose_agent_speaks_with_another(database
         one.manager.look()
         lease = await task
         assert (lease.mode, lease.slices[0].server) == ("direct", "here")
-        assert here.users == {(lease.id, 0): 1000}
+        assert here.users == {(lease.id, "here/0"): 1000}
         one.store.close()
         two.store.close()
 

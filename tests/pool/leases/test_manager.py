@@ -121,7 +121,7 @@ def test_a_connected_program_is_a_sign_of_life(tmp_path: Path) -> None:
         lease = await world.get("k")
         for _ in range(5):
             world.pass_time(DEFAULT_TTL - 1)
-            world.sessions.heartbeat("s", {(lease.id, 0): Usage(connections=1)})
+            world.sessions.heartbeat({(lease.id, "s/0"): Usage(connections=1)})
         assert world.store.leases.get(lease.id).state == "live"  # type: ignore[union-attr]
 
     story(tmp_path, tell)
@@ -131,7 +131,7 @@ def test_a_worker_that_dies_ends_the_lease_with_the_reason_and_the_key_gets_a_ne
     async def tell(world: World) -> None:
         lease = await world.get("k")
         world.agent.alive.clear()
-        world.sessions.worker_ended("s", lease.id, 0, "its worker ended unexpectedly")
+        world.sessions.worker_ended("s", lease.id, "s/0", "its worker ended unexpectedly")
         assert world.store.leases.get(lease.id).end_reason == "its worker ended unexpectedly"  # type: ignore[union-attr]
         assert (await world.get("k")).id != lease.id
 
@@ -205,8 +205,8 @@ def test_a_lost_server_ends_its_leases_after_a_grace_and_its_workers_when_it_ret
 def test_a_pool_started_again_keeps_leases_whose_workers_live_and_ends_the_others(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         kept, lost = await world.get("kept", 0.3), await world.get("lost", 0.3)
-        world.agent.alive.discard((lost.id, 0))
-        world.agent.alive.add(("stranger", 0))
+        world.agent.alive.discard((lost.id, "s/0"))
+        world.agent.alive.add(("stranger", "s/0"))
         world.store.close()
         again = World.__new__(World)
         again.now = world.now + 1000
@@ -216,7 +216,7 @@ def test_a_pool_started_again_keeps_leases_whose_workers_live_and_ends_the_other
         agent = Agent(again.manager)
         agent.alive = set(world.agent.alive)
         agent.attach()
-        assert agent.alive == {(kept.id, 0)}
+        assert agent.alive == {(kept.id, "s/0")}
         assert again.store.leases.get(kept.id).state == "live"  # type: ignore[union-attr]
         assert again.store.leases.get(lost.id).state == "ended"  # type: ignore[union-attr]
         assert again.promised() == pytest.approx(0.3, abs=1e-3)

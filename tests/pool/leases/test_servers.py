@@ -110,7 +110,7 @@ def test_another_place_does_not_free_what_it_does_not_know_and_the_first_one_is_
         assert other.attachment is not None
         assert world.agent.attachment is not None
         assert other.attachment.epoch > world.agent.attachment.epoch
-        other.sessions.worker_ended("s", lease.id, 0, "stopped")  # it cannot know
+        other.sessions.worker_ended("s", lease.id, "s/0", "stopped")  # it cannot know
         assert world.promised() == 1.0
         await silence(world, fence_seconds(world.manager.valid_seconds), other)
         assert world.promised() == 0
@@ -133,7 +133,7 @@ def test_a_forgotten_server_that_comes_back_stops_its_workers_before_it_gets_lea
         with world.store.reader.connect() as db:
             assert ("root", "forget", "s") in {tuple(row)[2:5] for row in db.execute(sa.select(audit))}
         world.agent.attach()
-        assert world.agent.to_stop == [(lease.id, 0)]
+        assert world.agent.to_stop == [(lease.id, "s/0")]
         assert [device.trouble for device in world.manager.devices()] == ["its old workers are being stopped"]
         world.agent.stop()
         assert world.manager.devices()[0].available

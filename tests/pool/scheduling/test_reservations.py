@@ -501,7 +501,7 @@ def test_a_reservation_lies_where_there_will_be_room_and_moves_when_its_device_g
         assert set(pinned()) == full  # full now, and empty then
         assert sorted(pinned().values()) == [0.5, 1.0]
         gone = sorted(full)[0]
-        world.sessions.faults("s", {int(gone[-1]): "it fell off the bus"})
+        world.sessions.faults("s", {gone: "it fell off the bus"})
         await refused(world, "b", 0.9, PHYS)
         assert gone not in pinned()
         assert sum(pinned().values()) == pytest.approx(1.4)  # more is not to be had

@@ -42,7 +42,7 @@ def test_growing_and_shrinking_change_the_cap_the_promise_and_the_quota_together
             assert changed is not None
             assert changed.slices[0].memory_bytes == size * 32 * GIB
             assert changed.slices[0].weight == pytest.approx(size)
-            assert world.agent.caps[lease.id, 0] == size * 32 * GIB
+            assert world.agent.caps[lease.id, "s/0"] == size * 32 * GIB
             assert world.promised() == size
             for account in quota_usage.accounts_of("anna", "ml101"):
                 held = standing(world, account)
@@ -59,12 +59,12 @@ def test_shrinking_below_what_is_allocated_is_refused_with_the_figure_and_change
 ) -> None:
     async def tell(world: World) -> None:
         lease = await world.get("k", 0.5)
-        world.agent.used[lease.id, 0] = 5000 * MIB + 1
+        world.agent.used[lease.id, "s/0"] = 5000 * MIB + 1
         with pytest.raises(
             Refused, match="5001 MiB are allocated on s/0; the slice cannot shrink to 3276 MiB"
         ):
             await world.manager.resize(lease.id, share(0.1))
-        assert (world.promised(), world.agent.caps[lease.id, 0]) == (0.5, 16 * GIB)
+        assert (world.promised(), world.agent.caps[lease.id, "s/0"]) == (0.5, 16 * GIB)
         assert (await world.manager.resize(lease.id, SliceRequest(memory_bytes=5001 * MIB))) is not None
 
     story(tmp_path, tell)
@@ -76,11 +76,11 @@ def test_of_two_devices_both_shrink_or_neither(tmp_path: Path) -> None:
         async for event in world.manager.acquire("k", SliceRequest(share=0.5, devices=2), ANNA, -1, 0):
             lease = event
         assert isinstance(lease, Lease)
-        world.agent.used[lease.id, 1] = 10 * GIB
+        world.agent.used[lease.id, "s/1"] = 10 * GIB
         with pytest.raises(Refused, match="10240 MiB are allocated on s/1"):
             await world.manager.resize(lease.id, share(0.25))
         assert world.promised() == 1.0
-        assert {world.agent.caps[lease.id, i] for i in (0, 1)} == {16 * GIB}
+        assert {world.agent.caps[lease.id, i] for i in ("s/0", "s/1")} == {16 * GIB}
         await world.manager.resize(lease.id, share(0.3125))
         assert world.promised() == 0.625
 
@@ -173,7 +173,7 @@ def test_what_shrinking_frees_goes_to_who_waits_only_when_the_worker_has_its_low
         resize = asyncio.create_task(world.manager.resize(lease.id, share(0.5)))
         for _ in range(3):
             await asyncio.sleep(0)
-        assert world.agent.to_limit == [(lease.id, 0, 16 * GIB)]
+        assert world.agent.to_limit == [(lease.id, "s/0", 16 * GIB)]
         assert (world.promised(), world.agent.to_start) == (1.0, [])
         with pytest.raises(Refused, match="resized already"):
             await world.manager.resize(lease.id, share(0.2))
@@ -200,7 +200,7 @@ def test_a_pool_that_dies_between_the_steps_goes_on_where_it_was(
         resize = asyncio.create_task(world.manager.resize(lease.id, share(target)))
         await asyncio.sleep(0)
         if applied:  # the worker obeyed, and the pool did not live to hear it
-            world.agent.caps[lease.id, 0] = int(target * 32) * GIB
+            world.agent.caps[lease.id, "s/0"] = int(target * 32) * GIB
         world.store.close()
         store = Store(f"sqlite:///{tmp_path}/pool.db")
         manager = LeaseManager(store, lambda: world.now)
@@ -209,7 +209,7 @@ def test_a_pool_that_dies_between_the_steps_goes_on_where_it_was(
         agent.attach()
         (after,) = manager.leases(False)
         assert after.slices[0].memory_bytes == target * 32 * GIB
-        assert agent.caps[lease.id, 0] == target * 32 * GIB
+        assert agent.caps[lease.id, "s/0"] == target * 32 * GIB
         assert manager.devices()[0].promised_bytes == target * 32 * GIB
         resize.cancel()
 
@@ -229,12 +229,12 @@ def test_a_server_that_is_away_or_silent_leaves_the_size_as_it_is(
         with pytest.raises(Refused, match="did not answer in time"):
             await world.manager.resize(lease.id, share(0.25))
         world.agent.limit()  # too late: it is told to go back
-        assert (world.promised(), world.agent.caps[lease.id, 0]) == (0.5, 16 * GIB)
+        assert (world.promised(), world.agent.caps[lease.id, "s/0"]) == (0.5, 16 * GIB)
         with pytest.raises(Refused, match="has not answered yet; the memory is promised"):
             await world.manager.resize(lease.id, share(0.75))
-        assert (world.promised(), world.agent.caps[lease.id, 0]) == (0.75, 16 * GIB)
+        assert (world.promised(), world.agent.caps[lease.id, "s/0"]) == (0.75, 16 * GIB)
         world.agent.limit()
-        assert world.agent.caps[lease.id, 0] == 24 * GIB
+        assert world.agent.caps[lease.id, "s/0"] == 24 * GIB
         world.sessions.detach("s", world.agent)
         with pytest.raises(Refused, match="GPU server s does not answer now"):
             await world.manager.resize(lease.id, share(0.25))

@@ -39,6 +39,8 @@ ADDED: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("epoch", "heard", "settling", "forgotten"), 0),
         "fenced_until": 1e18,
     },
+    "devices": {"uuid": ""},
+    "requests": {"on_device": ""},
     "slices": {"confirmed": 1, "fenced_until": None},
     "tokens": {"renewed": None},
 }

@@ -1,0 +1,182 @@
+"""The devices that an agent reports, matched with those in the books by their UUIDs, whatever numbers they have now.
+
+Guarantees
+----------
+* A device that has another number than before keeps its promises, its leases and its fault.
+* A row without a UUID (of before there were any, or of an agent that tells none) gets that of the device with its number and model.
+* A device that its server has no more is not promised.  Its row stays while slices name it, and is in use again once the device is back.
+* A device that another server of the same machine offers, or still has leases on, is not promised a second time.
+
+Call all of it in a `gpukernel.pool.store.database.Database.deciding` transaction, and `update_availability` afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpukernel.common.model import Device
+from gpukernel.pool.store.policy import note
+from gpukernel.pool.store.schema import IN_USE, devices, reservation_placements, servers, slices
+
+__all__ = ["GONE", "GoneDevice", "by_agent", "found_by_pool", "free_to_offer", "record_devices"]
+
+GONE = "its server has it no more"
+_ELSEWHERE = "it is offered by GPU server "
+_ROW = sa.select(*(column for column in devices.c if column.name != "index"), devices.c.index.label("number"))
+
+
+@dataclass(frozen=True)
+class GoneDevice:
+    """A device that its server has no more, although leases hold parts of it."""
+
+    id: str
+    label: str
+    uuid: str
+
+    def reason(self, server: str) -> str:
+        """Return the reason with which its leases end."""
+        named = f"{self.label} ({self.uuid})" if self.uuid else self.label
+        return f"its device {named} is gone from GPU server {server}"
+
+
+def by_agent(server: str) -> str:
+    """Return who did what an agent reports, for the audit table."""
+    return f"agent of {server}"
+
+
+def found_by_pool(fault: str) -> bool:
+    """Return whether the pool itself found a device's fault, so that no report of its health takes it back."""
+    return fault == GONE or fault.startswith(_ELSEWHERE)
+
+
+def record_devices(
+    db: sa.Connection, server: str, machine: str, found: Iterable[Device], now: float
+) -> tuple[dict[int, str], tuple[GoneDevice, ...]]:
+    """Record the devices of a server; return their ids by number, and the devices that are gone with leases on them.
+
+    Parameters
+    ----------
+    machine
+        The identity of the server's machine; empty where it is not told.
+    now
+        Wall time, for the audit table.
+    """
+    found = list(found)
+    known = {row.id: row for row in db.execute(_ROW.where(devices.c.server == server))}
+    matched = {device.id: known.pop(device.id) for device in found if device.id in known}
+    for device in found:
+        if device.id not in matched and (row := _likely(known.values(), device)) is not None:
+            matched[device.id] = known.pop(row.id)
+    # Numbers may change places: until every row has its new one, none is in use.
+    db.execute(
+        devices.update().where(devices.c.server == server, devices.c.available).values(available=False)
+    )
+    others = _offered_elsewhere(db, server, machine, [device.uuid for device in found if device.uuid])
+    ids: dict[int, str] = {}
+    for device in found:
+        before = matched.get(device.id)
+        ids[device.index] = _record(db, device, before, others.get(device.uuid, ""))
+        if before is not None and before.fault == GONE:
+            note(
+                db, now, by_agent(server), "device", device.label, GONE, f"there again {device.uuid}".strip()
+            )
+    return ids, tuple(_gone(db, server, row, now) for row in known.values() if _is_missed(db, row))
+
+
+def _likely(rows: Iterable[Any], device: Device) -> Any:
+    """Return the row that must be `device`'s although their names differ: one of the two has no UUID, number and model agree."""
+    for row in rows:
+        told = bool(row.uuid), bool(device.uuid)
+        agree = (row.number, row.name) == (device.index, device.name)
+        if agree and told in ((True, False), (False, True)) and row.fault != GONE:
+            return row
+    return None
+
+
+def _record(db: sa.Connection, device: Device, before: Any, other: str) -> str:
+    """Write one reported device down; return its id."""
+    device_id = device.id
+    if before is not None and before.id != device_id:
+        if device.uuid:
+            _rename(db, before, device)
+        else:
+            device_id = before.id  # an agent of an older version: its device is known by more than it tells
+    values = {
+        "server": device.server,
+        "index": device.index,
+        "name": device.name,
+        "memory_bytes": device.memory_bytes,
+        "compute_capability": device.compute_capability,
+        "multiprocessors": device.multiprocessors,
+    }
+    if before is not None and device.memory_bytes < before.promised_bytes:
+        values = {"index": device.index, "fault": GONE}  # what is promised there is not to be had any more
+    elif other:
+        values["fault"] = f"{_ELSEWHERE}{other} of the same machine"
+    elif before is not None and found_by_pool(before.fault):
+        values["fault"] = ""
+    if before is None:
+        row = {"id": device_id, "uuid": device.uuid, "promised_bytes": 0, **values}
+        db.execute(devices.insert().values(row))
+    else:
+        db.execute(devices.update().where(devices.c.id == device_id).values(values))
+    return device_id
+
+
+def _rename(db: sa.Connection, before: Any, device: Device) -> None:
+    """Give a row the name that its device has now, with everything that refers to it."""
+    row = dict(before._mapping)
+    row["index"] = row.pop("number")
+    db.execute(devices.insert().values(row | {"id": device.id, "uuid": device.uuid, "available": False}))
+    for column in (slices.c.device_id, reservation_placements.c.device):
+        db.execute(sa.update(column.table).where(column == before.id).values({column.name: device.id}))
+    db.execute(devices.delete().where(devices.c.id == before.id))
+
+
+def _is_missed(db: sa.Connection, row: Any) -> bool:
+    """Take a row out whose device is gone; return whether leases hold parts of it."""
+    named = slices.c.device_id == row.id
+    if db.execute(sa.select(slices.c.lease_id).where(named).limit(1)).first() is None:
+        db.execute(devices.delete().where(devices.c.id == row.id))
+        return False
+    db.execute(devices.update().where(devices.c.id == row.id).values(fault=GONE))
+    return db.execute(sa.select(slices.c.lease_id).where(named, IN_USE).limit(1)).first() is not None
+
+
+def _gone(db: sa.Connection, server: str, row: Any, now: float) -> GoneDevice:
+    label = f"{server}/{row.number}"
+    if row.fault != GONE:
+        note(db, now, by_agent(server), "device", label, row.uuid, GONE)
+    return GoneDevice(row.id, label, row.uuid)
+
+
+def _offered_elsewhere(
+    db: sa.Connection, server: str, machine: str, uuids: Collection[str]
+) -> Mapping[str, str]:
+    """Return the other server of this machine that has each of these devices, where one has."""
+    if not (machine and uuids):
+        return {}
+    has_it = sa.and_(
+        servers.c.away_since.is_(None), devices.c.fault != GONE, ~devices.c.fault.startswith(_ELSEWHERE)
+    )
+    query = (
+        sa.select(devices.c.uuid, devices.c.server)
+        .join(servers, servers.c.name == devices.c.server)
+        .where(
+            devices.c.uuid.in_(uuids),
+            devices.c.server != server,
+            servers.c.machine == machine,
+            sa.or_(devices.c.promised_bytes > 0, has_it),
+        )
+    )
+    return {row.uuid: row.server for row in db.execute(query)}
+
+
+def free_to_offer(db: sa.Connection, server: str, uuids: Collection[str]) -> set[str]:
+    """Return those of these devices that no other server of the same machine has any more."""
+    machine = str(db.execute(sa.select(servers.c.machine).where(servers.c.name == server)).scalar() or "")
+    return set(uuids) - _offered_elsewhere(db, server, machine, uuids).keys()
