@@ -68,7 +68,7 @@ async def pool(students: int, seconds: float) -> None:
             print(json.dumps(known), flush=True)
             told = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
             while not told.done():
-                agent.sessions.heartbeat({})
+                agent.sessions.heartbeat("s", {})
                 await asyncio.wait([told], timeout=1)
 
 

@@ -169,7 +169,7 @@ class Story:
         given_up = asyncio.create_task(self.get("d", 0.9))
         await asyncio.sleep(0)
         server = world.agent.name
-        world.sessions.heartbeat({(a.id, a.slices[0].device_id): Usage(cuda_calls=5, connections=1)})
+        world.sessions.heartbeat(server, {(a.id, a.slices[0].device_id): Usage(cuda_calls=5, connections=1)})
         world.manager.renew(a.id)
         world.manager.renew(b.id)
         try:

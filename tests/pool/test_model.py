@@ -212,7 +212,7 @@ class PoolMachine(RuleBasedStateMachine):
     def heartbeat(self, data: st.DataObject, idle: float, connections: int) -> None:
         worker = data.draw(st.sampled_from(self.world.agent.workers()))
         usage = Usage(connections=connections, idle_seconds=idle)
-        self.world.sessions.heartbeat({worker: usage})
+        self.world.sessions.heartbeat("s", {worker: usage})
         self.settle()
 
     @precondition(lambda self: self.world.agent.alive and self.attached)

@@ -85,6 +85,7 @@ class AgentSessions:
             self._manager.valid_seconds,
             settling=bool(workers),  # until it is known whose they are
         )
+        self._manager.usage_reports.forget(server)
         # So that `detach` marks the server away whatever fails below.
         if (rival := self._orders.attach(server, agent)) is not None:
             same = attachment.before is not None and attachment.before.instance == new.instance
@@ -243,14 +244,12 @@ class AgentSessions:
     def of_server(self, server: str, usage: dict[tuple[str, str], Usage]) -> dict[tuple[str, str], Usage]:
         """Return those of the figures that are of workers on `server`."""
         here = self._store.leases.workers_on(server)
+        self._manager.usage_reports.keep(server, here)
         return {worker: figures for worker, figures in usage.items() if worker in here}
 
-    def heartbeat(self, usage: Mapping[tuple[str, str], Usage]) -> None:
-        """Record what workers did, by lease and device; a connected program renews its lease."""
-        self._store.leases.record_usage(usage)
-        connected = [lease_id for (lease_id, _), figures in usage.items() if figures.connections]
-        if connected:
-            self._store.leases.renew(connected, self._manager.steady())
+    def heartbeat(self, server: str, usage: Mapping[tuple[str, str], Usage]) -> None:
+        """Record what workers of `server` did, by lease and device; a connected program renews its lease."""
+        self._manager.usage_reports.record(server, usage, self._manager.steady())
 
     def faults(self, server: str, found: Mapping[str, str]) -> None:
         """Record which devices of `server` do not work now, by id: they get no leases, and those that they have end."""

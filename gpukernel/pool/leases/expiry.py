@@ -55,7 +55,7 @@ class Expiry:
             elif end - steady <= min(NOTICE, span / 5):
                 at = clock_time(end + ahead)
                 self._notify(lease_id, notice, f"This slice ends at {at}: its longest time is over then.")
-        for lease_id, idle, limit, notice in self._store.leases.idle():
+        for lease_id, idle, limit, notice in self._store.leases.idle(steady):
             left = limit - idle
             if left <= 0:
                 self._end(lease_id, f"it was idle for {_minutes(limit)}")

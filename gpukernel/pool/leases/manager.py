@@ -35,6 +35,7 @@ from gpukernel.pool.leases.keepalive import Keepalive
 from gpukernel.pool.leases.positions import Positions
 from gpukernel.pool.leases.resizes import Resizes
 from gpukernel.pool.leases.server_watch import ServerWatch
+from gpukernel.pool.leases.usage_reports import UsageReports
 from gpukernel.pool.leases.waiters import Waiters
 from gpukernel.pool.scheduling import resize
 from gpukernel.pool.scheduling.pending_requests import PendingRequest
@@ -84,6 +85,7 @@ class LeaseManager:
         self.waiters = Waiters()
         self.resizes = Resizes(store)
         self.keepalive = Keepalive(store)
+        self.usage_reports = UsageReports(store)
         self.on_change: Callable[[], None] = lambda: None
         self.valid_seconds = valid_seconds
         if clock is not None:

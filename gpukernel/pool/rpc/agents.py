@@ -247,8 +247,8 @@ class AgentsService(rpc.AgentsServicer):
                             continue
                     reported = reported_usage(request.heartbeat.workers, device)
                     usage = list(self._sessions.of_server(server, reported).items())
-                    for first in range(0, len(usage), PAGE):
-                        self._sessions.heartbeat(dict(usage[first : first + PAGE]))
+                    for first in range(0, len(usage) or 1, PAGE):
+                        self._sessions.heartbeat(server, dict(usage[first : first + PAGE]))
                         await asyncio.sleep(0)  # the decisions of others come between
                     if request.heartbeat.devices_checked:
                         found = {

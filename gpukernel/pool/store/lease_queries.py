@@ -104,8 +104,25 @@ RENEW = CompiledSql(
     .where(leases.c.id == sa.bindparam("lease"), LIVING)
     .values(expires=sa.bindparam("now") + leases.c.ttl_seconds)
 )
+# A lease whose time is half over: who renews others changes nothing.
+RENEW_DUE = CompiledSql(
+    leases.update()
+    .where(
+        leases.c.id == sa.bindparam("lease"),
+        LIVING,
+        leases.c.expires < sa.bindparam("now") + leases.c.ttl_seconds / 2,
+    )
+    .values(expires=sa.bindparam("now") + leases.c.ttl_seconds)
+)
 RECORD_USAGE = CompiledSql(
-    slices.update().where(*_THIS).values(dict(zip(_USAGE, map(sa.bindparam, NEW_USAGE), strict=True)))
+    slices.update()
+    .where(*_THIS)
+    .values(
+        {
+            **dict(zip(_USAGE, map(sa.bindparam, NEW_USAGE), strict=True)),
+            "idle_since": sa.bindparam("since"),
+        }
+    )
 )
 ENDS_ON_DEVICES = CompiledSql(
     sa.select(slices.c.device_id, leases.c.until, slices.c.memory_bytes)
@@ -149,18 +166,26 @@ HOLDER_VIEWS = CompiledSql(
     .group_by(leases.c.id, *_SEEN_BY_HOLDERS)
 )
 _ITS = slices.c.lease_id == leases.c.id
+_IDLE_FOR = sa.case(
+    (slices.c.idle_since.is_(None), slices.c.idle_seconds),
+    else_=sa.bindparam("now", type_=sa.Float) - slices.c.idle_since,
+)
+_UNHEARD = (
+    sa.exists()
+    .where(_ITS, devices.c.id == slices.c.device_id)
+    .where(servers.c.name == devices.c.server, servers.c.away_since.is_not(None))
+)
 IDLE = CompiledSql(
     sa.select(
         leases.c.id,
-        sa.select(sa.func.min(slices.c.idle_seconds)).where(_ITS).scalar_subquery().label("idle"),
+        sa.select(sa.func.min(_IDLE_FOR)).where(_ITS).scalar_subquery().label("idle"),
         leases.c.idle_limit,
         leases.c.notice,
     ).where(
         LIVE,
         leases.c.idle_limit > sa.literal_column("0"),
-        sa.or_(
-            leases.c.notice != "", ~sa.exists().where(_ITS, slices.c.idle_seconds < leases.c.idle_limit / 2)
-        ),
+        ~_UNHEARD,  # nobody knows what its programs do
+        sa.or_(leases.c.notice != "", ~sa.exists().where(_ITS, leases.c.idle_limit / 2 > _IDLE_FOR)),
     )
 )
 
@@ -173,11 +198,11 @@ class LeaseSelection:
         which = slices.c.lease_id.in_(sa.select(leases.c.id).where(condition))
         self._parts = CompiledSql(_PARTS.where(which).order_by(slices.c.lease_id, slices.c.ordinal))
 
-    def read(self, db: sa.Connection, **values: Any) -> list[Lease]:
-        """Return them; `values` are the condition's parameters."""
+    def read(self, db: sa.Connection, steady: float, **values: Any) -> list[Lease]:
+        """Return them as of a steady time; `values` are the condition's parameters."""
         pieces: dict[str, list[Slice]] = {}
         for part in self._parts.rows(db, **values):
-            pieces.setdefault(part.lease_id, []).append(slice_of(part))
+            pieces.setdefault(part.lease_id, []).append(slice_of(part, steady))
         # Sorted here: in its order SQLite would read all leases that ever were.
         rows = sorted(self._leases.rows(db, **values), key=lambda row: row.epoch)
         return [lease_of(row, pieces.get(row.id, ())) for row in rows]
@@ -204,8 +229,11 @@ UNSETTLED_ON_SERVER = LeaseSelection(
 )
 
 
-def slice_of(part: Any) -> Slice:
-    """Return the slice of a row of `_PARTS`."""
+def slice_of(part: Any, steady: float) -> Slice:
+    """Return the slice of a row of `_PARTS`, as of a steady time."""
+    figures = {name: getattr(part, name) for name in _USAGE}
+    if part.idle_since is not None:
+        figures["idle_seconds"] = max(steady - part.idle_since, 0.0)
     return Slice(
         device_id=part.device_id,
         server=part.server,
@@ -215,7 +243,7 @@ def slice_of(part: Any) -> Slice:
         memory_bytes=part.memory_bytes,
         weight=part.weight,
         endpoints=tuple(part.endpoints.split()),
-        usage=Usage(**{name: getattr(part, name) for name in _USAGE}),
+        usage=Usage(**figures),
         uuid=part.uuid,
     )
 

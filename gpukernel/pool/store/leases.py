@@ -285,6 +285,11 @@ class Leases:
         with self._database.transaction() as db:
             queries.RENEW.each(db, [{"lease": lease_id, "now": steady} for lease_id in lease_ids])
 
+    def renew_due(self, lease_ids: Iterable[str], steady: float) -> None:
+        """Renew those of these leases whose time to live is half over."""
+        with self._database.transaction() as db:
+            queries.RENEW_DUE.each(db, [{"lease": lease_id, "now": steady} for lease_id in sorted(lease_ids)])
+
     def renew_all(self, steady: float) -> None:
         """Renew every lease, when a pool starts."""
         with self._database.transaction() as db:
@@ -352,18 +357,23 @@ class Leases:
         db.execute(leases.update().where(leases.c.id == lease_id).values(values))
         return True
 
-    def idle(self) -> list[tuple[str, float, float, str]]:
-        """Return the leases that have been idle for half their limit or have a notice: id, idle time and limit in seconds, notice."""
+    def idle(self, steady: float) -> list[tuple[str, float, float, str]]:
+        """Return the leases that have been idle for half their limit or have a notice: id, idle time and limit in seconds, notice.
+
+        Those on servers that are away are left out: nobody knows what their programs do.
+        """
         with self._database.transaction() as db:
-            return [(row.id, row.idle, row.idle_limit, row.notice) for row in queries.IDLE.rows(db)]
+            return [
+                (row.id, row.idle, row.idle_limit, row.notice) for row in queries.IDLE.rows(db, now=steady)
+            ]
 
     def expired(self, steady: float) -> list[str]:
         """Return the leases that were not renewed within their time to live."""
         with self._database.transaction() as db:
             return [row.id for row in queries.EXPIRED.rows(db, now=steady)]
 
-    def record_usage(self, usage: Mapping[tuple[str, str], Usage]) -> None:
-        """Record what workers counted, by lease and device."""
+    def record_usage(self, usage: Mapping[tuple[str, str], tuple[Usage, float | None]]) -> None:
+        """Record what workers counted and the steady time since which they are idle, by lease and device."""
         if not usage:
             return
         with self._database.transaction() as db:
@@ -371,9 +381,10 @@ class Leases:
                 {
                     "lease": lease_id,
                     "device": device_id,
+                    "since": since,
                     **dict(zip(queries.NEW_USAGE, queries.usage_figures(figures), strict=True)),
                 }
-                for (lease_id, device_id), figures in usage.items()
+                for (lease_id, device_id), (figures, since) in usage.items()
             ]
             queries.RECORD_USAGE.each(db, rows)
 
@@ -382,13 +393,13 @@ class Leases:
         with self._database.transaction() as db:
             return self._one(lease_id, db)
 
-    @staticmethod
-    def _one(lease_id: str, db: sa.Connection) -> Lease | None:
+    def _one(self, lease_id: str, db: sa.Connection) -> Lease | None:
         row = queries.LEASE.first(db, lease=lease_id)
         if row is None:
             return None
+        steady = self._database.clock.steady()
         return queries.lease_of(
-            row, [queries.slice_of(part) for part in queries.SLICES_OF_LEASE.rows(db, lease=lease_id)]
+            row, [queries.slice_of(part, steady) for part in queries.SLICES_OF_LEASE.rows(db, lease=lease_id)]
         )
 
     def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str, str]]:
@@ -410,7 +421,9 @@ class Leases:
     def all(self, *, include_ended: bool = False, db: sa.Connection | None = None) -> list[Lease]:
         """Return leases, oldest first; of those that have ended, the newest hundred."""
         with contextlib.nullcontext(db) if db is not None else self._database.transaction() as db:
-            return (queries.NEWEST_ENDED.read(db) if include_ended else []) + queries.NOT_OVER.read(db)
+            steady = self._database.clock.steady()
+            ended = queries.NEWEST_ENDED.read(db, steady) if include_ended else []
+            return ended + queries.NOT_OVER.read(db, steady)
 
     def on_server(self, server: str, *, unsettled: bool = False) -> list[tuple[Lease, Slice]]:
         """Return every slice on `server` whose worker is not known to be dead, with its lease.
@@ -424,7 +437,7 @@ class Leases:
             return [
                 (lease, piece)
                 for lease in (queries.UNSETTLED_ON_SERVER if unsettled else queries.LEASES_ON_SERVER).read(
-                    db, server=server
+                    db, self._database.clock.steady(), server=server
                 )
                 for piece in lease.slices
                 if (lease.id, piece.device_id) in alive

@@ -222,7 +222,8 @@ slices = Table(
     Column("launches", BigInteger, nullable=False, default=0),
     Column("gpu_seconds", Float, nullable=False, default=0.0),
     Column("connections", Integer, nullable=False, default=0),
-    Column("idle_seconds", Float, nullable=False, default=0.0),
+    Column("idle_seconds", Float, nullable=False, default=0.0),  # as reported last
+    Column("idle_since", Float, nullable=True),  # in steady time; empty while it is not idle, or of before
     Column(
         "confirmed", Boolean, nullable=False, server_default=text("true")
     ),  # its server has the order to start it

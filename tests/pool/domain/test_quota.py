@@ -302,7 +302,7 @@ def test_the_nearest_level_says_how_long_a_slice_may_be_idle(tmp_path: Path) -> 
 
         def idles(seconds: float) -> None:
             usage = Usage(connections=1, idle_seconds=seconds)
-            world.sessions.heartbeat({(idle.id, "s/0"): usage, (kept.id, "s/0"): usage})
+            world.sessions.heartbeat("s", {(idle.id, "s/0"): usage, (kept.id, "s/0"): usage})
             world.manager.tick()
 
         idles(79)

@@ -121,7 +121,7 @@ def test_a_connected_program_is_a_sign_of_life(tmp_path: Path) -> None:
         lease = await world.get("k")
         for _ in range(5):
             world.pass_time(DEFAULT_TTL - 1)
-            world.sessions.heartbeat({(lease.id, "s/0"): Usage(connections=1)})
+            world.sessions.heartbeat("s", {(lease.id, "s/0"): Usage(connections=1)})
         assert world.store.leases.get(lease.id).state == "live"  # type: ignore[union-attr]
 
     story(tmp_path, tell)

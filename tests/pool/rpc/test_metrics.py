@@ -37,7 +37,7 @@ def test_figures_are_those_of_the_pool(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         world.rule(Course('m"l', members={"*": "student"}), quotas={'course:m"l': Bounds(devices=0.75)})
         lease = await world.get("a", 0.5, holder=Holder("anna", course='m"l'))
-        world.sessions.heartbeat({(lease.id, "s/0"): Usage(memory_used_bytes=GIB, connections=1)})
+        world.sessions.heartbeat("s", {(lease.id, "s/0"): Usage(memory_used_bytes=GIB, connections=1)})
         waiting = world.ask("b", 0.5, holder=Holder("anna", course='m"l'))
         assert isinstance(await anext(waiting), Queued)
         world.now += 3600

@@ -41,7 +41,7 @@ ADDED: dict[str, dict[str, Any]] = {
     },
     "devices": {"uuid": ""},
     "requests": {"on_device": ""},
-    "slices": {"confirmed": 1, "fenced_until": None},
+    "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None},
     "tokens": {"renewed": None},
 }
 CLOCK = {"id": 1, "steady": 0.0, "wall": 0.0, "boot": "", "since_boot": 0.0}
