@@ -44,6 +44,10 @@ def test_filters_of_the_command_line() -> None:
     assert (asked.server, asked.model) == ("gpu1", "")
     asked = wanted_slice(0.5, None, 1, "", "device=gpu1/3 and model=V100")
     assert (asked.device, asked.model) == ("gpu1/3", "V100")
+    assert conditions("device=gpu1/0 and model=T4") == {"device": "gpu1/0", "model": "T4"}
+    assert wanted_slice(0.5, None, 1, "", "uuid=GPU-5e2f").device == "GPU-5e2f"
+    with pytest.raises(Problem, match="is no UUID"):
+        conditions("uuid=gpu1/0")
     for wrong in (
         "gpu1",
         "model=",
@@ -51,9 +55,7 @@ def test_filters_of_the_command_line() -> None:
         "model=a model=b",
         "model=a and model=b",
         "model=a or server=b",
-        "device=3",
-        "device=gpu1/x",
-        "device=gpu1/0 and server=gpu1",
+        "device=gpu1/0 and uuid=GPU-5e2f",
     ):
         with pytest.raises(Problem, match="is no filter"):
             conditions(wrong)
