@@ -12,11 +12,10 @@ from typing import Any
 import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.agent.confinement import ACCOUNTS
-from gpukernel.agent.device_numbers import numbered, numbers_of_workers
 from gpukernel.agent.direct_slices import DirectSlices
 from gpukernel.agent.health import Health
 from gpukernel.agent.holders import Holders
-from gpukernel.agent.inventory import Inventory
+from gpukernel.agent.inventory import Inventory, numbered, numbers_of_workers
 from gpukernel.agent.keys import Key
 from gpukernel.agent.own_identity import OwnIdentity, workers_may_live
 from gpukernel.agent.process_watch import ProcessWatch

@@ -1,16 +1,34 @@
-"""The devices of this machine: NVIDIA's as NVML shows them, or simulated ones."""
+"""The devices of this machine: NVIDIA's as NVML shows them, or simulated ones, with the numbers that they have on this server.
+
+Guarantees
+----------
+* Numbers are kept by UUID in the agent's state directory: a driver that counts anew moves none.  A device keeps its number for as long as
+  another one does not need it; a number under which workers may live is given to no other device.
+* A simulated device has a made-up UUID: the same after every start, and another one on every server.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpukernel import native
 from gpukernel.remoting.worker import DeviceDescription, WorkerStartFailed, list_devices
 
-__all__ = ["Inventory", "NoDevices", "real", "simulated"]
+__all__ = [
+    "Inventory",
+    "NoDevices",
+    "made_up_uuid",
+    "numbered",
+    "numbers_of_workers",
+    "real",
+    "simulated",
+]
 
 
 # What a worker is told of the agent's environment, in which an administrator may have put secrets.
@@ -38,7 +56,7 @@ class NoDevices(Exception):
 class Inventory:
     """Devices, and the way in which a worker gets at one of them.
 
-    A device's index is its number on this server, which stays when the driver counts anew (`gpukernel.agent.device_numbers`).
+    A device's index is its number on this server, which stays when the driver counts anew (`numbered`).
 
     Attributes
     ----------
@@ -145,3 +163,83 @@ def real() -> Inventory:
     if not found:
         raise NoDevices("NVML shows no GPU on this machine; use --simulate v100:2 for simulated ones.")
     return Inventory(tuple(found), str(Path("libcuda.so.1")))
+
+
+# --- numbers ---
+
+FILE = "devices.json"
+
+
+def made_up_uuid(machine: str, server: str, model: str, ordinal: int) -> str:
+    """Return the UUID of a simulated device, `ordinal` among those of its model, in the form of NVIDIA's."""
+    digits = hashlib.sha256("\n".join((machine, server, model, str(ordinal))).encode()).hexdigest()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}"
+
+
+def numbers_of_workers(state: Path) -> set[int]:
+    """Return the numbers of the devices on which workers or slices of an earlier agent may live, by what it left below `state`."""
+    names = [path.name for path in (state / "workers").glob("*-*")]
+    names += [path.stem for path in (state / "direct").glob("*-*.json")]
+    return {int(number) for name in names if (number := name.rpartition("-")[2]).isdigit()}
+
+
+def numbered(
+    inventory: Inventory, state: Path, server: str, machine: str, living: Collection[int]
+) -> Inventory:
+    """Return `inventory` with the numbers that its devices had before, which are written down in `state`.
+
+    Parameters
+    ----------
+    server, machine
+        The server's name and the identity of its machine, for the UUIDs of simulated devices.
+    living
+        Numbers under which workers may live.
+    """
+    found = list(inventory.devices)
+    if inventory.simulated:
+        ordinals = Counter[str]()
+        for place, device in enumerate(found):
+            uuid = made_up_uuid(machine, server, device.name, ordinals[device.name])
+            found[place] = replace(device, uuid=uuid)
+            ordinals[device.name] += 1
+    before = _read(state / FILE)
+    numbers = _numbers(found, before, living)
+    present = {device.uuid for device in found}
+    gone = {n: uuid for n, uuid in before.items() if uuid not in present and n not in numbers.values()}
+    _write(state / FILE, gone | {number: uuid for uuid, number in numbers.items()})
+    devices = sorted((replace(device, index=numbers[device.uuid]) for device in found), key=lambda d: d.index)
+    positions = {numbers[device.uuid]: device.index for device in found}
+    return replace(inventory, devices=tuple(devices), positions=positions, gone=gone)
+
+
+def _numbers(
+    found: Collection[DeviceDescription], before: Mapping[int, str], living: Collection[int]
+) -> dict[str, int]:
+    """Return a number for each device, by UUID: the one that it had, or else the driver's where that is free."""
+    known = {uuid: number for number, uuid in before.items()}
+    numbers = {device.uuid: known[device.uuid] for device in found if device.uuid in known}
+    for device in found:
+        if device.uuid in numbers:
+            continue
+        # Of before there were numbers, workers live under the driver's.
+        taken = {*numbers.values(), *(living if before else ())}
+        wanted = (device.index, *range(len(found) + len(taken)))
+        numbers[device.uuid] = next(number for number in wanted if number not in taken)
+    return numbers
+
+
+def _read(path: Path) -> dict[int, str]:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return {int(number): str(uuid) for number, uuid in kept.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _write(path: Path, numbers: Mapping[int, str]) -> None:
+    new = path.with_suffix(".new")
+    with new.open("w", encoding="utf-8") as file:
+        json.dump({str(number): numbers[number] for number in sorted(numbers)}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

@@ -1,4 +1,4 @@
-"""What agents report of their workers, compared with what was written down last: only news reach the database.
+"""Reports of agents about their workers, compared with what was written down last: only news reach the database.
 
 Guarantees
 ----------

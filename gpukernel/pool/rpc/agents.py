@@ -111,7 +111,7 @@ class _Stream:
         self._order(valid=pb.Valid(number=number, seconds=seconds))
 
 
-class _Names:
+class _DeviceNames:
     """The names of one attached agent's devices: ids in the pool's books, UUIDs and numbers on the wire."""
 
     def __init__(self, register: pb.Register) -> None:
@@ -182,7 +182,7 @@ class AgentsService(rpc.AgentsServicer):
         )
         reading: asyncio.Task[None] | None = None
         try:
-            names = _Names(register)
+            names = _DeviceNames(register)
             attachment = self._sessions.attach(
                 server,
                 orders,

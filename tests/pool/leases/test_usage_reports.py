@@ -1,4 +1,4 @@
-"""What agents report of their workers: news are written down, and nothing else, on SQLite and PostgreSQL."""
+"""Reports of agents about their workers: news are written down, and nothing else, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpukernel.agent.device_numbers import numbered, numbers_of_workers
-from gpukernel.agent.inventory import Inventory
+from gpukernel.agent.inventory import Inventory, numbered, numbers_of_workers
 from gpukernel.remoting.worker import DeviceDescription
 
 
