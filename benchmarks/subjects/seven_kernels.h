@@ -28,19 +28,19 @@
 #define INDEX(d) (BLOCK(d) * THREADS(d) + THREAD(d))
 #define TILE 16
 
-KERNEL saxpy(GLOBAL const float *x, GLOBAL float *y, GLOBAL float *unused, int n) {
+KERNEL saxpy(GLOBAL const float* x, GLOBAL float* y, GLOBAL float* unused, int n) {
     int i = INDEX(0);
     if (i < n) y[i] = FUSED(2.0f, x[i], y[i]);
 }
 
-KERNEL stencil(GLOBAL const float *in, GLOBAL float *out, GLOBAL float *unused, int n) {
+KERNEL stencil(GLOBAL const float* in, GLOBAL float* out, GLOBAL float* unused, int n) {
     int x = INDEX(0), y = INDEX(1);
     if (x < 1 || y < 1 || x >= n - 1 || y >= n - 1) return;
     int at = y * n + x;
     out[at] = 0.5f * in[at] + 0.125f * (in[at - 1] + in[at + 1] + in[at - n] + in[at + n]);
 }
 
-KERNEL bodies(GLOBAL const float *place, GLOBAL float *force, GLOBAL float *unused, int n) {
+KERNEL bodies(GLOBAL const float* place, GLOBAL float* force, GLOBAL float* unused, int n) {
     int i = INDEX(0);
     if (i >= n) return;
     float x = place[i], y = place[n + i], z = place[2 * n + i], fx = 0, fy = 0, fz = 0;
@@ -53,7 +53,7 @@ KERNEL bodies(GLOBAL const float *place, GLOBAL float *force, GLOBAL float *unus
     force[i] = fx, force[n + i] = fy, force[2 * n + i] = fz;
 }
 
-KERNEL matmul(GLOBAL const float *a, GLOBAL const float *b, GLOBAL float *c, int n) {
+KERNEL matmul(GLOBAL const float* a, GLOBAL const float* b, GLOBAL float* c, int n) {
     SHARED float left[TILE][TILE];
     SHARED float right[TILE][TILE];
     int x = THREAD(0), y = THREAD(1), column = INDEX(0), row = INDEX(1);
@@ -68,7 +68,7 @@ KERNEL matmul(GLOBAL const float *a, GLOBAL const float *b, GLOBAL float *c, int
     c[row * n + column] = sum;
 }
 
-KERNEL histogram(GLOBAL const int *values, GLOBAL int *counts, GLOBAL float *unused, int n) {
+KERNEL histogram(GLOBAL const int* values, GLOBAL int* counts, GLOBAL float* unused, int n) {
     SHARED int mine[256];
     for (int b = THREAD(0); b < 256; b += THREADS(0)) mine[b] = 0;
     MEET();
@@ -77,7 +77,7 @@ KERNEL histogram(GLOBAL const int *values, GLOBAL int *counts, GLOBAL float *unu
     for (int b = THREAD(0); b < 256; b += THREADS(0)) ADD_GLOBAL(&counts[b], mine[b]);
 }
 
-KERNEL reduction(GLOBAL const float *in, GLOBAL float *out, GLOBAL float *unused, int n) {
+KERNEL reduction(GLOBAL const float* in, GLOBAL float* out, GLOBAL float* unused, int n) {
     SHARED float sums[256];
     int i = INDEX(0), t = THREAD(0);
     sums[t] = i < n ? in[i] : 0.0f;
@@ -89,7 +89,7 @@ KERNEL reduction(GLOBAL const float *in, GLOBAL float *out, GLOBAL float *unused
     if (t == 0) out[BLOCK(0)] = sums[0];
 }
 
-KERNEL mandelbrot(GLOBAL int *out, GLOBAL int *unused, GLOBAL float *neither, int n) {
+KERNEL mandelbrot(GLOBAL int* out, GLOBAL int* unused, GLOBAL float* neither, int n) {
     int px = INDEX(0), py = INDEX(1);
     if (px >= n || py >= n) return;
     float cx = -2.0f + px * (3.0f / n), cy = -1.5f + py * (3.0f / n), x = 0, y = 0;

@@ -10,10 +10,12 @@ shift 2
 export GPUKERNEL_NATIVE_DIR="$prefix/gpukernel/native"
 if [ "$sanitizers" = thread ]; then
     export GPUKERNEL_TEST_MEMORY_FACTOR=8  # it keeps a history of each thread
-    # Python's own threads are none of ours: only the worker and the device in it are watched, programs take the shim that is
-    # installed.
-    shim=$(env -u GPUKERNEL_NATIVE_DIR "$1" -c 'from gpukernel import native; print(native.shim_dir())')
-    cp "$shim/libcuda.so.1" "$GPUKERNEL_NATIVE_DIR/shim/"
+    # Python's own threads are none of ours: only the worker and the device in it are watched, programs take the libraries that
+    # are installed.
+    installed=$(env -u GPUKERNEL_NATIVE_DIR "$1" -c 'from gpukernel import native; print(native.shim_dir().parent)')
+    for part in shim cudart compilers ptxas libraries direct; do
+        if [ -d "$installed/$part" ]; then cp -r "$installed/$part" "$GPUKERNEL_NATIVE_DIR/"; fi
+    done
 else
     # The sanitizer's dlopen does not know where NVRTC looks for the library beside it.
     builtins=$("$1" -c 'import glob, importlib.util as u

@@ -143,7 +143,7 @@ struct Launch {
     const void* params =
         nullptr;               // KernelInfo::param_bytes bytes, copied before run() returns control to others
     bool cooperative = false;  // every block resident: grid barriers work
-    const volatile bool* cancel = nullptr;        // polled at back edges; set: stop with Status::trap
+    const std::atomic<bool>* cancel = nullptr;    // polled at back edges; set: stop with Status::trap
     const ExecutionGate* gate = nullptr;          // none: never paused
     std::shared_ptr<const Textures> textures;     // as they were when the launch was submitted; or none
     std::function<void(std::string_view)> print;  // device printf's text, called from any thread

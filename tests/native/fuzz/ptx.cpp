@@ -37,7 +37,7 @@ void run(Module& module, const std::string& name, uint64_t buffer, bool cooperat
         const uint64_t value = p.size == 8 ? buffer : 65;
         std::memcpy(params.data() + p.offset, &value, std::min<size_t>(p.size, 8));
     }
-    const volatile bool cancel = true;  // as soon as anybody asks: after SIMGPU_SLICE turns of a loop
+    const std::atomic<bool> cancel = true;  // as soon as anybody asks: after SIMGPU_SLICE turns of a loop
     Launch launch;
     launch.grid = {2, 1, 1};
     launch.block = {65, 1, 1};  // two whole warps, which run together, and one thread

@@ -61,7 +61,8 @@ struct LaunchState {
     void go_on() const {  // or throw, where another block failed or the launch was cancelled
         if (must_rest()) rest();
         if (stop.load(std::memory_order_relaxed)) throw Fault{Status::ok, {}};
-        if (launch->cancel && *launch->cancel) throw Fault{Status::trap, "the launch was cancelled"};
+        if (launch->cancel && launch->cancel->load(std::memory_order_relaxed))
+            throw Fault{Status::trap, "the launch was cancelled"};
         if (launch->gate) launch->gate->running(launch->gate->argument);
     }
     uint64_t registers_of_a_warp() const { return (uint64_t{kernel->register_bytes} + 127) / 64 * 64; }

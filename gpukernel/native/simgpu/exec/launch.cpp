@@ -165,7 +165,9 @@ class Begun {
 void LaunchState::rest() const {
     static_assert(sizeof *gate_closed == 4, "a futex has 32 bits");
     while (const uint32_t closed = gate_closed->load(std::memory_order_acquire)) {
-        if (stop.load(std::memory_order_relaxed) || (launch->cancel && *launch->cancel)) return;
+        if (stop.load(std::memory_order_relaxed) ||
+            (launch->cancel && launch->cancel->load(std::memory_order_relaxed)))
+            return;
         launch->gate->blocked(launch->gate->argument);
         const RunsNone none;
         ::syscall(SYS_futex, gate_closed, FUTEX_WAIT, closed, &kRest, nullptr, 0);

@@ -45,8 +45,8 @@ struct StreamPosition {  // behind so many pieces of a stream
 
 // A program that shares the process with others (common/cancellation.h).
 struct Submitter {
-    std::atomic<bool> over{false};  // it is gone: its work is cancelled
-    volatile bool cancel = false;   // the same, for its kernels
+    std::atomic<bool> over{false};     // it is gone: its work is cancelled
+    std::atomic<bool> cancel = false;  // the same, for its kernels
     // Pieces of its work that run; those in its own streams that must run even so.  Under the schedule's
     // mutex.
     int running = 0, due = 0;
