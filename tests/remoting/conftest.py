@@ -31,6 +31,10 @@ WITHOUT_THREAD_SANITIZER = pytest.mark.skipif(
     os.environ.get("GPUKERNEL_TEST_SANITIZED") == "thread",
     reason="ThreadSanitizer must be in a process from its beginning, so it watches workers and not Python",
 )
+AT_ADDRESSES_OF_THE_PROGRAM = pytest.mark.skipif(
+    os.environ.get("GPUKERNEL_TEST_SANITIZED") == "thread",
+    reason="ThreadSanitizer leaves a worker parts of its address space only, and the program has chosen where memory lies",
+)
 AT_FULL_SPEED = pytest.mark.skipif(
     "GPUKERNEL_TEST_SANITIZED" in os.environ,
     reason="under a sanitizer what serves the device takes as much of the processor as the device",

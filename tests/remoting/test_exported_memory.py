@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import AT_ADDRESSES_OF_THE_PROGRAM, worker
 from tests.remoting.test_ipc import Peer
 from tests.remoting.virtual_memory import MEMORY
+
+pytestmark = AT_ADDRESSES_OF_THE_PROGRAM
 
 # Descriptors travel between the programs as programs send them: by a socket of their own.
 _SHARING = (

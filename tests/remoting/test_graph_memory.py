@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.remoting.conftest import MIB, WITHOUT_SANITIZER, worker
+from tests.remoting.conftest import AT_ADDRESSES_OF_THE_PROGRAM, MIB, WITHOUT_SANITIZER, worker
 from tests.remoting.test_graphs import GRAPHS
+
+pytestmark = AT_ADDRESSES_OF_THE_PROGRAM
 
 MEMORY = """
 U = 2 << 20; A = d.CUgraphMem_attribute; TYPES = d.CUgraphNodeType; AUTO = d.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.native.simgpu_driver.test_driver import out
-from tests.remoting.conftest import Worker, worker
+from tests.remoting.conftest import WITHOUT_THREAD_SANITIZER, Worker, worker
 
 KERNELS = r"""
 KERNELS = b'''.version 7.0
@@ -171,6 +171,7 @@ print(all(p % U == 0 for p in rest[1::2]), free() < U)"""
     assert run(code)[0] == ["[True, True, True] True", "True True"]
 
 
+@WITHOUT_THREAD_SANITIZER
 def test_alignment_refuses_nothing_that_the_books_allow() -> None:
     """Allocations and frees at random on a device of its own: one is refused only where the capacity is exceeded."""
     code = """import random

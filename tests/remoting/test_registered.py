@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import AT_ADDRESSES_OF_THE_PROGRAM, worker
 from tests.remoting.test_managed import MANAGED
+
+pytestmark = AT_ADDRESSES_OF_THE_PROGRAM
 
 REGISTERED = (
     MANAGED

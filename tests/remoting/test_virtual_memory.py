@@ -7,9 +7,11 @@ import struct
 
 import pytest
 
-from tests.remoting.conftest import MIB, Worker, call_number, worker
+from tests.remoting.conftest import AT_ADDRESSES_OF_THE_PROGRAM, MIB, Worker, call_number, worker
 from tests.remoting.test_listeners import INVALID_VALUE, OUT_OF_MEMORY, WELCOME, enter, read
 from tests.remoting.virtual_memory import FAULT, FAULTS, MEMORY, PROGRAMS
+
+pytestmark = AT_ADDRESSES_OF_THE_PROGRAM
 
 VIRTUAL_MEMORY = call_number("virtual_memory")
 GRANULARITY, RESERVE, FREE, CREATE, RELEASE, MAP, UNMAP, SET_ACCESS, GET_ACCESS, RETAIN, SIZE, HANDLE_TYPE = (

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpukernel import native
+from tests import sanitizers
 
 VERSIONS = ["11.0", "12", "13"]
 ROOT = Path(__file__).parents[3]
@@ -90,7 +91,7 @@ def run(code: str, *words: str) -> str:
     environment = {"LD_LIBRARY_PATH": str(native.simgpu_library().parent), "GPUKERNEL_SIMGPU": "t4,a100"}
     done = subprocess.run(
         [sys.executable, "-c", IN_PROCESS + code, *words],
-        env={"PATH": "/usr/bin:/bin", **environment},
+        env={"PATH": "/usr/bin:/bin", **sanitizers.environment(), **environment},
         capture_output=True,
         text=True,
         check=False,

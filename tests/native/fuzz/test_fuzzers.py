@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import sanitizers
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 BUILD = REPOSITORY / "build" / "fuzz"
-SANITIZER = ("LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS")  # of `make sanitize`; a fuzzer has its own
 INPUTS = {"ptx": 3000, "images": 20_000, "frames": 1500, "answers": 1500}
 
 
@@ -34,7 +35,7 @@ def test_no_input_breaks(fuzzer: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [HERE / "run.sh", fuzzer, f"-runs={INPUTS[fuzzer]}", "-seed=1", f"-artifact_prefix={tmp_path}/"],
         env={
-            **{name: value for name, value in os.environ.items() if name not in SANITIZER},
+            **sanitizers.without(),  # a fuzzer has its own
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "FUZZ_BUILD": str(BUILD),
             "FUZZ_CORPUS": str(tmp_path / "corpus"),
