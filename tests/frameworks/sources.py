@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.suites.repositories import JAX as JAX_VERSION
-from tests.suites.repositories import TORCH
-from tests.suites.sources import NotHere, _kept, _pip, is_kept
+from tests.suites.sources import TORCH, NotHere, _kept, _pip, is_kept
 
 __all__ = ["JAX", "PYTORCH", "TENSORFLOW", "Framework", "NotHere"]
 

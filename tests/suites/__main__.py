@@ -8,14 +8,14 @@ from tests.suites.compiler_suites import CORE, PROGRAMS, TRITON_LANGUAGE
 from tests.suites.deep_learning import JAX_TESTS, TENSORFLOW_LINEAR_ALGEBRA, TENSORFLOW_TESTS
 from tests.suites.framework_suites import DRJIT, TAICHI, TINYGRAD_C, TINYGRAD_PTX
 from tests.suites.runner import run
-from tests.suites.runtime_suites import CUDA_SAMPLES, HECBENCH_PROGRAMS
+from tests.suites.runtime_suites import CUDA_SAMPLES, HECBENCH_PROGRAMS, ZLUDA_PROGRAMS
 from tests.suites.sources import NotHere
 from tests.suites.suites import CUDA_PYTHON, NUMBA, PYCUDA
 
 _OWN = (CUDA_PYTHON, PYCUDA, NUMBA, CORE)
 _FRAMEWORKS = (TINYGRAD_C, TINYGRAD_PTX, DRJIT, TAICHI, TRITON_LANGUAGE, PROGRAMS)
 _DEEP_LEARNING = (JAX_TESTS, TENSORFLOW_TESTS, TENSORFLOW_LINEAR_ALGEBRA)
-_RUNTIME = (CUDA_SAMPLES, HECBENCH_PROGRAMS)
+_RUNTIME = (CUDA_SAMPLES, HECBENCH_PROGRAMS, ZLUDA_PROGRAMS)
 ALL = {suite.name: suite for suite in (*_OWN, *_FRAMEWORKS, *_DEEP_LEARNING, *_RUNTIME)}
 
 
