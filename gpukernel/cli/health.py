@@ -111,7 +111,8 @@ def _pool(pool: str | None, state: Path | None) -> Iterable[Finding]:
             f"{len(stuck)} have been ending for over a minute",
             "Their GPU servers are away, so nobody knows that their workers are dead; start those agents again.",
         )
-    yield Finding("queue", True, f"{len(leases)} leases, {len(waiting)} wait")
+    held = "1 lease" if len(leases) == 1 else f"{len(leases)} leases"
+    yield Finding("queue", True, f"{held}, {len(waiting)} wait")
 
 
 async def _certificates(client: AdminClient) -> AsyncIterator[Finding]:
