@@ -37,6 +37,11 @@ def conditions(text: str) -> dict[str, str]:
             )
         if match[1] == "uuid" and not match[2].lower().startswith(("gpu-", "mig-")):
             raise Problem(f"“{match[2][:40]}” is no UUID of a device; it begins with GPU-.", USAGE)
+        if match[1] == "device" and not re.fullmatch(r".+/\S+", match[2]):
+            raise Problem(
+                f"“device={match[2][:40]}” is no filter; name the device as “gpukernel list-gpus” does, such as device=gpu1/0.",
+                USAGE,
+            )
         found[name] = match[2]
     return found
 

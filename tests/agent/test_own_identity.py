@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpukernel.agent.own_identity import INITIAL_PID_NAMESPACE, WORKER_NAME, workers_may_live
+from tests.conftest import eventually
 
 
 def test_workers_of_earlier_agents_are_seen(tmp_path: Path) -> None:
@@ -17,7 +18,8 @@ def test_workers_of_earlier_agents_are_seen(tmp_path: Path) -> None:
         pytest.skip("this machine shows the processes of a container only")
     shutil.copy(sys.executable, worker := tmp_path / "gpukernel-worker")
     with subprocess.Popen([str(worker), "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert Path(f"/proc/{process.pid}/comm").read_text().strip() == WORKER_NAME
+        # The name comes a moment after the new program: the kernel closes files first.
+        eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text().strip() == WORKER_NAME)
         assert workers_may_live()
         process.kill()
 

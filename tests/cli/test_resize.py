@@ -19,8 +19,8 @@ def test_a_filter_names_server_and_model(gpu1_pool: Pool) -> None:
     for wish, sentence in (
         ("server=gpu9", "A server named “gpu9” has no device"),
         ("model=T4 and server=gpu1", "A server named “gpu1” has no T4; it has Tesla V100"),
-        ("model=T4 and device=gpu1/0", "Device gpu1/0 has no T4; it has Tesla V100"),
-        ("device=gpu1/2", "The pool has no device gpu1/2 now; “gpukernel list-gpus” shows those it has."),
+        ("model=T4 and device=gpu1/0", "“gpu1/0” has no T4; it has Tesla V100"),
+        ("device=gpu1/2", "The pool has no device “gpu1/2” that it can offer now."),
         ("driver=5", "“driver=5” is no filter"),
     ):
         refused = gpu1_pool.gpukernel(*words, wish, "--", "true")
@@ -55,6 +55,7 @@ def test_filters_of_the_command_line() -> None:
         "model=a model=b",
         "model=a and model=b",
         "model=a or server=b",
+        "device=3",
         "device=gpu1/0 and uuid=GPU-5e2f",
     ):
         with pytest.raises(Problem, match="is no filter"):

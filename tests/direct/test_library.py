@@ -202,8 +202,9 @@ def test_the_agent_reads_memory_and_adds_up_compute_from_nvml(stub_with_nvml: Pa
     code = """
 import ctypes, os
 ctypes.CDLL(os.environ['GPUKERNEL_DRIVER'])
+from types import SimpleNamespace
 from gpukernel.agent.processes import Nvml
-account = Nvml()
+account = Nvml(SimpleNamespace(uuid=lambda number: 'GPU-'))
 for _ in range(2):
     print([(u.pid == os.getpid() or u.pid, u.memory_bytes >> 20, round(u.gpu_seconds, 3)) for u in account.on(0)])
 """

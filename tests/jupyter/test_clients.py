@@ -65,7 +65,7 @@ def test_tools_in_a_notebook_show_its_slice_and_its_kernel(kernel: str) -> None:
     stat, smi = (re.sub(r"\x1b\[[0-9;]*m", "", text_of(cell)) for cell in cells[1:])
     assert "50 /   655 MB" in stat
     assert f"/{pid}(50M)" in stat
-    assert "50 MiB of 655 MiB" in smi
+    assert "50 of 655 MiB" in smi
     assert re.search(rf"\b{pid} +50 MiB ", smi)
 
 

@@ -19,7 +19,7 @@ SOURCE = b'''.version 7.0
 .address_size 64
 .visible .entry add(.param .u64 to, .param .u32 n) { .reg .b64 %a; .reg .b32 %r<3>; ld.param.u64 %a, [to]; ld.param.u32 %r1, [n]; ld.global.u32 %r2, [%a]; add.u32 %r2, %r2, %r1; st.global.u32 [%a], %r2; ret; }
 '''
-kernel = load(SOURCE, b"add"); p = int(ok(d.cuMemAlloc(4096))); q = int(ok(d.cuMemAlloc(4096))); own = np.zeros(4, np.uint32); h = own.ctypes.data; s = ok(d.cuStreamCreate(1)); ok(d.cuMemsetD32(p, 0, 1024)); ok(d.cuMemsetD32(q, 5, 1024))
+kernel = load(SOURCE, b"add"); p = int(ok(d.cuMemAlloc(4096))); q = int(ok(d.cuMemAlloc(4096))); own = np.zeros(4, np.uint32); h = own.ctypes.data; s = ok(d.cuStreamCreate(1)); ok(d.cuMemsetD32(p, 0, 1024)); ok(d.cuMemsetD32(q, 5, 1024)); ok(d.cuCtxSynchronize())  # which a stream that does not wait for others' would overtake
 def add(n, to=p, stream=0):
     v = ctypes.c_uint64(to), ctypes.c_uint32(n); a = (ctypes.c_void_p * 2)(*map(ctypes.addressof, v)); ok(d.cuLaunchKernel(kernel, 1,1,1, 1,1,1, 0, stream, ctypes.addressof(a), 0))
 def wait(): ok(d.cuCtxSynchronize())

@@ -116,5 +116,11 @@ def best_fit(request: SliceRequest, fitting: Iterable[Device]) -> list[Placement
     ]
     if len(placed) < request.devices:
         return None
-    placed.sort(key=lambda p: (p.device.memory_bytes - p.device.promised_bytes - p.memory_bytes, p.device.id))
+    placed.sort(
+        key=lambda p: (
+            p.device.memory_bytes - p.device.promised_bytes - p.memory_bytes,
+            p.device.server,
+            p.device.index,
+        )
+    )
     return placed[: request.devices]

@@ -166,7 +166,7 @@ class Devices:
         found = [_device(row) for row in rows if row.available and (among is None or row.id in among)]
         return sorted(
             (d for d in found if DeviceClass(d.name, d.memory_bytes) in wanted),
-            key=lambda d: (d.promised_bytes - d.memory_bytes, d.id),
+            key=lambda d: (d.promised_bytes - d.memory_bytes, d.server, d.index),
             reverse=True,
         )
 
