@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.remoting.conftest import Worker, worker
+from tests.remoting.conftest import AT_ADDRESSES_OF_THE_PROGRAM, Worker, worker
 
 # The library itself, for calls that the bindings have not.
 RAW = """
@@ -77,6 +77,7 @@ ok(d.cuLaunchKernel(kernel, 1,1,1, 1,1,1, 0, 0, ((b, 7), (None, ctypes.c_uint32)
     ) == ["CUDA_ERROR_OUT_OF_MEMORY", "0", "CUDA_ERROR_INVALID_HANDLE True", "7"]
 
 
+@AT_ADDRESSES_OF_THE_PROGRAM
 def test_hints_are_kept_and_told_again() -> None:
     assert _lines("""begin(); A = d.CUlaunchAttributeID; s, t = ok(d.cuStreamCreate(0)), ok(d.cuStreamCreate(0))
 value = d.CUstreamAttrValue(); value.syncPolicy = d.CUsynchronizationPolicy.CU_SYNC_POLICY_YIELD

@@ -12,6 +12,8 @@ from tests.native.simgpu_driver.test_driver import ADD
 from tests.native.simgpu_driver.test_virtual_memory import HOST_MEMORY, NOTHING, host_memory
 from tests.remoting.conftest import AT_ADDRESSES_OF_THE_PROGRAM, WITHOUT_SANITIZER, worker
 
+pytestmark = AT_ADDRESSES_OF_THE_PROGRAM
+
 MANAGED = r"""
 import mmap, random, time
 import numpy as np
@@ -56,7 +58,6 @@ for n in (10, 100_000, 3_000_000):
     says(code, ["1 0 0", "True", "True", "True"])
 
 
-@AT_ADDRESSES_OF_THE_PROGRAM
 @pytest.mark.parametrize("what", HOST_MEMORY)
 def test_the_device_reaches_host_memory_that_was_allocated_for_it(what: str) -> None:
     code, lines = host_memory(what)
