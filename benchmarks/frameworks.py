@@ -18,11 +18,13 @@ from tests.frameworks.sources import PYTORCH, TENSORFLOW, Framework
 
 SHARES = ("1", "0.1", "0.05", "0.02")
 ROUNDS = 7
+NETWORKS = (("Keras", "tensorflow", TENSORFLOW), ("PyTorch", "pytorch", PYTORCH))
+"""By title: the word of `benchmarks.subjects.convolutional`, and the packages."""
 
 
-def on_a_slice(pool: EmbeddedPool, name: str, framework: Framework, share: str) -> Subject:
+def on_a_slice(pool: EmbeddedPool, word: str, framework: Framework, share: str) -> Subject:
     """Start `benchmarks.subjects.convolutional` on a slice; its figure is seconds a step."""
-    program = [sys.executable, "-m", "benchmarks.subjects.convolutional", name]
+    program = [sys.executable, "-m", "benchmarks.subjects.convolutional", word]
     command = [sys.executable, "-m", "gpukernel.cli", "run", "-p", share, "--", *program]
     environment = {**os.environ, **pool.environment, "PYTHONPATH": str(framework.site())}
     return Subject(command, environment)
@@ -38,22 +40,21 @@ async def measure() -> list[Table]:
             f"Interleaved, in {ROUNDS} rounds of ten steps; the best round of each counts, since others on the machine can only slow one."
         ),
     )
-    for name, framework in (("Keras", TENSORFLOW), ("PyTorch", PYTORCH)):
-        if not framework.is_kept():
-            table.rows.append([f"{name} (make frameworks fetches it)", *([""] * (len(SHARES) + 1))])
-            continue
-        table.rows.append(_row(name, framework))
+    for title, word, framework in NETWORKS:
+        if framework.is_kept():
+            table.rows.append([title, *_figures(word, framework)])
+        else:
+            table.rows.append([f"{title} (make frameworks fetches it)", *([""] * (len(SHARES) + 1))])
     return [table]
 
 
-def _row(name: str, framework: Framework) -> list[str]:
-    program = {"Keras": "tensorflow", "PyTorch": "pytorch"}[name]
+def _figures(word: str, framework: Framework) -> list[str]:
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(EmbeddedPool("h100:2"))
         subjects = {
-            share: stack.enter_context(contextlib.closing(on_a_slice(pool, program, framework, share)))
+            share: stack.enter_context(contextlib.closing(on_a_slice(pool, word, framework, share)))
             for share in SHARES
         }
         rounds = interleaved({share: partial(one.measure, "step") for share, one in subjects.items()}, ROUNDS)
     rates = [BATCH / min(one[share] for one in rounds) for share in SHARES]
-    return [name, *(f"{rate:.0f}" for rate in rates), f"{max(rates) / min(rates):.3f}"]
+    return [*(f"{rate:.0f}" for rate in rates), f"{max(rates) / min(rates):.3f}"]

@@ -1,4 +1,4 @@
-"""What ``make sanitize`` puts into the environment of the tests."""
+"""Variables that ``make sanitize`` puts into the environment of the tests."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 
 from benchmarks.gpu import alone
 from tests.conftest import Pool
+from tests.gpu.conftest import SIMULATED
 
 PROGRAMS = Path(__file__).parents[1] / "frameworks" / "programs"
 TRAININGS = {
@@ -48,10 +48,12 @@ def test_training_loses_as_without_gpukernel(
     installed(package)
     program, on_device, on_cpu = TRAININGS[package]
     # In process the simulated device has none of the frameworks' libraries: there the CPU is what is compared with.
-    wanted = native(program, *(on_cpu if "GPUKERNEL_TEST_GPU" in os.environ else on_device))
+    wanted = native(program, *(on_cpu if SIMULATED else on_device))
     found = remote(gpu_pool, program, *on_device)
+    # A real device sums in another order in each run, of which twenty steps make more.
+    error = 1e-3 if SIMULATED else 2e-2
     for name, (losses, _) in wanted.items():
-        assert found[name][0] == pytest.approx(losses, rel=2e-2, abs=2e-3), name
+        assert found[name][0] == pytest.approx(losses, rel=error, abs=1e-3), name
 
 
 @pytest.mark.parametrize("program", ["jax_operations", "jax_convolutions", "jax_linear_algebra"])

@@ -52,7 +52,6 @@ def hecbench() -> Source:
 
 CUDA_SAMPLES = Suite("cuda-samples", cuda_samples, ("cuda_samples",), together=True, simulate="a100:1")
 HECBENCH_PROGRAMS = Suite("hecbench", hecbench, ("hecbench",), together=True, simulate="a100:1")
-# By their test's number or name.
 _ZLUDA_KNOWN = {
     "zluda.test_a_program_gives_what_its_table_says[vector8]": "32 bytes at once, which compute capability 10.0 brought",
     "zluda.test_a_program_gives_what_its_table_says[vector8_extract]": "its text is for 12.0, and ptxas takes no .v8.u8 either",

@@ -1,4 +1,4 @@
-"""What TensorFlow's own test files expect around them, as a pytest plugin.
+"""Surroundings that TensorFlow's own test files expect, as a pytest plugin.
 
 They are programs that read their command line, and the copies in Intel's repository take TensorFlow's test classes from a
 module of Intel's, in whose place TensorFlow's own are put here.
