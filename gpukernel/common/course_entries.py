@@ -91,7 +91,7 @@ def _offered(value: Any) -> Any:
 NO_TITLE = say("A course needs a title: it is what people choose from.")
 
 MOST_DEVICES, MOST_HOURS, MOST_MIB, MOST_THINGS, MOST_DAYS = 100_000, 10**8, 10**9, 10**6, 3650
-"""What nobody means who writes more: a quota of 10¹² devices is a slip, and bounds nothing."""
+"""Largest sensible amounts: a quota of 10¹² devices is a slip of the pen, and bounds nothing."""
 
 _Number = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 _Hours = Annotated[_Number, pydantic.Field(le=MOST_HOURS)]

@@ -67,7 +67,7 @@ def test_an_entry_is_a_sentence_with_the_difference(one: AuditEntry, said: str) 
 
 
 def test_nothing_is_lost_between_before_and_after() -> None:
-    """What the differences say, applied to the one, gives the other: for every field that is no list of people."""
+    """The differences, applied to what was there before, give what is there after."""
     before = {"title": "A", "weight": 1.0, "offers": ["x", "y"], "term": "spring"}
     after = {"title": "B", "weight": 1.0, "offers": ["y", "z"], "start": "at_start"}
     made: dict[str, object] = dict(before)

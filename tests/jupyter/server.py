@@ -188,9 +188,16 @@ class KernelSocket:
         return request
 
     def outputs(self, request: str) -> Iterator[tuple[str, str]]:
-        """What the cell shows, as it comes: ("stdout", text), ("stderr", text), ("error", sentence), ("data", plain text)."""
+        """What the cell shows, as it comes: ("stdout", text), ("stderr", text), ("error", sentence), ("data", plain text).
+
+        Fails after two minutes in which nothing of this request came, whatever else the kernel says meanwhile.
+        """
+        heard = time.monotonic()
         while True:
             message = json.loads(self._link.recv())
+            if message["parent_header"].get("msg_id") == request:
+                heard = time.monotonic()
+            assert time.monotonic() - heard < 120, "the kernel does not answer this request"
             if message["parent_header"].get("msg_id") != request:
                 continue
             content, kind = message["content"], message["msg_type"]
