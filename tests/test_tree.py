@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gpukernel.remoting": {"gpukernel.common", "gpukernel.frameworks", "gpukernel.native"},
     "gpukernel.agent": {"gpukernel.common", "gpukernel.native", "gpukernel.remoting"},
     "gpukernel.jupyter": {"gpukernel.client", "gpukernel.common", "gpukernel.remoting"},
+    "gpukernel.engines": {"gpukernel.client", "gpukernel.common", "gpukernel.native", "gpukernel.remoting"},
     "gpukernel.embedded": set(),
     "gpukernel.pool": set(),
     "gpukernel.pool.domain": {"gpukernel.common"},
@@ -42,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "gpukernel.client",
         "gpukernel.common",
         "gpukernel.embedded",
+        "gpukernel.engines",
         "gpukernel.jupyter",
         "gpukernel.native",
         "gpukernel.pool.auth",  # the authority of “gpukernel pool init”

@@ -9,6 +9,7 @@ import typer
 
 from gpukernel import __version__
 from gpukernel.cli.demo import demo
+from gpukernel.cli.engines.cdi import cdi
 from gpukernel.cli.kernelspec import app as kernelspec_app
 from gpukernel.cli.options import (
     Command,
@@ -64,6 +65,7 @@ app.add_typer(reserve_app, name="reserve")
 app.add_typer(server_app, name="server")
 app.add_typer(token_app, name="token")
 app.add_typer(showing_app)
+app.command()(cdi)
 app.command()(man)
 app.command()(demo)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "QUIET_NUMBA",
+    "compiler_environment",
     "compilers_for",
     "lease_environment",
     "program_environment",
@@ -46,14 +47,22 @@ def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str
     The dynamic linker (``rtld-audit(7)``) is told of a library that puts this package's NVRTC and nvJitLink before NVIDIA's, from wherever
     they are loaded.  `gpukernel.frameworks` is told that the devices are simulated.  Where a device is real nothing names them: a program that was started on a simulated one may start another on a real one.
     """
+    return compiler_environment(
+        environment,
+        simulated={one.device_name.endswith("(simulated)") for one in lease.slices} == {True},
+        part=any(one.memory_bytes < one.device_memory_bytes for one in lease.slices),
+    )
+
+
+def compiler_environment(environment: Mapping[str, str], *, simulated: bool, part: bool) -> dict[str, str]:
+    """Return what `compilers_for` returns, for devices that are `simulated` or not, and slices that are a `part` of one or all of it."""
     changed = dict(environment)
     own = str(native.ptxas())
-    simulated = {one.device_name.endswith("(simulated)") for one in lease.slices} == {True}
     if simulated:
         changed[SIMULATED_VARIABLE] = "1"
     else:
         changed.pop(SIMULATED_VARIABLE, None)
-    if any(one.memory_bytes < one.device_memory_bytes for one in lease.slices):
+    if part:
         changed.setdefault(QUIET_NUMBA, "0")
     for variable in _PTXAS:
         if simulated:

@@ -1,0 +1,1 @@
+"""The commands for engines that start programs themselves: ``cdi`` for container runtimes."""

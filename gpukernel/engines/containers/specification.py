@@ -1,0 +1,119 @@
+"""The CDI specification of slices: ``gpukernel.io/slice=v100-0.02`` (CNCF's Container Device Interface, version 0.5.0).
+
+A container gets the client's libraries, read-only, at `LIBRARIES`; the variables by which the dynamic linker and compilers find them;
+a small file system in memory at `LEASE_FOLDER`, where the hook puts the lease file; and the sockets of this machine's workers.
+Nothing of gpukernel is in the image.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpukernel import native
+from gpukernel.engines.containers.bundle import LEASE_FILE, LEASE_FOLDER
+from gpukernel.remoting.environment import compiler_environment, shim_environment
+
+__all__ = ["KIND", "LIBRARIES", "SliceDevice", "device_name", "specification"]
+
+KIND = "gpukernel.io/slice"
+VERSION = "0.5.0"
+LIBRARIES = Path("/opt/gpukernel")
+_SIZE = "size=128k"
+
+
+@dataclass(frozen=True)
+class SliceDevice:
+    """A device of the specification: a share of one GPU of `model`; `simulated` GPUs need what compilers are told."""
+
+    model: str
+    share: float
+    simulated: bool
+
+    @property
+    def name(self) -> str:
+        """Return its CDI name."""
+        return device_name(self.model, self.share)
+
+
+def device_name(model: str, share: float) -> str:
+    """Return the CDI name of a share of a model, such as ``v100-0.02``: letters, figures, ``_``, ``-`` and ``.``."""
+    word = re.sub(r"[^a-z0-9_.]+", "-", model.lower()).strip("-._") or "gpu"
+    return f"{word}-{share:g}"
+
+
+def _folders(simulated: bool) -> dict[Path, Path]:
+    """The folders of libraries on this machine, and where containers see them."""
+    found = [native.shim_dir(), native.runtime_dir(), native.libraries_dir()]
+    if simulated:
+        found += [native.ptxas().parent, native.compiler_auditor().parent]
+    return {folder: LIBRARIES / folder.name for folder in found}
+
+
+def _variables(device: SliceDevice) -> dict[str, str]:
+    own = compiler_environment({}, simulated=device.simulated, part=device.share < 1)
+    variables = shim_environment(LEASE_FILE, own)
+    for folder, inside in _folders(simulated=True).items():
+        variables = {
+            name: re.sub(f"{re.escape(str(folder))}(?=[/:]|$)", str(inside), value)
+            for name, value in variables.items()
+        }
+    return variables
+
+
+def _mount(host: Path, inside: Path) -> dict[str, Any]:
+    return {
+        "hostPath": str(host),
+        "containerPath": str(inside),
+        "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+    }
+
+
+def specification(
+    devices: Iterable[SliceDevice], sockets: Iterable[Path], hook: list[str], variables: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the specification as it stands in ``/etc/cdi/gpukernel.json``.
+
+    Parameters
+    ----------
+    devices
+        What containers may ask for.
+    sockets
+        Folders of workers' sockets on this machine that containers may be given.
+    hook
+        The command of the hooks, its program by its full path; each call gets ``create`` with the device's model and share, or ``remove``.
+    variables
+        Set for the hooks: the runtime gives them no other.
+    """
+    found = list(devices)
+    mounts = [_mount(host, inside) for host, inside in _folders(any(one.simulated for one in found)).items()]
+    mounts += [_mount(folder, folder) for folder in sockets]
+    lease = {
+        "hostPath": "tmpfs",
+        "containerPath": str(LEASE_FOLDER),
+        "type": "tmpfs",
+        "options": ["nosuid", "nodev", "noexec", "mode=0755", _SIZE],
+    }
+    environment = [f"{name}={value}" for name, value in variables.items()]
+
+    def called(name: str, *words: str) -> dict[str, Any]:
+        return {"hookName": name, "path": hook[0], "args": [*hook, *words], "env": environment}
+
+    return {
+        "cdiVersion": VERSION,
+        "kind": KIND,
+        "containerEdits": {"mounts": [*mounts, lease], "hooks": [called("poststop", "remove")]},
+        "devices": [
+            {
+                "name": one.name,
+                "containerEdits": {
+                    "env": [f"{name}={value}" for name, value in sorted(_variables(one).items())],
+                    "hooks": [called("createRuntime", "create", one.model, f"{one.share:g}")],
+                },
+            }
+            for one in found
+        ],
+    }

@@ -1,0 +1,197 @@
+"""Containers of any image get slices by ``--device gpukernel.io/slice=…``, with a real podman; nothing of gpukernel is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Pool, eventually
+from tests.engines.containers.podman import RUNTIME_FOLDER, Podman, root_filesystem, running_podman
+
+SLICE = "gpukernel.io/slice=v100-0.02"
+WHOLE = "gpukernel.io/slice=v100-1"
+LOOK = """
+import ctypes, os
+cuda = ctypes.CDLL("libcuda.so.1")
+size = ctypes.c_size_t()
+print(cuda.cuInit(0), cuda.cuDeviceTotalMem_v2(ctypes.byref(size), 0), size.value >> 20, os.getuid())
+"""
+
+
+@pytest.fixture(scope="module")
+def podman() -> Iterator[Podman]:
+    yield from running_podman()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return root_filesystem(tmp_path / "image")
+
+
+@pytest.fixture
+def pool(own_pool: Pool) -> Iterator[Pool]:
+    """A pool whose CDI file is there."""
+    file = RUNTIME_FOLDER / f"gpukernel-{uuid.uuid4().hex}.json"
+    made = own_pool.gpukernel("cdi", "--output", str(file), "--wait", "2")
+    assert made.returncode == 0, made.stderr
+    yield own_pool
+    file.unlink()
+
+
+def looked(podman: Podman, root: Path, *options: str) -> str:
+    done = podman.start(SLICE, root, "/usr/bin/python3", "-c", LOOK, options=("--rm", *options))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_container_sees_its_share_as_the_whole_device_and_gives_it_back(
+    podman: Podman, pool: Pool, root: Path
+) -> None:
+    assert looked(podman, root) == "0 0 655 0\n"
+    assert pool.promised() == 0  # podman has waited for that
+
+
+def test_a_program_of_another_account_reads_its_lease_and_nobody_else_does(
+    podman: Podman, pool: Pool, root: Path
+) -> None:
+    assert looked(podman, root, "--user", "1234:77") == "0 0 655 1234\n"
+    listed = podman.start(
+        SLICE,
+        root,
+        "/usr/bin/stat",
+        "-c",
+        "%a %u",
+        "/run/gpukernel/lease",
+        options=("--rm", "--user", "1234"),
+    )
+    assert listed.stdout == "600 1234\n"
+
+
+def test_two_containers_have_two_slices_of_one_device(
+    podman: Podman, pool: Pool, root: Path, tmp_path: Path
+) -> None:
+    other = root_filesystem(tmp_path / "other")
+    with ThreadPoolExecutor() as threads:
+        both = list(threads.map(lambda one: looked(podman, one), (root, other)))
+    assert both == ["0 0 655 0\n"] * 2
+    assert len({lease.id for lease in pool.leases(ended=True)[0]}) == 2
+
+
+def test_a_container_that_is_killed_frees_its_slice(podman: Podman, pool: Pool, root: Path) -> None:
+    assert podman.start(SLICE, root, "/bin/sleep", "600", options=("-d", "--name", "killed")).returncode == 0
+    assert len(pool.live()) == 1
+    os.kill(podman.process("killed"), signal.SIGKILL)
+    eventually(lambda: pool.promised() == 0, 30)
+    podman("rm", "--force", "killed")
+
+
+def test_a_keeper_that_is_killed_costs_the_slice_and_not_the_pool(
+    podman: Podman, pool: Pool, root: Path
+) -> None:
+    assert podman.start(SLICE, root, "/bin/sleep", "600", options=("-d", "--name", "kept")).returncode == 0
+    (lease,) = pool.live()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            mine = f"GPUKERNEL_POOL={pool.address}".encode() in (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mine and b"gpukernel.engines.containers.keeper" in words:
+            os.kill(int(folder.name), signal.SIGKILL)
+    eventually(lambda: pool.promised() == 0, 60)  # by expiry: nobody renews
+    assert lease.id in {one.id for one in pool.leases(ended=True)[0]}
+    podman("rm", "--force", "--time", "0", "kept")
+
+
+def test_a_container_that_finds_no_room_does_not_start_and_the_reason_is_said(
+    podman: Podman, pool: Pool, root: Path, tmp_path: Path
+) -> None:
+    assert podman.start(WHOLE, root, "/bin/sleep", "600", options=("-d", "--name", "first")).returncode == 0
+    second = podman.start(WHOLE, root_filesystem(tmp_path / "other"), "/bin/true", options=("--rm",))
+    assert second.returncode != 0
+    assert "gpukernel: " in second.stderr, second.stderr
+    assert "free" in second.stderr, second.stderr
+    assert len(pool.live()) == 1
+    assert pool.leases()[1] == []
+    podman("rm", "--force", "--time", "0", "first")
+    eventually(lambda: pool.promised() == 0)
+
+
+def test_an_image_with_musl_or_an_old_glibc_is_told_so(podman: Podman, pool: Pool, tmp_path: Path) -> None:
+    musl, old, empty = (tmp_path / name for name in ("musl", "old", "empty"))
+    for root in (musl, old, empty):
+        for name in ("lib64", "lib", "proc", "sys", "dev", "run", "etc"):
+            (root / name).mkdir(parents=True)
+    (musl / "lib" / "ld-musl-x86_64.so.1").touch()
+    (old / "lib64" / "ld-linux-x86-64.so.2").touch()
+    (old / "lib64" / "libc.so.6").write_bytes(b"GNU C Library stable release version 2.17.\n")
+    for root, said in (
+        (musl, "musl in place of glibc"),
+        (old, "has glibc 2.17"),
+        (empty, "no dynamic linker of glibc"),
+    ):
+        done = podman("run", "--rm", "--network", "none", "--device", SLICE, "--rootfs", str(root), "/bin/sh")
+        assert done.returncode != 0
+        assert said in done.stderr, done.stderr
+    assert pool.promised() == 0
+
+
+def test_links_of_an_image_do_not_lead_the_secret_out_of_it(
+    podman: Podman, pool: Pool, root: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (root / "run").rmdir()
+    (root / "run").symlink_to(f"../../../../../../../../..{outside}")
+    assert looked(podman, root) == "0 0 655 0\n"
+    assert list(outside.iterdir()) == []
+
+
+def test_a_hostile_container_sees_sockets_and_no_file_of_the_pool(
+    podman: Podman, pool: Pool, root: Path
+) -> None:
+    folder = Path(pool.address.removeprefix("unix:")).parent / "containers"
+    code = (
+        "import os\n"
+        f"folder = {str(folder)!r}\n"
+        "print(sorted(os.listdir('/opt/gpukernel')), 'pool.sock' in os.listdir(folder))\n"
+        "print([name for name in ('pool.db', 'pool.sock', 'agent.json') if os.path.exists(os.path.join(os.path.dirname(folder), name))])\n"
+        "try: open(os.path.join(folder, 'x'), 'w')\n"
+        "except OSError as error: print(type(error).__name__)\n"
+    )
+    done = podman.start(SLICE, root, "/usr/bin/python3", "-c", code, options=("--rm",))
+    assert done.returncode == 0, done.stderr
+    libraries, files, written = done.stdout.splitlines()
+    assert libraries == "['compilers', 'cudart', 'libraries', 'ptxas', 'shim'] True"
+    assert (files, written) == ("[]", "OSError")
+
+
+def test_the_file_has_every_model_and_share_and_no_secret(own_pool: Pool) -> None:
+    made = own_pool.gpukernel("cdi", "--share", "0.3", "--share", "0.02", "--output", "-")
+    content = json.loads(made.stdout)
+    assert (content["kind"], content["cdiVersion"]) == ("gpukernel.io/slice", "0.5.0")
+    assert [one["name"] for one in content["devices"]] == ["v100-0.02", "v100-0.3"]
+    assert "secret" not in made.stdout
+    assert "token" not in made.stdout
+    assert str(Path.home()) not in json.dumps(content["devices"][0]["containerEdits"]["env"])
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--share", "7"], 2, "A share lies between 0.001 and 1"),
+        (["--model", "B200"], 5, "The pool has no device of the model B200"),
+        (["--sockets", "/no/such"], 5, "There is no folder /no/such."),
+        (["--output", "/proc/cdi.json"], 1, "/proc/cdi.json cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(own_pool: Pool, words: list[str], status: int, said: str) -> None:
+    done = own_pool.gpukernel("cdi", *words)
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
