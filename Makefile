@@ -29,7 +29,7 @@ hub: $(VENV)/.hub-demo  ## Run a real JupyterHub with simulated GPUs and a cours
 	$(BIN)/python -m hub_spawner.demo
 
 # Real servers, a browser and shells, where they may be installed; without them their tests say so and are skipped.
-PACKAGES := postgresql chromium slurmctld slurmd slurm-client munge zsh fish man-db podman runc
+PACKAGES := postgresql chromium slurmctld slurmd slurm-client munge zsh fish man-db
 
 test: $(VENV)/.test fuzzers  ## Run the whole test suite
 	@deploy/system-packages.sh --optional $(PACKAGES)
