@@ -72,6 +72,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "direct": {"codegen", "common", "libcuda", "wire"},
     "nvml": {"codegen", "common", "wire"},
     "ptxas": set(),
+    "oci_hook": set(),
     "compilers": {"common"},
     "simgpu": {"codegen", "common", "libcuda"},
     "simgpu_libraries": {"libraries", "simgpu"},

@@ -22,6 +22,7 @@ __all__ = [
     "libraries_dir",
     "nvidia_library_folders",
     "nvml_library",
+    "oci_hook",
     "openblas_library",
     "own_drivers",
     "ptxas",
@@ -112,6 +113,11 @@ def wire_calls() -> Path:
 def worker_executable() -> Path:
     """Return the program that executes one lease's CUDA calls on one device."""
     return _find("bin/gpukernel-worker")
+
+
+def oci_hook() -> Path:
+    """Return the program that container runtimes call before a container's program starts and after it has ended."""
+    return _find("bin/gpukernel-oci-hook")
 
 
 def compiler_auditor() -> Path:

@@ -45,6 +45,8 @@ __all__ = [
     "LEASE_FILE_VARIABLE",
     "LeaseFile",
     "LeaseFileError",
+    "lease_text",
+    "no_lease_text",
     "read_lease_file",
     "write_lease_file",
     "write_no_lease_file",
@@ -185,6 +187,11 @@ def write_lease_file(
     OSError
         When the file cannot be written.
     """
+    _write(path, lease_text(lease, kernel, socket, driver))
+
+
+def lease_text(lease: Lease, kernel: str = "", socket: str = "", driver: Path | None = None) -> str:
+    """Return what `write_lease_file` writes."""
     lines = [f"lease {lease.id}", f"state {_STATE[lease.state]}", f"secret {lease.secret}"]
     if lease.end_reason:
         lines.append("reason " + " ".join(lease.end_reason.split()))
@@ -192,26 +199,34 @@ def write_lease_file(
         lines.append(f"driver {driver}")
     for number, piece in enumerate(lease.slices):
         lines.append(" ".join([f"device {number}", *piece.endpoints]))
-    _write(path, lines, kernel, socket)
+    return _whole_text(lines, kernel, socket)
 
 
 def write_no_lease_file(path: Path, reason: str, kernel: str, socket: str) -> None:
     """Write that there is no slice now, why, and where to ask for one; raises as `write_lease_file` does."""
+    _write(path, no_lease_text(reason, kernel, socket))
+
+
+def no_lease_text(reason: str, kernel: str, socket: str) -> str:
+    """Return what `write_no_lease_file` writes."""
     lines = ["state none"]
     if reason:
         lines.append("reason " + " ".join(reason.split()))
-    _write(path, lines, kernel, socket)
+    return _whole_text(lines, kernel, socket)
 
 
-def _write(path: Path, lines: list[str], kernel: str, socket: str) -> None:
+def _whole_text(lines: list[str], kernel: str, socket: str) -> str:
     if socket:
         lines = [*lines, f"kernel {kernel}", f"socket {socket}"]
-    lines = [f"version {VERSION}", f"lines {len(lines) + 2}", *lines]
+    return "\n".join([f"version {VERSION}", f"lines {len(lines) + 2}", *lines]) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write("\n".join(lines) + "\n")
+            file.write(text)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -44,8 +43,15 @@ def cdi(
             "Without it: that beside the pool's socket.",
         ),
     ] = None,
+    at_start: Annotated[
+        bool,
+        typer.Option(
+            "--at-start", help="Ask for the slice when a container starts, not when it first uses CUDA."
+        ),
+    ] = False,
     wait: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long a container's start waits in the queue.")
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="With --at-start: how long a start waits in the queue."),
     ] = 30,
     pool: Pool = None,
     state: State = None,
@@ -58,7 +64,7 @@ def cdi(
       podman run --device gpukernel.io/slice=v100-0.02 IMAGE
       gpukernel cdi --share 0.3 --model A100 --output -
     """
-    from gpukernel.engines.containers import hook, specification
+    from gpukernel.engines.containers import specification
 
     address = resolve_address(pool, state)
     shares = sorted(set(share or [spec.share for spec in STANDARD]))
@@ -87,7 +93,6 @@ def cdi(
                 for part in shares
             ],
             folders,
-            [sys.executable, "-I", "-S", hook.__file__],
             {
                 "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
                 "GPUKERNEL_POOL": address,
@@ -95,6 +100,7 @@ def cdi(
                 "GPUKERNEL_CONTAINER_WAIT": f"{wait:g}",
                 **{name: os.environ[name] for name in ("GPUKERNEL_NATIVE_DIR",) if name in os.environ},
             },
+            at_start=at_start,
         ),
         indent=2,
     )

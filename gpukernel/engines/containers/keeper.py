@@ -1,8 +1,9 @@
 """The keeper of one container's lease: it acquires, writes the lease file, renews, and releases when the container's first process ends.
 
 It runs outside of the container, as whoever runs the container runtime, and knows the pool by ``GPUKERNEL_POOL`` as other clients do.
-Killed, it renews no more, and the lease ends by itself within its time to live; killed containers are seen through a descriptor of
-their first process.
+The hook (``gpukernel/native/oci_hook``) starts it.  It asks for the slice at once, or when a program of the container first uses CUDA and
+asks on the socket there (`gpukernel.engines.containers.asking`).  Killed, it renews no more, and the lease ends by itself within its
+time to live; killed containers are seen through a descriptor of their first process.
 """
 
 from __future__ import annotations
@@ -10,34 +11,44 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import platform
+import secrets
+import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from gpukernel import native
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.account import own_name
 from gpukernel.common.address import resolve_address
 from gpukernel.common.errors import PoolError
-from gpukernel.common.model import Holder, Lease, SliceRequest
+from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
+from gpukernel.engines.containers.asking import Asking
 from gpukernel.engines.containers.bundle import (
     LEASE_FILE,
+    LEASE_FOLDER,
     Bundle,
     BundleError,
-    open_lease_folder,
     read_bundle,
 )
-from gpukernel.engines.containers.image import complaint, needed_version
-from gpukernel.remoting.lease_file import write_lease_file
+from gpukernel.remoting.lease_file import lease_text, no_lease_text
 
-__all__ = ["keep"]
+__all__ = ["Keeper"]
 
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+START = "start"
 OVER = "the container ended"
 WAIT_VARIABLE, SOCKETS_VARIABLE = "GPUKERNEL_CONTAINER_WAIT", "GPUKERNEL_CONTAINER_SOCKETS"
 """Seconds for which a container's start waits in the queue, and the folders of sockets that containers see, with ``:`` between."""
+KERNEL, SOCKET = "container", str(LEASE_FOLDER / "socket")
+"""How the lease file names the container, and the socket where its programs ask."""
 _TCP = ("tcp:", "tls:")
 
 
@@ -68,11 +79,31 @@ def _reachable(lease: Lease, folders: list[Path]) -> Lease:
 
 
 class _LeaseFile:
-    """The lease file in a container, for its program's account only."""
+    """The lease file in a container, for its program's account only; `asks`: programs may ask for a slice.
 
-    def __init__(self, bundle: Bundle, folders: list[Path]) -> None:
-        self._bundle, self._folders = bundle, folders
-        self._folder = open_lease_folder(bundle)
+    Root of the container may do there what it likes meanwhile.  So files are made and renamed by names in the folder's descriptor, with no
+    name that is there already, and changed by their own descriptors: no link leads this process elsewhere.
+    """
+
+    def __init__(self, bundle: Bundle, folder: int, asks: bool) -> None:
+        self._bundle, self._folder, self._asks = bundle, folder, asks
+        self._sockets = [Path(one) for one in os.environ.get(SOCKETS_VARIABLE, "").split(":") if one]
+
+    def _put(self, text: str, mode: int) -> None:
+        draft = f".{secrets.token_hex(16)}"
+        made = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(draft, made, 0o600, dir_fd=self._folder)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchown(descriptor, self._bundle.user, self._bundle.group)
+                os.fchmod(descriptor, mode)
+            os.rename(draft, LEASE_FILE.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=self._folder)
+            raise
 
     def write(self, lease: Lease) -> None:
         """Replace it in one step.
@@ -82,11 +113,108 @@ class _LeaseFile:
         BundleError
             No device of `lease` can be reached.
         """
-        folder = Path(f"/proc/self/fd/{self._folder}")
-        draft = folder / "draft"
-        write_lease_file(draft, _reachable(lease, self._folders))
-        os.chown(draft, self._bundle.user, self._bundle.group)
-        draft.rename(folder / LEASE_FILE.name)
+        who = (KERNEL, SOCKET) if self._asks else ("", "")
+        self._put(lease_text(_reachable(lease, self._sockets), *who), 0o600)
+
+    def write_over(self, lease: Lease, why: str) -> None:
+        """Say that `lease` is over; does nothing where the container is gone."""
+        with contextlib.suppress(OSError, BundleError):
+            if self._asks:
+                # Whoever may ask reads where; there is no secret in it.
+                self._put(no_lease_text(why, KERNEL, SOCKET), 0o644)
+            else:
+                self.write(replace(lease, state="ended", end_reason=why))
+
+
+class Keeper:
+    """The holder of a container's lease.
+
+    Parameters
+    ----------
+    client
+        Of the pool.
+    folder
+        A descriptor of the folder for the lease file, in the container.
+    wait_seconds
+        How long a request waits in the queue; negative: for ever.
+    asks
+        Programs of the container ask for the slice, as often as they want.
+    """
+
+    def __init__(
+        self,
+        client: PoolClient,
+        bundle: Bundle,
+        folder: int,
+        request: SliceRequest,
+        wait_seconds: float,
+        *,
+        asks: bool,
+    ) -> None:
+        self._client, self._request, self._wait = client, request, wait_seconds
+        self._container = bundle.container
+        self._file = _LeaseFile(bundle, folder, asks)
+        self._holding = asyncio.Lock()
+        self._kept = contextlib.AsyncExitStack()
+        self._held: Lease | None = None
+        self._times, self._last = 0, -AGAIN_SECONDS
+
+    async def acquire(self, waiting: Callable[[Queued], Awaitable[None]]) -> None:
+        """Hold the slice and have its lease file written; changes nothing where it is held already.
+
+        Parameters
+        ----------
+        waiting
+            Called with each place in the queue.
+
+        Raises
+        ------
+        PoolError
+            As `PoolClient.acquire` does.
+        BundleError
+            Its lease file could not be written; the slice has been given back.
+        """
+        async with self._holding:
+            if self._held is not None:
+                return
+            # A program that asks and goes away in a loop costs the account's other containers nothing of what it may ask.
+            await asyncio.sleep(max(0.0, self._last + AGAIN_SECONDS - time.monotonic()))
+            self._times, self._last = self._times + 1, time.monotonic()
+            key = f"container-{platform.node()}-{self._container}-{os.getpid()}-{self._times}"
+            holder = Holder(own_name(), platform.node(), "", f"container {self._container[:12]}")
+            async with contextlib.aclosing(
+                self._client.acquire(key, self._request, holder, self._wait)
+            ) as events:
+                async for event in events:
+                    if isinstance(event, Queued):
+                        await waiting(event)
+                        continue
+                    await self._keep(event)
+                    return
+            raise PoolError("The pool ended the call without an answer.")
+
+    async def _keep(self, lease: Lease) -> None:
+        try:
+            self._file.write(lease)
+        except (BundleError, OSError) as error:
+            await self._client.release(lease.id, "its lease file could not be written")
+            raise BundleError(str(error)) from None
+
+        def over(why: str) -> None:
+            self._held = None
+            self._file.write_over(lease, why)
+
+        await self._kept.aclose()
+        self._held = lease
+        await self._kept.enter_async_context(self._client.keep_alive(lease, over))
+
+    async def release(self) -> None:
+        """Give the slice back, where there is one; a pool that does not answer ends it by itself when nobody renews it."""
+        lease, self._held = self._held, None
+        await self._kept.aclose()
+        if lease is not None:
+            with contextlib.suppress(PoolError):
+                await self._client.release(lease.id, OVER)
 
 
 async def _ended(process: int) -> None:
@@ -99,73 +227,81 @@ async def _ended(process: int) -> None:
         loop.remove_reader(process)
 
 
-async def keep(
-    bundle: Bundle, request: SliceRequest, process: int, say: Callable[[str], None], address: str
-) -> None:
-    """Hold a slice for a container until its first process has ended.
+async def _nothing(place: Queued) -> None:
+    pass
 
-    Parameters
-    ----------
-    process
-        A descriptor of that process (``pidfd_open(2)``).
-    say
-        Called once, with ``here`` when the lease file is there, or with the sentence why not.
-    """
-    if trouble := complaint(bundle, needed_version([native.shim_dir() / "libcuda.so.1"])):
-        say(trouble)
-        return
-    folders = [Path(one) for one in os.environ.get(SOCKETS_VARIABLE, "").split(":") if one]
-    wait = float(os.environ.get(WAIT_VARIABLE, "30"))
-    holder = Holder(own_name(), platform.node(), "", f"container {bundle.container[:12]}")
-    async with PoolClient(address) as client:
-        ended = asyncio.create_task(_ended(process))
-        key = f"container-{platform.node()}-{bundle.container}"
-        acquired = asyncio.create_task(client.acquire_now(key, request, holder, wait))
+
+async def _keep_at_once(keeper: Keeper, process: int, say: Callable[[str], None]) -> None:
+    """Acquire, say ``here``, and give the slice back when the container has ended."""
+    ended = asyncio.create_task(_ended(process))
+    acquired = asyncio.create_task(keeper.acquire(_nothing))
+    try:
         await asyncio.wait({ended, acquired}, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done() and not acquired.done():
-            acquired.cancel()
-            await asyncio.wait({acquired})
-            return
-        lease = await acquired
-        reason = OVER
-        try:
-            file = _LeaseFile(bundle, folders)
-            file.write(lease)
+        if acquired.done():
+            await acquired
+            say("here")
+            await ended
+    finally:
+        acquired.cancel()
+        await asyncio.wait({acquired})
+        await keeper.release()
 
-            def over(why: str) -> None:
-                with contextlib.suppress(OSError, BundleError):  # the container may be gone
-                    file.write(replace(lease, state="ended", end_reason=why))
 
-            async with client.keep_alive(lease, over):
-                say("here")
-                await ended
-        except (BundleError, OSError) as error:
-            reason = "its lease file could not be written"
-            raise BundleError(str(error)) from None
-        finally:
-            with contextlib.suppress(PoolError):  # it ends by itself when nobody renews it
-                await client.release(lease.id, reason)
+async def _keep_on_first_use(keeper: Keeper, process: int, listening: socket.socket) -> None:
+    """Answer the container's programs until it has ended, and give the slice back."""
+    serving = asyncio.create_task(Asking(keeper.acquire).serve(listening))
+    ended = asyncio.create_task(_ended(process))
+    try:
+        await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        serving.cancel()
+        await asyncio.wait({serving})
+        await keeper.release()
+    await ended
+
+
+class _Given(NamedTuple):
+    """Descriptors from the hook: the container's first process, the folder for its lease file, and the pipe that is told the
+    outcome, or the socket on which programs ask.
+    """
+
+    process: int
+    folder: int
+    other: int
+
+
+async def _main(
+    way: str, request: SliceRequest, bundle: Bundle, given: _Given, say: Callable[[str], None]
+) -> None:
+    async with PoolClient(resolve_address(None, None)) as client:
+        wait = float(os.environ.get(WAIT_VARIABLE, "30")) if way == START else -1
+        keeper = Keeper(client, bundle, given.folder, request, wait, asks=way != START)
+        if way == START:
+            await _keep_at_once(keeper, given.process, say)
+        else:
+            await _keep_on_first_use(keeper, given.process, socket.socket(fileno=given.other))
 
 
 def main(words: list[str]) -> None:
-    """Keep the slice of the container whose state is on standard input: ``MODEL SHARE PIPE PROCESS``, the last two descriptors."""
-    model, share, pipe, process = words[0], float(words[1]), int(words[2]), int(words[3])
-    said = False
+    """Keep the slice of the container whose state is on standard input: ``start|first-use MODEL SHARE``, and three descriptors."""
+    way, model, share = words[0], words[1], float(words[2])
+    given = _Given(*map(int, words[3:]))
+    logging.basicConfig(format=f"%(asctime)s {os.getpid()} %(message)s")
+    said = way != START
 
     def say(word: str) -> None:
         nonlocal said
-        if not said:
+        if said:
+            log.error("%s", word)
+        else:
             said = True
-            os.write(pipe, word.encode())
-            os.close(pipe)
+            os.write(given.other, word.encode())
+            os.close(given.other)
 
     try:
         bundle = read_bundle(json.load(sys.stdin))
-        sys.stdin.close()
-        asyncio.run(
-            keep(bundle, SliceRequest(share, model=model), int(process), say, resolve_address(None, None))
-        )
-    except (PoolError, BundleError, native.NativePartMissing) as error:
+        asyncio.run(_main(way, SliceRequest(share, model=model), bundle, given, say))
+    except (PoolError, BundleError) as error:
         say(str(error))
 
 

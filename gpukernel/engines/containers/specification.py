@@ -8,6 +8,7 @@ Nothing of gpukernel is in the image.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,11 @@ def _mount(host: Path, inside: Path) -> dict[str, Any]:
 
 
 def specification(
-    devices: Iterable[SliceDevice], sockets: Iterable[Path], hook: list[str], variables: Mapping[str, str]
+    devices: Iterable[SliceDevice],
+    sockets: Iterable[Path],
+    variables: Mapping[str, str],
+    *,
+    at_start: bool,
 ) -> dict[str, Any]:
     """Return the specification as it stands in ``/etc/cdi/gpukernel.json``.
 
@@ -83,10 +88,10 @@ def specification(
         What containers may ask for.
     sockets
         Folders of workers' sockets on this machine that containers may be given.
-    hook
-        The command of the hooks, its program by its full path; each call gets ``create`` with the device's model and share, or ``remove``.
     variables
         Set for the hooks: the runtime gives them no other.
+    at_start
+        A container starts with its slice or not at all; else its first program that uses CUDA asks for it.
     """
     found = list(devices)
     mounts = [_mount(host, inside) for host, inside in _folders(any(one.simulated for one in found)).items()]
@@ -97,10 +102,12 @@ def specification(
         "type": "tmpfs",
         "options": ["nosuid", "nodev", "noexec", "mode=0755", _SIZE],
     }
+    when = "start" if at_start else "first-use"
     environment = [f"{name}={value}" for name, value in variables.items()]
 
     def called(name: str, *words: str) -> dict[str, Any]:
-        return {"hookName": name, "path": hook[0], "args": [*hook, *words], "env": environment}
+        hook = str(native.oci_hook())
+        return {"hookName": name, "path": hook, "args": [hook, *words], "env": environment}
 
     return {
         "cdiVersion": VERSION,
@@ -111,7 +118,9 @@ def specification(
                 "name": one.name,
                 "containerEdits": {
                     "env": [f"{name}={value}" for name, value in sorted(_variables(one).items())],
-                    "hooks": [called("createRuntime", "create", one.model, f"{one.share:g}")],
+                    "hooks": [
+                        called("createRuntime", "create", when, sys.executable, one.model, f"{one.share:g}")
+                    ],
                 },
             }
             for one in found

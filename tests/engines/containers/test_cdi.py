@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -35,14 +36,29 @@ def root(tmp_path: Path) -> Path:
     return root_filesystem(tmp_path / "image")
 
 
+@contextlib.contextmanager
+def cdi_file(pool: Pool, *options: str) -> Iterator[Pool]:
+    file = RUNTIME_FOLDER / f"gpukernel-{uuid.uuid4().hex}.json"
+    made = pool.gpukernel("cdi", "--output", str(file), *options)
+    assert made.returncode == 0, made.stderr
+    try:
+        yield pool
+    finally:
+        file.unlink()
+
+
 @pytest.fixture
 def pool(own_pool: Pool) -> Iterator[Pool]:
-    """A pool whose CDI file is there."""
-    file = RUNTIME_FOLDER / f"gpukernel-{uuid.uuid4().hex}.json"
-    made = own_pool.gpukernel("cdi", "--output", str(file), "--wait", "2")
-    assert made.returncode == 0, made.stderr
-    yield own_pool
-    file.unlink()
+    """A pool whose CDI file is there: a container starts with its slice or not at all."""
+    with cdi_file(own_pool, "--at-start", "--wait", "2") as pool:
+        yield pool
+
+
+@pytest.fixture
+def asked_pool(own_pool: Pool) -> Iterator[Pool]:
+    """The same, and containers ask for their slice when they first use CUDA."""
+    with cdi_file(own_pool) as pool:
+        yield pool
 
 
 def looked(podman: Podman, root: Path, *options: str) -> str:
@@ -124,7 +140,9 @@ def test_a_container_that_finds_no_room_does_not_start_and_the_reason_is_said(
     eventually(lambda: pool.promised() == 0)
 
 
-def test_an_image_with_musl_or_an_old_glibc_is_told_so(podman: Podman, pool: Pool, tmp_path: Path) -> None:
+def test_an_image_with_musl_or_an_old_glibc_is_told_so(
+    podman: Podman, asked_pool: Pool, tmp_path: Path
+) -> None:
     musl, old, empty = (tmp_path / name for name in ("musl", "old", "empty"))
     for root in (musl, old, empty):
         for name in ("lib64", "lib", "proc", "sys", "dev", "run", "etc"):
@@ -140,7 +158,7 @@ def test_an_image_with_musl_or_an_old_glibc_is_told_so(podman: Podman, pool: Poo
         done = podman("run", "--rm", "--network", "none", "--device", SLICE, "--rootfs", str(root), "/bin/sh")
         assert done.returncode != 0
         assert said in done.stderr, done.stderr
-    assert pool.promised() == 0
+    assert asked_pool.leases(ended=True) == ([], [])
 
 
 def test_links_of_an_image_do_not_lead_the_secret_out_of_it(
@@ -171,6 +189,83 @@ def test_a_hostile_container_sees_sockets_and_no_file_of_the_pool(
     libraries, files, written = done.stdout.splitlines()
     assert libraries == "['compilers', 'cudart', 'libraries', 'ptxas', 'shim'] True"
     assert (files, written) == ("[]", "OSError")
+
+
+def test_a_container_holds_nothing_before_its_first_use_of_cuda(
+    podman: Podman, asked_pool: Pool, root: Path
+) -> None:
+    (root / "look.py").write_text(LOOK)
+    twice = "until [ -e /tmp/go ]; do sleep 0.05; done; python3 /look.py; python3 /look.py; exec sleep 600"
+    begun = podman.start(SLICE, root, "/bin/sh", "-c", twice, options=("-d", "--name", "asks"))
+    assert begun.returncode == 0, begun.stderr
+    assert asked_pool.leases() == ([], [])
+    (root / "tmp" / "go").touch()
+    eventually(lambda: podman("logs", "asks").stdout.count("\n") == 2)
+    assert podman("logs", "asks").stdout == "0 0 655 0\n" * 2
+    assert len(asked_pool.live()) == 1  # the second program is on the same slice
+    os.kill(podman.process("asks"), signal.SIGKILL)
+    eventually(lambda: asked_pool.promised() == 0)
+    podman("rm", "--force", "asks")
+
+
+def test_a_program_that_asks_in_a_full_pool_sees_its_place_and_gets_the_slice(
+    podman: Podman, asked_pool: Pool, root: Path, tmp_path: Path
+) -> None:
+    other = root_filesystem(tmp_path / "other")
+    hold = f"{LOOK}\nimport time; time.sleep(600)"
+    first = podman.start(WHOLE, root, "/usr/bin/python3", "-c", hold, options=("-d", "--name", "holds"))
+    assert first.returncode == 0, first.stderr
+    eventually(lambda: len(asked_pool.live()) == 1)
+    with ThreadPoolExecutor() as threads:
+        second = threads.submit(
+            podman.start, WHOLE, other, "/usr/bin/python3", "-c", LOOK, options=("--rm", "--user", "77")
+        )
+        eventually(lambda: len(asked_pool.leases()[1]) == 1)
+        podman("rm", "--force", "--time", "0", "holds")
+        done = second.result(60)
+    assert "position 1 in the queue" in done.stdout, done
+    assert done.stdout.splitlines()[-1] == "0 0 32768 77"
+    assert asked_pool.promised() == 0
+
+
+def test_links_that_a_running_container_plants_lead_its_keeper_nowhere(
+    podman: Podman, asked_pool: Pool, root: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    plant = (
+        "import os, socket\n"
+        "os.chdir('/run/gpukernel')\n"
+        f"near = range({os.getpid() - 2000}, {os.getpid() + 8000})\n"
+        "for name in ['draft', 'lease', *(f'.draft.{pid}' for pid in near), *(f'.lease.{pid}' for pid in near)]:\n"
+        "    if os.path.exists(name): os.unlink(name)\n"
+        f"    os.symlink({str(victim)!r}, name)\n"
+        "link = socket.socket(socket.AF_UNIX); link.connect('socket'); link.send(b'acquire container\\n')\n"
+        "print(link.recv(100), os.path.islink('lease'))\n"
+    )
+    done = podman.start(
+        SLICE, root, "/usr/bin/python3", "-c", plant, options=("--rm", "-v", f"{tmp_path}:{tmp_path}")
+    )
+    assert done.stdout == "b'live\\n' False\n", done
+    assert victim.read_text() == "untouched"
+    assert victim.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_container_that_floods_its_keeper_has_its_slice_afterwards_and_one_lease(
+    podman: Podman, asked_pool: Pool, root: Path
+) -> None:
+    flood = (
+        "import socket\n"
+        "kept = []\n"
+        "for i in range(500):\n"
+        "    one = socket.socket(socket.AF_UNIX); one.settimeout(10); kept.append(one)\n"
+        "    try: one.connect('/run/gpukernel/socket'); one.send(b'x' * 9000 if i % 2 else b'release all\\n')\n"
+        "    except OSError: pass\n"
+        "kept.clear()\n"
+    )
+    done = podman.start(SLICE, root, "/usr/bin/python3", "-c", flood + LOOK, options=("--rm",))
+    assert done.stdout == "0 0 655 0\n", done
+    assert len(asked_pool.leases(ended=True)[0]) == 1
 
 
 def test_the_file_has_every_model_and_share_and_no_secret(own_pool: Pool) -> None:
