@@ -210,6 +210,28 @@ class KernelSocket:
             elif kind == "status" and content["execution_state"] == "idle":
                 return
 
+    def wait_until_it_answers(self) -> None:
+        """Ask until the kernel answers one request.
+
+        A request sent while its process starts anew may be lost, and so may the message of its state; a front end asks again, too.
+        """
+        asked: set[str] = set()
+        patience = time.monotonic() + 120
+        self._link.settimeout(2)
+        try:
+            while (now := time.monotonic()) < patience:
+                if now > patience - 120 + 2 * len(asked):
+                    asked.add(self.send("pass"))
+                try:
+                    message = json.loads(self._link.recv())
+                except websocket.WebSocketTimeoutException:
+                    continue
+                if message["msg_type"] == "execute_reply" and message["parent_header"].get("msg_id") in asked:
+                    return
+            raise AssertionError("the kernel answers nothing")
+        finally:
+            self._link.settimeout(60)
+
     def run(self, code: str) -> str:
         """Everything that a cell shows."""
         return "".join(text for _, text in self.outputs(self.send(code)))

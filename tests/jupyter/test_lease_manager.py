@@ -56,8 +56,7 @@ def test_a_kernel_that_crashes_is_started_again_by_the_server_on_the_same_lease(
     eventually(lambda: "restarting" in server.log.read_text().lower())
     eventually(lambda: kernel_of(server, session)["used_bytes"] == 0)
     with server.kernel(session["kernel"]["id"]) as channels:
-        # What is sent while the new process starts may be lost; front ends wait for this state, too.
-        eventually(lambda: server.get(f"/api/kernels/{session['kernel']['id']}")["execution_state"] == "idle")
+        channels.wait_until_it_answers()
         assert channels.run(ALLOCATE) == "CUDA_SUCCESS 355\n"
     assert [one.id for one in own_pool.live()] == [lease.id]
 
