@@ -38,8 +38,12 @@ class CompiledKernel {
   private:
     std::unique_ptr<MachineCode> image_;
     std::string refused_;
+    void make(const Function& function, bool rows);
+    bool take_room(size_t bytes);
+    void refuse(std::string why);
     char* code_ = nullptr;
-    size_t bytes_ = 0;
+    size_t bytes_ = 0;  // of the code
+    size_t room_ = 0;   // of the process's room for all kernels, tables included
 };
 
 // Of one function: code for each shape of blocks that it was launched with.

@@ -107,10 +107,10 @@ void find_live(Flow& flow) {
     for (CodeBlock& block : flow.blocks) block.live = block.kept = flow.nothing();
     for (bool changed = true; changed;) {
         changed = false;
-        for (size_t b = flow.blocks.size(); b-- > 0;) {
-            CodeBlock& block = flow.blocks[b];
+        for (size_t behind = flow.blocks.size(); behind > 0; --behind) {
+            CodeBlock& block = flow.blocks[behind - 1];
             Set live = live_behind(flow, block);
-            for (uint32_t n = block.end; n-- > block.begin;) step_back(flow, n, live);
+            for (uint32_t n = block.end; n > block.begin; --n) step_back(flow, n - 1, live);
             if (live != block.live) block.live = std::move(live), changed = true;
         }
     }
@@ -177,9 +177,9 @@ std::vector<Set> Flow::alive(const CodeBlock& block) const {
         return out;
     };
     all.back() = with_kept();
-    for (uint32_t n = block.end; n-- > block.begin;) {
-        step_back(*this, n, live);
-        all[n - block.begin] = with_kept();
+    for (uint32_t n = block.end; n > block.begin; --n) {
+        step_back(*this, n - 1, live);
+        all[n - 1 - block.begin] = with_kept();
     }
     return all;
 }

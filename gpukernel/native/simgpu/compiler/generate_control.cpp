@@ -275,7 +275,7 @@ void Generator::write_thunk() {
     a_.store(field(offsetof(Context, mask)), r12, false);
     a_.store(field(offsetof(Context, budget)), rbp, false);
     a_.alu(Assembler::add, rsp, 8, true);
-    for (size_t n = std::size(saved); n-- > 0;) a_.pop(saved[n]);
+    for (size_t n = std::size(saved); n > 0; --n) a_.pop(saved[n - 1]);
     a_.ret();
 }
 

@@ -71,6 +71,13 @@ void Generator::slow_path(std::shared_ptr<Slow> slow, int site) {
     });
 }
 
+// An address of 32 bits: the program's sum with the offset wraps around, a gather's and a scatter's does not.
+// Both are the same for each address within shared memory unless the offset is far below zero.
+bool Generator::sums_alike(const MemoryOp& m) const {
+    constexpr int64_t kMostShared = 1 << 30;  // bytes; more than any device has
+    return m.where == MemoryOp::shared && op_->imm >= -kMostShared;
+}
+
 bool Generator::memory() {
     MemoryOp m;
     if (!memory_op(s_->key, m)) return false;
@@ -87,6 +94,7 @@ bool Generator::memory() {
     if (line_result() || m.where == MemoryOp::param) return false;
     if (line && by == m.memory && m.memory == m.reg) return line_access(m), true;
     if (m.memory != m.reg || op_->imm % m.memory) return false;
+    if (address.bytes == 4 && !sums_alike(m)) return false;
     return scattered_access(m), true;
 }
 

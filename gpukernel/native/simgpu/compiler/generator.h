@@ -102,6 +102,7 @@ class Generator {
 
     // generate_memory.cpp
     bool memory();
+    bool sums_alike(const MemoryOp& m) const;
     void call(Memory* site = nullptr);
     struct Slow {
         Label begin, back;

@@ -44,13 +44,16 @@ enum class Left : uint32_t {
 struct MachineCode {
     Flow flow;
     Layout layout;
-    std::vector<uint8_t> code;
+    std::vector<uint8_t> code;  // until it lies where it can be executed
+    size_t code_size = 0;
     std::vector<size_t> entries;  // of each block, where the interpreter may hand a warp over
     size_t enter = 0;             // the function that goes to an entry
     std::vector<std::vector<uint32_t>> entry_lines;  // of each block: the lines that are alive there
     std::vector<uint64_t> literals;
     uint32_t native = 0, called = 0;  // operations with code of their own, and those that call a handler
     std::set<std::string> handlers;   // those
+
+    size_t table_bytes() const;  // what all this takes of the host, the code apart
 };
 
 // Writes the code.

@@ -211,7 +211,8 @@ void prepare(BlockState& block) {
         block.context.need(image.layout.bytes + sizeof(uint64_t) * image.layout.lines * block.warps.size());
     std::memset(bytes, 0, image.layout.bytes);
     auto& context = *new (bytes) Context;
-    std::memcpy(bytes + image.layout.literals, image.literals.data(), 8 * image.literals.size());
+    std::copy(image.literals.begin(), image.literals.end(),
+              reinterpret_cast<uint64_t*>(bytes + image.layout.literals));
     const Launch& launch = *block.launch->launch;
     context.params = block.launch->params.data();
     const Dim3 *shape = &launch.block, *grid = &launch.grid;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "simgpu/compiler/compiler.h"
 #include "simgpu/compiler/machine_code.h"
@@ -15,8 +16,10 @@
 namespace gpukernel::simgpu::compiler {
 namespace {
 
-constexpr size_t kMostCode = 64 << 20;  // bytes of all kernels of a process
-std::atomic<size_t> code_bytes{0};
+// Bytes of code and tables: of all kernels of a process, and of one.
+constexpr size_t kMostOfAll = 64 << 20, kMostOfOne = 4 << 20;
+std::atomic<size_t> room_taken{0};
+constexpr size_t kNode = 48;  // bytes of a set's or map's entry, with the allocator's own
 
 bool logs() {
     const char* text = std::getenv("GPUKERNEL_SIMGPU_TIER_LOG");
@@ -36,8 +39,13 @@ void tell(const Function& function, const CompiledKernel& kernel, std::chrono::m
     if (!names.empty()) names += ")";
     std::fprintf(stderr,
                  "gpukernel: %s: compiled: %u operations, %u more by handlers%s, %zu bytes, %lld us\n",
-                 function.name.c_str(), image.native, image.called, names.c_str(), image.code.size(),
+                 function.name.c_str(), image.native, image.called, names.c_str(), image.code_size,
                  static_cast<long long>(took.count()));
+}
+
+std::string too_large(size_t bytes) {
+    return "its code and tables would take " + std::to_string(bytes >> 10) + " KiB, more than " +
+           std::to_string(kMostOfOne >> 10);
 }
 
 }  // namespace
@@ -55,42 +63,67 @@ Tier wanted_tier() {
     return Tier::interpreter;
 }
 
-CompiledKernel::CompiledKernel(const Function& function, bool rows)
-    : image_(std::make_unique<MachineCode>()) {
+CompiledKernel::CompiledKernel(const Function& function, bool rows) { make(function, rows); }
+
+void CompiledKernel::make(const Function& function, bool rows) {
 #if !defined __x86_64__
-    refused_ = "there is a compiler for x86-64 only";
-    return;
+    return refuse("there is a compiler for x86-64 only");
 #endif
-    if (processor_level() < 4) {
-        refused_ = "this processor has no AVX-512";
-        return;
-    }
+    if (processor_level() < 4) return refuse("this processor has no AVX-512");
+    image_ = std::make_unique<MachineCode>();
     image_->flow = analyse(function, rows);
-    refused_ = image_->flow.refused;
-    if (!refused_.empty()) return;
+    if (!image_->flow.refused.empty()) return refuse(image_->flow.refused);
+    // A part of the tables is there already, and may be too large by itself.
+    if (image_->table_bytes() > kMostOfOne) return refuse(too_large(image_->table_bytes()));
     generate(*image_);
     const size_t wanted = (image_->code.size() + 4095) / 4096 * 4096;
-    if (code_bytes.fetch_add(wanted) + wanted > kMostCode) {
-        code_bytes -= wanted;
-        refused_ = "the code of this process's kernels has no more room";
-        return;
-    }
+    const size_t room = wanted + image_->table_bytes();
+    if (room > kMostOfOne) return refuse(too_large(room));
+    if (!take_room(room)) return refuse("the code of this process's kernels has no more room");
     void* at = mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) {
-        code_bytes -= wanted;
-        refused_ = "the host has no memory for code";
-        return;
-    }
+    if (at == MAP_FAILED) return refuse("the host has no memory for code");
     code_ = static_cast<char*>(at), bytes_ = wanted;
     std::memcpy(code_, image_->code.data(), image_->code.size());
+    image_->code_size = image_->code.size();
+    image_->code = {};
     if (mprotect(at, wanted, PROT_READ | PROT_EXEC) != 0)
-        refused_ = "the host forbids code that was written at run time";
+        refuse("the host forbids code that was written at run time");
+}
+
+bool CompiledKernel::take_room(size_t bytes) {
+    if (room_taken.fetch_add(bytes) + bytes > kMostOfAll) {
+        room_taken -= bytes;
+        return false;
+    }
+    room_ = bytes;
+    return true;
+}
+
+// Nothing but the sentence stays.
+void CompiledKernel::refuse(std::string why) {
+    refused_ = std::move(why);
+    image_.reset();
+    if (code_) munmap(code_, bytes_);
+    code_ = nullptr;
+    room_taken -= std::exchange(room_, 0);
 }
 
 CompiledKernel::~CompiledKernel() {
-    if (!code_) return;
-    munmap(code_, bytes_);
-    code_bytes -= bytes_;
+    if (code_) munmap(code_, bytes_);
+    room_taken -= room_;
+}
+
+size_t MachineCode::table_bytes() const {
+    size_t bytes = literals.capacity() * sizeof(uint64_t) + entries.capacity() * sizeof(size_t);
+    for (const auto& lines : entry_lines) bytes += sizeof lines + lines.capacity() * sizeof(uint32_t);
+    for (const std::string& name : handlers) bytes += kNode + name.capacity();
+    for (const Signature& s : flow.signatures)
+        bytes += sizeof s + s.key.capacity() + (s.reads.capacity() + s.writes.capacity()) * sizeof(Access);
+    for (const CodeBlock& b : flow.blocks)
+        bytes += sizeof b + b.next.capacity() * sizeof(uint32_t) +
+                 (b.live.capacity() + b.kept.capacity()) * sizeof(uint64_t) + b.waited_for.size() * kNode;
+    for (const Value& v : flow.values) bytes += sizeof v + v.vectors.capacity();
+    return bytes + flow.block_of.capacity() * sizeof(uint32_t) + flow.by_slot.size() * kNode;
 }
 
 uint32_t CompiledKernel::enter(Context& context, Warp& warp, uint32_t block) const {

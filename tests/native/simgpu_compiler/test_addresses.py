@@ -1,0 +1,114 @@
+"""Hostile addresses of shared and global memory: compiled code reaches no byte that the interpreter does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.native.simgpu_exec import fault
+
+OFFSETS = (-(2**31), -(2**31) + 64, -(2**30) - 8, -(2**30), -64, 0, 64, 2**30, 2**31 - 64)
+"""Constant parts of addresses: with a register beside them a sum of 32 bits may wrap around."""
+
+LANES = {
+    # Permuted, so that no lane's address follows from another's; lane 19 alone leaves the array.
+    "inside": "",
+    "behind": "@%here mov.u64 %at, 256;",
+    "before": "@%here mov.u64 %at, -8;",
+    "far": "@%here mov.u64 %at, 0x80000000;",
+}
+TEMPLATE = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u64 out)
+{{
+    .reg .pred %p, %here;
+    .reg .b32 %t, %n, %low;
+    .reg .b64 %at, %wide, %base;
+    .reg .b{bits} %value, %got;
+    .shared .align 16 .b8 s[256];
+    mov.u32 %t, %tid.x;
+    setp.eq.u32 %here, %t, 19;
+    mad.lo.u32 %n, %t, 13, 5;
+    and.b32 %n, %n, 31;
+    mul.wide.u32 %at, %n, {bytes};
+    {lane}
+    cvt.u{bits}.u32 %value, %n;
+    mov.u64 %base, s;
+    {base}
+    add.u64 %at, %at, %base;
+    add.u64 %wide, %at, {minus};
+    cvt.u32.u64 %low, %wide;
+    {body}
+    ret;
+}}
+"""
+READ = """
+    {narrow_at}
+    st.{space}.b{bits} [{plain}], %value;
+    bar.sync 0;
+    ld.{space}.b{bits} %got, [{address}+{offset}];
+    setp.ne.b{bits} %p, %got, %value;
+    @%p trap;
+"""
+WRITE = """
+    {narrow_at}
+    st.{space}.b{bits} [{address}+{offset}], %value;
+    bar.sync 0;
+    ld.{space}.b{bits} %got, [{plain}];
+    setp.ne.b{bits} %p, %got, %value;
+    @%p trap;
+"""
+
+
+def kernel(space: str, address_bits: int, bits: int, body: str, offset: int, lane: str) -> str:
+    narrow = address_bits == 32
+    plain = "%t" if narrow else "%at"
+    text = body.format(
+        space=space,
+        bits=bits,
+        address="%low" if narrow else "%wide",
+        plain=plain,
+        offset=offset,
+        narrow_at="cvt.u32.u64 %t, %at;" if narrow else "",
+    )
+    return TEMPLATE.format(
+        bits=bits,
+        bytes=bits // 8,
+        minus=-offset,
+        lane=lane,
+        base="ld.param.u64 %base, [out];" if space == "global" else "",
+        body=text,
+    )
+
+
+@pytest.mark.parametrize(("space", "address_bits"), [("shared", 32), ("shared", 64), ("global", 64)])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_both_tiers_reach_the_same_bytes(tmp_path: Path, space: str, address_bits: int, bits: int) -> None:
+    said: dict[str, dict[str, str]] = {}
+    for tier in ("interpreter", "compiled"):
+        folder = tmp_path / tier
+        folder.mkdir()
+        for (how, body), offset, (where, lane) in product(
+            {"read": READ, "write": WRITE}.items(), OFFSETS, LANES.items()
+        ):
+            text = kernel(space, address_bits, bits, body, offset, lane)
+            (folder / f"{how}{offset}{where}.32.ptx").write_text(text)
+        environment = {**os.environ, "GPUKERNEL_SIMGPU_TIER": tier, "GPUKERNEL_SIMGPU_TIER_LOG": "1"}
+        command = [sys.executable, fault.__file__, str(folder), "256", "1"]
+        subprocess.run(["setarch", "-R", *command], env=environment, check=True, timeout=280)
+        said[tier] = {path.name: path.read_text() for path in sorted(folder.glob("*.txt"))}
+    assert len(said["compiled"]) == 2 * len(OFFSETS) * len(LANES)
+    for name, text in said["compiled"].items():
+        lines = text.splitlines()
+        assert any(": compiled: " in line for line in lines), text
+        # A process that ended without a word has reached what is not its own.
+        rest = [line for line in lines if ": compiled: " not in line]
+        assert rest == said["interpreter"][name].splitlines(), name
+        assert (rest[-1] == "0") == ("inside" in name), (name, rest)
