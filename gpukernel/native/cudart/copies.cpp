@@ -1,4 +1,6 @@
 // Copies between the host, the device, and the program's variables, in one, two and three dimensions.
+#include <initializer_list>
+
 #include "cudart/runtime.h"
 
 namespace gpukernel::cudart {

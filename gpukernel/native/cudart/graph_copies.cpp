@@ -1,5 +1,7 @@
 // Nodes of graphs that copy or set memory: of pitched memory and arrays, of plain bytes, and of the program's
 // variables.
+#include <initializer_list>
+
 #include "cudart/runtime.h"
 
 using namespace gpukernel::cudart;
