@@ -336,7 +336,8 @@ class PoolMachine(RuleBasedStateMachine):
     def the_queue_is_in_its_order_and_everybody_who_waits_is_in_it(self) -> None:
         self.world.manager.schedule()
         self.settle()
-        requests, usage = rows(self.world.store, "requests", "quota_usage")
+        requests, usage, pools = rows(self.world.store, "requests", "quota_usage", "pools")
+        alive = {row.id: row.seen for row in pools}
         held = {row.course: row.share_held for row in usage if row.kind == "course"}
         tickets = {row.ticket: row.key for row in requests}
         queue, long_ago = self.world.manager._queue, self.world.manager.steady() - ABSENT
@@ -344,7 +345,8 @@ class PoolMachine(RuleBasedStateMachine):
         passed = {
             r.ticket
             for r in requests
-            if r.key in held_back or (r.key not in self.tasks and r.seen < long_ago)
+            if r.key in held_back
+            or (r.key not in self.tasks and max(r.seen, alive.get(r.pool, 0.0)) < long_ago)
         }
         sizes = [(row.ticket, row.course, row.size) for row in requests]
         expected = naive_order(sizes, held, {"ml": 2.0}, passed)

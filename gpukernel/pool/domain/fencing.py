@@ -24,6 +24,7 @@ __all__ = [
     "VALID_SECONDS",
     "KnownServer",
     "Registration",
+    "ahead_seconds",
     "binding_refusal",
     "epoch_of",
     "fence_seconds",
@@ -101,6 +102,12 @@ class KnownServer:
 def fence_seconds(valid_seconds: float) -> float:
     """Return the time by the pool's clock after which no worker lives that was given `valid_seconds` by its agent's clock."""
     return (valid_seconds + STOP_SECONDS) * (1 + DRIFT) / (1 - DRIFT)
+
+
+def ahead_seconds(valid_seconds: float) -> float:
+    """Return by how much longer than one answer needs it a fence is written, so that most heartbeats change nothing: so much later a lost
+    server's memory is free."""
+    return valid_seconds / 5
 
 
 def binding_refusal(known: KnownServer | None, new: Registration, other: str, name: str) -> str:

@@ -117,9 +117,9 @@ class AgentOrders:
             if agent := self._agents.get(piece.server):
                 agent.interrupt_worker(lease.id, piece.device_id)
 
-    def send_caps(self) -> None:
-        """Tell the agents which caps are not what they should be."""
-        for cap in resize.wrong_caps(self._store, self._agents):
+    def send_caps(self, leases: Iterable[str] | None = None) -> None:
+        """Tell the agents which caps, of these leases or of all, are not what they should be."""
+        for cap in resize.wrong_caps(self._store, self._agents, leases):
             order = (cap.lease_id, cap.device_id, cap.memory_bytes)
             if order not in self._capped:
                 self._capped.add(order)

@@ -170,7 +170,6 @@ class AgentSessions:
         elif lease.state == "live":
             log.info("live", extra=of_lease(lease))
         self._manager.waiters.lease_changed(lease_id, lease)
-        self._manager.on_change()
 
     def worker_ended(self, server: str, lease_id: str, device_id: str, reason: str) -> None:
         """Free the memory of a dead worker, and serve the queue."""
@@ -181,7 +180,7 @@ class AgentSessions:
         if self._is_there(server, lease_id):
             self._manager.worker_died(lease_id, device_id, reason)
         self._manager.schedule()
-        self._manager.changed()
+        self._manager.places_changed()
 
     def worker_limited(
         self, server: str, lease_id: str, device_id: str, memory_bytes: int, done: bool, allocated: int
@@ -203,7 +202,7 @@ class AgentSessions:
         self._orders.send_caps()
         self._resizes.changed(lease_id)
         self._manager.schedule()
-        self._manager.changed()
+        self._manager.places_changed()
 
     def end_for(self, server: str, lease_id: str, reason: str) -> None:
         """End a lease with a slice on `server`, as its agent asks."""

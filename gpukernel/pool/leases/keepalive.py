@@ -6,7 +6,7 @@ on which a class starts its kernels all at once loses no slice, and a holder tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class Keepalive:
             self._renewed = now
             self._store.leases.renew(self._calls, now)
 
-    def check(self) -> None:
-        """Tell holders what has changed in the database, also through other pools."""
-        if self._calls:
-            before, self._seen = self._seen, self._store.leases.views(self._calls)
-            for lease_id, view in self._seen.items():
-                if view != before.get(lease_id):
-                    self.changed(lease_id)
+    def check(self, lease_ids: Collection[str] | None = None) -> None:
+        """Tell holders what has changed in the database of these leases or of all, also through other pools."""
+        ids = self._calls.keys() if lease_ids is None else self._calls.keys() & lease_ids
+        for lease_id, view in self._store.leases.views(ids).items() if ids else ():
+            before, self._seen[lease_id] = self._seen.get(lease_id), view
+            if view != before:
+                self.changed(lease_id)

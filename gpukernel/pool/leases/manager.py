@@ -10,8 +10,9 @@ Guarantees
 * Signs of life are a call of the holder's that stays open (`gpukernel.pool.leases.keepalive`), a `renew`, and, reported by the agent, a program that is
   connected to the worker.  A kernel ends with its server, its connection with the kernel, and the slice is free after the lease's
   time to live.
-* Several pools may share a database: each speaks for the agents that are attached to it, and looks every second (at once, where
-  the database notifies) for what the others have decided.
+* Several pools may share a database: each speaks for the agents that are attached to it, and reads every second (sooner, where
+  the database notifies) what the others have changed (`gpukernel.pool.leases.following`).  Who frees something lets those who wait have it,
+  in whichever pool they wait; where that pool dies before it does, the next second of another one does.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gpukernel.pool.domain.fencing import VALID_SECONDS
 from gpukernel.pool.domain.placement import MIB, check_request
 from gpukernel.pool.leases.agent_orders import AgentOrders
 from gpukernel.pool.leases.expiry import Expiry, clock_time
+from gpukernel.pool.leases.following import Following
 from gpukernel.pool.leases.keepalive import Keepalive
 from gpukernel.pool.leases.positions import Positions
 from gpukernel.pool.leases.resizes import Resizes
@@ -65,8 +67,6 @@ class LeaseManager:
     ----------
     id
         This process among the pools on one database.
-    on_change
-        Tells the other pools on this database.
     valid_seconds
         How long workers live without a word from the pool.
     """
@@ -86,22 +86,27 @@ class LeaseManager:
         self.resizes = Resizes(store)
         self.keepalive = Keepalive(store)
         self.usage_reports = UsageReports(store)
-        self.on_change: Callable[[], None] = lambda: None
         self.valid_seconds = valid_seconds
         if clock is not None:
             store.clock = Clock(store, clock, steady or clock, asks=False)
         self._queue = RequestQueue(store, self.id)
         self._positions = Positions(store, self._queue)
         self._expiry = Expiry(store, self._queue, self.end)
+        self._following = Following(
+            store, self.id, self.orders, self.waiters, self.resizes, self.keepalive, self._serve
+        )
+        store.changes.pool = self.id
         # One transaction: another pool may start at the same moment, and what its agents say then is no earlier pool's.
         with store.deciding():
             alone = store.clock.start()
             now, steady_now = self.now(), self.steady()
+            store.servers.mark_seen(self.id, steady_now)
             # A restart is no reason to lose a lease: everyone gets their time again.
             if alone:
                 store.leases.renew_all(steady_now)
                 store.leases.refund_ending(now)
                 store.servers.hear_again(steady_now)
+                store.changes.everything()  # to one that was only asleep
             store.servers.mark_unseen_away(float("inf") if alone else steady_now - POOL_GRACE, steady_now)
         self._watch = ServerWatch(store, self.orders, self._queue, self.id, self.end, self._lost)
 
@@ -214,11 +219,6 @@ class LeaseManager:
         self._positions.forget()
         self.waiters.places_changed()
 
-    def changed(self) -> None:
-        """Tell all who wait, and the other pools."""
-        self.places_changed()
-        self.on_change()
-
     def schedule(self, newcomer: PendingRequest | None = None, *, own_key: bool = False) -> None:
         """Grant what can be granted, in the order of the queue."""
         if newcomer is None and not self._queue.known():
@@ -232,7 +232,7 @@ class LeaseManager:
             return
         self._hand_out(granted)
         if granted or newcomer is not None:
-            self.changed()
+            self.places_changed()
 
     def _hand_out(self, granted: Iterable[Granted]) -> None:
         """Give leases to the calls that wait here, and have their workers started."""
@@ -278,7 +278,7 @@ class LeaseManager:
                 now,
                 self.waiters,
                 then=lambda db, policy, queue: resize.begin(
-                    db, policy, queue, lease_id, request, now, steady
+                    self.store, db, policy, queue, lease_id, request, now, steady
                 ),
             )
         except Conflict as conflict:
@@ -287,7 +287,6 @@ class LeaseManager:
         self._hand_out(granted)
         self.places_changed()
         self.orders.send_caps()
-        self.on_change()
         if not await self.resizes.wait(lease_id):
             self.orders.send_caps()
         if sentence := resize.outcome(self.store, lease_id)[1]:
@@ -323,7 +322,6 @@ class LeaseManager:
         self.waiters.lease_changed(lease.id)
         self.resizes.changed(lease.id)
         self.keepalive.changed(lease.id)
-        self.on_change()
 
     def end_server(self, person: str, server: str, reason: str) -> int:
         """End what a single-user server holds and waits for; return the number of leases."""
@@ -346,7 +344,7 @@ class LeaseManager:
         """Apply a changed policy: those who wait may have room now, and their sentences may name other figures."""
         self._expiry.make_room_for_reservations(self.now())
         self.schedule()
-        self.changed()
+        self.places_changed()
 
     def write_down(self, who: str, action: str, subject: str, before: str, after: str) -> None:
         """Add an entry to the audit table: somebody does something to what another holds."""
@@ -374,7 +372,7 @@ class LeaseManager:
             self.store.leases.notify(
                 lease_id, f"This slice ends at {clock_time(now + deadline)}: its GPU server is being drained."
             )
-        self.changed()
+        self.places_changed()
         return len(held)
 
     def undrain(self, server: str, who: str) -> None:
@@ -384,7 +382,7 @@ class LeaseManager:
         for lease, _ in self.store.leases.on_server(server):
             self.store.leases.notify(lease.id, "", only_over="This slice ends at")
         self.schedule()
-        self.changed()
+        self.places_changed()
 
     def forget_server(self, server: str, who: str) -> int:
         """Count a server that does not answer as gone for good: end its leases and free its memory; return how many leases that were.
@@ -399,7 +397,7 @@ class LeaseManager:
             self._lost(lease_id, device_id, f"its GPU server {server} was given up")
         self.orders.drop(server, f"the pool's administrator gave GPU server {server} up")
         self.schedule()
-        self.changed()
+        self.places_changed()
         return len({lease_id for lease_id, _ in held})
 
     # --- looking ---
@@ -444,40 +442,27 @@ class LeaseManager:
 
     def tick(self) -> None:
         """Do what only the clock brings: renewals, expiry, limits, servers that stay away, and the queue."""
-        self.store.clock.follow()
-        steady = self.steady()
-        self.keepalive.renew(steady)
-        if self.orders.servers():
+        with self.store.transaction():
+            self.store.clock.follow()
+            steady = self.steady()
             self.store.servers.mark_seen(self.id, steady)
+        self.keepalive.renew(steady)
         if self.store.shared:
             self.store.servers.mark_unseen_away(steady - POOL_GRACE, steady)
         if self._watch.look(steady):
-            self.changed()
+            self.places_changed()
         self._expiry.check(steady)
         if self._queue.known():
-            self._queue.keep_alive(self.waiters, steady)
+            self._queue.keep_alive(set(self.waiters), steady)
         self._expiry.make_room_for_reservations(self.now())
         self.look()
         self.schedule()
-        self.keepalive.check()
+        if self.store.shared:
+            self.places_changed()
 
     def look(self) -> None:
         """See what other pools on the database decided: grants for calls that wait here, orders for agents attached here."""
-        if not self.store.shared:
-            return
-        for key, (lease_id, state, _) in self.store.leases.living(self.waiters).items():
-            if state in ("starting", "live"):
-                self._serve(key, lease_id)
-        self.waiters.leases_changed()
-        for server in self.orders.servers():
-            for lease, piece in self.store.leases.on_server(server, unsettled=True):
-                if lease.state == "starting" and not piece.endpoints:
-                    self.orders.start(lease, [piece])
-                elif lease.state == "ending" and self.orders.started(lease, piece):
-                    self.orders.stop(lease, lease.end_reason)
-        self.orders.send_caps()
-        self.resizes.all_changed()
-        self.places_changed()
+        self._following.look(self.steady())
 
     async def run(self, every: float = 1.0) -> None:
         """Tick until cancelled."""

@@ -83,6 +83,7 @@ class ServerWatch:
                     "away: nothing was heard of it for %.0f s", SILENT_SECONDS, extra=fields(server=server)
                 )
                 changed = True
+            self._store.servers.note_quiet(self._pool, steady - QUIET_SECONDS)
             self._queue.quiet = frozenset(self._store.servers.quiet(steady - QUIET_SECONDS))
         for lease_id, device_id, server in self._store.leases.fences_over(steady):
             log.warning("free: no worker can live there", extra=fields(lease=lease_id, device=device_id))

@@ -1,14 +1,16 @@
 """Pending requests: rows of the table ``requests``, and their copy in the memory of one pool process.
 
 A request that cannot be granted at once has a row with a ticket, so that a pool that is started again, or another pool on the same
-database, knows it.  The process that holds its call renews it every second.  Without that it keeps its place for `KEEP_PLACE`
-seconds, but is granted nothing, since nobody would take it.
+database, knows it.  It lives as long as the process that holds its call is alive (`gpukernel.pool.store.signs_of_life`).  Without that it
+keeps its place for `KEEP_PLACE` seconds, but is granted nothing, since nobody would take it.
+
+The table is read again only when its version in the ledger has grown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +20,7 @@ from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger, requests
+from gpukernel.pool.store.signs_of_life import last_seen
 from gpukernel.pool.store.store import Store
 
 __all__ = ["ABSENT", "KEEP_PLACE", "PendingRequest", "PendingRequests"]
@@ -26,7 +29,7 @@ KEEP_PLACE = 60.0
 """Seconds for which a request that nobody waits for keeps its place."""
 
 ABSENT = 5.0
-"""Seconds after which a request that nobody renews is passed over."""
+"""Seconds after which a request whose pool is not seen any more, or whose call nobody holds, is passed over."""
 
 _ALL = CompiledSql(sa.select(requests).order_by(requests.c.ticket))
 _ADD = CompiledSql(requests.insert())
@@ -36,22 +39,17 @@ _REPLACE = CompiledSql(
     .values({c.name: sa.bindparam(f"new_{c.name}") for c in requests.c})
 )
 _REMOVE = CompiledSql(requests.delete().where(requests.c.key == sa.bindparam("this")))
-_HERE = CompiledSql(
-    requests.update()
-    .where(
-        requests.c.pool == sa.bindparam("us"),
-        requests.c.key.not_in(sa.bindparam("left", expanding=True)),
-    )
-    .values(seen=sa.bindparam("now"))
+_LEFT = CompiledSql(
+    requests.update().where(requests.c.key == sa.bindparam("this")).values(pool="", seen=sa.bindparam("now"))
 )
-_LOST = CompiledSql(sa.select(requests.c.key).where(requests.c.seen < sa.bindparam("before")))
 _CHANGED = CompiledSql(ledger.update().values(queue_version=ledger.c.queue_version + 1))
 _TICKET = CompiledSql(ledger.update().values(ticket=sa.bindparam("new")))
 
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """One request that waits; `since` is when it came first, `seen` the steady time when its call was last known to be open."""
+    """One request that waits; `since` is when it came first, `seen` a steady time when its call was known to be open, and
+    `pool` the process that has held it since; empty: nobody does."""
 
     key: str
     wanted: SliceRequest
@@ -100,6 +98,7 @@ class PendingRequests:
         self._version = -1
         self.by_key: dict[str, PendingRequest] = {}
         self.doubtful: set[str] = set()
+        self._seen: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -109,8 +108,13 @@ class PendingRequests:
         self._version = -1
 
     def known(self) -> bool:
-        """Return whether anybody may wait; with other pools on the database only a scheduling cycle tells."""
-        return self._store.shared or bool(self.by_key) or self._version < 0
+        """Return whether anybody may wait."""
+        if self.by_key or self._version < 0:
+            return True
+        if not self._store.shared:
+            return False
+        with self._store.transaction() as db:
+            return bool(self._store.versions(db).queue_version != self._version)
 
     def state(self) -> tuple[int, dict[str, PendingRequest]]:
         """Return what `restore` takes, should the transaction be rolled back."""
@@ -121,11 +125,16 @@ class PendingRequests:
         self._version, self.by_key = state
 
     def refresh(self, db: sa.Connection, version: int) -> None:
-        """Read the table where its version has grown."""
-        if version != self._version or self._store.shared:  # others say for whom they wait
+        """Read the table where its version has grown, and which pools are alive where anybody waits."""
+        if version != self._version:
             self.by_key = {row.key: _request(row) for row in _ALL.rows(db)}
             self.doubtful |= set(self.by_key)
             self._version = version
+        self._seen = last_seen(db) if self.by_key else {}
+
+    def seen(self, request: PendingRequest) -> float:
+        """Return when the call of a request was known to be open, in steady time."""
+        return max(request.seen, self._seen.get(request.pool, request.seen))
 
     def put(self, db: sa.Connection, request: PendingRequest) -> None:
         """Add a request, or replace the one with its key."""
@@ -145,12 +154,22 @@ class PendingRequests:
             _REMOVE.each(db, [{"this": key} for key in gone])
             self._changed(db)
 
-    def keep_alive(self, db: sa.Connection, keys: Iterable[str], steady: float) -> None:
-        """Renew those of this process that are among `keys`, and remove all that nobody has renewed for `KEEP_PLACE` seconds."""
-        here = set(keys)
-        left = [r.key for r in self.by_key.values() if r.pool == self._pool and r.key not in here]
-        _HERE.run(db, us=self._pool, left=left, now=steady)
-        self.drop(db, [lost.key for lost in _LOST.rows(db, before=steady - KEEP_PLACE)])
+    def neglected(self, keys: Collection[str], steady: float) -> tuple[list[PendingRequest], list[str]]:
+        """Return the requests of this process that are not among `keys`, whose calls it holds; and the keys of all that nobody has held a
+        call for in `KEEP_PLACE` seconds."""
+        left = [r for r in self.by_key.values() if r.pool == self._pool and r.key not in keys]
+        lost = [r.key for r in self.by_key.values() if self.seen(r) < steady - KEEP_PLACE]
+        return left, lost
+
+    def keep_alive(self, db: sa.Connection, keys: Collection[str], steady: float) -> None:
+        """Write down which requests this process does not hold the calls of any more, and remove those that nobody has held for long."""
+        left, lost = self.neglected(keys, steady)
+        _LEFT.each(db, [{"this": request.key, "now": steady} for request in left])
+        for request in left:
+            self.by_key[request.key] = replace(request, pool="", seen=steady)
+        self.drop(db, lost)
+        if left:
+            self._changed(db)
 
     def _changed(self, db: sa.Connection) -> None:
         _CHANGED.run(db)

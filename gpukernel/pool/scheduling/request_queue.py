@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import sqlalchemy as sa
 
@@ -18,7 +18,7 @@ from gpukernel.pool.domain.direct_mode import Places, matching_in_mode
 from gpukernel.pool.domain.placement import MIB, DeviceClass, slice_bytes
 from gpukernel.pool.domain.quota import Standing, claim_on, never, too_many_waiting
 from gpukernel.pool.scheduling.backfill_state import BackfillState
-from gpukernel.pool.scheduling.pending_requests import PendingRequest, PendingRequests
+from gpukernel.pool.scheduling.pending_requests import ABSENT, PendingRequest, PendingRequests
 from gpukernel.pool.scheduling.preemption import Eviction, evictions
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
 from gpukernel.pool.scheduling.resize import Queue
@@ -129,11 +129,12 @@ class RequestQueue:
             self._requests.drop(db, [key])
         self._sort_again()
 
-    def keep_alive(self, keys: Iterable[str], steady: float) -> None:
-        """Renew the requests of `keys`, whose calls this process holds, and remove those that nobody has renewed for long."""
-        with self._store.deciding() as (db, row):
-            self._requests.refresh(db, row.queue_version)
-            self._requests.keep_alive(db, keys, steady)
+    def keep_alive(self, keys: Collection[str], steady: float) -> None:
+        """Give up the requests of this process that are not among `keys`, whose calls it holds, and those that nobody has held for long."""
+        if any(self._requests.neglected(keys, steady)):
+            with self._store.deciding() as (db, row):
+                self._requests.refresh(db, row.queue_version)
+                self._requests.keep_alive(db, keys, steady)
 
     # --- scheduling ---
 
@@ -196,7 +197,8 @@ class RequestQueue:
                 cycle = SchedulingCycle(db, self._store, policy, kinds, state, self._last)
                 order = cycle.order(waiting)
                 living = self._living(db, waiting, newcomer if own_key else None)
-                granted, looked_at = cycle.run(order, living, here)
+                held = here | {r.key for r in waiting.values() if self._requests.seen(r) >= state.steady - ABSENT}
+                granted, looked_at = cycle.run(order, living, held)
                 over = {g.key for g in granted}
                 self._requests.doubtful = set(living)
                 self._order = [request.key for request in looked_at if request.key not in over]

@@ -83,6 +83,7 @@ def _pieces(db: sa.Connection, lease_id: str) -> list[Any]:
 
 
 def begin(
+    store: Store,
     db: sa.Connection,
     policy: Policy,
     queue: Queue,
@@ -143,6 +144,7 @@ def begin(
         this = slices.c.lease_id == lease_id, slices.c.device_id == piece.device_id
         changed = {"memory_bytes": size, "weight": size / piece.whole} if more[piece.device_id] > 0 else {}
         db.execute(slices.update().where(*this).values(wanted_bytes=size, **changed))
+    store.changes.lease("resized", lease_id)
 
 
 def _promise_more(
@@ -221,6 +223,7 @@ def capped(store: Store, lease_id: str, device_id: str, memory_bytes: int, now: 
     with store.deciding() as (db, _):
         this = slices.c.lease_id == lease_id, slices.c.device_id == device_id
         db.execute(slices.update().where(*this).values(limit_bytes=memory_bytes))
+        store.changes.lease("resized", lease_id)
         pieces = _pieces(db, lease_id)
         if not pieces or any(p.wanted_bytes is None or p.wanted_bytes != p.limit_bytes for p in pieces):
             return
@@ -257,6 +260,7 @@ def give_up(store: Store, lease_id: str, sentence: str) -> None:
         wanting = slices.c.lease_id == lease_id, slices.c.wanted_bytes.is_not(None)
         if db.execute(slices.update().where(*wanting).values(wanted_bytes=None)).rowcount:
             db.execute(leases.update().where(leases.c.id == lease_id).values(resize_refusal=sentence))
+            store.changes.lease("resized", lease_id)
 
 
 def grows(store: Store, lease_id: str) -> bool:
@@ -277,8 +281,8 @@ def outcome(store: Store, lease_id: str) -> tuple[bool, str]:
     return row[0] == "live" and bool(row[2]), row[1]
 
 
-def wrong_caps(store: Store, servers_here: Iterable[str]) -> list[Cap]:
-    """Return the workers on these servers whose cap is not what it should be."""
+def wrong_caps(store: Store, servers_here: Iterable[str], among: Iterable[str] | None = None) -> list[Cap]:
+    """Return the workers on these servers, of these leases or of all, whose cap is not what it should be."""
     target = sa.func.coalesce(slices.c.wanted_bytes, slices.c.memory_bytes)
     query = (
         sa.select(
@@ -296,6 +300,8 @@ def wrong_caps(store: Store, servers_here: Iterable[str]) -> list[Cap]:
         )
         .order_by(slices.c.lease_id, slices.c.ordinal)
     )
+    if among is not None:
+        query = query.where(slices.c.lease_id.in_(list(among)))
     with store.reader.connect() as db:
         return [
             Cap(row.lease_id, row.server, row.device_id, row.size, row.size / row.whole)

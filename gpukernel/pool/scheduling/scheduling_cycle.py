@@ -27,7 +27,7 @@ from gpukernel.pool.domain.fairness import AvailabilityProfile, FairOrder, promi
 from gpukernel.pool.domain.placement import DeviceClass, Placement, best_fit, slice_bytes
 from gpukernel.pool.domain.quota import Claim, claim_on, refusal
 from gpukernel.pool.scheduling.backfill_state import BackfillState
-from gpukernel.pool.scheduling.pending_requests import ABSENT, PendingRequest
+from gpukernel.pool.scheduling.pending_requests import PendingRequest
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.store import Store
 
@@ -108,7 +108,7 @@ class SchedulingCycle:
         self,
         order: FairOrder[PendingRequest],
         living: Mapping[str, tuple[str, str, str]],
-        here: set[str],
+        held: set[str],
     ) -> tuple[list[Granted], list[PendingRequest]]:
         """Grant what can be granted, in `order`; return it, and the requests as they were looked at.
 
@@ -119,8 +119,8 @@ class SchedulingCycle:
         ----------
         living
             Id, state and person of leases that have not ended, by the keys of requests.
-        here
-            Keys for which this process holds a call.
+        held
+            Keys for which a process that is alive holds a call.
         """
         state, granted, seen = self._state, list[Granted](), list[PendingRequest]()
         ahead, tried, own = 1, 0, 0
@@ -131,7 +131,7 @@ class SchedulingCycle:
                 if lease_state in ("starting", "live"):
                     granted.append(Granted(request.key, lease_id))
                 continue  # its old lease is ending: wait for that
-            if request.key not in here and request.seen < state.steady - ABSENT:
+            if request.key not in held:
                 order.pass_over()
                 continue  # nobody would take it
             if sentence := state.waited_for(request.accounts):

@@ -23,16 +23,19 @@ import alembic.util
 import sqlalchemy as sa
 
 from gpukernel.common.errors import PoolError
+from gpukernel.pool.store.changes import Changes
 from gpukernel.pool.store.clock import Clock, boot_identity
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger
 
 __all__ = ["NEWEST", "Database", "database_url", "open_database"]
 
-NEWEST = "0018_idle_since"  # the last of the migrations; a test compares
+NEWEST = "0019_changes"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
-_VERSIONS = CompiledSql(sa.select(ledger.c.policy_version, ledger.c.devices_version))
+_VERSIONS = CompiledSql(
+    sa.select(ledger.c.policy_version, ledger.c.devices_version, ledger.c.queue_version)
+)
 T = TypeVar("T")
 
 _READERS = 2  # threads in which long answers are read
@@ -143,18 +146,24 @@ class Database:
         The same engine for transactions that only read: on SQLite they take no write lock.
     shared
         Whether other pool processes may use the same database.
+    decides
+        Whether a transaction is under way that holds the ledger's lock.
     clock
         The pool's times.
+    changes
+        The change log.
     """
 
     def __init__(self, url: str) -> None:
         self.clock = Clock(self, boot=boot_identity())
+        self.changes = Changes(self)
         self.engine = open_database(url)
         self.reader = self.engine.execution_options(reads_only=True)
         # One connection stays open: another one's cache is empty after every change, and fetching it from the engine costs as
         # much as executing compiled SQL.
         self._db = self.engine.connect()
         self._under_way = False  # a transaction on it
+        self.decides = False
         self.shared = self.engine.dialect.name != "sqlite"
         self._readers = ThreadPoolExecutor(_READERS, "gpukernel-read")
 
@@ -185,19 +194,27 @@ class Database:
         if self._under_way:
             yield self._db
             return
-        with self._db.begin():
-            self._under_way = True
-            try:
-                yield self._db
-            finally:
-                self._under_way = False
+        try:
+            with self._db.begin():
+                self._under_way = True
+                try:
+                    yield self._db
+                    self.changes.write(self._db)
+                finally:
+                    self._under_way = self.decides = False
+        except BaseException:
+            self.changes.rolled_back()
+            raise
+        self.changes.committed()
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[tuple[sa.Connection, Any]]:
         """Open a transaction that holds the ledger's lock; yields the connection and the ledger's row."""
         with self.transaction() as db:
-            yield db, _LEDGER.first(db)
+            row = _LEDGER.first(db)
+            self.decides = True
+            yield db, row
 
     def versions(self, db: sa.Connection) -> Any:
-        """Return the ledger's ``policy_version`` and ``devices_version``, without locking it."""
+        """Return the ledger's ``policy_version``, ``devices_version`` and ``queue_version``, without locking it."""
         return _VERSIONS.first(db)

@@ -209,6 +209,13 @@ class LeaseSelection:
 
 
 NOT_OVER = LeaseSelection(NOT_ENDED)
+_BY_ID = sa.bindparam("ids", expanding=True)
+LEASES_BY_ID = LeaseSelection(leases.c.id.in_(_BY_ID))
+DEAD_WORKERS = CompiledSql(
+    sa.select(slices.c.lease_id, slices.c.device_id).where(
+        slices.c.lease_id.in_(_BY_ID), slices.c.worker == sa.literal("gone", literal_execute=True)
+    )
+)
 NEWEST_ENDED = LeaseSelection(
     leases.c.id.in_(
         sa.select(leases.c.id)

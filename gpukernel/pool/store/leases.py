@@ -139,6 +139,7 @@ class Leases:
             ]
             queries.NEW_SLICE.each(db, rows)
             first_span(db, lease_id, share, memory, now)
+            self._database.changes.lease("granted", lease_id, key, [p.device.server for p in placed])
         except IntegrityError as error:
             raise Conflict(str(error.orig)) from None
         return Lease(
@@ -165,9 +166,10 @@ class Leases:
 
         Returns the lease, or None where there is no such slice.
         """
-        with self._database.transaction() as db:
+        with self._database.deciding() as (db, _):
             queries.WORKER_READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
-            queries.ALL_WORKERS_READY.run(db, lease=lease_id, now=steady)
+            if queries.ALL_WORKERS_READY.run(db, lease=lease_id, now=steady):
+                self._database.changes.lease("live", lease_id)
             return self._one(lease_id, db)
 
     def forget_caps(self, server: str) -> None:
@@ -198,6 +200,7 @@ class Leases:
     def _end(self, db: sa.Connection, row: Any, lease_id: str, reason: str, now: float) -> bool:
         """End a lease and refund its quotas; one that has no worker left is over at once."""
         if ends := queries.END.first(db, lease=lease_id, reason=reason, now=now):
+            self._database.changes.lease("ends", lease_id)
             self._refund(db, row, lease_id, ends, now)
         if over := queries.LEASE_OVER.first(db, lease=lease_id):
             self._refund(
@@ -309,13 +312,16 @@ class Leases:
     def notify(self, lease_id: str, notice: str, only_over: str = "") -> None:
         """Set the notice that the holder reads with the next renewal; `only_over` keeps notices that begin differently."""
         this = (leases.c.id == lease_id, leases.c.notice != notice, leases.c.notice.startswith(only_over))
-        with self._database.transaction() as db:
-            db.execute(leases.update().where(*this).values(notice=notice))
+        with self._database.deciding() as (db, _):
+            if db.execute(leases.update().where(*this).values(notice=notice)).rowcount:
+                self._database.changes.lease("told", lease_id)
 
     def say(self, lease_id: str, message: str) -> None:
         """Set the message of somebody, an instructor for example, to the holder; it is separate from the notice."""
-        with self._database.transaction() as db:
-            db.execute(leases.update().where(leases.c.id == lease_id, LIVING).values(message=message))
+        this = leases.c.id == lease_id, LIVING, leases.c.message != message
+        with self._database.deciding() as (db, _):
+            if db.execute(leases.update().where(*this).values(message=message)).rowcount:
+                self._database.changes.lease("told", lease_id)
 
     def ending_soon(self, steady: float, within: float) -> list[tuple[str, float, float, str]]:
         """Return the leases whose longest time is over in `within` seconds: id, end, the whole time, and notice."""
@@ -323,8 +329,8 @@ class Leases:
             found = queries.ENDING_SOON.rows(db, by=steady + within)
             return [(row.id, row.until, row.span, row.notice) for row in found]
 
-    @staticmethod
     def set_times(
+        self,
         db: sa.Connection,
         lease_id: str,
         idle_limit: float,
@@ -355,6 +361,7 @@ class Leases:
             return False
         values = {"until": until, "span": span, "idle_limit": idle_limit}
         db.execute(leases.update().where(leases.c.id == lease_id).values(values))
+        self._database.changes.lease("told", lease_id)
         return True
 
     def idle(self, steady: float) -> list[tuple[str, float, float, str]]:
@@ -442,6 +449,25 @@ class Leases:
                 for piece in lease.slices
                 if (lease.id, piece.device_id) in alive
             ]
+
+    def pieces_on(self, lease_ids: Iterable[str], names: Iterable[str]) -> list[tuple[Lease, Slice]]:
+        """Return the slices of these leases on these servers whose workers are not known to be dead, with their leases."""
+        here, ids = set(names), list(lease_ids)
+        with self._database.transaction() as db:
+            steady = self._database.clock.steady()
+            found = [
+                (lease, piece)
+                for first in range(0, len(ids), MOST_IN_A_LIST)
+                for lease in queries.LEASES_BY_ID.read(db, steady, ids=ids[first : first + MOST_IN_A_LIST])
+                for piece in lease.slices
+                if piece.server in here
+            ]
+            dead = {
+                (row.lease_id, row.device_id)
+                for first in range(0, len(ids), MOST_IN_A_LIST)
+                for row in queries.DEAD_WORKERS.rows(db, ids=ids[first : first + MOST_IN_A_LIST])
+            }
+        return [(lease, piece) for lease, piece in found if (lease.id, piece.device_id) not in dead]
 
     def ends_on(
         self, db: sa.Connection, device_ids: Sequence[str], most: int

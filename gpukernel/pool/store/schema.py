@@ -36,6 +36,7 @@ __all__ = [
     "NOT_ENDING",
     "STARTING",
     "audit",
+    "changes",
     "clock",
     "courses",
     "devices",
@@ -44,6 +45,7 @@ __all__ = [
     "ledger",
     "members",
     "metadata",
+    "pools",
     "quota_usage",
     "quotas",
     "requests",
@@ -86,6 +88,23 @@ ledger = Table(
     CheckConstraint("id = 1", name="one_ledger"),
 )
 
+# The change log: what a transaction changed that the other pools on the database follow.  Only the newest entries are kept.
+changes = Table(
+    "changes",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),  # without gaps, in the order of commits
+    Column("pool", String, nullable=False),  # the process that made them
+    Column("what", String, nullable=False),  # JSON: `gpukernel.pool.store.changes`
+)
+
+# Pool processes, and when each was last alive: it speaks for its agents' servers, and for the requests whose calls it holds.
+pools = Table(
+    "pools",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("seen", Float, nullable=False),
+)
+
 # One row: the steady time, by which leases expire, and where the machine's clocks stood when it was written down.
 clock = Table(
     "clock",
@@ -98,14 +117,14 @@ clock = Table(
     CheckConstraint("id = 1", name="one_clock"),
 )
 
-# GPU servers: the pool that their agents speak with, when they were last heard of, drains.
+# GPU servers: the pool that their agents speak with, until when their workers may live, drains.
 servers = Table(
     "servers",
     metadata,
     Column("name", String, primary_key=True),
     Column("pool", String, nullable=False, server_default=""),  # the process that its agent speaks with
-    Column("seen", Float, nullable=False, server_default="0"),
     Column("away_since", Float, nullable=True),
+    Column("quiet", Boolean, nullable=False, server_default=text("false")),  # nothing was heard for seconds
     Column("draining", Boolean, nullable=False, server_default=text("false")),  # it gets no new leases
     Column("drain_until", Float, nullable=True),  # those that it has end then at the latest
     # The identity of its machine where its agent allows direct mode, else empty.
@@ -118,7 +137,8 @@ servers = Table(
     Column("place", String, nullable=False, server_default=""),  # where its workers live
     Column("instance", String, nullable=False, server_default=""),  # the process that speaks for it
     Column("epoch", BigInteger, nullable=False, server_default="0"),  # grows with every other such process
-    Column("heard", Float, nullable=False, server_default="0"),  # its last heartbeat, in steady time
+    # A heartbeat, in steady time: the last one of a server that is away; of others its pool knows later ones.
+    Column("heard", Float, nullable=False, server_default="0"),
     Column("fenced_until", Float, nullable=False, server_default="1e18"),  # its workers may live until then
     Column(
         "settling", Boolean, nullable=False, server_default=text("false")
@@ -391,8 +411,8 @@ requests = Table(
     Column("longest_seconds", Float, nullable=False, server_default="0"),
     Column("size", BigInteger, nullable=False),  # millionths of a device
     Column("since", Float, nullable=False),
-    Column("pool", String, nullable=False),  # the process that holds the call
-    Column("seen", Float, nullable=False),
+    Column("pool", String, nullable=False),  # the process that holds the call; empty: nobody does
+    Column("seen", Float, nullable=False),  # in steady time; its pool has been seen later
 )
 
 # --- who may speak, and what was changed ---

@@ -3,7 +3,8 @@
 Guarantees
 ----------
 * One agent speaks for a server: an attachment is one transaction, and each heartbeat counts only while that agent is the last one.
-* A heartbeat is answered after the fence that it needs is written down (`gpukernel.pool.domain.fencing`).
+* A heartbeat is answered after the fence that it needs is written down (`gpukernel.pool.domain.fencing`); most find it written, and change no
+  row (`gpukernel.pool.store.signs_of_life`).
 
 All times are steady ones (`gpukernel.pool.store.clock`), but those of the audit table.
 """
@@ -33,15 +34,13 @@ from gpukernel.pool.store.device_reports import (
 )
 from gpukernel.pool.store.devices import update_availability
 from gpukernel.pool.store.policy import note
-from gpukernel.pool.store.schema import IN_USE, devices, servers, slices
+from gpukernel.pool.store.schema import IN_USE, devices, pools, servers, slices
+from gpukernel.pool.store.signs_of_life import HeardAgents, HeardOf, mark_pool_seen
 
 __all__ = ["Attachment", "Servers"]
 
 MOST_RUNGS = 32
 LONGEST_DETAIL = 500
-_SEEN = CompiledSql(
-    servers.update().where(servers.c.pool == sa.bindparam("us")).values(seen=sa.bindparam("now"))
-)
 _AWAY = CompiledSql(sa.select(servers.c.name).where(servers.c.away_since < sa.bindparam("since")))
 _DRAINED = CompiledSql(
     sa.select(servers.c.name).where(servers.c.draining, servers.c.drain_until <= sa.bindparam("now"))
@@ -57,21 +56,30 @@ _HEARD = CompiledSql(
     .where(*_SPEAKER, servers.c.away_since.is_(None))
     .values(
         heard=sa.bindparam("now"),
+        quiet=False,
         fenced_until=sa.case(
             (servers.c.fenced_until > sa.bindparam("fence"), servers.c.fenced_until),
             else_=sa.bindparam("fence"),
         ),
     )
+    .returning(servers.c.fenced_until)
 )
-_SILENT = CompiledSql(
-    sa.select(servers.c.name).where(
-        servers.c.pool == sa.bindparam("us"),
-        servers.c.away_since.is_(None),
-        servers.c.heard < sa.bindparam("since"),
-    )
+_OURS = CompiledSql(
+    sa.select(servers.c.name).where(servers.c.pool == sa.bindparam("us"), servers.c.away_since.is_(None))
+)
+_POOL_SEEN = sa.func.coalesce(
+    sa.select(pools.c.seen).where(pools.c.id == servers.c.pool).scalar_subquery(), sa.literal_column("0.0")
 )
 _QUIET = CompiledSql(
-    sa.select(servers.c.name).where(servers.c.away_since.is_(None), servers.c.heard < sa.bindparam("since"))
+    sa.select(servers.c.name).where(
+        servers.c.away_since.is_(None), sa.or_(servers.c.quiet, _POOL_SEEN < sa.bindparam("since"))
+    )
+)
+_NOW_QUIET = CompiledSql(servers.update().where(*_SPEAKER).values(quiet=True, heard=sa.bindparam("last")))
+_UNSEEN = CompiledSql(
+    sa.select(servers.c.name).where(
+        servers.c.away_since.is_(None), _POOL_SEEN < sa.bindparam("since", type_=sa.Float)
+    )
 )
 
 
@@ -107,6 +115,7 @@ class Servers:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.agents = HeardAgents()
 
     # --- who speaks for them ---
 
@@ -132,8 +141,8 @@ class Servers:
             ``bound`` where the agent may not speak for this server, ``rival`` where it has to wait for another one's end.
         """
         with self._database.deciding() as (db, _):
-            row = db.execute(sa.select(servers).where(servers.c.name == server)).first()
-            before = None if row is None else _known(row)
+            row = self._found(db, servers.c.name == server)
+            before = None if row is None else _known(row, self._heard(row))
             token = new.credential if new.credential.startswith("token ") else ""
             other = sa.select(servers.c.name).where(servers.c.credential == token)
             bound = str(db.execute(other).scalar() or "") if token else ""
@@ -151,14 +160,13 @@ class Servers:
                 ids,
                 gone,
             )
-            # Agents of before 0.3 stop no worker by themselves.
-            fence = steady + fencing.fence_seconds(valid_seconds) if new.instance else fencing.NEVER
+            fence = _written_fence(new.instance, steady, valid_seconds)
             if before is not None and attachment.missing_are_dead and before.fenced_until < fencing.NEVER:
                 fence = max(fence, before.fenced_until)
             values = {
                 "pool": pool,
-                "seen": steady,
                 "heard": steady,
+                "quiet": False,
                 "away_since": None,
                 "direct_machine": direct_machine,
                 "credential": new.credential,
@@ -175,6 +183,8 @@ class Servers:
             else:
                 db.execute(servers.update().where(servers.c.name == server).values(**values))
             update_availability(db, [server])
+            self._database.changes.server(server)
+        self.agents.remember(server, HeardOf(new.instance, attachment.epoch, steady, fence))
         return attachment
 
     def settling(self, server: str, settling: bool) -> None:
@@ -188,23 +198,28 @@ class Servers:
 
         A server that was silent for long is no longer away.
         """
-        fence = steady + fencing.fence_seconds(valid_seconds) if who.instance else fencing.NEVER
+        needed = steady + fencing.fence_seconds(valid_seconds) if who.instance else fencing.NEVER
+        if self.agents.answer(who.server, who.instance, who.epoch, steady, needed):
+            return True
+        self.agents.forget(who.server)
+        fence = _written_fence(who.instance, steady, valid_seconds)
         speaker = {"server": who.server, "us": pool, "who": who.instance, "since": who.epoch}
         with self._database.transaction() as db:
-            if _HEARD.run(db, **speaker, now=steady, fence=fence):
-                return True
-        with self._database.deciding() as (db, _):
-            back = sa.update(servers).where(
-                servers.c.name == who.server,
-                servers.c.pool == pool,
-                servers.c.instance == who.instance,
-                servers.c.epoch == who.epoch,
-                servers.c.forgotten.is_(False),
-            )
-            if not db.execute(back.values(away_since=None, heard=steady)).rowcount:
-                return False
-            _HEARD.run(db, **speaker, now=steady, fence=fence)
-            update_availability(db, [who.server])
+            row = _HEARD.first(db, **speaker, now=steady, fence=fence)
+        if row is None:
+            with self._database.deciding() as (db, _):
+                back = sa.update(servers).where(
+                    servers.c.name == who.server,
+                    servers.c.pool == pool,
+                    servers.c.instance == who.instance,
+                    servers.c.epoch == who.epoch,
+                    servers.c.forgotten.is_(False),
+                )
+                if not db.execute(back.values(away_since=None)).rowcount:
+                    return False
+                row = _HEARD.first(db, **speaker, now=steady, fence=fence)
+                update_availability(db, [who.server])
+        self.agents.remember(who.server, HeardOf(who.instance, who.epoch, steady, row.fenced_until))
         return True
 
     def displaced(self, who: Attachment) -> bool:
@@ -220,12 +235,26 @@ class Servers:
             db.execute(servers.update().where(servers.c.away_since.is_(None)).values(heard=steady))
 
     def silent(self, pool: str, since: float) -> list[str]:
-        """Return the servers of `pool` of which nothing was heard since a time, although they are not away yet."""
+        """Return the servers of `pool`, this process, of which nothing was heard since a time, although they are not away yet."""
+        unheard = self.agents.since(since)
+        if not unheard:
+            return []
         with self._database.transaction() as db:
-            return [row.name for row in _SILENT.rows(db, us=pool, since=since)]
+            return [row.name for row in _OURS.rows(db, us=pool) if row.name in unheard]
+
+    def note_quiet(self, pool: str, since: float) -> None:
+        """Record of which servers of `pool`, this process, nothing was heard since a time, where that is new."""
+        news = {server: agent for server, agent in self.agents.since(since).items() if not agent.quiet}
+        if news:
+            with self._database.transaction() as db:
+                for server, agent in sorted(news.items()):
+                    speaker = {"server": server, "us": pool, "who": agent.instance, "since": agent.epoch}
+                    _NOW_QUIET.run(db, **speaker, last=agent.heard)
+            for agent in news.values():
+                agent.quiet = True
 
     def quiet(self, since: float) -> list[str]:
-        """Return the servers of which nothing was heard since a time."""
+        """Return the servers of which their pools have heard nothing for seconds, and those whose pools were not seen since a time."""
         with self._database.transaction() as db:
             return [row.name for row in _QUIET.rows(db, since=since)]
 
@@ -238,12 +267,12 @@ class Servers:
             .scalar_subquery()
         )
         query = (
-            sa.select(servers, held.label("leases"))
+            sa.select(servers, _POOL_SEEN.label("pool_seen"), held.label("leases"))
             .where(servers.c.forgotten.is_(False))
             .order_by(servers.c.name)
         )
         with self._database.reader.connect() as db:
-            return [_shown(row, steady) for row in db.execute(query)]
+            return [_shown(row, self._heard(row), steady) for row in db.execute(query)]
 
     def forget(self, server: str, who: str, now: float, steady: float) -> list[tuple[str, str]]:
         """Count a server that does not answer as gone for good; return its slices in use, whose memory is to be freed.
@@ -255,7 +284,7 @@ class Servers:
         """
         with self._database.deciding() as (db, _):
             row = self._row(db, server)
-            silent = steady - row.heard
+            silent = steady - self._heard(row)
             if row.away_since is None and silent < fencing.SILENT_SECONDS:
                 raise Refused(
                     "alive",
@@ -275,6 +304,8 @@ class Servers:
                 "forgotten": True,
             }
             db.execute(servers.update().where(servers.c.name == server).values(**gone))
+            self.agents.forget(server)
+            self._database.changes.server(server)
             note(db, now, who, "forget", server, row.credential, "forgotten")
             update_availability(db, [server])
             query = (
@@ -292,9 +323,20 @@ class Servers:
             note(db, now, who, "reset", server, f"{row.credential} {row.machine}".strip(), "")
 
     @staticmethod
-    def _row(db: sa.Connection, server: str) -> Any:
-        wanted = servers.c.name == server, servers.c.forgotten.is_(False)
-        row = db.execute(sa.select(servers).where(*wanted)).first()
+    def _found(db: sa.Connection, *wanted: sa.ColumnElement[bool]) -> Any:
+        """Return the row of a server with the time when its pool was seen, or None."""
+        return db.execute(sa.select(servers, _POOL_SEEN.label("pool_seen")).where(*wanted)).first()
+
+    def _heard(self, row: Any) -> float:
+        """Return when a server was heard of: by this process, or at the latest by its pool's word."""
+        here = self.agents.heard(row.name) if row.pool == self._database.changes.pool else None
+        if here is not None:
+            return max(here, float(row.heard))
+        return float(row.heard if row.away_since is not None else max(row.heard, row.pool_seen))
+
+    @classmethod
+    def _row(cls, db: sa.Connection, server: str) -> Any:
+        row = cls._found(db, servers.c.name == server, servers.c.forgotten.is_(False))
         if row is None:
             raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
         return row
@@ -362,9 +404,9 @@ class Servers:
     # --- servers that are away ---
 
     def mark_seen(self, pool: str, steady: float) -> None:
-        """Record that the agents of `pool` still speak with it."""
+        """Record that a pool process is alive, for the agents and the calls that it speaks for."""
         with self._database.transaction() as db:
-            _SEEN.run(db, us=pool, now=steady)
+            mark_pool_seen(db, pool, steady)
 
     def mark_away(self, server: str, pool: str, steady: float) -> None:
         """Record that the agent no longer speaks with `pool`; change nothing where it speaks with another one by now."""
@@ -375,17 +417,26 @@ class Servers:
         self._mark_away(sa.and_(servers.c.name == server, servers.c.pool == pool), steady)
 
     def mark_unseen_away(self, unseen_since: float, steady: float) -> None:
-        """Mark all servers away whose pool has not spoken for them since a time: that pool is dead."""
-        self._mark_away(servers.c.seen < unseen_since, steady, pool="")
+        """Mark all servers away whose pool was not seen since a time: that pool is dead."""
+        with self._database.transaction() as db:
+            if not _UNSEEN.rows(db, since=unseen_since):
+                return
+        self._mark_away(_POOL_SEEN < unseen_since, steady, pool="")
 
     def _mark_away(self, condition: Any, steady: float, **values: Any) -> None:
         with self._database.deciding() as (db, _):
-            query = sa.select(servers.c.name).where(condition, servers.c.away_since.is_(None))
-            gone = list(db.execute(query).scalars())
+            query = sa.select(servers, _POOL_SEEN.label("pool_seen"))
+            found = list(db.execute(query.where(condition, servers.c.away_since.is_(None))))
+            gone = [row.name for row in found]
+            heard = {row.name: self._heard(row) for row in found}
             if values:  # also of those that are away for their silence
                 db.execute(servers.update().where(condition).values(**values))
+            for name in gone:
+                away = {"away_since": steady, "heard": heard[name], "quiet": False}
+                db.execute(servers.update().where(servers.c.name == name).values(**away))
+                self.agents.forget(name)
+                self._database.changes.server(name)
             if gone:
-                db.execute(servers.update().where(servers.c.name.in_(gone)).values(away_since=steady))
                 update_availability(db, gone)
 
     def away_since(self, since: float) -> list[str]:
@@ -394,7 +445,14 @@ class Servers:
             return [row.name for row in _AWAY.rows(db, since=since)]
 
 
-def _known(row: Any) -> KnownServer:
+def _written_fence(instance: str, steady: float, valid_seconds: float) -> float:
+    """Return the fence that is written for an agent: as long as one answer needs, and those of the next heartbeats."""
+    if not instance:
+        return fencing.NEVER  # agents of before 0.3 stop no worker by themselves
+    return steady + fencing.fence_seconds(valid_seconds) + fencing.ahead_seconds(valid_seconds)
+
+
+def _known(row: Any, heard: float) -> KnownServer:
     return KnownServer(
         row.name,
         row.credential,
@@ -402,14 +460,14 @@ def _known(row: Any) -> KnownServer:
         row.place,
         row.instance,
         row.epoch,
-        row.heard,
+        heard,
         row.fenced_until,
         # One that was attached and keeps fences has its time to come back, whatever became of its connection.
         attached=not row.forgotten and (bool(row.place) or bool(row.pool and row.away_since is None)),
     )
 
 
-def _shown(row: Any, steady: float) -> GpuServer:
+def _shown(row: Any, heard: float, steady: float) -> GpuServer:
     states = {
         "away": row.away_since is not None,
         "settling": row.settling,
@@ -423,7 +481,7 @@ def _shown(row: Any, steady: float) -> GpuServer:
         row.credential,
         row.machine,
         row.epoch,
-        max(steady - row.heard, 0.0),
+        max(steady - heard, 0.0),
         max(row.fenced_until - steady, 0.0) if fenced else -1.0,
         row.leases,
     )

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest
-from gpukernel.pool.domain.fencing import SILENT_SECONDS, fence_seconds
+from gpukernel.pool.domain.fencing import SILENT_SECONDS, ahead_seconds, fence_seconds
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store.schema import audit
 from gpukernel.pool.store.servers import Servers
@@ -30,6 +30,11 @@ async def silence(world: World, seconds: float, agent: Agent | None = None) -> N
             agent.beat()
         world.manager.tick()
         await asyncio.sleep(0)
+
+
+def written(valid: float) -> float:
+    """The seconds of a fence as it is written: for one answer, and ahead of those of the next heartbeats."""
+    return fence_seconds(valid) + ahead_seconds(valid)
 
 
 def test_a_silent_server_is_away_its_quotas_are_free_and_its_memory_is_fenced(tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_what_is_fenced_is_free_after_the_fence_and_not_before(tmp_path: Path) -
         heard = world.now
         world.agent.prompt = False
         world.sessions.detach("s", world.agent)
-        await silence(world, fence_seconds(world.manager.valid_seconds) - (world.now - heard) - 2)
+        await silence(world, written(world.manager.valid_seconds) - (world.now - heard) - 2)
         assert world.promised() == 1.0
         await silence(world, 4)
         assert world.promised() == 0
@@ -112,7 +117,7 @@ def test_another_place_does_not_free_what_it_does_not_know_and_the_first_one_is_
         assert other.attachment.epoch > world.agent.attachment.epoch
         other.sessions.worker_ended("s", lease.id, "s/0", "stopped")  # it cannot know
         assert world.promised() == 1.0
-        await silence(world, fence_seconds(world.manager.valid_seconds), other)
+        await silence(world, written(world.manager.valid_seconds), other)
         assert world.promised() == 0
 
     story(tmp_path, tell)

@@ -260,7 +260,7 @@ def test_the_database_itself_keeps_growth_within_device_and_quota(tmp_path: Path
         from gpukernel.common.policy import Policy
 
         with pytest.raises(Refused, match="books do not agree"), world.store.deciding() as (db, _):
-            resize.begin(db, Policy(), Blind(), lease.id, share(0.6), world.now, world.now)
+            resize.begin(world.store, db, Policy(), Blind(), lease.id, share(0.6), world.now, world.now)
         assert world.promised() == 0.5
 
     story(tmp_path, tell)

@@ -21,7 +21,7 @@ NAMES = CompiledSql(
 )
 ALL = CompiledSql(sa.select(servers).order_by(servers.c.name))
 SEEN = CompiledSql(
-    servers.update().where(servers.c.name == sa.bindparam("which")).values(seen=sa.bindparam("when"))
+    servers.update().where(servers.c.name == sa.bindparam("which")).values(heard=sa.bindparam("when"))
 )
 
 
@@ -29,8 +29,8 @@ def test_an_insert_gives_the_other_columns_their_defaults(database: str) -> None
     store = Store(database)
     with store.transaction() as db:
         ADD.run(db, name="a")
-        ADD.run(db, name="b", seen=3.0)
-        assert [(row.name, row.pool, row.seen, bool(row.draining)) for row in ALL.rows(db)] == [
+        ADD.run(db, name="b", heard=3.0)
+        assert [(row.name, row.pool, row.heard, bool(row.draining)) for row in ALL.rows(db)] == [
             ("a", "", 0.0, False),
             ("b", "", 3.0, False),
         ]

@@ -36,7 +36,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "servers": {
         "confinement": "[]",
         **dict.fromkeys(("credential", "machine", "place", "instance"), ""),
-        **dict.fromkeys(("epoch", "heard", "settling", "forgotten"), 0),
+        **dict.fromkeys(("epoch", "heard", "settling", "forgotten", "quiet"), 0),
         "fenced_until": 1e18,
     },
     "devices": {"uuid": ""},
@@ -72,7 +72,10 @@ def renamed(before: Contents) -> Contents:
     }
     for lease in after["leases"]:
         lease["span"] = None if lease["until"] is None else lease["until"] - lease["created"]
-    return {**after, "clock": [CLOCK], "alembic_version": [{"version_num": NEWEST}]}
+    for server in after["servers"]:
+        del server["seen"]  # the pools are asked since 0019
+    new = {"clock": [CLOCK], "changes": [], "pools": []}
+    return {**after, **new, "alembic_version": [{"version_num": NEWEST}]}
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

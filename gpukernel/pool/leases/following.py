@@ -1,0 +1,121 @@
+"""What other pools on the database decide, followed by reading their change log: grants for calls that wait here, orders for agents attached here.
+
+Guarantees
+----------
+* The work grows with what was changed since the last time, not with what is attached or held here.
+* Everything is read when nothing is known, when the log does not tell what comes next, and every `EVERYTHING_SECONDS`.
+* What was applied twice, or is older than what was read, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from gpukernel.pool.store.changes import Entry
+
+if TYPE_CHECKING:
+    from gpukernel.common.model import Lease, Slice
+    from gpukernel.pool.leases.agent_orders import AgentOrders
+    from gpukernel.pool.leases.keepalive import Keepalive
+    from gpukernel.pool.leases.resizes import Resizes
+    from gpukernel.pool.leases.waiters import Waiters
+    from gpukernel.pool.store.store import Store
+
+__all__ = ["EVERYTHING_SECONDS", "Following"]
+
+EVERYTHING_SECONDS = 30.0
+"""Seconds after which everything is read although the log was whole: the longest that a fault of it can last."""
+
+
+class Following:
+    """The other pools as one pool process, `pool`, follows them; on a database of its own there is nothing to follow.
+
+    Parameters
+    ----------
+    serve
+        Gives a lease to the call that waits for a key here.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pool: str,
+        orders: AgentOrders,
+        waiters: Waiters,
+        resizes: Resizes,
+        keepalive: Keepalive,
+        serve: Callable[[str, str], None],
+    ) -> None:
+        self._store, self._pool = store, pool
+        self._orders, self._waiters, self._resizes = orders, waiters, resizes
+        self._keepalive, self._serve = keepalive, serve
+        self._read_everything = float("-inf")
+
+    def look(self, steady: float) -> None:
+        """Apply what is new."""
+        if not self._store.shared:
+            self._keepalive.check()
+            self._store.servers.agents.followed(steady)
+            return
+        news = None
+        if 0 <= steady - self._read_everything < EVERYTHING_SECONDS:
+            news = self._store.changes.news()
+        if news is None or any(entry.everything and entry.pool != self._pool for entry in news):
+            self._store.changes.catch_up()
+            self._read_all()
+            self._read_everything = steady
+        elif news:
+            self._apply(news)
+        self._store.servers.agents.followed(steady)
+        self._store.changes.trim()
+
+    def _read_all(self) -> None:
+        servers, agents = self._orders.servers(), self._store.servers.agents
+        for server in servers:
+            agents.forget(server)
+        self._serve_calls(self._waiters)
+        self._waiters.leases_changed()
+        for server in servers:
+            self._order(self._store.leases.on_server(server, unsettled=True))
+        self._orders.send_caps()
+        self._resizes.all_changed()
+        self._keepalive.check()
+
+    def _apply(self, news: Iterable[Entry]) -> None:
+        here = set(self._orders.servers())
+        keys, ordered, capped, theirs = set[str](), dict[str, None](), dict[str, None](), dict[str, None]()
+        for entry in news:
+            own = entry.pool == self._pool
+            for change in entry.leases:
+                theirs[change.lease_id] = None
+                if own:
+                    continue  # all but its holders knew at once
+                if change.key:
+                    keys.add(change.key)
+                if not here.isdisjoint(change.servers):
+                    (capped if change.kind == "resized" else ordered)[change.lease_id] = None
+                self._waiters.lease_changed(change.lease_id)
+                self._resizes.changed(change.lease_id)
+            for server in () if own else entry.servers:
+                self._store.servers.agents.forget(server)
+        if called := keys.intersection(self._waiters):
+            self._serve_calls(called)
+        if ordered:
+            self._order(self._store.leases.pieces_on(ordered, here))
+        if capped:
+            self._orders.send_caps(capped)
+        self._keepalive.check(theirs)
+
+    def _serve_calls(self, keys: Iterable[str]) -> None:
+        living: Mapping[str, tuple[str, str, str]] = self._store.leases.living(keys)
+        for key, (lease_id, state, _) in living.items():
+            if state in ("starting", "live"):
+                self._serve(key, lease_id)
+
+    def _order(self, pieces: Iterable[tuple[Lease, Slice]]) -> None:
+        for lease, piece in pieces:
+            if lease.state == "starting" and not piece.endpoints:
+                self._orders.start(lease, [piece])
+            elif lease.state == "ending" and self._orders.started(lease, piece):
+                self._orders.stop(lease, lease.end_reason)

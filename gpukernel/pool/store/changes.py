@@ -1,0 +1,211 @@
+"""The change log: what each transaction changed of leases and servers, so that the other pools on the database read what is new and nothing else.
+
+What all pools read by a version in the ledger (requests, devices, the policy) is not in it.
+
+Guarantees
+----------
+* An entry is written in the transaction of its changes, which holds the ledger's lock from its first statement.  So numbers have no gaps and
+  are in the order of commits: who sees an entry sees all before it.
+* Numbers never begin anew.  A reader whose next entry is missing, since it was trimmed, is told to read everything.
+* At most `KEEP` entries are kept, and what comes between two trims.
+* A process that alone uses its database writes none.
+
+PostgreSQL's default isolation, READ COMMITTED, is enough.  A number is taken after the lock, in a statement that sees all that earlier holders of the
+lock committed; one SELECT of the reader sees one state of the log; and an entry only names what changed.  What that has become is read
+afterwards, so it is as new as the entry or newer, and a reader may apply an entry twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, NamedTuple, Protocol
+
+import sqlalchemy as sa
+
+from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.schema import IN_USE, changes, devices, slices
+
+__all__ = ["KEEP", "MOST_AT_ONCE", "Changes", "Entry", "Kind", "LeaseChange"]
+
+KEEP = 10_000
+"""Entries that are kept."""
+
+TRIM_EVERY = 1_000
+"""New entries after which old ones are removed."""
+
+MOST_AT_ONCE = 1_000
+"""More new entries than these cost more than to read everything."""
+
+Kind = Literal["granted", "live", "ends", "resized", "told"]
+"""The change of a lease: it is new; its workers listen; they have to stop; their caps or sizes differ; its holder has something to read."""
+
+_ADD = CompiledSql(
+    sa.text(
+        "INSERT INTO changes (number, pool, what) SELECT coalesce(max(number), 0) + 1, :us, :what FROM changes"
+    )
+)
+_AFTER = CompiledSql(
+    sa.select(changes.c.number, changes.c.pool, changes.c.what)
+    .where(changes.c.number > sa.bindparam("seen"))
+    .order_by(changes.c.number)
+    .limit(MOST_AT_ONCE + 1)
+)
+_NEWEST = CompiledSql(sa.select(sa.func.coalesce(sa.func.max(changes.c.number), 0).label("number")))
+_TRIM = CompiledSql(changes.delete().where(changes.c.number <= sa.bindparam("last")))
+_SERVERS = CompiledSql(
+    sa.select(slices.c.lease_id, devices.c.server)
+    .join(devices, devices.c.id == slices.c.device_id)
+    .where(slices.c.lease_id.in_(sa.bindparam("leases", expanding=True)), IN_USE)
+)
+
+
+class LeaseChange(NamedTuple):
+    """A change of one lease; `key` is told of new ones, `servers` where their agents have something to do."""
+
+    kind: Kind
+    lease_id: str
+    key: str = ""
+    servers: tuple[str, ...] = ()
+
+
+class Entry(NamedTuple):
+    """The changes of one transaction of a process, `pool`; `everything`: more than can be named."""
+
+    pool: str
+    leases: tuple[LeaseChange, ...] = ()
+    servers: tuple[str, ...] = ()
+    everything: bool = False
+
+
+class LockedTransactions(Protocol):
+    """The part of a database that a change log uses."""
+
+    shared: bool
+    decides: bool
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """Open a transaction, or join the one that is under way."""
+        ...
+
+    def deciding(self) -> AbstractContextManager[tuple[sa.Connection, Any]]:
+        """Open a transaction that holds the ledger's lock."""
+        ...
+
+
+class Changes:
+    """The change log of `database`, as one pool process writes and reads it.
+
+    Attributes
+    ----------
+    pool
+        The id of this process.
+    on_written
+        Called after each commit of an entry.
+    """
+
+    def __init__(self, database: LockedTransactions) -> None:
+        self._database = database
+        self.pool = ""
+        self.on_written: Callable[[], None] = lambda: None
+        self._leases: list[LeaseChange] = []
+        self._servers: dict[str, None] = {}
+        self._everything = False
+        self._is_written = False
+        self._seen = 0
+        self._trimmed = 0
+        self._through: object = None  # the driver's connection that was read through
+
+    # --- writing: in a transaction that decides ---
+
+    def lease(self, kind: Kind, lease_id: str, key: str = "", servers: Iterable[str] = ()) -> None:
+        """Note a change of a lease; the servers of one that ends or is resized are found when it is written."""
+        if self._noted():
+            self._leases.append(LeaseChange(kind, lease_id, key, tuple(servers)))
+
+    def server(self, name: str) -> None:
+        """Note that another pool speaks for a server now, or none."""
+        if self._noted():
+            self._servers[name] = None
+
+    def everything(self) -> None:
+        """Note changes that are not named one by one."""
+        if self._noted():
+            self._everything = True
+
+    def _noted(self) -> bool:
+        if not self._database.decides:
+            raise RuntimeError("A change is noted in a transaction that does not hold the ledger's lock.")
+        return self._database.shared
+
+    def write(self, db: sa.Connection) -> None:
+        """Write what was noted as one entry, at the end of its transaction."""
+        if not (self._leases or self._servers or self._everything):
+            return
+        unknown = [c.lease_id for c in self._leases if c.kind in ("ends", "resized") and not c.servers]
+        where: dict[str, list[str]] = {}
+        for row in _SERVERS.rows(db, leases=unknown) if unknown else ():
+            where.setdefault(row.lease_id, []).append(row.server)
+        leases = [
+            (c.kind, c.lease_id, c.key, sorted(set(c.servers or where.get(c.lease_id, ()))))
+            for c in dict.fromkeys(self._leases)
+        ]
+        what = [leases, list(self._servers), self._everything]
+        _ADD.run(db, us=self.pool, what=json.dumps(what, ensure_ascii=False, separators=(",", ":")))
+        self._is_written = True
+
+    def committed(self) -> None:
+        """Begin a new entry, since the transaction is over."""
+        written = self._is_written
+        self.rolled_back()
+        if written:
+            self.on_written()
+
+    def rolled_back(self) -> None:
+        """Forget what was noted."""
+        if self._leases or self._servers or self._everything:
+            self._leases, self._servers, self._everything = [], {}, False
+        self._is_written = False
+
+    # --- reading ---
+
+    def catch_up(self) -> None:
+        """Take all entries there are for read, before everything is read."""
+        with self._database.transaction() as db:
+            self._seen = _NEWEST.rows(db)[0].number
+            self._through = db.connection.dbapi_connection
+
+    def news(self) -> list[Entry] | None:
+        """Return the entries since the last call, those of this process too; None where everything has to be read, after `catch_up`.
+
+        Through a new connection nobody knows what is there: a server that was restored, or took another one's place, may lack the last commits.
+        """
+        with self._database.transaction() as db:
+            rows = _AFTER.rows(db, seen=self._seen)
+            if db.connection.dbapi_connection is not self._through:
+                return None
+        if not rows:
+            return []
+        if len(rows) > MOST_AT_ONCE or rows[0].number != self._seen + 1:
+            return None
+        self._seen = rows[-1].number
+        return [_entry(row.pool, row.what) for row in rows]
+
+    def trim(self) -> None:
+        """Remove all but the newest `KEEP` entries, where many came since the last time."""
+        if self._seen - self._trimmed >= TRIM_EVERY:
+            self._trimmed = self._seen
+            with self._database.deciding() as (db, _):
+                _TRIM.run(db, last=_NEWEST.rows(db)[0].number - KEEP)
+
+
+def _entry(pool: str, what: str) -> Entry:
+    leases: Sequence[Any]
+    leases, servers, everything = json.loads(what)
+    return Entry(
+        pool,
+        tuple(LeaseChange(kind, lease_id, key, tuple(at)) for kind, lease_id, key, at in leases),
+        tuple(servers),
+        everything,
+    )

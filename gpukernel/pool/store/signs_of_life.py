@@ -1,0 +1,96 @@
+"""Signs of life: those of agents in the memory of the pool that they speak with, those of pools in one row each.
+
+A server that is not away is alive by its pool's word: the pool marks it away where it hears nothing for
+`gpukernel.pool.domain.fencing.SILENT_SECONDS`, and others do where the pool itself is not seen.  So a heartbeat writes nothing, as
+long as the fence that its answer needs is written down: fences are written ahead (`gpukernel.pool.domain.fencing.ahead_seconds`).
+
+Guarantees
+----------
+* A heartbeat is answered from memory only where the row of the server keeps a fence that is long enough for the answer, and only while this process
+  has followed the other pools within `FOLLOWED_SECONDS`; a pool that was paused asks the database first.
+* A server whose agent is silent is free for another agent when it was before there was a memory of it: after `SILENT_SECONDS`.  Where its
+  pool dies in between, that is the same time after the pool was seen last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.schema import pools
+
+__all__ = ["FOLLOWED_SECONDS", "HeardAgents", "HeardOf", "last_seen", "mark_pool_seen"]
+
+FOLLOWED_SECONDS = 3.0
+
+FORGET_SECONDS = 3600.0
+"""Seconds after which the row of a pool that is no more is removed; everything that names it was settled long before."""
+
+_SEEN = CompiledSql(pools.update().where(pools.c.id == sa.bindparam("us")).values(seen=sa.bindparam("now")))
+_NEW = CompiledSql(pools.insert())
+_OLD = CompiledSql(pools.delete().where(pools.c.seen < sa.bindparam("before")))
+_ALL = CompiledSql(sa.select(pools))
+
+
+def mark_pool_seen(db: sa.Connection, pool: str, steady: float) -> None:
+    """Record that a pool process is alive."""
+    if not _SEEN.run(db, us=pool, now=steady):
+        _OLD.run(db, before=steady - FORGET_SECONDS)
+        _NEW.run(db, id=pool, seen=steady)
+
+
+def last_seen(db: sa.Connection) -> dict[str, float]:
+    """Return when each pool process was seen last."""
+    return {row.id: row.seen for row in _ALL.rows(db)}
+
+
+@dataclass
+class HeardOf:
+    """An agent that speaks with this process: when it was heard of, and the fence that its server's row keeps."""
+
+    instance: str
+    epoch: int
+    heard: float
+    fenced_until: float
+    quiet: bool = False
+
+
+class HeardAgents:
+    """The agents that one pool process hears, by the names of their servers."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, HeardOf] = {}
+        self._followed = float("-inf")
+
+    def followed(self, steady: float) -> None:
+        """Record that this process knows what others have decided up to now."""
+        self._followed = steady
+
+    def answer(self, server: str, instance: str, epoch: int, steady: float, needed: float) -> bool:
+        """Take a heartbeat in whose answer needs a fence; return False where only the database knows whether it counts."""
+        known = self._known.get(server)
+        if known is None or (known.instance, known.epoch) != (instance, epoch):
+            return False
+        if known.quiet or known.fenced_until < needed or not 0 <= steady - self._followed <= FOLLOWED_SECONDS:
+            return False
+        known.heard = steady
+        return True
+
+    def remember(self, server: str, agent: HeardOf) -> None:
+        """Answer the heartbeats of an agent from memory from now on."""
+        self._known[server] = agent
+
+    def forget(self, server: str) -> None:
+        """Ask the database at the next heartbeat."""
+        self._known.pop(server, None)
+
+    def heard(self, server: str) -> float | None:
+        """Return when a server's agent was heard of here; None where it does not speak with this process."""
+        known = self._known.get(server)
+        return None if known is None else known.heard
+
+    def since(self, steady: float) -> dict[str, HeardOf]:
+        """Return the servers of which nothing was heard here since a time."""
+        return {server: known for server, known in self._known.items() if known.heard < steady}
