@@ -51,7 +51,7 @@ class Keepalive:
 
     def changed(self, lease_id: str) -> None:
         """Tell those who hold this lease that it is different; they read it themselves."""
-        for listener in self._calls.get(lease_id, ()):
+        for listener in tuple(self._calls.get(lease_id, ())):
             listener(lease_id)
 
     def renew(self, now: float) -> None:
