@@ -338,7 +338,7 @@ def fill(store: Store, leases: int) -> None:
     share, memory = 20_000, int(0.02 * MEMORY) // 2**20 * 2**20
     devices = max(leases // 40, 1) + 1
     with store.engine.begin() as db:
-        db.execute(schema.servers.insert().values(name="big", pool="", seen=0, away_since=None))
+        db.execute(schema.servers.insert().values(name="big", pool="", away_since=None))
         per = [min(40, leases - 40 * d) for d in range(devices)]
         db.execute(
             schema.devices.insert(),

@@ -71,9 +71,9 @@ class Following:
         self._store.changes.trim()
 
     def _read_all(self) -> None:
-        servers, agents = self._orders.servers(), self._store.servers.agents
-        for server in servers:
-            agents.forget(server)
+        servers = self._orders.servers()
+        with self._store.transaction() as db:
+            self._store.servers.agents.check(db, self._pool)
         self._serve_calls(self._waiters)
         self._waiters.leases_changed()
         for server in servers:
@@ -98,7 +98,7 @@ class Following:
                 self._waiters.lease_changed(change.lease_id)
                 self._resizes.changed(change.lease_id)
             for server in () if own else entry.servers:
-                self._store.servers.agents.forget(server)
+                self._store.servers.agents.doubt(server)
         if called := keys.intersection(self._waiters):
             self._serve_calls(called)
         if ordered:

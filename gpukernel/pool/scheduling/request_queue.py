@@ -197,7 +197,9 @@ class RequestQueue:
                 cycle = SchedulingCycle(db, self._store, policy, kinds, state, self._last)
                 order = cycle.order(waiting)
                 living = self._living(db, waiting, newcomer if own_key else None)
-                held = here | {r.key for r in waiting.values() if self._requests.seen(r) >= state.steady - ABSENT}
+                held = here | {
+                    r.key for r in waiting.values() if self._requests.seen(r) >= state.steady - ABSENT
+                }
                 granted, looked_at = cycle.run(order, living, held)
                 over = {g.key for g in granted}
                 self._requests.doubtful = set(living)

@@ -33,9 +33,7 @@ __all__ = ["NEWEST", "Database", "database_url", "open_database"]
 NEWEST = "0019_changes"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
-_VERSIONS = CompiledSql(
-    sa.select(ledger.c.policy_version, ledger.c.devices_version, ledger.c.queue_version)
-)
+_VERSIONS = CompiledSql(sa.select(ledger.c.policy_version, ledger.c.devices_version, ledger.c.queue_version))
 T = TypeVar("T")
 
 _READERS = 2  # threads in which long answers are read

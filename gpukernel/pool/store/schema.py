@@ -92,7 +92,9 @@ ledger = Table(
 changes = Table(
     "changes",
     metadata,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),  # without gaps, in the order of commits
+    Column(
+        "number", BigInteger, primary_key=True, autoincrement=False
+    ),  # without gaps, in the order of commits
     Column("pool", String, nullable=False),  # the process that made them
     Column("what", String, nullable=False),  # JSON: `gpukernel.pool.store.changes`
 )

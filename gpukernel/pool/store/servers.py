@@ -72,13 +72,13 @@ _POOL_SEEN = sa.func.coalesce(
 )
 _QUIET = CompiledSql(
     sa.select(servers.c.name).where(
-        servers.c.away_since.is_(None), sa.or_(servers.c.quiet, _POOL_SEEN < sa.bindparam("since"))
+        servers.c.away_since.is_(None), sa.or_(servers.c.quiet, sa.bindparam("since") > _POOL_SEEN)
     )
 )
 _NOW_QUIET = CompiledSql(servers.update().where(*_SPEAKER).values(quiet=True, heard=sa.bindparam("last")))
 _UNSEEN = CompiledSql(
     sa.select(servers.c.name).where(
-        servers.c.away_since.is_(None), _POOL_SEEN < sa.bindparam("since", type_=sa.Float)
+        servers.c.away_since.is_(None), sa.bindparam("since", type_=sa.Float) > _POOL_SEEN
     )
 )
 
@@ -201,7 +201,6 @@ class Servers:
         needed = steady + fencing.fence_seconds(valid_seconds) if who.instance else fencing.NEVER
         if self.agents.answer(who.server, who.instance, who.epoch, steady, needed):
             return True
-        self.agents.forget(who.server)
         fence = _written_fence(who.instance, steady, valid_seconds)
         speaker = {"server": who.server, "us": pool, "who": who.instance, "since": who.epoch}
         with self._database.transaction() as db:
@@ -216,11 +215,17 @@ class Servers:
                     servers.c.forgotten.is_(False),
                 )
                 if not db.execute(back.values(away_since=None)).rowcount:
+                    self._expect_no_more(who)
                     return False
                 row = _HEARD.first(db, **speaker, now=steady, fence=fence)
                 update_availability(db, [who.server])
         self.agents.remember(who.server, HeardOf(who.instance, who.epoch, steady, row.fenced_until))
         return True
+
+    def _expect_no_more(self, who: Attachment) -> None:
+        """Forget an agent, unless it is another one by now that speaks with this process for the server."""
+        if self.agents.is_known(who.server, who.instance, who.epoch):
+            self.agents.forget(who.server)
 
     def displaced(self, who: Attachment) -> bool:
         """Return whether another process speaks for a server, or it was forgotten: its agent need not try again to."""
@@ -411,6 +416,7 @@ class Servers:
     def mark_away(self, server: str, pool: str, steady: float) -> None:
         """Record that the agent no longer speaks with `pool`; change nothing where it speaks with another one by now."""
         self._mark_away(sa.and_(servers.c.name == server, servers.c.pool == pool), steady, pool="")
+        self.agents.forget(server)
 
     def mark_silent(self, server: str, pool: str, steady: float) -> None:
         """Record that nothing was heard of a server for long; its connection is still open, and the next heartbeat counts."""
@@ -421,7 +427,7 @@ class Servers:
         with self._database.transaction() as db:
             if not _UNSEEN.rows(db, since=unseen_since):
                 return
-        self._mark_away(_POOL_SEEN < unseen_since, steady, pool="")
+        self._mark_away(unseen_since > _POOL_SEEN, steady, pool="")
 
     def _mark_away(self, condition: Any, steady: float, **values: Any) -> None:
         with self._database.deciding() as (db, _):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from gpukernel.pool.store.compiled_sql import CompiledSql
-from gpukernel.pool.store.schema import pools
+from gpukernel.pool.store.schema import pools, servers
 
 __all__ = ["FOLLOWED_SECONDS", "HeardAgents", "HeardOf", "last_seen", "mark_pool_seen"]
 
@@ -32,6 +32,11 @@ _SEEN = CompiledSql(pools.update().where(pools.c.id == sa.bindparam("us")).value
 _NEW = CompiledSql(pools.insert())
 _OLD = CompiledSql(pools.delete().where(pools.c.seen < sa.bindparam("before")))
 _ALL = CompiledSql(sa.select(pools))
+_SPEAKERS = CompiledSql(
+    sa.select(servers.c.name, servers.c.instance, servers.c.epoch).where(
+        servers.c.pool == sa.bindparam("us"), servers.c.away_since.is_(None)
+    )
+)
 
 
 def mark_pool_seen(db: sa.Connection, pool: str, steady: float) -> None:
@@ -71,19 +76,36 @@ class HeardAgents:
     def answer(self, server: str, instance: str, epoch: int, steady: float, needed: float) -> bool:
         """Take a heartbeat in whose answer needs a fence; return False where only the database knows whether it counts."""
         known = self._known.get(server)
-        if known is None or (known.instance, known.epoch) != (instance, epoch):
+        if known is None or not self.is_known(server, instance, epoch):
             return False
         if known.quiet or known.fenced_until < needed or not 0 <= steady - self._followed <= FOLLOWED_SECONDS:
             return False
         known.heard = steady
         return True
 
+    def is_known(self, server: str, instance: str, epoch: int) -> bool:
+        """Return whether this is the agent that is heard here for a server."""
+        known = self._known.get(server)
+        return known is not None and (known.instance, known.epoch) == (instance, epoch)
+
     def remember(self, server: str, agent: HeardOf) -> None:
         """Answer the heartbeats of an agent from memory from now on."""
         self._known[server] = agent
 
+    def doubt(self, server: str) -> None:
+        """Ask the database at the next heartbeat of a server's agent."""
+        if (known := self._known.get(server)) is not None:
+            known.fenced_until = float("-inf")
+
+    def check(self, db: sa.Connection, pool: str) -> None:
+        """Doubt every agent that does not speak with `pool`, this process, by the books."""
+        rows = _SPEAKERS.rows(db, us=pool)
+        true = {row.name for row in rows if self.is_known(row.name, row.instance, row.epoch)}
+        for server in self._known.keys() - true:
+            self.doubt(server)
+
     def forget(self, server: str) -> None:
-        """Ask the database at the next heartbeat."""
+        """Expect nothing of a server any more, since it is away or its agent speaks with another process."""
         self._known.pop(server, None)
 
     def heard(self, server: str) -> float | None:

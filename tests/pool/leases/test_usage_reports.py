@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import sqlalchemy as sa
 
 from gpukernel.common.model import Usage
 from gpukernel.pool.leases.usage_reports import UsageReports
-from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import slices
 from tests.pool.world import World, story
-
-
-class Written:
-    """Counts the rows that statements change, whichever way they go."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-        self.rows = 0
-        execute = CompiledSql._execute
-
-        def counted(query: CompiledSql, *arguments: Any) -> Any:
-            cursor = execute(query, *arguments)
-            if not query._what.is_select:
-                self.rows += cursor.rowcount
-            return cursor
-
-        def after(_db: Any, cursor: Any, statement: str, *_: Any) -> None:
-            if statement.split()[0].upper() in ("INSERT", "UPDATE", "DELETE"):
-                self.rows += cursor.rowcount
-
-        monkeypatch.setattr(CompiledSql, "_execute", counted)
-        sa.event.listen(world.store.engine, "after_cursor_execute", after)
-
-    def since(self) -> int:
-        """Return the rows that were changed since the last call."""
-        rows, self.rows = self.rows, 0
-        return rows
+from tests.pool.written import Written
 
 
 def test_an_idle_report_changes_no_row_and_one_with_news_those_that_it_is_about(
