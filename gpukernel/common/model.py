@@ -6,6 +6,8 @@ import datetime
 from dataclasses import dataclass, field
 
 __all__ = [
+    "DECIDERS",
+    "ENGINES",
     "Chance",
     "DailyUse",
     "Device",
@@ -13,6 +15,7 @@ __all__ = [
     "Holder",
     "Lease",
     "LeaseUse",
+    "PlacedOn",
     "Queued",
     "Rung",
     "Slice",
@@ -20,6 +23,13 @@ __all__ = [
     "Usage",
     "Waiting",
 ]
+
+
+ENGINES = ("kubernetes", "slurm")
+"""The engines that may decide over devices: they choose them for leases, and the pool never does there."""
+
+DECIDERS = ("pool", *ENGINES)
+"""Who may decide over a device: exactly one of these for each."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,14 @@ class SliceRequest:
     user: int = 0
     server: str = ""
     device: str = ""
+
+
+@dataclass(frozen=True)
+class PlacedOn:
+    """A slice that an engine has placed: `memory_bytes` of the device with this UUID."""
+
+    uuid: str
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -103,6 +121,12 @@ class Lease:
     ``ending`` or ``ended``; `epoch` grows with every grant of the pool.  It ends at `until` at the latest (0: whenever its
     holder likes); `notice` is a sentence for its holder, for example that it is about to be released.  In `mode` ``direct`` the
     programs of `user` use the devices themselves, in ``remote`` a worker does it for them.
+
+    Attributes
+    ----------
+    decided_by
+        Who chose its devices: ``pool``, or the engine that placed it there (`ENGINES`).  A placed lease needs no sign of life: `expires`
+        and `ttl_seconds` are 0.
     """
 
     id: str
@@ -122,6 +146,7 @@ class Lease:
     role: str = ""
     mode: str = "remote"
     user: int = 0
+    decided_by: str = "pool"
 
 
 @dataclass(frozen=True)
@@ -135,6 +160,10 @@ class Device:
     uuid
         NVIDIA's name for it, or one made up for a simulated device; empty where its agent tells none.  It stays the same whatever number
         the device has on its server.
+    decided_by
+        Who chooses it for leases: the pool, or an engine (`DECIDERS`).  Only what the pool decides over is ever `available`.
+    next_decider
+        Who will once no lease is left there; empty: it stays as it is.
     id
         In the pool's books its server with its UUID, or with its number where there is none.  To everybody else it is `label`.
     """
@@ -151,6 +180,8 @@ class Device:
     compute_capability: str = ""
     multiprocessors: int = 0
     uuid: str = ""
+    decided_by: str = "pool"
+    next_decider: str = ""
 
     @property
     def label(self) -> str:

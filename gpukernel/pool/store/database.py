@@ -30,7 +30,7 @@ from gpukernel.pool.store.schema import ledger
 
 __all__ = ["NEWEST", "Database", "database_url", "open_database"]
 
-NEWEST = "0019_changes"  # the last of the migrations; a test compares
+NEWEST = "0020_deciders"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
 _VERSIONS = CompiledSql(sa.select(ledger.c.policy_version, ledger.c.devices_version, ledger.c.queue_version))

@@ -4,7 +4,9 @@ Guarantees
 ----------
 * A device that has another number than before keeps its promises, its leases and its fault.
 * A row without a UUID (of before there were any, or of an agent that tells none) gets that of the device with its number and model.
-* A device that its server has no more is not promised.  Its row stays while slices name it, and is in use again once the device is back.
+* A device that its server has no more is not promised.  Its row stays while slices name it, or an engine decides over it, and is in
+  use again once the device is back.
+* A device that comes to another server of its machine has the same decider there.
 * A device that another server of the same machine offers, or still has leases on, is not promised a second time.
 
 Call all of it in a `gpukernel.pool.store.database.Database.deciding` transaction, and `update_availability` afterwards.
@@ -76,10 +78,13 @@ def record_devices(
         devices.update().where(devices.c.server == server, devices.c.available).values(available=False)
     )
     others = _offered_elsewhere(db, server, machine, [device.uuid for device in found if device.uuid])
+    new = [device.uuid for device in found if device.uuid and device.id not in matched]
+    deciders = _decided_elsewhere(db, server, machine, new)
     ids: dict[int, str] = {}
     for device in found:
         before = matched.get(device.id)
-        ids[device.index] = _record(db, device, before, others.get(device.uuid, ""))
+        decider = deciders.get(device.uuid, "pool")
+        ids[device.index] = _record(db, device, before, others.get(device.uuid, ""), decider)
         if before is not None and before.fault == GONE:
             note(
                 db, now, by_agent(server), "device", device.label, GONE, f"there again {device.uuid}".strip()
@@ -97,8 +102,8 @@ def _likely(rows: Iterable[Any], device: Device) -> Any:
     return None
 
 
-def _record(db: sa.Connection, device: Device, before: Any, other: str) -> str:
-    """Write one reported device down; return its id."""
+def _record(db: sa.Connection, device: Device, before: Any, other: str, decider: str) -> str:
+    """Write one reported device down, a new one with its decider; return its id."""
     device_id = device.id
     if before is not None and before.id != device_id:
         if device.uuid:
@@ -120,7 +125,7 @@ def _record(db: sa.Connection, device: Device, before: Any, other: str) -> str:
     elif before is not None and found_by_pool(before.fault):
         values["fault"] = ""
     if before is None:
-        row = {"id": device_id, "uuid": device.uuid, "promised_bytes": 0, **values}
+        row = {"id": device_id, "uuid": device.uuid, "promised_bytes": 0, "decided_by": decider, **values}
         db.execute(devices.insert().values(row))
     else:
         db.execute(devices.update().where(devices.c.id == device_id).values(values))
@@ -138,9 +143,13 @@ def _rename(db: sa.Connection, before: Any, device: Device) -> None:
 
 
 def _is_missed(db: sa.Connection, row: Any) -> bool:
-    """Take a row out whose device is gone; return whether leases hold parts of it."""
+    """Take a row out whose device is gone; return whether leases hold parts of it.
+
+    That an engine decides over it is kept: the pool would take it for its own once it is back.
+    """
     named = slices.c.device_id == row.id
-    if db.execute(sa.select(slices.c.lease_id).where(named).limit(1)).first() is None:
+    engines = row.decided_by != "pool" or row.next_decider
+    if not engines and db.execute(sa.select(slices.c.lease_id).where(named).limit(1)).first() is None:
         db.execute(devices.delete().where(devices.c.id == row.id))
         return False
     db.execute(devices.update().where(devices.c.id == row.id).values(fault=GONE))
@@ -174,6 +183,25 @@ def _offered_elsewhere(
         )
     )
     return {row.uuid: row.server for row in db.execute(query)}
+
+
+def _decided_elsewhere(
+    db: sa.Connection, server: str, machine: str, uuids: Collection[str]
+) -> Mapping[str, str]:
+    """Return the engines that decide over these devices on another server of this machine."""
+    if not (machine and uuids):
+        return {}
+    query = (
+        sa.select(devices.c.uuid, devices.c.decided_by)
+        .join(servers, servers.c.name == devices.c.server)
+        .where(
+            devices.c.uuid.in_(uuids),
+            devices.c.decided_by != "pool",
+            devices.c.server != server,
+            servers.c.machine == machine,
+        )
+    )
+    return {row.uuid: row.decided_by for row in db.execute(query)}
 
 
 def free_to_offer(db: sa.Connection, server: str, uuids: Collection[str]) -> set[str]:

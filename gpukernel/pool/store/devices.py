@@ -3,6 +3,7 @@
 Guarantees
 ----------
 * The sum of promises on a device stays within its memory, whatever this code does: the database checks it.
+* What an engine decides over is never available, whatever this code does: the database checks it.
 * The kinds of devices and the machines of direct mode are read again only when the ledger's ``devices_version`` has grown.
 """
 
@@ -20,7 +21,7 @@ from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
 from gpukernel.pool.store.schema import IN_USE, devices, ledger, servers, slices
 
-__all__ = ["PROMISE", "Devices", "update_availability"]
+__all__ = ["PROMISE", "ROWS", "Devices", "device_of", "trouble_of", "update_availability"]
 
 PROMISE = CompiledSql(
     devices.update()
@@ -29,9 +30,10 @@ PROMISE = CompiledSql(
 )
 """Promise ``size`` more bytes (fewer where negative) of ``device``; the database refuses more than it has."""
 
-# As `_device` reads them: a row that is a tuple has a method “index” already.
-_DEVICES = sa.select(*(c for c in devices.c if c.name != "index"), devices.c.index.label("number"))
-_OF_KIND = _DEVICES.where(
+# As `device_of` reads them: a row that is a tuple has a method “index” already.
+ROWS = sa.select(*(c for c in devices.c if c.name != "index"), devices.c.index.label("number"))
+"""Devices, as `device_of` takes their rows."""
+_OF_KIND = ROWS.where(
     devices.c.name == sa.bindparam("name"),
     devices.c.memory_bytes == sa.bindparam("whole"),
     devices.c.available,
@@ -42,8 +44,8 @@ _WITH_ROOM = _OF_KIND.where(devices.c.promised_bytes <= sa.bindparam("most")).or
 _FULLEST = CompiledSql(_WITH_ROOM)
 _FULLEST_BUT = CompiledSql(_WITH_ROOM.where(devices.c.server.not_in(sa.bindparam("without", expanding=True))))
 _EMPTIEST = CompiledSql(_OF_KIND.order_by(devices.c.promised_bytes, devices.c.id))
-_SOME = CompiledSql(_DEVICES.where(devices.c.id.in_(sa.bindparam("ids", expanding=True))))
-_ON_SERVERS = CompiledSql(_DEVICES.where(devices.c.server.in_(sa.bindparam("servers", expanding=True))))
+_SOME = CompiledSql(ROWS.where(devices.c.id.in_(sa.bindparam("ids", expanding=True))))
+_ON_SERVERS = CompiledSql(ROWS.where(devices.c.server.in_(sa.bindparam("servers", expanding=True))))
 _NAMED = CompiledSql(
     sa.select(
         devices.c.id,
@@ -79,7 +81,7 @@ class Devices:
         )
         query = (
             sa.select(
-                *_DEVICES.selected_columns,
+                *ROWS.selected_columns,
                 sa.func.coalesce(counted.c.leases, 0).label("leases"),
                 servers.c.away_since,
                 servers.c.draining,
@@ -92,7 +94,7 @@ class Devices:
             .order_by(devices.c.server, devices.c.index)
         )
         with self._database.transaction() as db:
-            return [_device(row, row.leases, _trouble(row)) for row in db.execute(query)]
+            return [device_of(row, row.leases, _why_not_offered(row)) for row in db.execute(query)]
 
     def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
         """Return the kinds of available devices, from memory unless devices came or went."""
@@ -135,7 +137,7 @@ class Devices:
                 sa.select(
                     servers.c.direct_machine,
                     servers.c.name.label("speaks_for"),
-                    *_DEVICES.selected_columns,
+                    *ROWS.selected_columns,
                 )
                 .select_from(servers)
                 .outerjoin(devices, sa.and_(devices.c.server == servers.c.name, devices.c.available))
@@ -147,7 +149,7 @@ class Devices:
             for row in db.execute(query):
                 names.setdefault(row.direct_machine, {})[row.speaks_for] = None
                 if row.id is not None:
-                    offered.setdefault(row.direct_machine, []).append(_device(row))
+                    offered.setdefault(row.direct_machine, []).append(device_of(row))
             found = {
                 identity: Machine(tuple(here), tuple(classes(offered.get(identity, ()))))
                 for identity, here in names.items()
@@ -163,7 +165,7 @@ class Devices:
         rows = _ON_SERVERS.rows(db, servers=list(machine.servers))
         wanted = set(kinds)
         among = machine.devices
-        found = [_device(row) for row in rows if row.available and (among is None or row.id in among)]
+        found = [device_of(row) for row in rows if row.available and (among is None or row.id in among)]
         return sorted(
             (d for d in found if DeviceClass(d.name, d.memory_bytes) in wanted),
             key=lambda d: (d.promised_bytes - d.memory_bytes, d.server, d.index),
@@ -191,46 +193,60 @@ class Devices:
             )
         else:
             found = _FULLEST.rows(db, name=kind.name, whole=whole, most=whole - size, count=count)
-        return [_device(row) for row in found]
+        return [device_of(row) for row in found]
 
     @staticmethod
     def emptiest(db: sa.Connection, kind: DeviceClass, count: int) -> list[Device]:
         """Return the `count` devices of a kind with the most room."""
         found = _EMPTIEST.rows(db, name=kind.name, whole=kind.memory_bytes, count=count)
-        return [_device(row) for row in found]
+        return [device_of(row) for row in found]
 
     @staticmethod
     def available_among(db: sa.Connection, ids: Sequence[str], kinds: Iterable[DeviceClass]) -> list[Device]:
         """Return those of these devices that are available and of these kinds."""
         wanted = set(kinds)
-        found = [_device(row) for row in _SOME.rows(db, ids=list(ids))]
+        found = [device_of(row) for row in _SOME.rows(db, ids=list(ids))]
         return [d for d in found if d.available and DeviceClass(d.name, d.memory_bytes) in wanted]
 
 
 def update_availability(db: sa.Connection, names: Sequence[str]) -> None:
-    """Mark which devices of these servers may be promised: the agent speaks, nobody drains the server, no worker lives there that
-    nobody ordered, and they work.
+    """Mark which devices of these servers the pool may promise: it decides over them, the agent speaks, nobody drains the server, no
+    worker lives there that nobody ordered, and they work.
     """
     ready = sa.select(servers.c.name).where(
         servers.c.away_since.is_(None),
         *(column.is_(False) for column in (servers.c.draining, servers.c.settling, servers.c.forgotten)),
     )
-    works = sa.and_(devices.c.fault == "", devices.c.server.in_(ready))
+    works = sa.and_(
+        devices.c.fault == "",
+        devices.c.decided_by == "pool",
+        devices.c.next_decider == "",
+        devices.c.server.in_(ready),
+    )
     db.execute(devices.update().where(devices.c.server.in_(names)).values(available=works))
     db.execute(ledger.update().values(devices_version=ledger.c.devices_version + 1))
 
 
-def _trouble(row: Any) -> str:
+def trouble_of(row: Any) -> str:
+    """Return why a device of `ROWS`, joined with its server, has no new leases by whoever decides over it; empty where it may."""
     if row.available:
         return ""
     if row.away_since is not None:
         return "away"
     if row.settling:
         return "its old workers are being stopped"
-    return str(row.fault) or ("drained" if row.draining else "away")
+    if row.fault or row.draining:
+        return str(row.fault) or "drained"
+    if row.next_decider:
+        return f"{row.next_decider} decides over it once it is free"
+    return "away" if row.decided_by == "pool" else ""
 
 
-def _device(row: Any, count: int = 0, trouble: str = "") -> Device:
+def _why_not_offered(row: Any) -> str:
+    return trouble_of(row) or ("" if row.available else f"{row.decided_by} decides over it")
+
+
+def device_of(row: Any, count: int = 0, trouble: str = "") -> Device:
     return Device(
         id=row.id,
         server=row.server,
@@ -244,4 +260,6 @@ def _device(row: Any, count: int = 0, trouble: str = "") -> Device:
         compute_capability=row.compute_capability,
         multiprocessors=row.multiprocessors,
         uuid=row.uuid,
+        decided_by=row.decided_by,
+        next_decider=row.next_decider,
     )

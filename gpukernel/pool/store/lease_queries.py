@@ -17,6 +17,7 @@ from gpukernel.pool.store.schema import (
     LIVING,
     NOT_ENDED,
     NOT_ENDING,
+    PLACED_BY_POOL,
     STARTING,
     devices,
     leases,
@@ -60,13 +61,13 @@ END = CompiledSql(
 WORKER_DEAD = CompiledSql(
     slices.update()
     .where(*_THIS, IN_USE, slices.c.fenced_until.is_(None))
-    .values(worker="gone", connections=0, memory_used_bytes=0)
+    .values(worker="gone", connections=0, memory_used_bytes=0, decided_by=None)
     .returning(slices.c.memory_bytes)
 )
 FENCE_OVER = CompiledSql(
     slices.update()
     .where(*_THIS, IN_USE)
-    .values(worker="gone", connections=0, memory_used_bytes=0, fenced_until=None)
+    .values(worker="gone", connections=0, memory_used_bytes=0, decided_by=None, fenced_until=None)
     .returning(slices.c.memory_bytes)
 )
 FENCE = CompiledSql(
@@ -149,7 +150,7 @@ SLICES_OF_LEASE = CompiledSql(
 )
 LEASES_OF_KEYS = CompiledSql(
     sa.select(leases.c.key, leases.c.id, leases.c.state, leases.c.person).where(
-        leases.c.key.in_(sa.bindparam("keys", expanding=True)), NOT_ENDING
+        PLACED_BY_POOL, leases.c.key.in_(sa.bindparam("keys", expanding=True)), NOT_ENDING
     )
 )
 EXPIRED = CompiledSql(sa.select(leases.c.id).where(LIVING, leases.c.expires < sa.bindparam("now")))
@@ -275,4 +276,5 @@ def lease_of(row: Any, pieces: Sequence[Slice]) -> Lease:
         role=row.role,
         mode=row.mode,
         user=row.uid,
+        decided_by=row.decided_by,
     )

@@ -33,6 +33,7 @@ from gpukernel.pool.store.schema import (
     ENDING,
     IN_USE,
     LIVING,
+    PLACED_BY_POOL,
     STARTING,
     devices,
     leases,
@@ -82,10 +83,12 @@ class Leases:
         steady: float,
         mode: str = "remote",
         user: int = 0,
+        decided_by: str = "pool",
     ) -> Lease:
         """Promise the memory, charge the quotas and write the lease down, in state ``starting``.
 
-        Call it in a `Database.deciding` transaction; `now` is wall time.
+        Call it in a `Database.deciding` transaction; `now` is wall time.  What an engine has placed counts in the quotas and stays within
+        none: who may have how much there is the engine's to say, as are its times, of which only `longest` is the pool's to keep.
 
         Raises
         ------
@@ -94,12 +97,13 @@ class Leases:
         """
         lease_id, secret = secrets.token_hex(8), secrets.token_hex(32)
         whose = quota_usage.accounts_of(holder.person, holder.course)
-        span = policy.longest(whose, role, longest)
+        by_engine = decided_by != "pool"
+        span = (longest or None) if by_engine else policy.longest(whose, role, longest)
         share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
         memory = sum(p.memory_bytes for p in placed)
         try:
             PROMISE.each(db, [{"device": p.device.id, "size": p.memory_bytes} for p in placed])
-            quota_usage.charge(db, policy, whose, role, share, memory, now)
+            quota_usage.charge(db, policy, whose, role, share, memory, now, bounded=not by_engine)
             epoch = queries.NEXT_EPOCH.first(db).epoch
             values = {
                 "id": lease_id,
@@ -117,11 +121,12 @@ class Leases:
                 "ttl_seconds": ttl,
                 "until": None if span is None else steady + span,
                 "span": span,
-                "idle_limit": policy.idle(whose, role),
+                "idle_limit": 0.0 if by_engine else policy.idle(whose, role),
                 "share": share,
                 "memory_bytes": memory,
                 "mode": mode,
                 "uid": user,
+                "decided_by": decided_by,
             }
             queries.NEW_LEASE.run(db, **values)
             rows = [
@@ -134,6 +139,7 @@ class Leases:
                     "weight": piece.memory_bytes / piece.device.memory_bytes,
                     "worker": "starting",
                     "confirmed": False,
+                    "decided_by": decided_by,
                 }
                 for ordinal, piece in enumerate(placed)
             ]
@@ -157,6 +163,7 @@ class Leases:
             role=role,
             mode=mode,
             user=user,
+            decided_by=decided_by,
         )
 
     def worker_ready(
@@ -346,7 +353,7 @@ class Leases:
         """
         row = db.execute(
             sa.select(leases.c.until, leases.c.span, leases.c.idle_limit, leases.c.created).where(
-                leases.c.id == lease_id, LIVING
+                leases.c.id == lease_id, LIVING, PLACED_BY_POOL
             )
         ).first()
         if row is None:
@@ -410,7 +417,7 @@ class Leases:
         )
 
     def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str, str]]:
-        """Return the id, state and person of the leases of `keys` that have not ended."""
+        """Return the id, state and person of the pool's own leases of `keys` that have not ended."""
         if db is None:
             with self._database.transaction() as db:
                 return self.living(keys, db)
@@ -420,8 +427,9 @@ class Leases:
         }
 
     def living_of(self, person: str, server: str) -> list[str]:
-        """Return the ids of the leases that a single-user server of a person holds."""
-        query = sa.select(leases.c.id).where(LIVING, leases.c.person == person, leases.c.server == server)
+        """Return the ids of the leases that a single-user server of a person holds; what an engine placed is none of them."""
+        whose = leases.c.person == person, leases.c.server == server
+        query = sa.select(leases.c.id).where(LIVING, PLACED_BY_POOL, *whose)
         with self._database.transaction() as db:
             return list(db.execute(query).scalars())
 

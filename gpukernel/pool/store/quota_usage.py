@@ -54,9 +54,9 @@ _OF_COURSES = CompiledSql(
         table.c.course.in_(sa.bindparam("courses", expanding=True)),
     )
 )
-# What was held above a lowered quota comes down with every refund, and the ceiling with it.
+# What was held above a lowered quota comes down with every refund, and the ceiling with it.  What an engine placed raises both.
 _CEILINGS = ("share_ceiling", "memory_ceiling", "leases_ceiling")
-_REFUND = CompiledSql(_CHANGE.values({name: sa.bindparam(f"new_{name}") for name in _CEILINGS}))
+_WITH_CEILINGS = CompiledSql(_CHANGE.values({name: sa.bindparam(f"new_{name}") for name in _CEILINGS}))
 _FIRST = CompiledSql(table.insert())
 
 
@@ -148,7 +148,7 @@ def _change(
     amounts: tuple[int, int, int],
     now: float,
     *,
-    back: bool,
+    bounded: bool,
 ) -> None:
     rows, begins = _rows(db, whose), _begins(now, policy)
     new, changes = [], []
@@ -166,13 +166,13 @@ def _change(
             "now": max(now, row.settled) if row else now,
             **dict(zip(PERIODS, spent, strict=True)),
         }
-        if back and row:
-            now_held = (row.share_held, row.memory_held, row.leases_held)
-            left = (held + amount for held, amount in zip(now_held, amounts, strict=True))
-            change |= {f"new_{name}": most for name, most in ceilings(bounds, *left).items()}
+        if not bounded:
+            now_held = (row.share_held, row.memory_held, row.leases_held) if row else (0, 0, 0)
+            then = (held + amount for held, amount in zip(now_held, amounts, strict=True))
+            change |= {f"new_{name}": most for name, most in ceilings(bounds, *then).items()}
         changes.append(change)
     _FIRST.each(db, new)
-    (_REFUND if back else _CHARGE).each(db, changes)
+    (_CHARGE if bounded else _WITH_CEILINGS).each(db, changes)
 
 
 def charge(
@@ -184,9 +184,14 @@ def charge(
     memory: int,
     now: float,
     leases: int = 1,
+    *,
+    bounded: bool = True,
 ) -> None:
-    """Add a grant to the totals; the database raises `sqlalchemy.exc.IntegrityError` where that is above a quota."""
-    _change(db, policy, whose, role, (share, memory, leases), now, back=False)
+    """Add a grant to the totals; the database raises `sqlalchemy.exc.IntegrityError` where that is above a quota.
+
+    Without `bounded` no quota refuses it: it counts, and nothing more is granted within a quota that it has filled.
+    """
+    _change(db, policy, whose, role, (share, memory, leases), now, bounded=bounded)
 
 
 def refund(
@@ -200,4 +205,4 @@ def refund(
     leases: int = 1,
 ) -> None:
     """Take what has become free out of the totals."""
-    _change(db, policy, whose, role, (-share, -memory, -leases), now, back=True)
+    _change(db, policy, whose, role, (-share, -memory, -leases), now, bounded=False)

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Column,
     Float,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     MetaData,
@@ -34,6 +35,7 @@ __all__ = [
     "LIVING",
     "NOT_ENDED",
     "NOT_ENDING",
+    "PLACED_BY_POOL",
     "STARTING",
     "audit",
     "changes",
@@ -170,9 +172,18 @@ devices = Table(
     Column("promised_bytes", BigInteger, nullable=False, default=0),
     Column("compute_capability", String, nullable=False, default=""),
     Column("multiprocessors", Integer, nullable=False, default=0),
-    # May be promised: its agent is attached, nobody drains its server, and it works.
+    # The pool may promise it: it decides over it, its agent is attached, nobody drains its server, and it works.
     Column("available", Boolean, nullable=False, server_default=text("false")),
     Column("fault", String, nullable=False, server_default=""),  # what its agent says is wrong with it
+    Column("decided_by", String, nullable=False, server_default="pool"),  # who chooses it for leases
+    Column("next_decider", String, nullable=False, server_default=""),  # who does once no lease is left there
+    CheckConstraint("decided_by IN ('pool', 'kubernetes', 'slurm')", name="known_decider"),
+    CheckConstraint("next_decider IN ('', 'pool', 'kubernetes', 'slurm')", name="known_next_decider"),
+    # Whatever the pool's code looks for among available devices, it finds none that an engine decides over.
+    CheckConstraint(
+        "NOT available OR (decided_by = 'pool' AND next_decider = '')", name="the_pools_to_offer"
+    ),
+    Index("one_decider_a_device", "id", "decided_by", unique=True),
     CheckConstraint("promised_bytes >= 0 AND promised_bytes <= memory_bytes", name="never_promised_twice"),
     # Numbers move from one device to another; at any time a number means one that may be promised.
     Index(
@@ -185,6 +196,7 @@ devices = Table(
     ),
     # Best fit is one step in this index, however many devices there are.
     Index("devices_by_room", "name", "memory_bytes", "available", "promised_bytes", "id"),
+    _living("devices_to_hand_over", "id", condition="next_decider <> ''"),
 )
 
 # Who holds slices until when, and why it ended; `secret` opens the lease's workers.
@@ -216,9 +228,17 @@ leases = Table(
     Column("resize_refusal", String, nullable=False, server_default=""),  # of the last resize
     Column("mode", String, nullable=False, server_default="remote"),  # or "direct"
     Column("uid", BigInteger, nullable=False, server_default="0"),  # in direct mode: whose programs
+    Column("decided_by", String, nullable=False, server_default="pool"),  # who chose its devices
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
-    # One key, one living lease: asking twice cannot give two.
-    _living("one_living_lease_a_key", "key", condition="state <> 'ended' AND state <> 'ending'", unique=True),
+    CheckConstraint("decided_by IN ('pool', 'kubernetes', 'slurm')", name="known_decider"),
+    # One key, one living lease: asking twice cannot give two.  Keys of the pool and of each engine are apart.
+    _living(
+        "one_living_lease_a_key",
+        "decided_by",
+        "key",
+        condition="state <> 'ended' AND state <> 'ending'",
+        unique=True,
+    ),
     _living("leases_by_expiry", "expires", condition="state <> 'ended'"),
     _living("leases_by_end", "until", condition="state <> 'ended' AND until IS NOT NULL"),
     _living("leases_by_idleness", "idle_limit", condition="state = 'live' AND idle_limit > 0"),
@@ -251,7 +271,13 @@ slices = Table(
     ),  # its server has the order to start it
     # Its worker is out of reach of whoever speaks for the server now, and may live until then.
     Column("fenced_until", Float, nullable=True),
+    # Who decides over the device, as long as the worker may live: a device goes to nobody else before.
+    Column("decided_by", String, nullable=True, server_default="pool"),
     CheckConstraint("worker IN ('starting', 'ready', 'gone')", name="known_worker"),
+    CheckConstraint("worker = 'gone' OR decided_by IS NOT NULL", name="decided_while_in_use"),
+    ForeignKeyConstraint(
+        ["device_id", "decided_by"], ["devices.id", "devices.decided_by"], name="one_decider_a_device"
+    ),
     _living("slices_in_use", "device_id", "lease_id", condition="worker <> 'gone'"),
 )
 
@@ -262,6 +288,7 @@ STARTING, LIVE, ENDING = (
 )
 LIVING = and_(NOT_ENDED, or_(STARTING, LIVE))
 NOT_ENDING = and_(NOT_ENDED, leases.c.state != literal("ending", literal_execute=True))
+PLACED_BY_POOL = leases.c.decided_by == literal("pool", literal_execute=True)
 IN_USE = slices.c.worker != literal("gone", literal_execute=True)
 
 # What a lease held from when until when: a row for every size that it had.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpukernel.pool.store.database import Database, database_url
+from gpukernel.pool.store.deciders import Deciders
 from gpukernel.pool.store.devices import Devices
 from gpukernel.pool.store.leases import Leases
 from gpukernel.pool.store.policy import StoredPolicy
@@ -14,7 +15,7 @@ __all__ = ["Store"]
 
 
 class Store(Database):
-    """The database with its `policy`, `servers`, `devices` and `leases`; they share its transactions."""
+    """The database with its `policy`, `servers`, `devices`, `leases` and `deciders`; they share its transactions."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -22,6 +23,7 @@ class Store(Database):
         self.servers = Servers(self)
         self.devices = Devices(self)
         self.leases = Leases(self, self.policy)
+        self.deciders = Deciders(self)
 
     @classmethod
     def in_directory(cls, state: Path) -> Store:

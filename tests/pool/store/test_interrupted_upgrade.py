@@ -39,9 +39,10 @@ ADDED: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("epoch", "heard", "settling", "forgotten", "quiet"), 0),
         "fenced_until": 1e18,
     },
-    "devices": {"uuid": ""},
+    "devices": {"uuid": "", "decided_by": "pool", "next_decider": ""},
+    "leases": {"decided_by": "pool"},
     "requests": {"on_device": ""},
-    "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None},
+    "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None, "decided_by": "pool"},
     "tokens": {"renewed": None},
 }
 CLOCK = {"id": 1, "steady": 0.0, "wall": 0.0, "boot": "", "since_boot": 0.0}
