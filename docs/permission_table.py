@@ -20,6 +20,7 @@ ROLES: dict[str, Callable[[Any], str]] = {
     "instructor": _instructor,
     "service": lambda permission: str(permission.service),
     "agent": lambda permission: str(permission.agent),
+    "engine": lambda permission: str(permission.engine),
     "administrator": lambda permission: str(permission.administrator),
     "pool's account": lambda permission: str(permission.administrator),
 }
@@ -30,9 +31,16 @@ def services() -> Iterator[Any]:
     """Return the descriptor of every service of the control path."""
     from google.protobuf.descriptor_pool import Default
 
-    from gpukernel.common.proto import admin_pb2, hub_pb2, pool_pb2, reservations_pb2, teaching_pb2
+    from gpukernel.common.proto import (
+        admin_pb2,
+        engines_pb2,
+        hub_pb2,
+        pool_pb2,
+        reservations_pb2,
+        teaching_pb2,
+    )
 
-    for module in (pool_pb2, hub_pb2, reservations_pb2, teaching_pb2, admin_pb2):
+    for module in (pool_pb2, hub_pb2, engines_pb2, reservations_pb2, teaching_pb2, admin_pb2):
         yield from Default().FindFileByName(module.DESCRIPTOR.name).services_by_name.values()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-__all__ = ["AdminClient", "AuditEntry", "QuotaLine", "TokenLine"]
+__all__ = ["AdminClient", "AuditEntry", "Delegated", "QuotaLine", "TokenLine"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,17 @@ class AuditEntry:
     subject: str
     before: str
     after: str
+
+
+@dataclass(frozen=True)
+class Delegated:
+    """The deciders of a device after it was given away: `next_decider` will decide once its `leases` are over, if it is not empty."""
+
+    device: str
+    uuid: str
+    decided_by: str
+    next_decider: str
+    leases: int
 
 
 def _plain(kind: type[T], message: Message) -> T:
@@ -160,6 +171,20 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient, TokensClient):
     async def undrain(self, server: str) -> None:
         """Grant leases on the server again."""
         await self._call(self._administration.Drain, pb.DrainRequest(server=server, undo=True))
+
+    async def delegate(self, device: str, to: str, *, when_free: bool = False) -> Delegated:
+        """Have the pool or an engine decide over a device; with `when_free`, once no lease is left there.
+
+        Parameters
+        ----------
+        device
+            ``gpu1/0``, or the beginning of its UUID.
+        to
+            One of `gpukernel.common.model.DECIDERS`.
+        """
+        request = pb.DelegateRequest(device=device, to=to, when_free=when_free)
+        reply = await self._call(self._administration.Delegate, request)
+        return _plain(Delegated, reply)
 
     async def gpu_servers(self) -> list[GpuServer]:
         """Return every GPU server, and who speaks for it."""

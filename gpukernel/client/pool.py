@@ -301,9 +301,12 @@ class PoolClient:
         reply = await self._call(self._pool.ListDevices, pb.ListDevicesRequest())
         return [messages.device_from(device) for device in reply.devices]
 
-    async def leases(self, include_ended: bool = False) -> tuple[list[Lease], list[Waiting]]:
-        """Return the leases, oldest first, and the queue in its order."""
-        reply = await self._call(self._pool.ListLeases, pb.ListLeasesRequest(include_ended=include_ended))
+    async def leases(
+        self, include_ended: bool = False, *, key: str = "", decided_by: str = ""
+    ) -> tuple[list[Lease], list[Waiting]]:
+        """Return the leases, oldest first, and the queue in its order; of one key, or of one decider, where these are named."""
+        request = pb.ListLeasesRequest(include_ended=include_ended, key=key, decided_by=decided_by)
+        reply = await self._call(self._pool.ListLeases, request)
         return (
             [messages.lease_from(lease) for lease in reply.leases],
             [messages.waiting_from(waiting) for waiting in reply.waiting],

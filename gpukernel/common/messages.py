@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gpukernel.common.proto.pool_pb2 as pb
@@ -59,7 +60,8 @@ def rung_to(rung: model.Rung) -> pb.Rung:
 
 def device_from(message: pb.Device) -> model.Device:
     """Return the `model.Device` of a message."""
-    return model.Device(**_fields(message, _DEVICE))
+    found = model.Device(**_fields(message, _DEVICE))
+    return found if found.decided_by else replace(found, decided_by="pool")
 
 
 def device_to(device: model.Device) -> pb.Device:
@@ -141,6 +143,7 @@ def lease_from(message: pb.Lease) -> model.Lease:
         notice=message.notice,
         role=message.role,
         mode=message.mode or "remote",
+        decided_by=message.decided_by or "pool",
     )
 
 
@@ -178,6 +181,7 @@ def lease_to(lease: model.Lease, *, with_secret: bool = False) -> pb.Lease:
         notice=lease.notice,
         role=lease.role,
         mode=lease.mode,
+        decided_by=lease.decided_by,
     )
 
 

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from gpukernel.common.account import account_name
 from gpukernel.common.errors import Refused
-from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.common.model import ENGINES, Holder, SliceRequest
 from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.hub_tokens import HubTokens
 from gpukernel.pool.auth.open_calls import OpenCalls
@@ -62,7 +62,7 @@ class Caller:
         The person, or what a token is for.
     scope
         ``person``: their own leases, and those of courses they instruct.  ``service``: leases of anybody (a JupyterHub).
-        ``agent``: a GPU server.  ``admin``: everything.
+        ``agent``: a GPU server.  ``admin``: everything.  The name of an engine (`gpukernel.common.model.ENGINES`): what it has placed.
     uid
         The account of this machine at the other end; None where the call came over TCP.
     course, server
@@ -88,10 +88,19 @@ class Caller:
 
     @property
     def role(self) -> str:
-        """The role by which `gpukernel.pool.auth.permissions` decides: ``person``, ``server``, ``service``, ``agent`` or ``administrator``."""
+        """The role by which `gpukernel.pool.auth.permissions` decides: ``person``, ``server``, ``service``, ``agent``, ``engine`` or
+        ``administrator``.
+        """
         if self.scope == "admin":
             return "administrator"
+        if self.engine:
+            return "engine"
         return "server" if self.scope == "person" and self.server else self.scope
+
+    @property
+    def engine(self) -> str:
+        """Return the engine that the caller is; empty for all others."""
+        return self.scope if self.scope in ENGINES else ""
 
     @property
     def is_person(self) -> bool:

@@ -47,6 +47,8 @@ class Permission:
         What a person or a server reaches besides in courses that the person instructs; a server in its own course only.
     service, agent, administrator
         Tokens of these scopes; the pool's own account and root are administrators.
+    engine
+        Kubernetes' or Slurm's token: what that engine decides over and has placed, and never another's.
     stays_open
         The call lasts, and ends when its credentials count no more.
     """
@@ -57,6 +59,7 @@ class Permission:
     service: Reach = Reach.NONE
     agent: Reach = Reach.NONE
     administrator: Reach = Reach.ALL
+    engine: Reach = Reach.NONE
     stays_open: bool = False
 
     def of(self, caller: Caller) -> Reach:
@@ -83,15 +86,19 @@ class Permission:
         """Return the sentence for a caller whom the call is not for."""
         if caller.role == "agent":
             return say("%(person)s is for a GPU server's agent, which may not do that.", person=caller.name)
+        if caller.engine:
+            return say("%(person)s is for an engine, which may not do that.", person=caller.name)
         if self.agent is not Reach.NONE and self.service is not Reach.NONE:
             return say(
-                "Tokens of GPU servers, JupyterHubs and administrators can be renewed by themselves; %(person)s asks the pool's administrator.",
+                "Tokens of GPU servers, JupyterHubs, engines and administrators can be renewed by themselves; %(person)s asks the pool's administrator.",
                 person=caller.name,
             )
         if self.agent is not Reach.NONE:
             return say("Only a GPU server's agent may do that, not %(person)s.", person=caller.name)
         if self.service is not Reach.NONE:
             return say("Only a JupyterHub may do that, not %(person)s.", person=caller.name)
+        if self.engine is not Reach.NONE:
+            return say("Only an engine may do that, Kubernetes or Slurm, not %(person)s.", person=caller.name)
         if self.instructor is not Reach.NONE:
             return say(
                 "Only an instructor or the pool's administrator may do that, not %(person)s.",
@@ -104,6 +111,7 @@ _HOLDERS = Permission(person=Reach.OWN, server=Reach.OWN, service=Reach.ALL)
 _TEACHERS = Permission(instructor=Reach.COURSE)
 _ADMINISTRATORS = Permission()
 _HUBS = Permission(service=Reach.ALL)
+_ENGINES = Permission(engine=Reach.OWN)
 
 PERMISSIONS: Mapping[str, Permission] = {
     "Pool/Acquire": replace(_HOLDERS, stays_open=True),
@@ -112,7 +120,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "Pool/Release": replace(_HOLDERS, instructor=Reach.COURSE),
     "Pool/Interrupt": _HOLDERS,
     "Pool/Resize": replace(_HOLDERS, instructor=Reach.COURSE),
-    "Pool/ListDevices": Permission(person=Reach.ALL, server=Reach.ALL, service=Reach.ALL),
+    "Pool/ListDevices": Permission(person=Reach.ALL, server=Reach.ALL, service=Reach.ALL, engine=Reach.ALL),
     "Pool/ListLeases": replace(_HOLDERS, instructor=Reach.COURSE),
     "Agents/Attach": Permission(agent=Reach.ALL, stays_open=True),
     "Hub/ListCourses": replace(_HOLDERS, instructor=Reach.COURSE),
@@ -140,8 +148,14 @@ PERMISSIONS: Mapping[str, Permission] = {
     "Administration/ShowConfinement": _ADMINISTRATORS,
     "Administration/Report": replace(_HOLDERS, instructor=Reach.COURSE),
     "Administration/ShowAudit": _ADMINISTRATORS,
-    "Tokens/ShowToken": Permission(Reach.OWN, Reach.OWN, Reach.NONE, Reach.OWN, Reach.OWN, Reach.OWN),
-    "Tokens/RenewToken": Permission(service=Reach.OWN, agent=Reach.OWN),
+    "Tokens/ShowToken": Permission(
+        Reach.OWN, Reach.OWN, Reach.NONE, Reach.OWN, Reach.OWN, Reach.OWN, Reach.OWN
+    ),
+    "Tokens/RenewToken": Permission(service=Reach.OWN, agent=Reach.OWN, engine=Reach.OWN),
+    "Engines/AcquirePlaced": _ENGINES,
+    "Engines/ReleasePlaced": _ENGINES,
+    "Engines/ListPlaced": _ENGINES,
+    "Administration/Delegate": _ADMINISTRATORS,
     "Administration/ListGpuServers": _ADMINISTRATORS,
     "Administration/ForgetGpuServer": _ADMINISTRATORS,
     "Administration/ResetGpuServer": _ADMINISTRATORS,

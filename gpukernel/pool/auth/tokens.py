@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
+from gpukernel.common.model import ENGINES
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.schema import tokens
 from gpukernel.pool.store.store import Store
@@ -46,7 +47,8 @@ VALID_SECONDS = 365 * DAY
 WARN_SECONDS = 14 * DAY
 """The pool's log warns of tokens that end within this time, or within a tenth of the time for which they were made."""
 
-SCOPES = ("person", "service", "agent", "admin")
+SCOPES = ("person", "service", "agent", "admin", *ENGINES)
+"""The scopes of tokens; an engine's is its name, and opens what that engine decides over."""
 
 Certify = Callable[[str, str, float, float], tuple[str, float]]
 """Makes the certificate of a token, from its id, what it is for, when it ends (0: never) and the time; gives PEM and the certificate's end."""

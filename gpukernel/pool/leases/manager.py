@@ -18,17 +18,18 @@ Guarantees
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.logs import of_lease
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import check_mode
-from gpukernel.pool.domain.fencing import VALID_SECONDS
+from gpukernel.pool.domain.fencing import NEVER, VALID_SECONDS
 from gpukernel.pool.domain.placement import MIB, check_request
 from gpukernel.pool.leases.agent_orders import AgentOrders
 from gpukernel.pool.leases.expiry import Expiry, clock_time
@@ -108,7 +109,8 @@ class LeaseManager:
                 store.servers.hear_again(steady_now)
                 store.changes.everything()  # to one that was only asleep
             store.servers.mark_unseen_away(float("inf") if alone else steady_now - POOL_GRACE, steady_now)
-        self._watch = ServerWatch(store, self.orders, self._queue, self.id, self.end, self._lost)
+        lost = functools.partial(self.worker_died, fenced=True)
+        self.watch = ServerWatch(store, self.orders, self._queue, self.id, self.end, lost)
 
     # --- holders ---
 
@@ -149,7 +151,7 @@ class LeaseManager:
                     lease, waiter.lease = waiter.lease or self.store.leases.get(waiter.lease_id), None
                     if lease is None or lease.state in ("ending", "ended"):
                         delivered = True
-                        why = self._watch.try_elsewhere(waiter.lease_id, key, request)
+                        why = self.watch.try_elsewhere(waiter.lease_id, key, request)
                         if why is not None:
                             why = why or (lease.end_reason if lease else "it vanished")
                             raise Refused("failed", f"No slice could be started: {why}.")
@@ -182,7 +184,7 @@ class LeaseManager:
                             f"{self._positions.queued(key, request, self.now()).reason} It waited {wait_seconds:.0f} s.",
                         ) from None
         finally:
-            self._watch.forget_key(key)
+            self.watch.forget_key(key)
             if self.waiters.leave(waiter) and self._queue.get(key) is not None:
                 self._queue.leave(key)
                 self.places_changed()
@@ -199,8 +201,7 @@ class LeaseManager:
         self, key: str, request: SliceRequest, holder: Holder, wait: float, ttl: float, longest: float
     ) -> None:
         """Refuse a request that no pool could grant."""
-        asking = (key, holder.person, holder.server, holder.course, holder.description)
-        texts = (*asking, request.machine, request.server, request.device)
+        texts = (key, *astuple(holder), request.machine, request.server, request.device)
         check_request(request, texts)
         check_mode(request)
         if not key or not holder.person:
@@ -247,7 +248,7 @@ class LeaseManager:
     def _serve(self, key: str, lease_id: str) -> None:
         """Give a lease to the call that waits for `key` here, and expect its servers to confirm that they start it."""
         if self.waiters.serve(key, lease_id):
-            self._watch.started(lease_id)
+            self.watch.started(lease_id)
 
     def renew(self, lease_id: str) -> Lease | None:
         """Renew a lease for its holder; return it, or None where it is not known."""
@@ -307,14 +308,13 @@ class LeaseManager:
             self._ends(lease, reason)
         return self.lease(lease_id)
 
-    def _lost(self, lease_id: str, device_id: str, reason: str) -> None:
-        self.worker_died(lease_id, device_id, reason, fenced=True)
-
     def worker_died(self, lease_id: str, device_id: str, reason: str, *, fenced: bool = False) -> None:
         """Free the memory of a dead worker, and end its lease; `fenced`: also where its server's agent does not know it."""
         living = self.store.leases.worker_gone(lease_id, device_id, reason, self.now(), fenced=fenced)
         if living and (lease := self.store.leases.get(lease_id)):
             self._ends(lease, reason)
+        else:
+            self.waiters.lease_changed(lease_id)
 
     def _ends(self, lease: Lease, reason: str) -> None:
         log.info("ends: %s", reason, extra=of_lease(lease))
@@ -394,7 +394,7 @@ class LeaseManager:
         """
         held = self.store.servers.forget(server, who, self.now(), self.steady())
         for lease_id, device_id in held:
-            self._lost(lease_id, device_id, f"its GPU server {server} was given up")
+            self.worker_died(lease_id, device_id, f"its GPU server {server} was given up", fenced=True)
         self.orders.drop(server, f"the pool's administrator gave GPU server {server} up")
         self.schedule()
         self.places_changed()
@@ -420,11 +420,11 @@ class LeaseManager:
         return None if lease is None else self.shown(lease)
 
     def shown(self, lease: Lease) -> Lease:
-        """Return a lease with its times in wall time."""
-        ahead = self.store.clock.ahead()
-        return replace(
-            lease, expires=lease.expires + ahead, until=lease.until + ahead if lease.until else 0.0
-        )
+        """Return a lease with its times in wall time; one that needs no sign of life has 0 for its own."""
+        ahead, lasts = self.store.clock.ahead(), lease.ttl_seconds >= NEVER
+        expires, ttl = (0.0, 0.0) if lasts else (lease.expires + ahead, lease.ttl_seconds)
+        until = lease.until + ahead if lease.until else 0.0
+        return replace(lease, expires=expires, ttl_seconds=ttl, until=until)
 
     def leases(self, include_ended: bool) -> list[Lease]:
         """Return the leases as tables show them."""
@@ -449,7 +449,7 @@ class LeaseManager:
         self.keepalive.renew(steady)
         if self.store.shared:
             self.store.servers.mark_unseen_away(steady - POOL_GRACE, steady)
-        if self._watch.look(steady):
+        if self.watch.look(steady):
             self.places_changed()
         self._expiry.check(steady)
         if self._queue.known():

@@ -90,6 +90,9 @@ class ServerWatch:
             self._free(lease_id, device_id, f"its GPU server {server} was lost")
             changed = True
         self._check_starts(steady)
+        for label in self._store.deciders.hand_over("pool", self._store.clock.now()):
+            log.info("another decides over %s now", label)
+            changed = True
         return changed
 
     # --- starts ---
@@ -137,6 +140,11 @@ class ServerWatch:
         except Refused:
             return not_confirmed(sorted(avoided))
         return None
+
+    def forget_lease(self, lease_id: str) -> None:
+        """Forget which servers did not confirm a start, since nobody asks elsewhere for it."""
+        self._starts.pop(lease_id, None)
+        self._unconfirmed.pop(lease_id, None)
 
     def forget_key(self, key: str) -> None:
         """Forget which servers a request avoids, since it is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -37,6 +38,7 @@ class Waiters:
     def __init__(self) -> None:
         self._queued: dict[str, Waiter] = {}
         self._starting: dict[str, Waiter] = {}
+        self._watched: dict[str, set[asyncio.Event]] = {}  # by lease
         self._untold: dict[str, None] = {}  # of a crowd: those whose place may have changed
         self._notifier: asyncio.Task[None] | None = None
 
@@ -76,15 +78,29 @@ class Waiters:
         return False
 
     def lease_changed(self, lease_id: str, lease: Lease | None = None) -> None:
-        """Tell the call that waits for a lease to start; it reads the lease again unless `lease` is given."""
+        """Tell the call that waits for a lease to start, and those that watch it; each reads the lease again unless `lease` is given."""
+        for changed in self._watched.get(lease_id, ()):
+            changed.set()
         if waiter := self._starting.get(lease_id):
             waiter.lease = lease
             waiter.changed.set()
 
     def leases_changed(self) -> None:
-        """Tell every call that waits for a lease to start."""
-        for lease_id in self._starting:
+        """Tell every call that waits for a lease to start, or watches one."""
+        for lease_id in {*self._starting, *self._watched}:
             self.lease_changed(lease_id)
+
+    @contextlib.contextmanager
+    def watching(self, lease_id: str) -> Iterator[asyncio.Event]:
+        """Give an event that is set whenever a lease may have changed."""
+        changed = asyncio.Event()
+        self._watched.setdefault(lease_id, set()).add(changed)
+        try:
+            yield changed
+        finally:
+            self._watched[lease_id].discard(changed)
+            if not self._watched[lease_id]:
+                del self._watched[lease_id]
 
     def places_changed(self) -> None:
         """Tell every call in the queue."""

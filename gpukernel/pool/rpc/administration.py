@@ -34,6 +34,7 @@ from gpukernel.pool.auth.tokens import (
 )
 from gpukernel.pool.domain.quota import Standing
 from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.leases.placed_leases import PlacedLeases
 from gpukernel.pool.policy.changes import change_policy, quota_change
 from gpukernel.pool.rpc.callers import Access, or_refuse, refuse, stream, unary
 from gpukernel.pool.rpc.tokens import token_to
@@ -223,6 +224,18 @@ class AdministrationService(rpc.AdministrationServicer):
             return pb.DrainReply(
                 leases=self._manager.drain(request.server, caller.name, request.deadline_seconds)
             )
+
+        return await or_refuse(access.context, work)
+
+    @unary
+    async def Delegate(self, request: pb.DelegateRequest, access: Access) -> pb.DelegateReply:
+        """Have another decide over a device."""
+
+        def work() -> pb.DelegateReply:
+            given = PlacedLeases(self._manager).delegate(
+                request.device, request.to, access.caller.name, when_free=request.when_free
+            )
+            return pb.DelegateReply(**asdict(given))
 
         return await or_refuse(access.context, work)
 

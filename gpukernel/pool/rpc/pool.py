@@ -190,16 +190,23 @@ class PoolService(rpc.PoolServicer):
 
     @unary
     async def ListLeases(self, request: pb.ListLeasesRequest, access: Access) -> pb.ListLeasesReply:
-        """Answer with the leases and waiting requests that the caller may see."""
+        """Answer with the leases and waiting requests that the caller may see, of one key or one decider where that is asked for."""
         manager = self._manager
-        policy, queue, store = manager.policy(), manager.waiting(), manager.store
+        policy, queued, store = manager.policy(), manager.waiting(), manager.store
 
         def work(db: sa.Connection) -> pb.ListLeasesReply:
             leases = store.leases.all(include_ended=request.include_ended, db=db)
-            seen = (manager.shown(one) for one in leases if access.covers(one.holder, policy))
+            wanted = (
+                one
+                for one in leases
+                if request.key in ("", one.key) and request.decided_by in ("", one.decided_by)
+            )
+            seen = (manager.shown(one) for one in wanted if access.covers(one.holder, policy))
+            queue = queued if request.decided_by in ("", "pool") else []
+            waits = (one for one in queue if request.key in ("", one.key))
             return pb.ListLeasesReply(
                 leases=[messages.lease_to(one) for one in seen],
-                waiting=[messages.waiting_to(one) for one in queue if access.covers(one.holder, policy)],
+                waiting=[messages.waiting_to(one) for one in waits if access.covers(one.holder, policy)],
             )
 
         return await store.read(work)

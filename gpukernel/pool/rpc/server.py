@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import gpukernel.common.proto.admin_pb2_grpc as admin_rpc
+import gpukernel.common.proto.engines_pb2_grpc as engines_rpc
 import gpukernel.common.proto.hub_pb2_grpc as hub_rpc
 import gpukernel.common.proto.pool_pb2_grpc as rpc
 import gpukernel.common.proto.reservations_pb2_grpc as reservations_rpc
@@ -41,6 +42,7 @@ from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.administration import AdministrationService
 from gpukernel.pool.rpc.agents import AgentsService
 from gpukernel.pool.rpc.callers import check_services
+from gpukernel.pool.rpc.engines import EnginesService
 from gpukernel.pool.rpc.hub import HubService
 from gpukernel.pool.rpc.metrics import serve_metrics
 from gpukernel.pool.rpc.peers import follow_peers
@@ -338,6 +340,7 @@ def _services(
         ),
         (hub_rpc.add_HubServicer_to_server, HubService(manager, store, identity, certify)),
         (reservations_rpc.add_ReservationsServicer_to_server, ReservationsService(manager, store, identity)),
+        (engines_rpc.add_EnginesServicer_to_server, EnginesService(manager, identity)),
         (teaching_rpc.add_TeachingServicer_to_server, TeachingService(manager, store, identity)),
         (admin_rpc.add_TokensServicer_to_server, TokensService(store, identity, certify)),
     )

@@ -105,6 +105,14 @@ def begin(
     row = db.execute(sa.select(leases).where(leases.c.id == lease_id)).first()
     if row is None or row.state != "live":
         raise Refused("not_live", say("Only a slice that is live can be resized."))
+    if row.decided_by != "pool":
+        raise Refused(
+            "placed",
+            say(
+                "%(engine)s has placed this slice and says how large it is; the pool does not resize it.",
+                engine=row.decided_by.capitalize(),
+            ),
+        )
     pieces = _pieces(db, lease_id)
     if any(piece.wanted_bytes is not None for piece in pieces):
         raise Refused("busy", say("This slice is being resized already; ask again in a moment."))

@@ -247,6 +247,7 @@ def _why_not_offered(row: Any) -> str:
 
 
 def device_of(row: Any, count: int = 0, trouble: str = "") -> Device:
+    """Return the device of a row of `ROWS`, with the number of its leases and why it is not offered."""
     return Device(
         id=row.id,
         server=row.server,

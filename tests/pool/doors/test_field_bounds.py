@@ -10,13 +10,14 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 import gpukernel.common.proto.admin_pb2 as admin_pb
+import gpukernel.common.proto.engines_pb2 as engines_pb
 import gpukernel.common.proto.hub_pb2 as hub_pb
 import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.reservations_pb2 as reservations_pb
 import gpukernel.common.proto.teaching_pb2 as teaching_pb
 from gpukernel.pool.doors.field_bounds import FIELDS, MESSAGES, Unfit, bound_of, decode, is_text, largest
 
-MODULES = (admin_pb, hub_pb, pb, reservations_pb, teaching_pb)
+MODULES = (admin_pb, engines_pb, hub_pb, pb, reservations_pb, teaching_pb)
 
 
 def asked() -> dict[str, Descriptor]:

@@ -22,6 +22,8 @@ import pytest
 
 import gpukernel.common.proto.admin_pb2 as admin_pb
 import gpukernel.common.proto.admin_pb2_grpc as admin_rpc
+import gpukernel.common.proto.engines_pb2 as engines_pb
+import gpukernel.common.proto.engines_pb2_grpc as engines_rpc
 import gpukernel.common.proto.hub_pb2 as hub_pb
 import gpukernel.common.proto.hub_pb2_grpc as hub_rpc
 import gpukernel.common.proto.pool_pb2 as pb
@@ -32,8 +34,9 @@ import gpukernel.common.proto.teaching_pb2 as teaching_pb
 import gpukernel.common.proto.teaching_pb2_grpc as teaching_rpc
 from docs.permission_table import ROLES, services
 from gpukernel.client.admin import AdminClient
+from gpukernel.client.engines import EngineClient
 from gpukernel.common.address import socket_path
-from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
+from gpukernel.common.model import Holder, Lease, PlacedOn, Queued, SliceRequest
 from gpukernel.pool.auth.permissions import PERMISSIONS
 from gpukernel.pool.rpc.callers import check_services
 from gpukernel.pool.rpc.server import RunningPool, serve
@@ -52,6 +55,10 @@ courses:
 """
 
 
+SLURMS = PlacedOn("GPU-00000000-0000-0000-0000-000000000000", 2**20)
+"""On the one device of server t."""
+
+
 class Thing(NamedTuple):
     """What a probe tries to reach: something of a person in a course."""
 
@@ -66,8 +73,8 @@ Reached = Callable[[grpc.aio.Channel, Any, Thing], Awaitable[bool]]
 class World:
     """A pool with what the probes need, and an administrator who makes and removes things for them."""
 
-    def __init__(self, running: RunningPool, admin: AdminClient) -> None:
-        self.running, self.admin = running, admin
+    def __init__(self, running: RunningPool, admin: AdminClient, slurm: EngineClient) -> None:
+        self.running, self.admin, self.slurm = running, admin, slurm
         self.waiting: dict[str, str] = {}
 
     @contextlib.asynccontextmanager
@@ -80,6 +87,15 @@ class World:
         finally:
             await self.admin.release(lease.id)
 
+    @contextlib.asynccontextmanager
+    async def placed(self, thing: Thing) -> AsyncIterator[Lease]:
+        holder = Holder(thing.person, course=thing.course)
+        lease = await self.slurm.acquire_placed([SLURMS], secrets.token_hex(8), holder)
+        try:
+            yield lease
+        finally:
+            await self.slurm.release_placed(lease.key)
+
 
 def things(person: str) -> list[Thing]:
     return [
@@ -90,8 +106,10 @@ def things(person: str) -> list[Thing]:
     ]
 
 
-def expected(cell: str, role: str, by_itself: str) -> set[str]:
+def expected(cell: str, role: str, by_itself: str, rpc: str) -> set[str]:
     """Return the names of the things that a cell of the table promises."""
+    if role == "engine" and cell == "own" and rpc.startswith("Engines/"):
+        return {thing.name for thing in things("anna")}  # whoever's they are, it has placed them
     own = {"own in ml"} if role == "server's token" else {"own in ml", "own in bio"}
     taught = {"own in ml", "another's in ml"}
     return {
@@ -202,6 +220,36 @@ async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
     if reached:  # the token may enrol another server
         await world.admin.reset_server(server)
     return reached
+
+
+@probe("Engines/AcquirePlaced")
+async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
+    request = engines_pb.AcquirePlacedRequest(
+        engine="slurm",
+        key=secrets.token_hex(8),
+        placed_on=[engines_pb.PlacedOn(uuid=SLURMS.uuid, memory_bytes=SLURMS.memory_bytes)],
+        holder=pb.Holder(person=thing.person, course=thing.course),
+    )
+    reply = await engines_rpc.EnginesStub(channel).AcquirePlaced(request, metadata=metadata)
+    if reply.lease.id:
+        await world.slurm.release_placed(request.key)
+    return (reply.lease.holder.person, reply.lease.holder.course) == (thing.person, thing.course)
+
+
+@probe("Engines/ReleasePlaced")
+async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
+    async with world.placed(thing) as lease:
+        request = engines_pb.ReleasePlacedRequest(engine="slurm", key=lease.key)
+        reply = await engines_rpc.EnginesStub(channel).ReleasePlaced(request, metadata=metadata)
+        return reply.lease.id == lease.id
+
+
+@probe("Engines/ListPlaced")
+async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
+    async with world.placed(thing) as lease:
+        request = engines_pb.ListPlacedRequest(engine="slurm")
+        reply = await engines_rpc.EnginesStub(channel).ListPlaced(request, metadata=metadata)
+        return lease.id in {one.id for one in reply.leases}
 
 
 @probe("Hub/ListCourses")
@@ -347,6 +395,7 @@ answers(
 )
 answers("Administration/ListTokens", ADMIN, admin_pb.ListTokensRequest)
 answers("Administration/Drain", ADMIN, lambda: admin_pb.DrainRequest(server="s", undo=True))
+answers("Administration/Delegate", ADMIN, lambda: admin_pb.DelegateRequest(device=SLURMS.uuid, to="slurm"))
 answers("Administration/ShowAudit", ADMIN, admin_pb.ShowAuditRequest)
 answers("Administration/ShowConfinement", ADMIN, admin_pb.ShowConfinementRequest)
 answers("Administration/ListGpuServers", ADMIN, admin_pb.ListGpuServersRequest)
@@ -384,7 +433,13 @@ async def pool(state: Path) -> AsyncIterator[tuple[World, dict[str, tuple[str, s
         own = f"unix:{socket_path(state)}"
         admin = await stack.enter_async_context(AdminClient(own))
         await admin.import_courses(COURSES)
-        world = World(running, admin)
+        slurms = Agent(running.manager, "t")
+        slurms.tell_uuids()
+        slurms.attach()
+        await admin.delegate("t/0", "slurm")
+        slurm = await stack.enter_async_context(EngineClient(own))
+        slurm.engine = "slurm"
+        world = World(running, admin, slurm)
         for course, person in (("ml", "wim"), ("bio", "wanda")):
             # It waits behind its person's own quota, and so in nobody's way.
             await admin.set_quota(f"person:{person}", {"leases": "1"})
@@ -400,7 +455,12 @@ async def pool(state: Path) -> AsyncIterator[tuple[World, dict[str, tuple[str, s
         tokens = {
             # Named like people, to whom that gives nothing.
             scope: (await admin.create_token(name, scope=scope))[1]
-            for scope, name in (("service", "prof"), ("agent", "prof"), ("admin", "root's laptop"))
+            for scope, name in (
+                ("service", "prof"),
+                ("agent", "prof"),
+                ("slurm", "prof"),
+                ("admin", "root's laptop"),
+            )
         }
         roles = {
             "stranger": (tcp, "", "anna"),
@@ -409,6 +469,7 @@ async def pool(state: Path) -> AsyncIterator[tuple[World, dict[str, tuple[str, s
             "instructor": (tcp, (await admin.create_token("laptop", "prof"))[1], "prof"),
             "service": (tcp, tokens["service"], "anna"),
             "agent": (tcp, tokens["agent"], "prof"),
+            "engine": (tcp, tokens["slurm"], "anna"),
             "administrator": (tcp, tokens["admin"], "anna"),
             "pool's account": (own, "", "anna"),
         }
@@ -443,7 +504,7 @@ def test_what_each_role_reaches_with_each_rpc_is_what_the_table_says(state: Path
                             except grpc.aio.AioRpcError as error:
                                 if error.code() not in REFUSED:
                                     raise
-                        if reached != (said := expected(cell, role, str(permission.person))):
+                        if reached != (said := expected(cell, role, str(permission.person), name)):
                             wrong.append((role, name, cell, sorted(reached), sorted(said)))
         assert wrong == []
 

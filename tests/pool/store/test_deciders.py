@@ -236,6 +236,14 @@ def test_keys_of_the_pool_and_of_each_engine_are_apart(store: Store) -> None:
     assert store.deciders.leases("kubernetes", "other") == []
 
 
+def test_the_database_refuses_to_promise_a_byte_twice_whoever_placed_it(store: Store) -> None:
+    delegate(store, "s/0", "slurm")
+    grant(store, A, "slurm", "one", 20 * GIB)
+    with pytest.raises(Conflict):
+        grant(store, A, "slurm", "two", 13 * GIB)
+    grant(store, A, "slurm", "three", 12 * GIB)
+
+
 def test_what_an_engine_placed_counts_in_quotas_and_is_refused_by_none(store: Store) -> None:
     quota = {Subject("person", person="anna"): Bounds(devices=0.5, leases=1, memory_mib=20 * 1024)}
     with store.deciding() as (db, row):
