@@ -10,6 +10,8 @@ import typer
 from gpukernel import __version__
 from gpukernel.cli.demo import demo
 from gpukernel.cli.engines.cdi import cdi
+from gpukernel.cli.engines.delegate import delegate
+from gpukernel.cli.engines.placed import app as lease_app
 from gpukernel.cli.kernelspec import app as kernelspec_app
 from gpukernel.cli.options import (
     Command,
@@ -59,9 +61,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(kernelspec_app, name="kernelspec")
+app.add_typer(lease_app, name="lease")
 app.add_typer(pool_app, name="pool")
 app.add_typer(quota_app, name="quota")
 app.add_typer(reserve_app, name="reserve")
+server_app.command()(delegate)
 app.add_typer(server_app, name="server")
 app.add_typer(token_app, name="token")
 app.add_typer(showing_app)

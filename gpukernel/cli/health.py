@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +179,7 @@ def _confinement(server: str, rungs: tuple[Rung, ...]) -> Finding:
 
 def _server(server: str, devices: list[Device]) -> Iterable[Finding]:
     works = sum(device.available for device in devices)
-    troubles = {device.trouble for device in devices if not device.available}
+    troubles = {device.condition for device in devices if not device.available}
     if troubles == {"away"}:
         yield Finding(
             f"server {server}",
@@ -191,12 +192,14 @@ def _server(server: str, devices: list[Device]) -> Iterable[Finding]:
         left = sum(device.leases for device in devices)
         yield Finding(f"server {server}", True, f"drained; {left} leases left")
         return
-    yield Finding(f"server {server}", True, f"{works} of {len(devices)} devices in placement")
+    others = Counter(device.decided_by for device in devices if device.decided_by != "pool")
+    given = "".join(f"; {name} decides over {count}" for name, count in sorted(others.items()))
+    yield Finding(f"server {server}", True, f"{works} of {len(devices)} devices in placement{given}")
     for device in devices:
-        if not device.available:
+        if not device.works:
             yield Finding(
                 f"device {device.id}",
                 False,
-                device.trouble,
+                device.condition,
                 f"Look at the device on {server}; it gets leases again when its agent finds it sound.",
             )

@@ -137,6 +137,13 @@ def leases(
     all: Annotated[
         bool, typer.Option("--all", "-a", help="Also those that have ended, with the reason.")
     ] = False,
+    filter: Annotated[
+        str,
+        typer.Option(
+            metavar="WHICH",
+            help="Which leases: key=KEY, decided_by=pool, kubernetes or slurm; both with “and” between.",
+        ),
+    ] = "",
     watch: Watch = None,
     pool: Pool = None,
     state: State = None,
@@ -150,10 +157,12 @@ def leases(
       gpukernel leases
       gpukernel ps -w
       gpukernel leases --all -o json
+      gpukernel leases --filter decided_by=slurm -o wide
     """
     from gpukernel.cli import tables
+    from gpukernel.cli.engines.filters import lease_conditions
 
-    tables.leases(all, pool, state, chosen(form, json), watch)
+    tables.leases(all, pool, state, chosen(form, json), watch, lease_conditions(filter))
 
 
 app.command("ps", cls=WatchCommand, help="The same as “leases”: who holds which slices, and who waits.")(

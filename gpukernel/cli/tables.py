@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from rich.console import Group, RenderableType
@@ -61,10 +62,6 @@ def of_size(part: int, whole: int) -> str:
     return f"{part / 2**30:.1f} of {number} GiB" if unit == "GiB" else f"{part / 2**20:.0f} of {number} MiB"
 
 
-def _trouble(device: Device) -> str:
-    return "" if device.available else device.trouble or "away"
-
-
 def device_listing(devices: Sequence[Device], bar_width: int = 10) -> Listing[Device]:
     """Return the devices, and how much of each is promised and free."""
     return Listing(
@@ -75,7 +72,7 @@ def device_listing(devices: Sequence[Device], bar_width: int = 10) -> Listing[De
             Column("%", lambda d: f"{d.promised_bytes / max(d.memory_bytes, 1):.0%}", drop=1, right=True),
             Column("Free", lambda d: of_size(d.memory_bytes - d.promised_bytes, d.memory_bytes), right=True),
             Column("Leases", lambda d: str(d.leases), drop=2, right=True),
-            Column("State", _trouble, least=12),
+            Column("State", lambda d: d.condition, least=12),
             Column("Capability", lambda d: d.compute_capability, right=True, wide=True),
             Column("Multiprocessors", lambda d: str(d.multiprocessors or ""), right=True, wide=True),
         ],
@@ -123,6 +120,8 @@ def lease_listing(rows: Sequence[Held]) -> Listing[Held]:
             Column("Age", lambda h: age(h.lease.created), drop=2, right=True),
             Column("State", _state, drop=0 if ended else 4, least=16 if ended else 0, once=True),
             Column("Course", lambda h: h.lease.holder.course, wide=True),
+            Column("Decided by", lambda h: h.lease.decided_by, wide=True, once=True),
+            Column("Key", lambda h: h.lease.key, wide=True, once=True),
             Column("Host", lambda h: h.lease.holder.server, wide=True),
             Column("Model", lambda h: h.piece.device_name, wide=True),
             Column("GPU time", lambda h: f"{h.piece.usage.gpu_seconds:.1f} s", right=True, wide=True),
@@ -203,15 +202,24 @@ def list_gpus(pool: str | None, state: Path | None, form: Format, watch: float |
     keep_showing(picture, watch)
 
 
-def leases(all: bool, pool: str | None, state: Path | None, form: Format, watch: float | None = None) -> None:
-    """Print the leases, then the queue."""
+def leases(
+    all: bool,
+    pool: str | None,
+    state: Path | None,
+    form: Format,
+    watch: float | None = None,
+    wanted: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print the leases, then the queue; those that are `wanted`, by the names of filters."""
 
     def ask() -> tuple[list[Lease], list[Waiting]]:
-        return ask_pool(pool, state, lambda client: client.leases(include_ended=all))
+        return ask_pool(pool, state, lambda client: client.leases(include_ended=all, **wanted))
 
     def picture() -> RenderableType:
         found, waiting = ask()
         if not found and not waiting:
+            if wanted:
+                return "There is no such lease."
             return "Nobody holds a slice." if not all else "Nobody has held a slice yet."
         wide, width = form is Format.WIDE, terminal_width()
         parts: list[Text] = []

@@ -31,7 +31,7 @@ def create(
         str,
         typer.Option(
             metavar="SCOPE",
-            help="Without --person: service (a JupyterHub: asks for anybody), agent (a GPU server) or admin.",
+            help="Without --person: service (a JupyterHub: asks for anybody), agent (a GPU server), admin, or an engine: kubernetes or slurm.",
         ),
     ] = "",
     valid: Annotated[
@@ -65,7 +65,9 @@ def create(
 
     chosen = scope or ("person" if person else "")
     if not chosen:
-        raise Problem("Say for whom: --person NAME, or --scope service, agent or admin.", USAGE)
+        raise Problem(
+            "Say for whom: --person NAME, or --scope service, agent, admin, kubernetes or slurm.", USAGE
+        )
     span = seconds(valid) if valid.strip() else None
     descriptor = None
     if file is not None:

@@ -153,10 +153,12 @@ class Lease:
 class Device:
     """One GPU of the pool; `promised_bytes` of its memory belong to leases.
 
-    `trouble` says in words why it is not `available`.
-
     Attributes
     ----------
+    available
+        The pool may promise it now.
+    trouble
+        What is wrong with it, in words; empty where it works, whoever decides over it.
     uuid
         NVIDIA's name for it, or one made up for a simulated device; empty where its agent tells none.  It stays the same whatever number
         the device has on its server.
@@ -187,6 +189,22 @@ class Device:
     def label(self) -> str:
         """Return its name for people, ``gpu1/0``: the number is the one that it has now."""
         return f"{self.server}/{self.index}"
+
+    @property
+    def condition(self) -> str:
+        """Return in words why the pool does not promise it: what is wrong, or who decides over it; empty where it is available."""
+        if self.available:
+            return ""
+        if self.trouble:
+            return self.trouble
+        if self.next_decider:
+            return f"{self.next_decider} decides over it once it is free"
+        return "away" if self.decided_by == "pool" else f"{self.decided_by} decides over it"
+
+    @property
+    def works(self) -> bool:
+        """Return whether whoever decides over it may use it, or the next one will."""
+        return self.available or (not self.trouble and (self.decided_by != "pool" or bool(self.next_decider)))
 
 
 @dataclass(frozen=True)

@@ -137,8 +137,10 @@ def _by(decider: str) -> str:
 def _checked(asked: PlacedOn, one: EngineDevice) -> Device:
     """Return a device that has room for what is asked of it."""
     device, named = one.device, f"{one.device.label} ({one.device.uuid})"
-    if one.trouble:
-        raise Refused("unavailable", f"{named} gets no new leases: {one.trouble}.")
+    if trouble := one.trouble or (
+        device.next_decider and f"{_by(device.next_decider)} decides over it once it is free"
+    ):
+        raise Refused("unavailable", f"{named} gets no new leases: {trouble}.")
     if asked.memory_bytes > device.memory_bytes:
         raise Refused(
             "too_large",

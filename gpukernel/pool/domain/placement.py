@@ -67,7 +67,7 @@ def _none_named(model: str, known: Iterable[DeviceClass], where: str) -> str:
     }
     if models:
         return say("%(where)s has no %(model)s; it has %(models)s.", models=models, **figures)
-    return say("%(where)s has no %(model)s: no GPU server is attached.", **figures)
+    return say("%(where)s has no %(model)s: no GPU server offers one now.", **figures)
 
 
 def matching(request: SliceRequest, known: Iterable[DeviceClass], where: str = THE_POOL) -> list[DeviceClass]:

@@ -179,6 +179,7 @@ class AgentSessions:
                 self._store.servers.settling(server, False)
         if self._is_there(server, lease_id):
             self._manager.worker_died(lease_id, device_id, reason)
+        self._manager.watch.hand_over()
         self._manager.schedule()
         self._manager.places_changed()
 

@@ -90,10 +90,14 @@ class ServerWatch:
             self._free(lease_id, device_id, f"its GPU server {server} was lost")
             changed = True
         self._check_starts(steady)
-        for label in self._store.deciders.hand_over("pool", self._store.clock.now()):
+        return self.hand_over() or changed
+
+    def hand_over(self) -> bool:
+        """Give devices that wait for that, and are free, to their next deciders; return whether there were any."""
+        labels = self._store.deciders.hand_over("pool", self._store.clock.now())
+        for label in labels:
             log.info("another decides over %s now", label)
-            changed = True
-        return changed
+        return bool(labels)
 
     # --- starts ---
 

@@ -94,7 +94,7 @@ class Devices:
             .order_by(devices.c.server, devices.c.index)
         )
         with self._database.transaction() as db:
-            return [device_of(row, row.leases, _why_not_offered(row)) for row in db.execute(query)]
+            return [device_of(row, row.leases, trouble_of(row)) for row in db.execute(query)]
 
     def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
         """Return the kinds of available devices, from memory unless devices came or went."""
@@ -228,7 +228,7 @@ def update_availability(db: sa.Connection, names: Sequence[str]) -> None:
 
 
 def trouble_of(row: Any) -> str:
-    """Return why a device of `ROWS`, joined with its server, has no new leases by whoever decides over it; empty where it may."""
+    """Return what is wrong with a device of `ROWS`, joined with its server, whoever decides over it; empty where nothing is."""
     if row.available:
         return ""
     if row.away_since is not None:
@@ -237,13 +237,7 @@ def trouble_of(row: Any) -> str:
         return "its old workers are being stopped"
     if row.fault or row.draining:
         return str(row.fault) or "drained"
-    if row.next_decider:
-        return f"{row.next_decider} decides over it once it is free"
-    return "away" if row.decided_by == "pool" else ""
-
-
-def _why_not_offered(row: Any) -> str:
-    return trouble_of(row) or ("" if row.available else f"{row.decided_by} decides over it")
+    return "away" if row.decided_by == "pool" and not row.next_decider else ""
 
 
 def device_of(row: Any, count: int = 0, trouble: str = "") -> Device:

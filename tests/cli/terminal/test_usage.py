@@ -31,7 +31,7 @@ def gpukernel(*words: str, **environment: str) -> subprocess.CompletedProcess[st
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("leese", "There is no command “gpukernel leese”; did you mean “leases”?"),
+        ("leese", "There is no command “gpukernel leese”; did you mean “lease” or “leases”?"),
         ("pool iniit", "There is no command “gpukernel pool iniit”; did you mean “init”?"),
         ("xyzzy", "There is no command “gpukernel xyzzy”."),
         ("leases --jsn", "“gpukernel leases” has no option --jsn; did you mean “--json”?"),

@@ -311,7 +311,7 @@ def test_a_device_in_use_is_handed_over_by_the_clock(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="1 lease that slurm placed is on s/0"):
             placed.delegate("s/0", "pool", "root")
         placed.delegate("s/0", "pool", "root", when_free=True)
-        with pytest.raises(Refused, match="gets no new leases: pool decides over it once it is free"):
+        with pytest.raises(Refused, match="gets no new leases: the pool decides over it once it is free"):
             await place(placed, "other")
         assert (await place(placed)).id == lease.id
         waiting = asyncio.create_task(world.get("waits", 1.0))

@@ -72,7 +72,7 @@ def test_who_waits_keeps_the_place_while_every_server_is_away(tmp_path: Path) ->
         said = places[-1]
         assert isinstance(said, Queued)
         assert said.reason == (
-            "The pool has no device: no GPU server is attached. The request keeps its place: position 1 in the queue."
+            "The pool has no device: no GPU server offers one now. The request keeps its place: position 1 in the queue."
         )
         assert not waiting.done()
         world.agent.prompt = True

@@ -152,7 +152,7 @@ def test_devices_are_given_away_and_listed_with_their_deciders(tmp_path: Path) -
         assert refusal.value.code == "in_use"
         given = await admin.delegate("s/0", "slurm", when_free=True)
         assert given == Delegated("s/0", UUIDS[0], "pool", "slurm", 1)
-        shown = {d.id: (d.decided_by, d.next_decider, d.trouble) for d in await admin.devices()}
+        shown = {d.id: (d.decided_by, d.next_decider, d.condition) for d in await admin.devices()}
         assert shown == {
             "s/0": ("pool", "slurm", "slurm decides over it once it is free"),
             "s/1": ("slurm", "", "slurm decides over it"),

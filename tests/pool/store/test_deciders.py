@@ -58,7 +58,7 @@ def delegate(store: Store, name: str, to: str, *, when_free: bool = False) -> tu
 
 
 def offered(store: Store) -> dict[str, tuple[bool, str]]:
-    return {d.label: (d.available, d.trouble) for d in store.devices.all()}
+    return {d.label: (d.available, d.condition) for d in store.devices.all()}
 
 
 def change(store: Store, statement: Any) -> None:
