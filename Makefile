@@ -17,7 +17,7 @@ LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 LEVELS_FOR_hub-demo = $(LEVELS_FOR_demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model partitions crashes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,11 @@ STEPS ?= 100000
 model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a model of it, on SQLite and PostgreSQL (an hour)
 	GPUKERNEL_MODEL_STEPS=$(STEPS) GPUKERNEL_MODEL_PARTS=2 \
 	    $(BIN)/python -m pytest -n 2 tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
+
+PLACED_STEPS ?= 10000
+placed: $(VENV)/.test  ## Mix the pool's leases and those of engines in PLACED_STEPS=10000 random steps, on SQLite and PostgreSQL (twenty minutes)
+	GPUKERNEL_PLACED_STEPS=$(PLACED_STEPS) \
+	    $(BIN)/python -m pytest -n 2 tests/pool/test_placed_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
 
 SCHEDULES ?= 10000
 partitions: $(VENV)/.test  ## Hold no byte twice in SCHEDULES=10000 random schedules of partitions and clocks, in two processes (an hour)
