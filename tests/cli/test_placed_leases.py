@@ -109,6 +109,33 @@ def test_a_job_runs_on_the_slice_that_its_prolog_acquired(pool: Pool, jobs: Path
     assert use["what"] == listed["id"]
 
 
+def test_a_prolog_outlives_a_pool_that_is_started_again(pool: Pool, jobs: Path) -> None:
+    words = prolog(pool, jobs / "12")
+    before = [lease for lease in pool.leases()[0] if lease.key == "slurm-12"]
+    assert before == []
+    pool.stop()
+    unreached = pool.gpukernel(*words, "--wait", "0")
+    assert (unreached.returncode, unreached.stderr.count("\n")) == (3, 1), unreached.stderr
+    waits = subprocess.Popen(
+        [sys.executable, "-m", "gpukernel.cli", *words],
+        env=pool.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    pool.start()
+    assert waits.wait(100) == 0
+    (lease,) = pool.live()
+    assert waits.communicate()[0] == f"{lease.id}\n"
+    pool.stop()
+    waits = subprocess.Popen(
+        [sys.executable, "-m", "gpukernel.cli", "lease", "release", "--engine", "slurm", "--key", "slurm-12"],
+        env=pool.environment,
+    )
+    pool.start()
+    assert waits.wait(100) == 0
+    assert pool.promised() == 0
+
+
 @root_only
 def test_a_lease_file_is_the_person_s_and_lies_where_only_root_may_write(pool: Pool, jobs: Path) -> None:
     nobody = pwd.getpwnam("nobody")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -53,6 +54,9 @@ LeaseFile = Annotated[
     ),
 ]
 
+AGAIN_SECONDS = 0.5
+"""Seconds between two attempts to reach a pool or a server that is away."""
+
 _PLACED = re.compile(r"(?P<uuid>[^\s=]+)=(?P<number>\d+(\.\d+)?)(?P<unit>B|KiB|MiB|GiB)")
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -74,17 +78,33 @@ def placements(texts: list[str]) -> list[PlacedOn]:
 
 
 def _ask(
-    pool: str | None, state: Path | None, engine: str, call: Callable[[EngineClient], Awaitable[T]]
+    pool: str | None,
+    state: Path | None,
+    engine: str,
+    patience: float,
+    call: Callable[[EngineClient, float], Awaitable[T]],
 ) -> T:
-    """Ask the pool one thing as `EngineClient` can; its error becomes a `Problem`."""
+    """Ask the pool one thing as `EngineClient` can, given the seconds that are left; its error becomes a `Problem`.
+
+    A pool that does not answer, and a device whose server is away or just back, are asked again within `patience` seconds: a pool that is
+    started again is no reason for a prolog to fail.
+    """
     from gpukernel.client.engines import EngineClient
     from gpukernel.common.address import resolve_address
-    from gpukernel.common.errors import PoolError
+    from gpukernel.common.errors import PoolError, PoolUnreachable, Refused
 
     async def ask() -> T:
-        async with EngineClient(resolve_address(pool, state)) as client:
-            client.engine = engine
-            return await call(client)
+        end = time.monotonic() + patience
+        while True:
+            try:
+                async with EngineClient(resolve_address(pool, state)) as client:
+                    client.engine = engine
+                    return await call(client, max(end - time.monotonic(), 0.0))
+            except (PoolUnreachable, Refused) as error:
+                lasting = isinstance(error, Refused) and error.code != "unavailable"
+                if lasting or time.monotonic() + AGAIN_SECONDS > end:
+                    raise
+            await asyncio.sleep(AGAIN_SECONDS)
 
     try:
         return asyncio.run(ask())
@@ -115,7 +135,11 @@ def acquire(
         ),
     ] = "0",
     wait: Annotated[
-        str, typer.Option(metavar="TIME", help="How long its workers may take to start; at most 10m.")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="How long the pool, the device's server and its workers may take; at most 10m.",
+        ),
     ] = "60s",
     lease_file: LeaseFile = None,
     engine: Engine = "",
@@ -141,7 +165,9 @@ def acquire(
     if lease_file is not None:
         check_folder(lease_file)
     holder = Holder(for_, course=course, description=description or key)
-    lease = _ask(pool, state, engine, lambda c: c.acquire_placed(asked, key, holder, patience, longest))
+    lease = _ask(
+        pool, state, engine, patience, lambda c, left: c.acquire_placed(asked, key, holder, left, longest)
+    )
     if lease.state != "live":
         raise Problem(
             f"Lease {lease.id[:8]} of key {key} has not started within {wait}; ask again with the key, or release it.",
@@ -166,7 +192,10 @@ def release(
         str, typer.Option(metavar="TEXT", help="Why, as its programs are told; else that it was released.")
     ] = "",
     wait: Annotated[
-        str, typer.Option(metavar="TIME", help="How long its workers may take to stop; at most 10m.")
+        str,
+        typer.Option(
+            metavar="TIME", help="How long the pool and the workers, which stop, may take; at most 10m."
+        ),
     ] = "60s",
     lease_file: Annotated[
         Path | None,
@@ -189,7 +218,7 @@ def release(
     from gpukernel.cli.terminal.formats import print_data
 
     patience = seconds(wait)
-    lease = _ask(pool, state, engine, lambda c: c.release_placed(key, reason, patience))
+    lease = _ask(pool, state, engine, patience, lambda c, left: c.release_placed(key, reason, left))
     if lease_file is not None:
         try:
             lease_file.unlink(missing_ok=True)
@@ -229,5 +258,5 @@ def list_(
     from gpukernel.cli.tables import held_slices, lease_listing
     from gpukernel.cli.terminal.formats import present
 
-    found: list[Lease] = _ask(pool, state, engine, lambda c: c.placed(key))
+    found: list[Lease] = _ask(pool, state, engine, 0.0, lambda c, _: c.placed(key))
     present(found, lease_listing(held_slices(found)), chosen(form, json), "The engine has placed nothing.")

@@ -106,8 +106,14 @@ def _families(store: Store, known: Known) -> Iterator[tuple[str, str, str, list[
     yield (
         "gpukernel_device_available",
         "gauge",
-        "1 where a device may be promised; 0 where it is away, drained or broken.",
-        of_devices(lambda d: d.available),
+        "1 where a device may have leases of whoever decides over it; 0 where it is away, drained or broken.",
+        of_devices(lambda d: d.works),
+    )
+    yield (
+        "gpukernel_device_decided_by",
+        "gauge",
+        "1 for the decider of a device: the pool, or an engine that places there.",
+        [(labels[d.id] | {"decided_by": d.decided_by}, 1.0) for d in devices],
     )
     states = ("starting", "live", "ending")
     yield (

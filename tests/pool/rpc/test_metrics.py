@@ -59,6 +59,21 @@ def test_figures_are_those_of_the_pool(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
+def test_a_device_that_an_engine_decides_over_is_not_broken(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        world.agent.tell_uuids()
+        world.agent.attach()
+        world.store.deciders.delegate("s/0", "slurm", "root", world.now)
+        device = f'device="s/0",server="s",model="Tesla V100",uuid="{world.agent.devices[0].uuid}"'
+        found = read(exposition(world.store, known(world.manager)))
+        assert found["gpukernel_device_available", device] == 1
+        assert found["gpukernel_device_decided_by", f'{device},decided_by="slurm"'] == 1
+        world.store.servers.note_faults("s", {f"s/{world.agent.devices[0].uuid}": "the fan rattles"})
+        assert read(exposition(world.store, known(world.manager)))["gpukernel_device_available", device] == 0
+
+    story(tmp_path, tell)
+
+
 def test_the_dashboard_asks_only_for_figures_that_there_are(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         text = exposition(world.store, known(world.manager))
@@ -72,7 +87,7 @@ def test_the_dashboard_asks_only_for_figures_that_there_are(tmp_path: Path) -> N
         }
         assert len(panels) >= 10
         assert asked <= named
-        assert named - asked == {"gpukernel_device_leases"}
+        assert named - asked == {"gpukernel_device_leases", "gpukernel_device_decided_by"}
 
     story(tmp_path, tell)
 
