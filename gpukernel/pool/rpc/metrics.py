@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,17 +65,9 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _families(store: Store, known: Known) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    now, policy = known.now, known.policy
-    with store.reader.connect() as db:
-        epoch = db.execute(sa.select(ledger.c.epoch)).scalar_one()
-        count = sa.select(leases.c.state, sa.func.count()).where(leases.c.state != "ended")
-        by_state = {row[0]: row[1] for row in db.execute(count.group_by(leases.c.state))}
-        taken = sa.select(slices.c.device_id, total(slices.c.memory_used_bytes))
-        taken = taken.where(IN_USE).group_by(slices.c.device_id)
-        used = {row[0]: row[1] for row in db.execute(taken)}
-        standings = [s for s in quota_usage.all_standings(db, policy, now) if s.account.kind == "course"]
-    devices, waiting = known.devices, known.waiting
+def _device_families(
+    devices: Sequence[Device], used: Mapping[str, int]
+) -> Iterator[tuple[str, str, str, list[Sample]]]:
     labels = {
         d.id: {"device": d.label, "server": d.server, "model": d.name} | ({"uuid": d.uuid} if d.uuid else {})
         for d in devices
@@ -115,6 +107,20 @@ def _families(store: Store, known: Known) -> Iterator[tuple[str, str, str, list[
         "1 for the decider of a device: the pool, or an engine that places there.",
         [(labels[d.id] | {"decided_by": d.decided_by}, 1.0) for d in devices],
     )
+
+
+def _families(store: Store, known: Known) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    now, policy = known.now, known.policy
+    with store.reader.connect() as db:
+        epoch = db.execute(sa.select(ledger.c.epoch)).scalar_one()
+        count = sa.select(leases.c.state, sa.func.count()).where(leases.c.state != "ended")
+        by_state = {row[0]: row[1] for row in db.execute(count.group_by(leases.c.state))}
+        taken = sa.select(slices.c.device_id, total(slices.c.memory_used_bytes))
+        taken = taken.where(IN_USE).group_by(slices.c.device_id)
+        used = {row[0]: row[1] for row in db.execute(taken)}
+        standings = [s for s in quota_usage.all_standings(db, policy, now) if s.account.kind == "course"]
+    devices, waiting = known.devices, known.waiting
+    yield from _device_families(devices, used)
     states = ("starting", "live", "ending")
     yield (
         "gpukernel_leases",
