@@ -37,11 +37,12 @@ from gpukernel.common.bounds import Bounds
 from gpukernel.common.course import Course
 from gpukernel.common.course_file import read_courses, write_courses
 from gpukernel.common.errors import Refused
-from gpukernel.common.model import Holder, Lease, SliceRequest, Usage
+from gpukernel.common.model import Holder, Lease, PlacedOn, SliceRequest, Usage
 from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import Reservation
 from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.leases import resizes
+from gpukernel.pool.leases.placed_leases import PlacedLeases
 from gpukernel.pool.rpc.administration import AdministrationService
 from gpukernel.pool.rpc.hub import HubService
 from gpukernel.pool.rpc.reservations import ReservationsService
@@ -113,7 +114,11 @@ def new_world(url: str, diary: Diary, server: str) -> World:
     agent = WritingAgent(world.manager, server, devices=2)
     agent.diary = diary
     # Each pool's holders want what its own server has: the other one may be dead.
-    agent.devices = [replace(device, name=MODELS[server]) for device in agent.devices]
+    uuids = [f"GPU-{server}000000{device.index}" for device in agent.devices]  # engines name them by these
+    agent.devices = [
+        replace(device, name=MODELS[server], uuid=uuid, id=f"{server}/{uuid}")
+        for device, uuid in zip(agent.devices, uuids, strict=True)
+    ]
     for kind, *rest in diary.lines():
         if kind == "worker" and rest[0] == server:
             _, lease_id, device_id, size = rest
@@ -219,6 +224,42 @@ class Story:
         await office.import_courses(COURSES.replace("weight: 2", "weight: 1"))
         self.end(again)
         self.end(left[0])
+
+    async def engines(self) -> None:
+        """A device that goes to an engine and back, and what the engine places there by key, again and again."""
+        kernel = await self.get("kernel", 0.3)
+        (uuid,) = {one.uuid for one in self.world.agent.devices} - {piece.uuid for piece in kernel.slices}
+        self.delegate(uuid, "slurm")
+        first = await self.place("first", uuid, 8192 * MIB)
+        second = await self.place("second", uuid, 24_576 * MIB)
+        assert (await self.place("first", uuid, 8192 * MIB)).id == first.id
+        waiting = asyncio.create_task(self.get("waits", 1.0))
+        await asyncio.sleep(0)
+        self.delegate(uuid, "pool", when_free=True)
+        for lease in (first, second, first):
+            await self.release(lease)
+        self.end(await waiting)
+        self.delegate(uuid, "kubernetes")
+        self.delegate(uuid, "pool")
+        self.end(kernel)
+
+    def delegate(self, uuid: str, to: str, *, when_free: bool = False) -> None:
+        self.diary.note("delegates", uuid, to)
+        given = PlacedLeases(self.world.manager).delegate(uuid, to, "root", when_free=when_free)
+        self.diary.note("delegated", uuid, given.decided_by, given.next_decider)
+
+    async def place(self, key: str, uuid: str, size: int) -> Lease:
+        self.diary.note("asks", f"{self.name}-{key}")
+        placed = PlacedLeases(self.world.manager)
+        lease = await placed.acquire("slurm", f"{self.name}-{key}", [PlacedOn(uuid, size)], ANNA, 300)
+        assert lease.state == "live"
+        self.diary.note("placed", lease.key, lease.id, uuid, size)
+        return lease
+
+    async def release(self, lease: Lease) -> None:
+        self.diary.note("ends", lease.id)
+        await PlacedLeases(self.world.manager).release("slurm", lease.key, "", 300)
+        self.diary.note("ended", lease.id)
 
     def state(self, lease: Lease) -> str:
         found = self.world.manager.lease(lease.id)
@@ -406,7 +447,7 @@ class AsRoot:
         raise AssertionError(f"{code}: {sentence}")
 
 
-CHAPTERS = ("leases", "reservations", "servers")
+CHAPTERS = ("leases", "reservations", "servers", "engines")
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -506,6 +547,13 @@ def look(url: str, diary: Diary, server: str, server_b: str = "") -> None:
                 assert now[rest[1]].state == "live"
                 again = await Story(world, diary, "").world.get(rest[0])
                 assert again.id == rest[1], "one use has two leases"
+            if kind == "placed" and rest[1] not in ending:
+                key, lease_id, uuid, size_there = rest
+                assert now[lease_id].state == "live", "a lease that was placed is lost"
+                asks_again = Story(world, diary, key.partition("-")[0])
+                placed = await asks_again.place(key.partition("-")[2], uuid, size_there)
+                assert placed.id == lease_id, "one key has two leases"
+        check_deciders(world, lines)
         for lease_id, size in sizes.items():
             if size is not None and lease_id not in ending:
                 assert [piece.memory_bytes for piece in now[lease_id].slices] == size
@@ -521,6 +569,18 @@ def look(url: str, diary: Diary, server: str, server_b: str = "") -> None:
             assert not db.execute(sa.select(sa.func.sum(schema.quota_usage.c.share_held))).scalar()
 
     asyncio.run(within())
+
+
+def check_deciders(world: World, lines: list[list[Any]]) -> None:
+    """Fail where a device has a decider that nobody gave it, or lost the one that it was given."""
+    for device in world.manager.devices():
+        possible = {"pool"}
+        for kind, *rest in lines:
+            if kind == "delegates" and rest[0] == device.uuid:
+                possible.add(rest[1])
+            elif kind == "delegated" and rest[0] == device.uuid:
+                possible = {rest[1], rest[2] or rest[1]}
+        assert device.decided_by in possible
 
 
 def main(address: str, moments: int, stride: int, jobs: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import event
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import DECIDERS, ENGINES, Device, Holder, Lease, PlacedOn
@@ -63,7 +63,15 @@ class PlacedMachine(PoolMachine):
         assert len(found) <= 1
         return found[0] if found else None
 
+    def by_engines(self) -> list[Device]:
+        return [d for d in self.world.manager.devices() if d.decided_by != "pool"]
+
     # --- steps ---
+
+    @initialize(deciders=st.tuples(*(st.sampled_from((*DECIDERS, *ENGINES)) for _ in UUIDS)))
+    def begin(self, deciders: tuple[str, str]) -> None:
+        for uuid, to in zip(UUIDS, deciders, strict=True):
+            self.engines.delegate(uuid, to, "root")
 
     def answer(self, engine: str, key: str, wanted: Mapping[str, int], holder: Holder) -> Lease | Refused:
         asked = [PlacedOn(uuid, size) for uuid, size in wanted.items()]
@@ -107,6 +115,12 @@ class PlacedMachine(PoolMachine):
     def place(self, engine: str, key: str, wanted: dict[str, int], holder: Holder) -> None:
         self.check_placing(engine, key, wanted, holder)
 
+    @precondition(lambda self: self.by_engines())
+    @rule(data=st.data(), key=KEYS, size=st.sampled_from(SIZES), holder=st.sampled_from(HOLDERS))
+    def place_on_its_own(self, data: st.DataObject, key: str, size: int, holder: Holder) -> None:
+        device = data.draw(st.sampled_from(self.by_engines()))
+        self.check_placing(device.decided_by, key, {device.uuid: size}, holder)
+
     @precondition(lambda self: any(lease.decided_by != "pool" for lease in self.living()))
     @rule(data=st.data())
     def place_again(self, data: st.DataObject) -> None:
@@ -116,6 +130,9 @@ class PlacedMachine(PoolMachine):
 
     @rule(engine=st.sampled_from(ENGINES), key=KEYS)
     def release_by_key(self, engine: str, key: str) -> None:
+        self.check_releasing(engine, key)
+
+    def check_releasing(self, engine: str, key: str) -> None:
         before = self.of_key(engine, key)
         work = self.engines.release(engine, key, "the job is over", 0)
         ended = self.loop.run_until_complete(work)
@@ -128,6 +145,22 @@ class PlacedMachine(PoolMachine):
 
     @rule(uuid=st.sampled_from(UUIDS), to=st.sampled_from(DECIDERS), when_free=st.booleans())
     def delegate(self, uuid: str, to: str, when_free: bool) -> None:
+        self.check_delegating(uuid, to, when_free)
+
+    @precondition(lambda self: any(d.leases for d in self.world.manager.devices()))
+    @rule(data=st.data(), to=st.sampled_from(DECIDERS))
+    def delegate_when_free(self, data: st.DataObject, to: str) -> None:
+        """Its leases are to end, by whatever step, before it is given away."""
+        found = [d for d in self.world.manager.devices() if d.leases]
+        self.check_delegating(data.draw(st.sampled_from(found)).uuid, to, True)
+
+    @precondition(lambda self: any(lease.decided_by != "pool" for lease in self.living()))
+    @rule(data=st.data())
+    def release_one(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from([one for one in self.living() if one.decided_by != "pool"]))
+        self.check_releasing(lease.decided_by, lease.key)
+
+    def check_delegating(self, uuid: str, to: str, when_free: bool) -> None:
         before = self.device(uuid)
         if before is None:  # it was gone, and nobody's but the pool's
             with pytest.raises(Refused, match="has no device"):
@@ -143,7 +176,7 @@ class PlacedMachine(PoolMachine):
         else:
             self.engines.delegate(uuid, to, "root", when_free=when_free)
             expected = (before.decided_by, to) if waits else (to, "")
-        event("kept" if expected[0] == before.decided_by else "delegated")
+        event("waits to be given" if expected[1] else "kept" if to == before.decided_by else "delegated")
         after = self.device(uuid)
         assert after is not None
         assert (after.decided_by, after.next_decider) == expected

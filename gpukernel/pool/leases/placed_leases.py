@@ -94,7 +94,7 @@ class PlacedLeases:
                         f"{key} has another lease ({known.id[:8]}): {what}.  Release it first, or ask with another key.",
                     )
                 return known, False
-            if holder.course and holder.course not in policy.courses:
+            if holder.course and policy.courses and holder.course not in policy.courses:
                 raise Refused("no_such_course", f"There is no course {holder.course[:60]}.")
             placed = place(engine, placed_on, store.deciders.of_uuids(db, [one.uuid for one in placed_on]))
             lease = store.leases.grant(
