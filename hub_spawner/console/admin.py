@@ -18,6 +18,7 @@ from gpukernel.common.connection import write_connection
 from gpukernel.common.csv_text import csv_text
 from gpukernel.common.errors import NotAllowed, Refused
 from gpukernel.common.i18n import say
+from gpukernel.common.model import ENGINES
 from hub_spawner.console.base import Page
 from hub_spawner.console.course_service import live
 from hub_spawner.console.drawing import cut_devices
@@ -40,7 +41,7 @@ FIELDS = {
     "student": later("Student"),
     "instructor": later("Instructor"),
 }
-SCOPES = ("person", "service", "agent", "admin")
+SCOPES = ("person", "service", "agent", "admin", *ENGINES)
 
 
 def seconds_of(text: str, what: str) -> float:

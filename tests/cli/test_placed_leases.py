@@ -152,6 +152,20 @@ def test_a_lease_file_is_the_person_s_and_lies_where_only_root_may_write(pool: P
         refused = pool.gpukernel(*prolog(pool, folder / "13"))
         assert (refused.returncode, "is not root's alone" in refused.stderr) == (2, True), refused.stderr
         assert not (folder / "13").exists()
+    (theirs / "12").write_text("")
+    epilog = (
+        "lease",
+        "release",
+        "--engine",
+        "slurm",
+        "--key",
+        "slurm-12",
+        "--lease-file",
+        str(theirs / "12"),
+    )
+    refused = pool.gpukernel(*epilog)
+    assert (refused.returncode, (theirs / "12").exists()) == (2, True), refused.stderr
+    assert pool.promised() == 0, "the lease is released all the same"
 
 
 def test_a_device_in_use_is_given_away_when_it_is_free(pool: Pool, jobs: Path) -> None:

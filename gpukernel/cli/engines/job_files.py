@@ -3,7 +3,7 @@
 Guarantees
 ----------
 * The file is the person's, mode 0600, before its name is there; whoever reads it sees all of it or nothing.
-* Root writes into no folder that another account could exchange, a folder above it included: a link there would lead root elsewhere.
+* Root writes and removes nothing in a folder that another account could exchange, a folder above it included: a link there would lead root elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpukernel.cli.terminal.output import FAILED, NOT_THERE, USAGE, Problem
 if TYPE_CHECKING:
     from gpukernel.common.model import Lease
 
-__all__ = ["check_folder", "write_for"]
+__all__ = ["check_folder", "remove", "write_for"]
 
 
 def check_folder(file: Path) -> None:
@@ -34,7 +34,7 @@ def check_folder(file: Path) -> None:
         shared = found.st_mode & 0o022 and (place == folder or not found.st_mode & stat.S_ISVTX)
         if found.st_uid != 0 or shared:
             raise Problem(
-                f"{place} is not root's alone, so root writes no lease file there; make a folder of root's, such as /run/gpukernel-jobs.",
+                f"{place} is not root's alone, so root writes and removes no lease file there; make a folder of root's, such as /run/gpukernel-jobs.",
                 USAGE,
             )
 
@@ -61,6 +61,17 @@ def write_for(person: str, file: Path, lease: Lease) -> None:
             f"{file} cannot be written: {error.strerror}.  The lease is there; release it by its key, or ask again.",
             FAILED,
         ) from None
+
+
+def remove(file: Path) -> None:
+    """Remove a lease file, if it is there; as root only where `check_folder` lets it lie."""
+    if not file.parent.is_dir():
+        return
+    check_folder(file)
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise Problem(f"{file} cannot be removed: {error.strerror}.", FAILED) from None
 
 
 def _account(person: str) -> pwd.struct_passwd | None:

@@ -16,7 +16,7 @@ import typer
 
 from gpukernel.cli.options import Course, Json, Pool, State
 from gpukernel.cli.terminal.formats import Format, FormatOption, chosen
-from gpukernel.cli.terminal.output import FAILED, NOT_NOW, USAGE, Problem, complain, failure, seconds
+from gpukernel.cli.terminal.output import NOT_NOW, USAGE, Problem, complain, failure, seconds
 from gpukernel.cli.terminal.usage import Group
 
 if TYPE_CHECKING:
@@ -215,15 +215,13 @@ def release(
       gpukernel lease release --key slurm-123
       gpukernel lease release --key slurm-123 --reason "job 123 is over" --lease-file /run/gpukernel-jobs/123
     """
+    from gpukernel.cli.engines.job_files import remove
     from gpukernel.cli.terminal.formats import print_data
 
     patience = seconds(wait)
     lease = _ask(pool, state, engine, patience, lambda c, left: c.release_placed(key, reason, left))
     if lease_file is not None:
-        try:
-            lease_file.unlink(missing_ok=True)
-        except OSError as error:
-            raise Problem(f"{lease_file} cannot be removed: {error.strerror}.", FAILED) from None
+        remove(lease_file)
     if lease is not None and lease.state != "ended":
         raise Problem(
             f"Lease {lease.id[:8]} of key {key} ends, but its workers have not stopped within {wait}; its memory is not free yet.",

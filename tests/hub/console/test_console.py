@@ -457,6 +457,9 @@ def test_an_administrator_drains_imports_and_makes_tokens(
     assert secret[0] not in admin.see("admin").text
     identifier = secret[0].partition(".")[0]
     assert "opens nothing any more" in words(admin.fill(f"admin/token/{identifier}/revoke"))
+    engines = admin.fill("admin/token", name="prolog", scope="slurm", person="", valid="1d")
+    assert re.search(r"gpk\w+\.[\w-]+", engines.text) is not None
+    assert "<option>slurm</option>" in admin.see("admin").text
 
     text = admin.see("admin/courses.yaml").text
     assert holders.ask("import_courses", text) == []
