@@ -39,6 +39,9 @@ HEARTBEAT_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 VALIDITY_SECONDS = 0.5
 SILENT_POOL_SECONDS = 2.0
+LOOK_SECONDS = 0.25
+EMPTY_SECONDS = 1.0
+"""Seconds without a worker after which a server that leaves is empty: an order to start one may have been on its way."""
 UNKNOWN = -1
 """The number that no device has."""
 
@@ -93,6 +96,8 @@ class Agent:
         inventory = numbered(inventory, state, name, self._own.machine, numbers_of_workers(directory))
         self._inventory = inventory
         self._outgoing: asyncio.Queue[pb.AgentMessage | None] | None = None
+        self._leaves_at: float | None = None  # by the loop's clock
+        self._leaves_why = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._health = Health(inventory, state)
         self._machine = machine_identity() if direct else ""
@@ -198,6 +203,24 @@ class Agent:
         """Stop every worker, and every program in direct mode."""
         await asyncio.gather(self._workers.stop_all(reason), self._direct.stop_all())
 
+    async def leave(self, seconds: float, reason: str) -> None:
+        """Have the pool drain this server, whose holders are told that it ends in `seconds`; return when nobody is left, or then.
+
+        May be cancelled, and called again with another end.
+        """
+        loop = asyncio.get_running_loop()
+        self._leaves_at, self._leaves_why = loop.time() + seconds, reason
+        self._tell(self._leaving())
+        empty = 0.0
+        while empty < EMPTY_SECONDS and loop.time() < self._leaves_at:
+            await asyncio.sleep(LOOK_SECONDS)
+            left = self._workers.endpoints() or self._workers.starting() or self._direct.endpoints()
+            empty = 0.0 if left else empty + LOOK_SECONDS
+
+    def _leaving(self) -> pb.AgentMessage:
+        seconds = max((self._leaves_at or 0.0) - asyncio.get_running_loop().time(), 0.0)
+        return pb.AgentMessage(leaving=pb.Leaving(seconds=seconds, reason=self._leaves_why))
+
     async def _attach(self) -> None:
         async with self._connection.channel() as channel:
             self._outgoing = asyncio.Queue()
@@ -274,6 +297,8 @@ class Agent:
         )
         self._own.validity.sent(0)
         yield pb.AgentMessage(register=register)
+        if self._leaves_at is not None:
+            yield self._leaving()
         while (message := await outgoing.get()) is not None:
             yield message
 

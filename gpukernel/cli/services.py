@@ -7,7 +7,7 @@ import contextlib
 import gc
 import platform
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,13 @@ from gpukernel.common.machine import raise_descriptor_limit
 from gpukernel.pool.auth.listeners import Listener
 from gpukernel.pool.rpc.server import prepare_state, serve
 
-__all__ = ["agent", "pool", "up", "watchdog_or_default"]
+__all__ = ["Notice", "agent", "pool", "up", "watchdog_or_default"]
+
+Notice = Callable[[asyncio.Event], Awaitable[tuple[float, str]]]
+"""A function that returns how many seconds an agent that is told to stop has left for those who hold its slices, and the reason it stops.
+
+It gets the event that is set when the agent is told again.
+"""
 
 READY_SECONDS = 30.0
 SHARED_WATCHDOG_SECONDS = 1800.0
@@ -60,13 +66,46 @@ def _devices(simulate: str) -> inventory.Inventory:
 async def _until_told_to_stop(*alongside: asyncio.Task[None]) -> None:
     gc.collect()
     gc.freeze()  # collections leave out the objects that exist from the start
+    await _told(_told_to_stop(), *alongside)
+
+
+def _told_to_stop() -> asyncio.Event:
+    """Return an event that is set whenever this process is told to stop."""
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
+    return told
+
+
+async def _told(told: asyncio.Event, *alongside: asyncio.Task[None]) -> bool:
+    """Return whether `told` was set before one of the tasks ended; raise what ended that."""
     waiting = asyncio.create_task(told.wait())
     done, _ = await asyncio.wait([waiting, *alongside], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
     for task in done - {waiting}:
-        task.result()  # raises what ended it
+        task.result()
+    return waiting in done
+
+
+async def _until_left(server: Agent, running: asyncio.Task[None], notice: Notice) -> str:
+    """Wait until told to stop, then until nobody is left on the server or its time is over; return the reason.
+
+    Told again, it asks `notice` again.
+    """
+    told = _told_to_stop()
+    await _told(told, running)
+    while True:
+        told.clear()
+        left, reason = await notice(told)
+        if left <= 0:
+            return reason
+        complain(f"{server.name} gets no new leases, and ends in {left:.0f} s: {reason}.")
+        leaving = asyncio.create_task(server.leave(left, reason))
+        try:
+            if not await _told(told, running, leaving):
+                return reason
+        finally:
+            leaving.cancel()
 
 
 def watchdog_or_default(seconds: float | None, found: inventory.Inventory, *, shared: bool) -> float:
@@ -231,12 +270,14 @@ def agent(
     direct: bool,
     log_level: logs.Level,
     log_format: logs.Form,
+    notice: Notice | None = None,
+    choose: Callable[[inventory.Inventory], inventory.Inventory] = lambda found: found,
 ) -> None:
-    """Run the agent alone."""
+    """Run the agent alone; it offers those of the devices that `choose` returns."""
     logs.configure(log_level, log_format)
     raise_descriptor_limit()
     tls = _tls(tcp_host, data_tls)
-    found = _devices(simulate)
+    found = choose(_devices(simulate))
     directory = prepare_state(resolve_state(state))
     try:
         named = read_connection_file(token_file) if token_file else Connection("")
@@ -274,15 +315,20 @@ def agent(
             renewed,
         )
         renewing = asyncio.create_task(renewal.run())
+        stopped = "the GPU server was stopped by its administrator"
         try:
             await asyncio.wait([attached, task], return_when=asyncio.FIRST_COMPLETED)
             if attached.done():
                 _say(
                     f"The agent is ready: {server.name} offers {_summary(found)} to {connection.address}. Stop it with Ctrl-C."
                 )
-            await _until_told_to_stop(task)
+            if notice is None:
+                await _until_told_to_stop(task)
+            else:
+                stopped = await _until_left(server, task, notice)
         finally:
-            await server.stop("the GPU server was stopped by its administrator")
+            await server.stop(stopped)
+            await asyncio.sleep(0.1)  # lets the pool note that the workers have ended
             attached.cancel()
             renewing.cancel()
             task.cancel()

@@ -111,6 +111,7 @@ FIELDS = {
     "WorkerEnded.device": 64,
     "EndLease.lease_id": 64,
     "EndLease.reason": 4096,
+    "Leaving.reason": 4096,
     "WorkerLimited.lease_id": 64,
     "WorkerLimited.device": 64,
     # admin.proto

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 
 from gpukernel.common.logs import fields, of_lease
@@ -13,13 +14,16 @@ from gpukernel.pool.leases.agent_orders import AgentOrders, AgentStream
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.leases.resizes import Resizes
 from gpukernel.pool.scheduling import resize
-from gpukernel.pool.store.device_reports import GONE
+from gpukernel.pool.store.device_reports import GONE, by_agent
 from gpukernel.pool.store.servers import Attachment
 from gpukernel.pool.store.store import Store
 
 __all__ = ["AgentSessions"]
 
 log = logging.getLogger(__name__)
+
+LEAST_NOTICE, MOST_NOTICE = 1.0, 86_400.0
+"""Bounds on the seconds that an agent may say its server has left."""
 
 
 class AgentSessions:
@@ -250,6 +254,12 @@ class AgentSessions:
     def heartbeat(self, server: str, usage: Mapping[tuple[str, str], Usage]) -> None:
         """Record what workers of `server` did, by lease and device; a connected program renews its lease."""
         self._manager.usage_reports.record(server, usage, self._manager.steady())
+
+    def leaving(self, server: str, seconds: float, reason: str) -> None:
+        """Drain `server`, which ends in some seconds as its agent says; those who hold leases there are told until when."""
+        left = min(max(seconds, LEAST_NOTICE), MOST_NOTICE) if math.isfinite(seconds) else LEAST_NOTICE
+        held = self._manager.drain(server, by_agent(server), left)
+        log.info("it ends in %.0f s with %d leases: %s", left, held, reason, extra=fields(server=server))
 
     def faults(self, server: str, found: Mapping[str, str]) -> None:
         """Record which devices of `server` do not work now, by id: they get no leases, and those that they have end."""

@@ -44,7 +44,7 @@ ATTACHMENTS_AT_ONCE = 10.0
 
 
 FAULTS_SECONDS = 1.0
-"""Seconds for which nothing more is read of an agent that has said other faults than before: each is written down."""
+"""Seconds for which nothing more is read of an agent that has said other faults than before, or that its server ends: each is written down."""
 
 PAGE = 512
 """Workers of one report that are written down in one turn of the loop."""
@@ -281,6 +281,10 @@ class AgentsService(rpc.AgentsServicer):
                 elif kind == "end_lease":
                     over = request.end_lease
                     self._sessions.end_for(server, over.lease_id, reported_reason(over.reason))
+                elif kind == "leaving":
+                    leaving = request.leaving
+                    self._sessions.leaving(server, leaving.seconds, reported_reason(leaving.reason))
+                    await asyncio.sleep(FAULTS_SECONDS)  # each is written down
                 elif kind == "worker_limited":
                     cap = request.worker_limited
                     self._sessions.worker_limited(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
+from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.store.schema import audit
 from tests.pool.world import Agent, World, story
 
@@ -212,3 +214,24 @@ def test_a_request_may_name_its_device(tmp_path: Path) -> None:
             await ask(world, "k7", "s/0", devices=2)
 
     story(tmp_path, tell, devices=2)
+
+
+def test_a_server_that_says_that_it_ends_is_drained(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        sessions = AgentSessions(world.manager)
+        held = await world.get("held", 0.5)
+        sessions.leaving("s", 100.0, "its job ends")
+        assert [d.trouble for d in world.manager.devices()] == ["drained"]
+        assert "its GPU server is being drained" in world.manager.renew(held.id).notice  # type: ignore[union-attr]
+        # A later word counts, and no agent keeps its server for ever, or ends it with a figure that is none.
+        for nonsense in (math.nan, math.inf, -5.0):
+            sessions.leaving("s", nonsense, "")
+        world.pass_time(2)
+        ended = world.store.leases.get(held.id)
+        assert ended is not None
+        assert (ended.state, ended.end_reason) == ("ended", "its GPU server s was drained")
+        with world.store.deciding() as (db, _):
+            whose = db.execute(sa.select(audit.c.who).where(audit.c.action == "drain"))
+            assert set(whose.scalars()) == {"agent of s"}
+
+    story(tmp_path, tell)
