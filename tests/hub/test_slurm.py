@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 
 pytest.importorskip("batchspawner")
 
+from tests import slurm
 from tests.conftest import Pool, eventually
-from tests.hub import slurm
 from tests.hub.hub import Hub, environment_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing() or "-")]
@@ -22,13 +21,8 @@ COURSES = "courses: {hpc: {students: [root], offers: [V100 x 0.1], environments:
 
 @pytest.fixture
 def cluster() -> Iterator[slurm.Cluster]:
-    home = Path(f"/tmp/gpukernel-slurm-{os.getpid()}")
-    home.mkdir(mode=0o755)
-    try:
-        with slurm.Cluster(home) as running:
-            yield running
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    with slurm.cluster_of() as running:
+        yield running
 
 
 def token_of_the_job() -> str:
