@@ -40,6 +40,7 @@ RETRY_SECONDS = 1.0
 VALIDITY_SECONDS = 0.5
 SILENT_POOL_SECONDS = 2.0
 LOOK_SECONDS = 0.25
+POOL_SECONDS = 2.0
 EMPTY_SECONDS = 1.0
 """Seconds without a worker after which a server that leaves is empty: an order to start one may have been on its way."""
 UNKNOWN = -1
@@ -212,7 +213,8 @@ class Agent:
         self._leaves_at, self._leaves_why = loop.time() + seconds, reason
         self._tell(self._leaving())
         empty = 0.0
-        while empty < EMPTY_SECONDS and loop.time() < self._leaves_at:
+        # The pool ends what is left, with the reason: it comes first.
+        while empty < EMPTY_SECONDS and loop.time() < self._leaves_at + POOL_SECONDS:
             await asyncio.sleep(LOOK_SECONDS)
             left = self._workers.endpoints() or self._workers.starting() or self._direct.endpoints()
             empty = 0.0 if left else empty + LOOK_SECONDS

@@ -34,6 +34,7 @@ from gpukernel.common.model import Rung
 
 __all__ = [
     "ACCOUNTS",
+    "IN_A_JOB",
     "RUNGS",
     "Confinement",
     "ConfinementImpossible",
@@ -46,6 +47,12 @@ log = logging.getLogger(__name__)
 
 RUNGS = ("cgroup", "account", "no-new-privileges", "limits", "landlock", "system-calls")
 """The rungs from outside in."""
+
+IN_A_JOB = "auto-in-a-job"
+"""The setting of agents that a batch system has started: as ``auto``, but workers stay in the group by which that ends the job, and do not
+end by the SIGTERM that it sends to every process of a job that is to leave: the agent ends them, after those who hold them were told."""
+
+_DEAF = ("sh", "-c", "trap '' TERM; exec \"$@\"", "sh")
 
 UNTRIED_BESIDE_NVIDIA = {"landlock", "system-calls"}
 ACCOUNTS = (1_900_000_000, 1000)
@@ -111,13 +118,14 @@ class Confinement:
         self._places = places
         self._first, self._count = accounts
         self._last_given = -1
+        self._before: Sequence[str] = _DEAF if setting == IN_A_JOB else ()
         self._of: dict[Key, int] = {}  # accounts
         self._cgroups: Cgroups | None = None
         wanted = self._wanted(setting)
         self._used: frozenset[str] = frozenset()
         self.rungs = self._find(wanted, setting, state) if inventory.devices else ()
         missing = [rung for rung in self.rungs if rung.name in wanted and not rung.used]
-        if setting not in ("auto", "off") and missing:
+        if setting not in ("auto", IN_A_JOB, "off") and missing:
             raise ConfinementImpossible(
                 f"The rung “{missing[0].name}” of --confinement cannot be used here: {missing[0].detail}."
             )
@@ -127,6 +135,8 @@ class Confinement:
     def _wanted(self, setting: str) -> frozenset[str]:
         if setting == "off":
             return frozenset()
+        if setting == IN_A_JOB:
+            return self._wanted("auto") - {"cgroup"}
         if setting == "auto":
             if self._inventory.simulated:
                 return frozenset(RUNGS)
@@ -141,7 +151,9 @@ class Confinement:
 
     @staticmethod
     def _why_not_wanted(name: str, setting: str) -> str:
-        if setting != "auto":
+        if setting == IN_A_JOB and name == "cgroup":
+            return "workers stay in the group of the job"
+        if setting not in ("auto", IN_A_JOB):
             return "switched off by --confinement"
         if name == "account":
             return "MPS serves one account at a time; name it in --confinement to use it"
@@ -281,7 +293,7 @@ class Confinement:
         """
         account = self._free_account() if "account" in self._used else 0
         options = self._inner(self._used, account)
-        before: Sequence[str] = ()
+        before = self._before
         if account:
             self._of[key] = account
         if self._cgroups is not None:

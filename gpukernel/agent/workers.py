@@ -234,15 +234,15 @@ class Workers:
         for line in self._logs[key].new_lines(all_of_it=last):
             log.warning("its worker says: %s", line, extra=self._about(key))
 
-    async def stop(self, key: Key, reason: str) -> None:
-        """Tell the programs `reason`, end the worker; `ended` follows, also where there was none."""
+    async def stop(self, key: Key, reason: str, reported: str = "stopped") -> None:
+        """Tell the programs `reason`, end the worker; `ended` follows with `reported`, also where there was none."""
         async with self._orders[key]:
             handle = self._handles.get(key)
         if handle is None:
             self._orders.pop(key, None)
-            self._ended(key, "stopped")
+            self._ended(key, reported)
             return
-        self._reasons[key] = "stopped"
+        self._reasons[key] = reported
         await handle.stop(reason)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
@@ -286,7 +286,7 @@ class Workers:
 
     async def stop_all(self, reason: str) -> None:
         """Stop every worker and wait until they are dead."""
-        await asyncio.gather(*(self.stop(key, reason) for key in list(self._handles)))
+        await asyncio.gather(*(self.stop(key, reason, reason) for key in list(self._handles)))
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=STOP_SECONDS)
 

@@ -12,6 +12,7 @@ from gpukernel.cli.demo import demo
 from gpukernel.cli.engines.cdi import cdi
 from gpukernel.cli.engines.delegate import delegate
 from gpukernel.cli.engines.placed import app as lease_app
+from gpukernel.cli.engines.slurm import app as slurm_app
 from gpukernel.cli.kernelspec import app as kernelspec_app
 from gpukernel.cli.options import (
     Command,
@@ -67,6 +68,7 @@ app.add_typer(quota_app, name="quota")
 app.add_typer(reserve_app, name="reserve")
 server_app.command()(delegate)
 app.add_typer(server_app, name="server")
+app.add_typer(slurm_app, name="slurm")
 app.add_typer(token_app, name="token")
 app.add_typer(showing_app)
 app.command()(cdi)

@@ -133,7 +133,13 @@ class Decision:
 
 
 def decide(
-    settings: Settings, now: float, jobs: Iterable[Job], waiting_gpus: float, memory: Memory
+    settings: Settings,
+    now: float,
+    jobs: Iterable[Job],
+    waiting_gpus: float,
+    memory: Memory,
+    *,
+    may_ask: bool = True,
 ) -> Decision:
     """Return what to do now.
 
@@ -145,13 +151,15 @@ def decide(
         All that are not over.
     waiting_gpus
         GPUs' worth that people wait for, for want of room only.
+    may_ask
+        Whether jobs may be asked for at the moment.
     """
     known = list(jobs)
     staying = [job for job in known if job.state is not JobState.LEAVING]
     closes = settings.schedule.closes(now)
     if closes is None or closes - now <= settings.notice:
         return _closed(settings, now, staying, closes, memory)
-    return _Opened(settings, now, closes, staying, waiting_gpus, memory).decide()
+    return _Opened(settings, now, closes, staying, waiting_gpus, memory).decide(may_ask)
 
 
 def _closed(
@@ -203,15 +211,15 @@ class _Opened:
         limit = job.ends - self.settings.notice - self.settings.lead
         return job.state is not JobState.WAITING and job.ends > 0 and limit <= self.now
 
-    def decide(self) -> Decision:
+    def decide(self, may_ask: bool) -> Decision:
         if not self.memory.is_open:
             self.said.append(f"The schedule {self.settings.schedule.text} is open.")
         self._drop_surplus()
         self._grow()
         self._shrink()
         ask = max(self.target - len(self.lasting), 0)
-        if ask and self.seconds < self.settings.shortest:
-            ask = 0  # the schedule ends before such a job was of any use
+        if ask and (not may_ask or self.seconds < self.settings.shortest):
+            ask = 0  # also where the schedule ends before such a job was of any use
         elif ask:
             self._explain_ask(ask)
         memory = Memory(self.target, self.short, self.calm, self.idle, True)

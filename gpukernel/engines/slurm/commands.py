@@ -51,6 +51,7 @@ _AWAY = re.compile(
     r"|not responding|try again|munge|temporarily",
     re.IGNORECASE,
 )
+_OVER = re.compile(r"completing or completed|invalid job id", re.IGNORECASE)
 _ENDED = frozenset(
     [
         "BOOT_FAIL",
@@ -162,12 +163,19 @@ class Slurm:
         return next((job for job in await self.jobs("") if job.id == job_id), None)
 
     async def terminate(self, job_id: str) -> None:
-        """Send SIGTERM to the batch step of a running job."""
-        await self._run(["scancel", "--batch", "--signal=TERM", job_id])
+        """Send SIGTERM to the batch step of a running job; nothing happens where it is over."""
+        await self._cancel("--batch", "--signal=TERM", job_id)
 
     async def cancel(self, job_id: str) -> None:
-        """Cancel a job, whether it waits or runs."""
-        await self._run(["scancel", job_id])
+        """Cancel a job, whether it waits or runs; nothing happens where it is over."""
+        await self._cancel(job_id)
+
+    async def _cancel(self, *words: str) -> None:
+        try:
+            await self._run(["scancel", *words])
+        except SlurmRefused as error:
+            if not _OVER.search(str(error)):
+                raise
 
     async def kill_wait(self) -> float:
         """Return the seconds between SIGTERM and SIGKILL of a job that is cancelled."""

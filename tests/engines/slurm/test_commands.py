@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,12 @@ from gpukernel.engines.slurm.commands import Slurm, SlurmAway, SlurmRefused
 from tests import slurm
 from tests.conftest import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing() or "-")]
+pytestmark = pytest.mark.slow
 SLEEP = """#!/bin/sh
 trap 'echo told; exit 0' TERM
 echo "token ${GPUKERNEL_POOL_TOKEN:-none}, on ${SLURMD_NODENAME}, $SLURM_GPUS_ON_NODE GPUs"
 sleep 300 & wait
 """
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[slurm.Cluster]:
-    with slurm.cluster_of(nodes=2, gpus=2) as running:
-        yield running
 
 
 @pytest.fixture
@@ -61,8 +54,8 @@ def test_jobs_are_asked_for_listed_told_and_cancelled(
     asyncio.run(commands.terminate(first))
     eventually(lambda: jobs()[first] == "COMPLETED")
     assert out.read_text().endswith("told\n")
-    for one in (second, third):
-        asyncio.run(commands.cancel(one))
+    for one in (first, second, third):  # the first one is over
+        asyncio.run(commands.terminate(one) if one == first else commands.cancel(one))
     eventually(lambda: all(job.is_over for job in asyncio.run(commands.jobs("test."))))
     assert asyncio.run(commands.kill_wait()) == 15
     cluster.ask("scancel", "--user=root")

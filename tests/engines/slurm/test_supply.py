@@ -1,0 +1,180 @@
+"""A supply that lends simulated GPUs of a real Slurm to a real pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpukernel.client.admin import AdminClient
+from gpukernel.common.model import Holder, Lease, SliceRequest
+from tests.conftest import eventually
+from tests.engines.slurm.lending import Lending
+
+pytestmark = pytest.mark.slow
+
+
+def both_nodes(world: Lending) -> dict[str, int]:
+    world.start("--min", "2")
+    return eventually(lambda: (found := world.offered()) and sum(found.values()) == 4 and found, 90) or {}
+
+
+async def take(client: AdminClient, person: str, share: float) -> Lease:
+    return await client.on_behalf_of(person).acquire_now(
+        f"key of {person}", SliceRequest(share=share), Holder(person), wait_seconds=60
+    )
+
+
+def test_a_class_of_fifty_takes_what_two_nodes_lend(world: Lending) -> None:
+    assert list(both_nodes(world).values()) == [2, 2]
+
+    async def lesson() -> list[Lease]:
+        async with AdminClient(str(world.admin)) as client:
+            return await asyncio.gather(*(take(client, f"student{n:02}", 0.07) for n in range(50)))
+
+    leases = asyncio.run(lesson())
+    servers = {piece.server for lease in leases for piece in lease.slices}
+    assert servers == set(world.offered())
+    assert len({piece.uuid for lease in leases for piece in lease.slices}) == 4
+    computing = world.hold("-p", "0.02")
+    eventually(lambda: sum(one["leases"] for one in world.status()["jobs"]) == 51)
+    shown = [(one["state"], one["node"]) for one in world.status()["jobs"]]
+    assert shown == [("serving", "n1"), ("serving", "n2")]
+    # Secrets: neither the supply's nor the jobs' are in a command line, a script, or a file that others may read.
+    secrets = [path.read_text().partition("token: ")[2].split()[0] for path in world.home.rglob("*.pool")]
+    assert len(secrets) == 3
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    scripts = [path.read_bytes() for path in world.cluster.home.rglob("script")]
+    assert len(scripts) == 2
+    logs = [world.log().encode(), *(path.read_bytes() for path in world.folder.glob("*.log"))]
+    for secret in secrets:
+        assert not any(secret.encode() in text for text in (*commands, *scripts, *logs))
+    assert {path.stat().st_mode & 0o077 for path in (world.folder, *world.folder.glob("*.pool"))} == {0}
+    computing.communicate("", timeout=60)
+
+
+def test_told_to_end_a_job_tells_who_holds_its_slices_and_the_next_one_is_asked_for(world: Lending) -> None:
+    world.start("--min", "1", "--notice", "8s")
+    (server,) = eventually(world.offered, 90)
+    program = world.hold("-p", "0.5")
+    world.cluster.ask("scancel", "--signal=TERM", server.partition("-")[2])
+    lease = eventually(lambda: next((one for one in world.ask()[2] if one.notice), None))
+    assert lease is not None
+    assert lease.state == "live"
+    assert lease.notice.startswith("This slice ends at ")
+    assert lease.notice.endswith("its GPU server is being drained.")
+    # The next one serves while the holder is still there or just gone, and what is left ends when it was said.
+    (following,) = eventually(lambda: set(world.offered()) - {server}, 60)
+    ended = eventually(
+        lambda: next((one for one in world.ask()[2] if one.id == lease.id and one.ended), None)
+    )
+    assert ended is not None
+    assert ended.end_reason == f"its GPU server {server} was drained"
+    eventually(lambda: set(world.jobs()) == {following.partition("-")[2]}, 60)
+    eventually(lambda: f"Job {server.partition('-')[2]} is over (COMPLETED)." in world.log())
+    eventually(lambda: [one.name for one in world.ask()[1]] == [following], 60)  # the pool's list is tidy
+    program.communicate("", timeout=60)
+
+
+def test_a_cancelled_job_leaves_within_the_time_that_slurm_gives_it(world: Lending) -> None:
+    world.start("--min", "1")
+    (server,) = eventually(world.offered, 90)
+    program = world.hold("-p", "0.5")
+    world.cluster.ask("scancel", server.partition("-")[2])
+    ended = eventually(lambda: next((one for one in world.ask()[2] if one.ended), None), 60)
+    assert ended is not None
+    assert ended.end_reason == f"its GPU server {server} was drained"
+    eventually(lambda: set(world.offered()) - {server}, 60)
+    program.communicate("", timeout=60)
+
+
+def test_jobs_come_when_people_wait_and_go_when_they_are_idle(world: Lending) -> None:
+    world.start("--min", "1", "--max", "2", "--up-after", "1s", "--down-after", "3s")
+    eventually(world.offered, 90)
+    first, second = (world.hold("-n", "2", "-p", "1", "--wait", "5m") for _ in range(2))
+    assert sorted(world.offered().values()) == [2, 2]
+    first.communicate("", timeout=60)
+    eventually(lambda: len(world.jobs()) == 1, 60)
+    second.communicate("", timeout=60)
+    said = world.log()
+    assert "1 job more, 2 in all: people have waited for 2 GPUs' worth through" in said
+    assert "is given up: it has had no lease for" in said
+    looked = world.status()["at"]
+    eventually(lambda: world.status()["at"] > looked + 5)
+    assert len(world.jobs()) == 1  # the least
+
+
+def test_a_drained_server_gives_its_gpus_back_to_slurm(world: Lending) -> None:
+    world.start("--min", "1")
+    (server,) = eventually(world.offered, 90)
+    asyncio.run(drain(world, server))
+    eventually(
+        lambda: (
+            f"Job {server.partition('-')[2]} is given up: its GPU server is drained and empty." in world.log()
+        )
+    )
+    eventually(lambda: set(world.offered()) - {server}, 60)
+
+
+async def drain(world: Lending, server: str) -> None:
+    async with AdminClient(str(world.admin)) as client:
+        await client.drain(server)
+
+
+def test_a_refusal_is_one_sentence_and_is_not_repeated_at_once(world: Lending) -> None:
+    world.start("--min", "1", "--partition", "nowhere", "--name", "gpu")
+    sentence = "sbatch refused: Invalid partition name specified. Slurm is asked again in 30 s."
+    eventually(lambda: sentence in world.log())
+    looked = world.status()["at"]
+    eventually(lambda: world.status()["at"] > looked + 3)
+    assert world.log().count("sbatch refused") == 1
+
+
+def test_a_job_that_comes_to_nothing_is_explained_and_not_repeated_at_once(world: Lending) -> None:
+    world.start("--min", "1", "--program", "/bin/sh -c 'echo the module is missing; exit 3' -")
+    eventually(lambda: "before its GPUs were in the pool" in world.log(), 60)
+    looked = world.status()["at"]
+    eventually(lambda: world.status()["at"] > looked + 3)
+    log = world.log()
+    assert (
+        "is over (FAILED) before its GPUs were in the pool: the module is missing. Slurm is asked again in 30 s."
+        in log
+    )
+    assert log.count("was asked for") == 1
+
+
+def test_a_rehearsal_and_a_second_supply_change_nothing(world: Lending) -> None:
+    rehearsal = subprocess.run(
+        world.words("--dry-run"), env=world.environment, capture_output=True, text=True, check=True
+    )
+    assert rehearsal.stdout.startswith("There are 0 jobs, and people wait for 0 GPUs' worth.\n")
+    assert "1 × sbatch --job-name=gpukernel.gpu.TAG --partition=gpu --gres=gpu:2" in rehearsal.stdout
+    assert (world.jobs(), world.folder.exists()) == ({}, False)
+    world.start("--min", "1")
+    eventually(lambda: len(world.jobs()) == 1)
+    second = subprocess.run(world.words(), env=world.environment, capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert "A supply runs already on" in second.stderr
+    world.kill()
+    world.start("--min", "1")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        assert world._supply is not None
+        world._supply.wait(3)
+    assert len(world.jobs()) == 1
+
+
+def test_stopping_ends_the_jobs(world: Lending) -> None:
+    both_nodes(world)
+    refused = subprocess.run(
+        world.stop_words(), env=world.environment, capture_output=True, text=True, check=False
+    )
+    assert "A supply runs already on" in refused.stderr
+    world.kill()
+    stopped = subprocess.run(
+        world.stop_words(), env=world.environment, capture_output=True, text=True, check=True
+    )
+    assert stopped.stdout == "2 jobs were told to end.\n"
+    eventually(lambda: world.jobs() == {}, 60)
