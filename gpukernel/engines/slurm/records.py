@@ -96,6 +96,10 @@ class Records:
                 f"{folder} cannot be used: {error.strerror}; name another folder with --folder."
             ) from None
 
+    def release(self) -> None:
+        """Let another supply have the folder."""
+        os.close(self._lock)
+
     def all(self) -> dict[str, JobRecord]:
         """Return the records by tag, oldest first; what is none is left alone."""
         found = []

@@ -42,7 +42,7 @@ class Lending:
         self._log = home / "supply.log"
         self._run("pool", "init", "--state", str(self.state), "--name", "127.0.0.1")
         self._port = free_port()
-        self._pool = self.start_pool()
+        self.start_pool()
         self._run(
             "token",
             "create",
@@ -55,14 +55,17 @@ class Lending:
             str(self.state),
         )
 
-    def start_pool(self) -> subprocess.Popen[str]:
+    def kill_pool(self) -> None:
+        self._pool.kill()
+        self._pool.wait()
+
+    def start_pool(self) -> None:
         listen = ["--listen", f"127.0.0.1:{self._port}", "--state", str(self.state), "--log-level", "warning"]
-        pool = subprocess.Popen(
+        self._pool = subprocess.Popen(
             command("pool", *listen), env=self.environment, stdout=subprocess.PIPE, text=True
         )
-        assert pool.stdout is not None
-        assert "The pool is ready" in pool.stdout.readline()
-        return pool
+        assert self._pool.stdout is not None
+        assert "The pool is ready" in self._pool.stdout.readline()
 
     def _run(self, *arguments: str) -> str:
         done = subprocess.run(
