@@ -3,136 +3,79 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import os
-import platform
 import re
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpukernel.cli.engines.slurm_job import job
+from gpukernel.cli.engines.slurm_options import (
+    DownAfter,
+    DryRun,
+    Every,
+    Folder,
+    Gpus,
+    JobHours,
+    JobsPool,
+    Json,
+    LeadTime,
+    Least,
+    Most,
+    NoticeTime,
+    Partition,
+    Program,
+    SbatchOptions,
+    ScheduleHours,
+    SimulateModel,
+    SupplyName,
+    UpAfter,
+)
 from gpukernel.cli.options import Level, LogFormat, LogLevel, Pool, State, TcpHost
 from gpukernel.cli.terminal.formats import Format, FormatOption, chosen, present, print_data
 from gpukernel.cli.terminal.listing import Column, Listing
-from gpukernel.cli.terminal.output import FAILED, NOT_THERE, USAGE, Problem, age, failure, seconds
+from gpukernel.cli.terminal.output import NOT_THERE, USAGE, Problem, age, failure, seconds
 from gpukernel.cli.terminal.usage import Group
-from gpukernel.common.data_tls import DataTls
 from gpukernel.common.errors import PoolError
 from gpukernel.common.logs import Form, one_line
 
 if TYPE_CHECKING:
-    from gpukernel.agent.inventory import Inventory
     from gpukernel.engines.slurm.supply import Supply
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Lend GPUs from Slurm: GPU servers run as its jobs.", no_args_is_help=True, cls=Group)
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
-MOST_GPUS, MOST_JOBS = 64, 1000
+app.command()(job)
 
-SupplyName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", help="The supply's name, with which its jobs and servers begin. Else the partition's."
-    ),
-]
-Folder = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder for the supply's records and its jobs' ways into the pool; nodes see it at the same path. Else “slurm/NAME” in the state directory.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="The same as -o json: a list of objects for programs.")]
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
 @app.command()
 def supply(
-    partition: Annotated[str, typer.Option(metavar="PARTITION", help="Slurm's partition for the jobs.")],
-    gpus: Annotated[int, typer.Option(min=1, max=MOST_GPUS, help="GPUs of each job, on one node.")] = 1,
-    hours: Annotated[float, typer.Option(min=0.1, max=24 * 60, help="Time limit of each job.")] = 8.0,
-    least: Annotated[
-        int,
-        typer.Option(
-            "--min",
-            min=0,
-            max=MOST_JOBS,
-            help="Jobs to keep; 0 only where the pool has such GPUs besides: nobody can wait for a model that it has not.",
-        ),
-    ] = 1,
-    most: Annotated[
-        int | None, typer.Option("--max", min=0, max=MOST_JOBS, help="Jobs when people wait. Else as --min.")
-    ] = None,
-    schedule: Annotated[
-        str,
-        typer.Option(
-            metavar="HOURS",
-            help="When there may be jobs, by this machine's clock: 'Mo-Fr 8-18'; several with “;” between. Else always.",
-        ),
-    ] = "",
-    notice: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="How long before a job's end its slices are told, and no new ones granted."
-        ),
-    ] = "5m",
-    lead: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="How long before that the next job is asked for: Slurm's usual wait."
-        ),
-    ] = "10m",
-    up_after: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="People must have waited for so long before there is another job."),
-    ] = "1m",
-    down_after: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="A job must have had no slice, and nobody waited, for so long before it is given up.",
-        ),
-    ] = "15m",
-    every: Annotated[str, typer.Option(metavar="TIME", help="How often to look; 1s to 1m.")] = "10s",
-    simulate: Annotated[
-        str,
-        typer.Option(
-            metavar="MODEL", help="Simulated GPUs of this model, such as v100, in place of the jobs' own."
-        ),
-    ] = "",
-    sbatch: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OPTION",
-            help="An option more for sbatch, such as --sbatch=--account=lab; may be repeated.",
-        ),
-    ] = None,
-    program: Annotated[
-        str,
-        typer.Option(
-            metavar="COMMAND", help="The command gpukernel on the nodes. Else this one's, at the same path."
-        ),
-    ] = "",
-    jobs_pool: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS", help="The pool's address for jobs, where the pool has no TLS: HOST:PORT."
-        ),
-    ] = "",
+    partition: Partition,
+    gpus: Gpus = 1,
+    hours: JobHours = 8.0,
+    least: Least = 1,
+    most: Most = None,
+    schedule: ScheduleHours = "",
+    notice: NoticeTime = "5m",
+    lead: LeadTime = "10m",
+    up_after: UpAfter = "1m",
+    down_after: DownAfter = "15m",
+    every: Every = "10s",
+    simulate: SimulateModel = "",
+    sbatch: SbatchOptions = None,
+    program: Program = "",
+    jobs_pool: JobsPool = "",
     tcp_host: TcpHost = "",
     name: SupplyName = "",
     folder: Folder = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done now, and do nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     pool: Pool = None,
     state: State = None,
     log_level: LogLevel = Level.INFO,
@@ -374,15 +317,15 @@ def stop(
 
     async def end() -> int:
         slurm, count = Slurm(), 0
-        for job in await slurm.jobs(f"gpukernel.{name}."):
-            if job.is_queued:
-                await slurm.cancel(job.id)
-            elif job.state == "RUNNING":
-                await slurm.terminate(job.id)
+        for found in await slurm.jobs(f"gpukernel.{name}."):
+            if found.is_queued:
+                await slurm.cancel(found.id)
+            elif found.state == "RUNNING":
+                await slurm.terminate(found.id)
             else:
                 continue
             count += 1
-            if record := records.all().get(job.name.rpartition(".")[2]):
+            if record := records.all().get(found.name.rpartition(".")[2]):
                 records.save(record, leaving="the supply was stopped")
         return count
 
@@ -391,87 +334,3 @@ def stop(
     except (SlurmAway, SlurmRefused) as error:
         raise Problem(f"Slurm does not answer: {error}.") from None
     print(f"{count} jobs were told to end.")
-
-
-@app.command(hidden=True)
-def job(
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="The supply's folder.")],
-    tag: Annotated[str, typer.Option(help="The job's tag.")],
-    name: Annotated[str, typer.Option(help="The supply's name.")],
-    notice: Annotated[float, typer.Option(min=0, help="Seconds that holders are given.")],
-    simulate: Annotated[str, typer.Option(help="Simulated GPUs in place of the job's.")] = "",
-    tcp_host: TcpHost = "",
-) -> None:
-    """Lend the GPUs of the job that this runs in; the supply's jobs start it.
-
-    \b
-    Example:
-      gpukernel slurm job --folder DIR --tag TAG --name gpu --notice 300
-    """
-    from gpukernel.agent.confinement import IN_A_JOB
-    from gpukernel.cli import services
-    from gpukernel.engines.slurm.commands import Slurm
-    from gpukernel.engines.slurm.job import Ear, await_way_in, seconds_left, term_to_self
-    from gpukernel.engines.slurm.supply import server_name
-
-    job_id, start = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "0")
-    if not (job_id.isdigit() and start.isdigit()):
-        raise Problem("This runs in a job of Slurm, which “gpukernel slurm supply” asks for.", USAGE)
-    try:
-        way = await_way_in(folder, tag, int(start))
-    except FileNotFoundError as error:
-        raise Problem(str(error)) from None
-    # Sockets and records of workers: on the node itself, and nobody else's.
-    own = Path(tempfile.mkdtemp(prefix=f"gpukernel-job-{job_id}-"))
-
-    async def left(told: asyncio.Event) -> tuple[float, str]:
-        return await seconds_left(Slurm(), job_id, notice, time.time()), f"Slurm ends its job {job_id}"
-
-    try:
-        with Ear(term_to_self):
-            services.agent(
-                str(way),
-                None,
-                simulate,
-                own,
-                tcp_host or platform.node(),
-                DataTls.AUTO,
-                server_name(name, job_id, int(start)),
-                None,
-                1024,
-                IN_A_JOB,
-                "1900000000-1900000999",
-                False,
-                Level.INFO,
-                Form.TEXT,
-                left,
-                _the_jobs,
-            )
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-
-
-def _the_jobs(found: Inventory) -> Inventory:
-    """Return the job's own devices of those of this machine."""
-    from gpukernel.engines.slurm.job import NotTheJobs, own_devices
-
-    if found.simulated:
-        return found
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        minors = [
-            (device.uuid, pynvml.nvmlDeviceGetMinorNumber(pynvml.nvmlDeviceGetHandleByUUID(device.uuid)))
-            for device in found.devices
-        ]
-    finally:
-        pynvml.nvmlShutdown()
-    try:
-        ours = own_devices(minors, os.environ)
-    except NotTheJobs as error:
-        raise Problem(str(error), FAILED) from None
-    return dataclasses.replace(
-        found, devices=tuple(device for device in found.devices if device.uuid in ours)
-    )
