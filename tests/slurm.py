@@ -47,6 +47,8 @@ GresTypes=gpu
 ReturnToService=2
 SlurmdTimeout=10
 KillWait=15
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SchedulerParameters=sched_interval=2,batch_sched_delay=0
 """
 _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000 {gres} State=UNKNOWN\n"
@@ -122,7 +124,8 @@ class Cluster:
             conf += _NODE.format(name=node, host=self.host, port=free_port(), cpus=cpus, gres=gres)
         conf += (
             "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=FORCE:8 State=UP\n"
-            "PartitionName=gpu Nodes=ALL MaxTime=INFINITE State=UP\n"
+            "PartitionName=gpu Nodes=ALL MaxTime=INFINITE PriorityTier=1 GraceTime=20 State=UP\n"
+            "PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF State=UP\n"
         )
         (self.home / "slurm.conf").write_text(conf)
         lines = ["AutoDetect=off"]

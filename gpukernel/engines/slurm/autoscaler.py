@@ -5,7 +5,7 @@ Nothing here asks, waits or remembers by itself: `decide` gets the time, the job
 Guarantees
 ----------
 * Of the jobs that stay there are never more than `Settings.most`, and within the schedule never fewer than `Settings.least` asked for.  A job
-  that leaves does so beside its successor.
+  that ends soon does so beside its successor: with those there are never more than twice as many.
 * It asks for more only when people have waited for room through `Settings.up_after`, and gives a job up only when that was idle, and nobody
   waited, through `Settings.down_after`.  A job with leases is ended by nothing but its time, the schedule, or a lower `most`.
 * Each change has a sentence that says why.
@@ -77,12 +77,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Job:
-    """One job; `ends` is its time limit in seconds since the epoch, 0 where that is not known yet."""
+    """One job; `begins` and `ends` are when it started and its time limit, in seconds since the epoch, 0 where that is not known yet."""
 
     tag: str
     state: JobState
     ends: float = 0.0
     leases: int = 0
+    begins: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,9 @@ class _Opened:
         self.said: list[str] = []
 
     def _is_going(self, job: Job) -> bool:
-        limit = job.ends - self.settings.notice - self.settings.lead
-        return job.state is not JobState.WAITING and job.ends > 0 and limit <= self.now
+        # Whatever the settings and Slurm's own limits, a job's first half is no time to look for the next one.
+        ahead = min(self.settings.notice + self.settings.lead, (job.ends - job.begins) / 2)
+        return job.state is not JobState.WAITING and job.ends > 0 and job.ends - ahead <= self.now
 
     def decide(self, may_ask: bool) -> Decision:
         if not self.memory.is_open:
@@ -217,7 +219,8 @@ class _Opened:
         self._drop_surplus()
         self._grow()
         self._shrink()
-        ask = max(self.target - len(self.lasting), 0)
+        room = 2 * self.settings.most - len(self.lasting) - len(self.going)
+        ask = max(min(self.target - len(self.lasting), room), 0)
         if ask and (not may_ask or self.seconds < self.settings.shortest):
             ask = 0  # also where the schedule ends before such a job was of any use
         elif ask:

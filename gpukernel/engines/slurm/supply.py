@@ -286,9 +286,11 @@ class Supply:
             if state is JobState.LEAVING and not record.leaving and record.tag not in self._leave:
                 self._leave.add(record.tag)
                 self._say(f"Job {record.job} leaves: it gets no new leases.")
-            ends = job.ends if job is not None and not job.is_queued else 0.0
+            begins, ends = (job.starts, job.ends) if job is not None and not job.is_queued else (0.0, 0.0)
             seen.append(
-                Seen(record, job, server, Job(record.tag, state, ends, server.leases if server else 0))
+                Seen(
+                    record, job, server, Job(record.tag, state, ends, server.leases if server else 0, begins)
+                )
             )
         ours = {one.server.name for one in seen if one.server}
         name = f"{self.offer.name}-"

@@ -42,7 +42,7 @@ class Day:
         self.now += self.seconds
         for tag, job in list(self.jobs.items()):
             if job.state is JobState.WAITING and self.now - self.asked[tag] >= self.starts_after:
-                job = replace(job, state=JobState.SERVING, ends=self.now + self.limits[tag])
+                job = replace(job, state=JobState.SERVING, begins=self.now, ends=self.now + self.limits[tag])
             if job.ends and self.now >= job.ends - self.settings.notice:
                 job = replace(job, state=JobState.LEAVING)
             self.jobs[tag] = job
@@ -93,7 +93,7 @@ people = st.lists(
     crowds=people,
     least=st.integers(0, 3),
     more=st.integers(0, 4),
-    hours=st.floats(1, 9),
+    hours=st.floats(0.2, 9),
     starts_after=st.floats(0, 3000),
     schedule=st.sampled_from([ALWAYS, OPEN, parse_schedule("Mo-Su 22-6", ZONE)]),
 )
@@ -119,14 +119,18 @@ def test_every_day_keeps_the_bounds(
         closes = schedule.closes(day.now)
         is_open = closes is not None and closes - day.now > settings.notice
         # A job that leaves soon has its successor beside it; the others are never more than the most.
-        going = [j for j in day.staying() if j.ends and j.ends - settings.notice - settings.lead <= day.now]
+        lead = settings.notice + settings.lead
+        going = [
+            j for j in day.staying() if j.ends and j.ends - min(lead, (j.ends - j.begins) / 2) <= day.now
+        ]
         assert len(day.staying()) - len(going) <= settings.most
+        assert len(day.staying()) <= 2 * settings.most
         if not is_open:
             assert decision.ask == 0
             assert day.staying() == []
         else:
             if closes is not None and closes - day.now > settings.shortest:
-                assert len(day.staying()) >= min(settings.least, settings.most)
+                assert len(day.staying()) >= settings.least
             for end in decision.end:  # nobody is disturbed but by the schedule
                 assert before.get(end.tag, 0) == 0
             assert decision.seconds <= (closes or math.inf) - day.now
@@ -201,6 +205,17 @@ def test_an_idle_job_beyond_the_least_has_no_successor() -> None:
     day.until(6)
     assert (day.jobs, len(day.asked)) == ({}, 1)
     assert "No successor for 1 job: idle, and nobody waits." in day.said
+
+
+def test_jobs_that_slurm_cuts_short_do_not_breed() -> None:
+    """Jobs that end much sooner than was asked for, as by a partition's limit, have one successor each."""
+    day = Day(bounds(2, 3, seconds=8 * HOUR), starts_after=20)
+    while day.now < MONDAY + 2 * HOUR:
+        day.step()
+        day.limits = dict.fromkeys(day.limits, 600.0)
+        assert len(day.staying()) <= 4
+    short = [Job(f"j{n}", JobState.SERVING, MONDAY + 60, 1, MONDAY - 60) for n in range(6)]
+    assert decide(bounds(2, 3), MONDAY, short, 0, Memory()).ask == 0
 
 
 def test_a_lower_most_gives_up_what_waits_before_what_works() -> None:

@@ -48,6 +48,44 @@ def test_the_leases_of_a_dead_node_end_with_the_reason_and_its_job_is_requeued(w
         eventually(lambda: "idle" in world.cluster.node_states(), 90)
 
 
+def notice_and_end(world: Lending) -> tuple[str, str, str]:
+    """Where the one holder is, the notice that they get, and the reason for the end that follows."""
+    lease = eventually(lambda: next((one for one in world.ask()[2] if one.notice), None), 90)
+    assert lease is not None
+    ended = eventually(
+        lambda: next((one for one in world.ask()[2] if one.id == lease.id and one.ended), None), 90
+    )
+    assert ended is not None
+    return lease.slices[0].server, lease.notice, ended.end_reason
+
+
+def test_a_preempted_job_tells_who_holds_its_slices(world: Lending) -> None:
+    world.start("--min", "1")
+    eventually(world.offered, 90)
+    program = world.hold("-p", "0.5")
+    take = ["sbatch", "--parsable", "--partition=urgent", "--gres=gpu:2", "--nodes=2", "--output=/dev/null"]
+    urgent = world.cluster.ask(*take, "--job-name=urgent", "--wrap=sleep 600").strip()
+    server, notice, reason = notice_and_end(world)
+    assert notice.startswith("This slice ends at ")
+    assert reason == f"its GPU server {server} was drained"
+    program.communicate("", timeout=60)
+    eventually(lambda: world.jobs()[urgent][0] == "RUNNING", 60)
+    world.cluster.ask("scancel", urgent)
+    eventually(lambda: set(world.offered()) - {server}, 90)  # the job or its successor comes back
+
+
+def test_the_end_of_a_jobs_time_is_announced_and_the_next_job_is_there(world: Lending) -> None:
+    world.start("--min", "1", "--notice", "20s", "--sbatch=--time=1")
+    eventually(world.offered, 90)
+    program = world.hold("-p", "0.5")
+    server, notice, reason = notice_and_end(world)
+    assert notice.startswith("This slice ends at ")
+    assert reason == f"its GPU server {server} was drained"
+    assert set(world.offered()) - {server}
+    program.communicate("", timeout=60)
+    eventually(lambda: f"Job {server.partition('-')[2]} is over (COMPLETED)." in world.log(), 60)
+
+
 def test_leases_go_on_while_the_controller_is_down_and_nothing_is_lost(world: Lending) -> None:
     world.start("--min", "1")
     servers = eventually(world.offered, 90)
