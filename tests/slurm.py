@@ -190,11 +190,11 @@ class Cluster:
     def kill_node(self, node: str) -> None:
         """Kill a node's slurmd and all processes of its jobs at once, as a machine does that loses its power."""
         self._kill(node)
-        while pids := self._of_jobs(node):
+        pids = self._of_jobs(node)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another one's end
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+                    os.kill(pid, number)
 
     def _kill(self, name: str) -> None:
         self._daemons[name].kill()

@@ -1,1 +1,1 @@
-"""The seams to engines that start programs themselves: container runtimes."""
+"""The seams to engines that start programs themselves: container runtimes, Slurm."""
