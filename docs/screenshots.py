@@ -90,7 +90,7 @@ def waiting(lab: Lab) -> None:
 
 def slices(lab: Lab) -> None:
     """The side panel, beside the notebook that works, and the dialog for a size of one's own."""
-    lab.status.get_by_role("button", name="Cancel").click()
+    lab.status.get_by_role("button", name="Leave the queue").click()
     lab.page.get_by_role("tab", name="Untitled1.ipynb").click()
     lab.page.wait_for_timeout(20_000)
     shot(lab, "slices")

@@ -23,18 +23,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.kernel_status import KernelState, KernelStatus, devices_of
-from gpukernel.jupyter.slice_size import duration_words, request_from, request_words
+from gpukernel.jupyter.slice_size import larger_share, queue_words, request_from, request_words
+from gpukernel.jupyter.trouble.process import keep_the_past
+from gpukernel.remoting.worker_query import WorkerSilent, touch
 
 if TYPE_CHECKING:
     from gpukernel.client.hub import HubClient
     from gpukernel.client.keepalive import KeepaliveStream
     from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
+    from gpukernel.jupyter.trouble.next_step import Trouble
 
 __all__ = ["KernelLease", "LeaseServices"]
 
@@ -43,7 +47,10 @@ log = logging.getLogger(__name__)
 RELEASE_SECONDS = 10.0
 CHECK_SECONDS = 2.0
 AGAIN_SECONDS = 1.0
+IDLE = "This slice is idle"  # as the pool's notice says
 AWAY = "the pool does not answer; asking again"
+QUEUE_AGAIN = "run the cell again to queue again"
+RESTART_AGAIN = "restart the kernel to queue again"
 FAILED = "The request for a slice failed in this Jupyter server, whose log says why; ask for it again."
 
 
@@ -55,6 +62,9 @@ class LeaseServices(Protocol):
 
     def runs(self, key: str) -> bool:
         """Return whether the kernel of `key` has started, so that it can wait for a pool that is away."""
+
+    def libraries(self, key: str) -> Set[str]:
+        """Return what the kernel of `key` has loaded (`gpukernel.jupyter.trouble.process`)."""
 
     def changed(self, lease: KernelLease) -> None:
         """Take note that `lease` is different."""
@@ -75,6 +85,10 @@ class KernelLease:
         How often its kernel was started.
     askers
         How many CUDA calls wait for the slice now.
+    needs_restart
+        Whether the kernel's process has used CUDA in a way that keeps it from using another slice.
+    trouble
+        What became of its latest work on the GPU, as it told itself.
     """
 
     def __init__(self, services: LeaseServices, key: str, address: str, socket: str) -> None:
@@ -93,6 +107,9 @@ class KernelLease:
         self.queued: Queued | None = None
         self.starts = 0
         self.askers = 0
+        self.needs_restart = False
+        self.trouble: Trouble = ""
+        self._had_slice = False  # since the kernel's process started
         self._releasing = asyncio.Lock()
         self._resizing = asyncio.Lock()
         self._change = asyncio.Event()
@@ -102,7 +119,7 @@ class KernelLease:
     # --- what a person may do in the notebook or the side panel ---
 
     async def command(self, name: str, size: dict[str, Any]) -> None:
-        """Carry out ``acquire``, ``release``, ``resize`` or ``cancel``; `size` names another size, where it is not empty.
+        """Carry out ``acquire``, ``release``, ``resize``, ``cancel`` or ``keep``; `size` names another size, where it is not empty.
 
         Raises
         ------
@@ -118,7 +135,9 @@ class KernelLease:
             self._check_release()
             await self.release("released in its notebook")
         elif name == "cancel":
-            self.cancel("the request was cancelled; run the cell again to queue again")
+            self._leave("the request was cancelled")
+        elif name == "keep":
+            await self._keep()
         elif name == "resize":
             await self._resize(request_from(size, self.request))
         else:
@@ -127,12 +146,21 @@ class KernelLease:
     async def interrupt(self) -> None:
         """Stop what the interrupted cell does: a CUDA call that waits leaves the queue, GPU work that does not end by itself ends."""
         if self.state == "waiting" and self.askers:
-            self.cancel(
-                "the cell was interrupted, so this kernel left the queue; run the cell again to queue again"
-            )
+            self._leave("the cell was interrupted, so this kernel left the queue")
         elif self.state == "live" and self.lease is not None:
             # Nobody waits for the answer: a kernel's shutdown begins with an interrupt, and the pool may be slow.
             self._interrupting = asyncio.create_task(self._end_work(self.lease))
+
+    def begin(self) -> None:
+        """Take note that the kernel is about to be started: its process knows nothing of what was before."""
+        self.starts += 1
+        self.needs_restart, self.trouble, self._had_slice = False, "", self.lease is not None
+
+    def report(self, trouble: Trouble) -> None:
+        """Take note of what became of the kernel's latest work on the GPU; a fault stays until the kernel is started again."""
+        if self.lease is not None and trouble != self.trouble and self.trouble != "fault":
+            self.trouble = trouble
+            self._tell()
 
     # --- request, cancel, release, resize ---
 
@@ -156,6 +184,27 @@ class KernelLease:
         if self.state == "waiting":
             self._stop_queueing()
             self._turn("none", sentence)
+
+    def _leave(self, reason: str) -> None:
+        self._look_at_process()
+        self.cancel(f"{reason}; {RESTART_AGAIN if self.needs_restart else QUEUE_AGAIN}")
+
+    def _look_at_process(self) -> None:
+        """Find out whether the kernel's process can use another slice, where it has none now."""
+        libraries = self._services.libraries(self.key)
+        self.needs_restart |= keep_the_past(libraries, had_slice=self._had_slice, waited=self.askers > 0)
+
+    async def _keep(self) -> None:
+        """Use the slice for a moment, so that it is not idle."""
+        if (lease := self.lease) is None:
+            raise SliceUnavailable("This kernel holds no slice.")
+        if lease.mode == "direct":
+            raise SliceUnavailable("In direct mode only the kernel uses its GPU: run a cell that does.")
+        try:
+            for one in lease.slices:
+                await asyncio.to_thread(touch, one.endpoints, lease.secret)
+        except WorkerSilent as error:
+            raise SliceUnavailable(f"The slice could not be kept: {error}.") from None
 
     async def release(self, reason: str) -> None:
         """Give up the place or the lease; where the pool cannot be reached, end the keepalive and leave the lease to its expiry."""
@@ -196,6 +245,7 @@ class KernelLease:
             if not self._holds(lease):
                 raise SliceUnavailable("The slice was given back meanwhile.")
             self.request, self.lease = request, self._with_secret(changed)
+            self.trouble = "" if self.trouble == "memory" else self.trouble
             self._turn("live", "")
 
     # --- waiting for something to happen ---
@@ -241,17 +291,12 @@ class KernelLease:
 
     def place_words(self) -> str:
         """Return the place in the queue as one line."""
-        what = request_words(self.request)
-        if self.queued is None or not self.queued.position:
-            return f"waiting for {what}: {self.queued.reason if self.queued else 'asking the pool'} …"
-        estimate = self.queued.estimate_seconds
-        about = "" if estimate < 0 else f", about {duration_words(estimate)} to go"
-        why = f": {self.queued.quota.rstrip('.')}" if self.queued.quota else ""
-        return f"waiting for {what}: position {self.queued.position} in the queue{about}{why} …"
+        return queue_words(self.request, self.queued)
 
     def status(self) -> KernelStatus:
         """Return its status, with the use that the pool told last."""
         request, lease = self.request, self.lease
+        share = request.share or 0.0 if request else 0.0
         status = KernelStatus(
             kernel_id=self.key,
             state=self.state,
@@ -262,12 +307,16 @@ class KernelLease:
             estimate_seconds=self.queued.estimate_seconds if self.queued else -1.0,
             share=request.share if request else None,
             model=request.model if request else "",
+            trouble=self.trouble,
+            needs_restart=self.needs_restart,
+            larger_share=larger_share(share),
         )
         if lease is None:
             return status
         status = replace(
             status, lease_id=lease.id, created=lease.created, until=lease.until, notice=lease.notice
         )
+        status = replace(status, may_keep=IDLE in lease.notice and lease.mode != "direct")
         return status.with_devices(devices_of(lease))
 
     # --- the kernel's environment and its lease file ---
@@ -356,7 +405,7 @@ class KernelLease:
     async def _answer(self) -> Lease | str:
         """Return what the pool grants, or why it grants nothing; the answer to a request that is not the last one means nothing."""
         from gpukernel.common.errors import PoolError, PoolUnreachable
-        from gpukernel.common.model import Lease
+        from gpukernel.common.model import Lease, Queued
 
         assert self.request is not None
         assert self.holder is not None
@@ -379,16 +428,11 @@ class KernelLease:
                 # A kernel that is only starting is told so, unless the pool had answered already.
                 if self._queueing is not task or not (self._services.runs(self.key) or self.queued):
                     return str(error)
-                self._wait_for_pool()
+                self.queued = Queued(0, -1.0, AWAY)
+                self._tell()
                 await asyncio.sleep(AGAIN_SECONDS)
             except PoolError as error:
                 return str(error)
-
-    def _wait_for_pool(self) -> None:
-        from gpukernel.common.model import Queued
-
-        self.queued = Queued(0, -1.0, AWAY)
-        self._tell()
 
     def _granted(self, lease: Lease) -> None:
         if self.request is not None and self.request.mode == "auto":  # a process is in one mode
@@ -421,7 +465,7 @@ class KernelLease:
         self._turn("ended", reason or "the lease is over")
 
     def _forget_lease(self) -> None:
-        lease, self.lease = self.lease, None
+        lease, self.lease, self.trouble = self.lease, None, ""
         if lease is not None and self._keepalive is not None:
             self._keepalive.let_go(lease.id)
 
@@ -439,6 +483,10 @@ class KernelLease:
 
     def _turn(self, state: KernelState, sentence: str) -> None:
         self.state, self.sentence = state, sentence
+        if state == "live":
+            self._had_slice = True
+        elif state != "waiting":
+            self._look_at_process()
         try:
             self.write()
         finally:

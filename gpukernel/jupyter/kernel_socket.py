@@ -11,6 +11,7 @@ A connection carries one request, a line ``COMMAND KEY [JSON]``; the answer is l
 ``release`` ``ok JSON`` or ``refused SENTENCE``
 ``resize``  ``ok JSON`` or ``refused SENTENCE``; JSON names the size
 ``cancel``  ``ok JSON``: leaves the queue
+``report``  ``ok JSON``; JSON is ``{"trouble": …}``, what became of the latest cell (`gpukernel.jupyter.trouble.next_step.Trouble`)
 =========== ==========================================================================================
 
 Only this user is heard.
@@ -27,11 +28,12 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.kernel_lease import KernelLease
 from gpukernel.jupyter.slice_size import request_from, request_words
+from gpukernel.jupyter.trouble.next_step import Trouble
 
 __all__ = ["KernelSocket"]
 
@@ -55,6 +57,13 @@ def _socket_path() -> str:
     path = short_directory(runtime) / f"gpukernel-{os.getpid()}.sock"
     path.unlink(missing_ok=True)
     return str(path)
+
+
+def _trouble(data: Any) -> Trouble:
+    trouble: Any = data.get("trouble") if isinstance(data, dict) else None
+    if trouble not in get_args(Trouble):
+        raise SliceUnavailable("A trouble is “fault”, “memory”, or empty.")
+    return cast(Trouble, trouble)
 
 
 class KernelSocket:
@@ -136,6 +145,9 @@ class KernelSocket:
                     change = lease.change()
                     await say("ok", lease.status().as_json())
                     await change.wait()
+            elif command == "report":
+                lease.report(_trouble(data))
+                await say("ok", lease.status().as_json())
             elif command in ("show", "release", "resize", "cancel"):
                 if command != "show":
                     await lease.command(command, data)

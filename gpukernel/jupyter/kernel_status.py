@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from gpukernel.jupyter.trouble.next_step import Trouble, next_step
+
 if TYPE_CHECKING:
     from gpukernel.common.model import Lease
     from gpukernel.remoting.usage import SliceUsage
@@ -131,6 +133,14 @@ class KernelStatus(LeaseStatus):
         The place in the queue (1 is next, 0 not known), and about how long it takes; negative where nobody can tell.
     share, model
         The size as it was asked for; null for a size in MiB.
+    may_keep
+        Whether the slice is about to be released as idle, and may be kept.
+    trouble
+        What became of the kernel's latest work on the GPU: ``fault`` (its context is lost), ``memory`` (too little for a cell), or empty.
+    needs_restart
+        Whether the kernel's process cannot use another slice, since it has used CUDA before.
+    larger_share
+        The next larger of the usual sizes; 0 where there is none.
     devices
         The parts of the single devices.
     """
@@ -144,6 +154,10 @@ class KernelStatus(LeaseStatus):
     estimate_seconds: float = -1.0
     share: float | None = None
     model: str = ""
+    may_keep: bool = False
+    trouble: Trouble = ""
+    needs_restart: bool = False
+    larger_share: float = 0.0
     devices: tuple[DeviceStatus, ...] = ()
 
     @property
@@ -155,6 +169,11 @@ class KernelStatus(LeaseStatus):
     def left_seconds(self) -> float | None:
         """Seconds until the slice ends at the latest; None where nothing bounds it."""
         return max(0.0, self.until - time.time()) if self.until else None
+
+    @property
+    def next_step(self) -> str:
+        """One sentence that says what to do about a trouble; empty where there is none."""
+        return next_step(self)
 
     def with_devices(self, devices: Sequence[DeviceStatus]) -> Self:
         """Return this status with `devices` and their sums."""
@@ -202,6 +221,8 @@ class KernelStatus(LeaseStatus):
             return self.words or self.sentence
         if self.state != "live":
             why = f": {self.sentence}" if self.sentence else ""
+            if self.next_step:
+                return f"No slice now{why.rstrip('.')}. {self.next_step}"
             return f"No slice now{why.rstrip('.')}. “%gpu acquire”, or the first use of CUDA, asks for {self.what}."
         lines = []
         for one in self.devices:
@@ -213,8 +234,7 @@ class KernelStatus(LeaseStatus):
             ]
         left = f"{_time(self.left_seconds)} left" if self.left_seconds is not None else "no end set"
         lines.append(f"  held for {_time(self.held_seconds)}, {left}")
-        if self.notice:
-            lines.append(f"  {self.notice}")
+        lines += [f"  {words}" for words in (self.next_step, self.notice) if words]
         return "\n".join(lines)
 
     __repr__ = __str__

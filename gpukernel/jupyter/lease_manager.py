@@ -19,7 +19,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +28,7 @@ from gpukernel.jupyter.kernel_lease import KernelLease
 from gpukernel.jupyter.kernel_socket import KernelSocket
 from gpukernel.jupyter.kernel_status import KernelStatus
 from gpukernel.jupyter.offers import Offer, offers_of, sizes_of
+from gpukernel.jupyter.trouble.process import loaded_libraries
 from gpukernel.remoting.worker_query import WorkerSilent, usage_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ GRACE_SECONDS = 5.0
 
 USE_SECONDS = 0.8
 """Seconds that a worker may take to say how much of its slice is in use."""
+
+ANSWER_SECONDS = 5.0
+"""Seconds for which the front end's request for a slice waits to be answered by the pool."""
 
 _LAST_SECONDS = 1.0
 
@@ -71,7 +75,10 @@ class KernelLeaseManager:
         await self._ask(self._register(key, address, request, holder, lease_file))
 
     async def acquire(self, key: str, wait_seconds: float) -> bool:
-        """Ask for the slice of `key`; return False where it still waits after `wait_seconds`, with its place kept.
+        """Ask for the slice of `key`; return False where the kernel starts without it.
+
+        It still waits after `wait_seconds`, with its place kept; or somebody left the queue meanwhile; or the kernel is started again
+        and the pool refuses: a restart must not cost the notebook its kernel.  Its first use of CUDA asks again.
 
         Raises
         ------
@@ -120,8 +127,15 @@ class KernelLeaseManager:
         return await self._ask(self._statuses(fresh, use))
 
     async def command(self, key: str, name: str, size: dict[str, Any]) -> None:
-        """Carry out ``release``, ``acquire``, ``cancel`` or ``resize`` for a kernel, which lives on; raises `SliceUnavailable`."""
+        """Carry out ``release``, ``acquire``, ``cancel``, ``keep`` or ``resize`` for a kernel, which lives on; raises `SliceUnavailable`.
+
+        ``acquire`` waits up to `ANSWER_SECONDS` for the pool's answer, so that a refusal is this call's.
+        """
         await self._ask(self._command(key, name, size))
+
+    async def waits(self, key: str) -> bool:
+        """Return whether a cell of the kernel waits for its slice now."""
+        return await self._ask(self._waits(key))
 
     async def leases(self, address: str) -> list[Lease]:
         """Return the pool's leases; raises `gpukernel.common.errors.PoolError`."""
@@ -156,6 +170,11 @@ class KernelLeaseManager:
         """Return whether the kernel of `key` has started, so that it can wait for a pool that is away."""
         return key in self._watches
 
+    def libraries(self, key: str) -> Set[str]:
+        """Return what the kernel of `key` has loaded; empty where it does not run."""
+        watch = self._watches.get(key)
+        return loaded_libraries(watch[0]) if watch else frozenset()
+
     def changed(self, lease: KernelLease) -> None:
         """Tell the listeners that `lease` is different."""
         if self._listeners:
@@ -185,7 +204,7 @@ class KernelLeaseManager:
             lease = self._leases[key] = KernelLease(self, key, address, self._socket.path)
         if lease.state in ("none", "ended"):
             lease.request = request
-        lease.starts += 1
+        lease.begin()
         if lease.file not in (None, lease_file):
             lease.forget()  # the kernel starts again, with its connection file in another directory
         lease.holder, lease.file = holder, lease_file
@@ -211,6 +230,9 @@ class KernelLeaseManager:
             if lease.state == "waiting":
                 return False
         if lease.state != "live":
+            left = lease.state == "none" or lease.starts > 1
+            if left and not self._ending and not (lease.request and lease.request.mode == "direct"):
+                return False
             raise SliceUnavailable(lease.sentence or "The request for a slice was cancelled.")
         return True
 
@@ -225,7 +247,16 @@ class KernelLeaseManager:
         await self._lease(key).interrupt()
 
     async def _command(self, key: str, name: str, size: dict[str, Any]) -> None:
-        await self._lease(key).command(name, size)
+        lease = self._lease(key)
+        await lease.command(name, size)
+        if name == "acquire":
+            await lease.answered(ANSWER_SECONDS)
+            if lease.state == "ended":
+                raise SliceUnavailable(lease.sentence)
+
+    async def _waits(self, key: str) -> bool:
+        lease = self._leases.get(key)
+        return lease is not None and lease.state == "waiting" and lease.askers > 0
 
     async def _give_up(self, sentence: str) -> None:
         self._ending = sentence

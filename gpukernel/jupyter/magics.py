@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from gpukernel.jupyter import notebook
 from gpukernel.jupyter.kernel_status import KernelStatus
 from gpukernel.jupyter.notebook import SliceError
+from gpukernel.jupyter.trouble.cells import CellWatch
 
 __all__ = ["load", "unload"]
 
@@ -217,21 +218,27 @@ class _Notices:
 
 
 _notices: _Notices | None = None
+_cells: CellWatch | None = None
 
 
 def load(shell: Any) -> None:
-    """Give `shell` the magics, and its notebook the notices."""
-    global _notices
+    """Give `shell` the magics, and its notebook the notices and the next steps."""
+    global _notices, _cells
     shell.register_magic_function(gpu, "line_cell", "gpu")
     if _notices is None:
         _notices = _Notices()
+    if _cells is None:
+        _cells = CellWatch(shell)
 
 
 def unload(shell: Any) -> None:
-    """Take the magics and the notices away again."""
-    global _notices
+    """Take all of that away again."""
+    global _notices, _cells
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("gpu", None)
     if _notices is not None:
         _notices.close()
         _notices = None
+    if _cells is not None:
+        _cells.close()
+        _cells = None

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpukernel.jupyter.kernel_status import KernelStatus, size_words
+from gpukernel.jupyter.trouble.next_step import Trouble
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFile, LeaseFileError, read_lease_file
 from gpukernel.remoting.usage import SliceUsage
 from gpukernel.remoting.worker_query import WorkerSilent, usage_of
@@ -26,9 +27,12 @@ __all__ = [
     "Figures",
     "SliceError",
     "acquire",
+    "counted",
+    "holds_slice",
     "measure",
     "memory_check",
     "release",
+    "report",
     "resize",
     "status",
     "use",
@@ -114,6 +118,13 @@ def use() -> tuple[SliceUsage, ...]:
         raise SliceError(str(error)) from None
 
 
+def holds_slice() -> bool:
+    """Return whether there is a slice now, as the lease file says."""
+    with contextlib.suppress(SliceError):
+        return _lease_file().state == "live"
+    return False
+
+
 def status() -> KernelStatus:
     """Return the slice, its use, the time left."""
     return _measured(_ask("show"))
@@ -176,6 +187,17 @@ def acquire(share: float | None = None, *, memory_mib: int | None = None, model:
     if (cuda := _libcuda()) is not None and cuda.cuInit(0) == 0 and _used_by_libraries():
         return replace(status(), notice=KEEPS_OLD)
     return status()
+
+
+def report(trouble: Trouble) -> KernelStatus:
+    """Tell whoever keeps the slice what became of the latest cell; ``gpukernel.jupyter.trouble.cells`` does so by itself.
+
+    Raises
+    ------
+    SliceError
+        Nobody keeps it.
+    """
+    return _measured(_ask("report", {"trouble": trouble}))
 
 
 def release() -> KernelStatus:
@@ -274,7 +296,7 @@ def _short(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-def _counted() -> tuple[int, int, int]:
+def counted() -> tuple[int, int, int]:
     """Return launches, bytes to the device, bytes to the host of this process so far."""
     if (cuda := _libcuda()) is None:
         return (0, 0, 0)
@@ -307,19 +329,19 @@ def measure() -> Iterator[Figures]:
     """Fill the given `Figures` when the block ends, after waiting for the work that it launched."""
     figures = Figures()
     _finish()
-    before, counted, began = _all_used(begin_anew=True), _counted(), time.perf_counter()
+    before, done, began = _all_used(begin_anew=True), counted(), time.perf_counter()
     try:
         yield figures
     finally:
         _finish()
         figures.seconds = time.perf_counter() - began
-        after, now = _all_used(), _counted()
+        after, now = _all_used(), counted()
         gpu_before = sum(one.gpu_seconds for one in before) if len(before) == len(after) else 0.0
         figures.gpu_seconds = max(0.0, sum(one.gpu_seconds for one in after) - gpu_before)
         figures.peak_bytes = sum(one.peak_bytes for one in after)
         figures.limit_bytes = sum(one.limit_bytes for one in after)
         figures.launches, figures.to_device_bytes, figures.to_host_bytes = (
-            max(0, b - a) for a, b in zip(counted, now, strict=True)
+            max(0, b - a) for a, b in zip(done, now, strict=True)
         )
         if _in_direct_mode():
             figures.direct = True

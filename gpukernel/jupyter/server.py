@@ -6,7 +6,7 @@ Requests are authenticated, authorised (resource ``gpukernel``) and protected ag
 ``GET``  ``status``                            this person's kernels and leases with their use; answers within a second
 ``GET``  ``offers``                            what may be taken now, and the models for a size of one's own
 ``POST`` ``sizes``                             ``{"share": 0.07, "model": "V100"}``: list that size; gives its kernel's name
-``POST`` ``kernels/ID/release``                give the slice back; ``acquire``, ``cancel`` and ``resize`` likewise
+``POST`` ``kernels/ID/release``                give the slice back; ``acquire``, ``cancel``, ``keep`` and ``resize`` likewise
 ``POST`` ``leases/ID/release``                 end a lease that another server of this person holds
 ======== ===================================== ===========================================================================
 
@@ -184,7 +184,11 @@ class KernelHandler(_Handler):
     @web.authenticated
     @authorized
     async def post(self, kernel_id: str, what: str) -> None:
-        """Release, acquire, cancel or resize."""
+        """Release, acquire, cancel, keep or resize; leaving the queue interrupts the cell that waits in it."""
+        kernels: Any = self.kernel_manager
+        if what == "cancel" and kernel_id in kernels and await lease_manager().waits(kernel_id):
+            # Its libraries learn from an interrupt, not from an error, which Numba would keep for good.
+            await kernels.interrupt_kernel(kernel_id)
         try:
             await lease_manager().command(kernel_id, what, self.body())
         except SliceUnavailable as error:
@@ -269,7 +273,10 @@ def _serve(app: Any) -> None:
             (url_path_join(root, "status"), StatusHandler),
             (url_path_join(root, "offers"), OffersHandler),
             (url_path_join(root, "sizes"), SizesHandler),
-            (url_path_join(root, r"kernels/([0-9A-Za-z-]+)/(release|acquire|cancel|resize)"), KernelHandler),
+            (
+                url_path_join(root, r"kernels/([0-9A-Za-z-]+)/(release|acquire|cancel|keep|resize)"),
+                KernelHandler,
+            ),
             (url_path_join(root, r"leases/([0-9A-Za-z-]+)/release"), LeaseHandler),
         ],
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpukernel.jupyter.errors import SliceUnavailable
-from gpukernel.jupyter.kernelspecs import figure
+from gpukernel.jupyter.kernelspecs import STANDARD, figure
 
 if TYPE_CHECKING:
-    from gpukernel.common.model import SliceRequest
+    from gpukernel.common.model import Queued, SliceRequest
 
-__all__ = ["duration_words", "request_from", "request_words"]
+__all__ = ["duration_words", "larger_share", "queue_words", "request_from", "request_words"]
 
 MIB = 2**20
 
@@ -56,6 +56,22 @@ def request_words(request: SliceRequest | None) -> str:
     size = figure(request.share) if request.share is not None else f"{(request.memory_bytes or 0) // MIB} MiB"
     count = f"{request.devices} × " if request.devices > 1 else ""
     return f"{count}{request.model or 'GPU'} × {size}"
+
+
+def queue_words(request: SliceRequest | None, queued: Queued | None) -> str:
+    """Return a request's place in the queue as one line; `queued` is what the pool told last, None before it has answered."""
+    what = request_words(request)
+    if queued is None or not queued.position:
+        return f"waiting for {what}: {queued.reason if queued else 'asking the pool'} …"
+    about = "" if queued.estimate_seconds < 0 else f", about {duration_words(queued.estimate_seconds)} to go"
+    why = f": {queued.quota.rstrip('.')}" if queued.quota else ""
+    return f"waiting for {what}: position {queued.position} in the queue{about}{why} …"
+
+
+def larger_share(share: float) -> float:
+    """Return the next larger of the standard sizes, as a part of a device; 0 where there is none, or `share` is not known (0)."""
+    sizes = sorted(spec.share for spec in STANDARD)
+    return next((size for size in sizes if size > share * 1.001), 0.0) if share > 0 else 0.0
 
 
 def duration_words(seconds: float) -> str:

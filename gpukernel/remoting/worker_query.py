@@ -23,9 +23,10 @@ from gpukernel.remoting.wire import wire_protocol
 if TYPE_CHECKING:
     from gpukernel.remoting.tls import TlsSocket
 
-__all__ = ["WorkerQuery", "WorkerSilent", "usage_of"]
+__all__ = ["WorkerQuery", "WorkerSilent", "touch", "usage_of"]
 
 _MOST = 1 << 20
+_MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 SECONDS = 5.0
 
 
@@ -60,20 +61,12 @@ class WorkerQuery:
         WorkerSilent
             When the worker does not answer.
         """
-        protocol = wire_protocol()
-        number = protocol.calls["usage"].number
-        body = b"\1" if begin_anew else b""
+        result, printed, answer = self._call("usage", b"\1" if begin_anew else b"")
+        if result or printed:
+            raise WorkerSilent("the worker of this slice does not answer the query")
         try:
-            self._socket.sendall(struct.pack("<IHH", len(body), number, 0) + body)
-            length, call, _ = struct.unpack("<IHH", self._read(8))
-            if call != number or not 8 <= length <= _MOST:
-                raise WorkerSilent("the worker of this slice has ended the connection")
-            answer = self._read(length)
-            result, printed = struct.unpack_from("<II", answer)
-            if result or printed:
-                raise WorkerSilent("the worker of this slice does not answer the query")
-            used = protocol.values("usage", answer, 8)
-        except (OSError, struct.error) as error:
+            used = wire_protocol().values("usage", answer, 8)
+        except struct.error as error:
             raise WorkerSilent(f"the worker of this slice does not answer: {error}") from None
         return SliceUsage(
             limit_bytes=used["memory_limit"],
@@ -84,6 +77,31 @@ class WorkerQuery:
             peak_bytes=used["peak"],
             launches=used["launches"],
         )
+
+    def touch(self) -> None:
+        """Make a call of CUDA that changes nothing, as a program does: the slice is not idle then.
+
+        Raises
+        ------
+        WorkerSilent
+            When the worker does not answer.
+        """
+        # An attribute of the null pointer: no pointer has it, so the answer is an error, and nothing else happens.
+        self._call("pointer_attribute", struct.pack("<iQ", _MEMORY_TYPE, 0))
+
+    def _call(self, name: str, body: bytes) -> tuple[int, int, bytes]:
+        """Return an answer's result, the length of the printed text in it, and the whole of it."""
+        number = wire_protocol().calls[name].number
+        try:
+            self._socket.sendall(struct.pack("<IHH", len(body), number, 0) + body)
+            length, call, _ = struct.unpack("<IHH", self._read(8))
+            if call != number or not 8 <= length <= _MOST:
+                raise WorkerSilent("the worker of this slice has ended the connection")
+            answer = self._read(length)
+            result, printed = struct.unpack_from("<II", answer)
+        except (OSError, struct.error) as error:
+            raise WorkerSilent(f"the worker of this slice does not answer: {error}") from None
+        return result, printed, answer
 
     _socket: socket.socket | TlsSocket
 
@@ -161,3 +179,9 @@ def usage_of(
                 raise WorkerSilent(f"the table of this slice cannot be read: {error}") from None
     with WorkerQuery(endpoints, secret, patience) as query:
         return query.usage(begin_anew=begin_anew)
+
+
+def touch(endpoints: Sequence[str], secret: str) -> None:
+    """Use a device of a slice in remote mode for a moment, so that it is not idle; raises `WorkerSilent`."""
+    with WorkerQuery(endpoints, secret) as query:
+        query.touch()

@@ -1,5 +1,6 @@
 // The memory and compute of the last ten minutes as two lines.
 import { IPoint } from './model';
+import { __ } from './texts';
 
 const WIDTH = 240;
 const HEIGHT = 48;
@@ -12,7 +13,7 @@ export function chart(points: IPoint[], now: number): SVGElement {
   svg.setAttribute('viewBox', `0 0 ${WIDTH} ${HEIGHT}`);
   svg.setAttribute('preserveAspectRatio', 'none');
   svg.setAttribute('role', 'img');
-  svg.setAttribute('aria-label', 'Memory and compute of the last ten minutes');
+  svg.setAttribute('aria-label', __('Memory and compute of the last ten minutes'));
   for (const which of ['memory', 'compute'] as const) {
     const line = document.createElementNS(SVG, 'polyline');
     line.setAttribute('class', `gpukernel-${which}`);

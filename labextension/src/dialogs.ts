@@ -4,6 +4,7 @@ import { Widget } from '@lumino/widgets';
 import { ask, IOffers } from './api';
 import { IKernelStatus } from './kernel_status';
 import { size } from './model';
+import { __ } from './texts';
 
 export interface ISize {
   share: number;
@@ -17,7 +18,7 @@ class SizeForm extends Widget implements Dialog.IBodyWidget<ISize> {
     this._models = models;
     this._offers = offers;
     for (const model of Object.keys(models)) {
-      this._model.add(new Option(`${model} — ${size(models[model])} each`, model));
+      this._model.add(new Option(__('%1 — %2 each', model, size(models[model])), model));
     }
     this._model.value = now.model;
     this._model.disabled = fixed;
@@ -38,12 +39,12 @@ class SizeForm extends Widget implements Dialog.IBodyWidget<ISize> {
     this._model.onchange = () => this._say();
     this._words.className = 'gpukernel-size-words';
     this.node.append(
-      this._row('GPU', this._model),
-      this._row('Share', this._share),
+      this._row(__('GPU'), this._model),
+      this._row(__('Share'), this._share),
       this._slider,
       this._words
     );
-    this._slider.setAttribute('aria-label', 'Share');
+    this._slider.setAttribute('aria-label', __('Share'));
     this._say();
   }
 
@@ -62,13 +63,13 @@ class SizeForm extends Widget implements Dialog.IBodyWidget<ISize> {
   private _say(): void {
     const { share, model } = this.getValue();
     if (!(share >= 0.001 && share <= 1)) {
-      this._words.textContent = 'A share lies between 0.001 and 1.';
+      this._words.textContent = __('A share lies between 0.001 and 1.');
       return;
     }
     const bytes = Math.floor((share * (this._models[model] ?? 0)) / 2 ** 20) * 2 ** 20;
     const whole = this._offers?.offers.find(offer => offer.model === model && offer.share === share);
-    const free = whole && whole.free !== null ? (whole.free ? `, ${whole.free} free now` : ', would wait now') : '';
-    this._words.textContent = bytes ? `${size(bytes)} of memory${free}` : '';
+    const free = whole && whole.free !== null ? (whole.free ? __(', %1 free now', whole.free) : __(', would wait now')) : '';
+    this._words.textContent = bytes ? __('%1 of memory%2', size(bytes), free) : '';
   }
 
   private _models: { [model: string]: number };
@@ -84,17 +85,17 @@ export async function askForSize(button: string): Promise<ISize | null> {
   const offers = await ask<IOffers>('offers');
   if (!Object.keys(offers.models).length) {
     await showDialog({
-      title: 'No GPU to take a slice of',
-      body: offers.note ? `Nothing is known now: ${offers.note}.` : 'The pool has no GPU now.',
+      title: __('No GPU to take a slice of'),
+      body: offers.note ? __('Nothing is known now: %1.', offers.note) : __('The pool has no GPU now.'),
       buttons: [Dialog.okButton()]
     });
     return null;
   }
   const form = new SizeForm(offers.models, { share: 0.05, model: Object.keys(offers.models)[0] }, false, offers);
   const result = await showDialog({
-    title: 'A GPU slice of your own size',
+    title: __('A GPU slice of your own size'),
     body: form,
-    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: button })]
+    buttons: [Dialog.cancelButton({ label: __('Cancel') }), Dialog.okButton({ label: button })]
   });
   return result.button.accept ? result.value : null;
 }
@@ -104,9 +105,9 @@ export async function askForResize(kernel: IKernelStatus): Promise<ISize | null>
   const now = kernel.share ?? kernel.memory_bytes / kernel.device_memory_bytes;
   const form = new SizeForm({ [kernel.model || 'GPU']: kernel.device_memory_bytes }, { share: now, model: kernel.model || 'GPU' }, true);
   const result = await showDialog({
-    title: `Resize ${kernel.what}`,
+    title: __('Resize %1', kernel.what),
     body: form,
-    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: 'Resize' })]
+    buttons: [Dialog.cancelButton({ label: __('Cancel') }), Dialog.okButton({ label: __('Resize') })]
   });
   return result.button.accept ? result.value : null;
 }

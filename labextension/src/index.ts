@@ -1,21 +1,25 @@
 // GPU slices in JupyterLab and Notebook: the status of the notebook in front, a side panel, notices of the queue, sizes of one's own.
 import { ILabShell, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { ICommandPalette, Notification, showErrorMessage } from '@jupyterlab/apputils';
-import { ConsolePanel } from '@jupyterlab/console';
+import { ICommandPalette, ISessionContext, IWidgetTracker, showErrorMessage } from '@jupyterlab/apputils';
+import { ConsolePanel, IConsoleTracker } from '@jupyterlab/console';
 import { DocumentRegistry } from '@jupyterlab/docregistry';
 import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookModel, INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { Kernel } from '@jupyterlab/services';
 import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator } from '@jupyterlab/translation';
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 import { Widget } from '@lumino/widgets';
+import { Actions, IKernels } from './actions';
 import { ask } from './api';
 import { askForSize } from './dialogs';
 import { RING, sliceIcon } from './icon';
-import { IKernelChange } from './kernel_status';
 import { Slices } from './model';
 import { showPlainNames } from './names';
+import { Notices } from './notices';
 import { SlicesPanel } from './panel';
 import { StatusItem } from './status';
+import { __, speak } from './texts';
 
 const CUSTOM = 'gpukernel:custom-size';
 const SHOW = 'gpukernel:show-slices';
@@ -27,61 +31,16 @@ function kernelOf(widget: Widget | null): string | undefined {
   return undefined;
 }
 
-/** Notifications of kernels that wait: one for each, which says where it stands and goes when the slice comes. */
-class Notices {
-  constructor(slices: Slices, nameOf: (kernel: string) => string) {
-    this._slices = slices;
-    this._nameOf = nameOf;
-    slices.event.connect((_, change) => this._tell(change));
-    // An event that came before this page listened is not told again.
-    slices.changed.connect(() => slices.status.kernels.forEach(kernel => this._tell(kernel)));
-  }
-
-  private _tell(change: IKernelChange): void {
-    const id = change.kernel_id;
-    const shown = this._shown.get(id);
-    const name = this._nameOf(id);
-    const of = name ? ` (${name})` : '';
-    if (change.state === 'waiting') {
-      if (!change.position) {
-        return; // the pool has not answered yet: most slices come at once
-      }
-      const message = `${change.words.charAt(0).toUpperCase()}${change.words.slice(1)}${of}`;
-      if (shown) {
-        Notification.update({ id: shown, message });
-      } else {
-        const cancel = { label: 'Cancel', callback: () => void this._slices.act(id, 'cancel') };
-        this._shown.set(id, Notification.emit(message, 'in-progress', { autoClose: false, actions: [cancel] }));
-      }
-    } else if (shown) {
-      this._shown.delete(id);
-      if (change.state === 'live') {
-        Notification.update({ id: shown, message: `${change.what} is here${of}`, type: 'success', autoClose: 4000, actions: [] });
-      } else {
-        Notification.dismiss(shown);
-      }
-    }
-    if (change.notice && change.notice !== this._noticed.get(id)) {
-      Notification.warning(`${change.notice}${of}`, { autoClose: false });
-    }
-    this._noticed.set(id, change.notice);
-  }
-
-  private _slices: Slices;
-  private _nameOf: (kernel: string) => string;
-  private _shown = new Map<string, string>();
-  private _noticed = new Map<string, string>();
-}
-
 /** Notebook has no status bar: there the item stands in the notebook's toolbar. */
 class InToolbar implements DocumentRegistry.IWidgetExtension<NotebookPanel, INotebookModel> {
-  constructor(slices: Slices, open: () => void) {
+  constructor(slices: Slices, actions: Actions, open: () => void) {
     this._slices = slices;
+    this._actions = actions;
     this._open = open;
   }
 
   createNew(panel: NotebookPanel): IDisposable {
-    const item = new StatusItem(this._slices, () => kernelOf(panel), this._open);
+    const item = new StatusItem(this._slices, this._actions, () => kernelOf(panel), this._open);
     item.addClass('gpukernel-in-toolbar');
     panel.toolbar.insertBefore('kernelName', 'gpukernel', item);
     panel.sessionContext.kernelChanged.connect(() => void this._slices.refresh());
@@ -89,39 +48,71 @@ class InToolbar implements DocumentRegistry.IWidgetExtension<NotebookPanel, INot
   }
 
   private _slices: Slices;
+  private _actions: Actions;
   private _open: () => void;
+}
+
+/** The kernels of the notebooks and consoles that are open in this page. */
+class OpenKernels implements IKernels {
+  constructor(app: JupyterFrontEnd, trackers: (IWidgetTracker<NotebookPanel> | IWidgetTracker<ConsolePanel> | null)[]) {
+    this._app = app;
+    this._trackers = trackers;
+  }
+
+  nameOf(kernel: string): string {
+    for (const session of this._app.serviceManager.sessions.running()) {
+      if (session.kernel?.id === kernel) {
+        return session.name || session.path;
+      }
+    }
+    return '';
+  }
+
+  sessionOf(kernel: string): ISessionContext | undefined {
+    for (const tracker of this._trackers) {
+      const found = tracker?.find(one => one.sessionContext.session?.kernel?.id === kernel);
+      if (found) {
+        return found.sessionContext;
+      }
+    }
+    return undefined;
+  }
+
+  connect(kernel: string): Kernel.IKernelConnection {
+    return this._app.serviceManager.kernels.connectTo({ model: { id: kernel, name: '' } });
+  }
+
+  private _app: JupyterFrontEnd;
+  private _trackers: (IWidgetTracker<NotebookPanel> | IWidgetTracker<ConsolePanel> | null)[];
 }
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: 'gpukernel:plugin',
   description: 'GPU slices: status, side panel, queue, sizes of one’s own.',
   autoStart: true,
-  optional: [ILabShell, IStatusBar, ILauncher, ICommandPalette, INotebookTracker],
+  optional: [ILabShell, IStatusBar, ILauncher, ICommandPalette, INotebookTracker, IConsoleTracker, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     labShell: ILabShell | null,
     statusBar: IStatusBar | null,
     launcher: ILauncher | null,
     palette: ICommandPalette | null,
-    notebooks: INotebookTracker | null
+    notebooks: INotebookTracker | null,
+    consoles: IConsoleTracker | null,
+    translator: ITranslator | null
   ) => {
+    speak(translator);
     const slices = new Slices(app.serviceManager.events);
-    const nameOf = (kernel: string): string => {
-      for (const session of app.serviceManager.sessions.running()) {
-        if (session.kernel?.id === kernel) {
-          return session.name || session.path;
-        }
-      }
-      return '';
-    };
-    new Notices(slices, nameOf);
-
-    const panel = new SlicesPanel(slices, nameOf, () => void app.commands.execute(CUSTOM));
+    const kernels = new OpenKernels(app, [notebooks, consoles]);
+    const nameOf = (kernel: string) => kernels.nameOf(kernel);
+    const actions = new Actions(slices, kernels);
+    const panel = new SlicesPanel(slices, actions, nameOf, () => void app.commands.execute(CUSTOM));
     app.shell.add(panel, 'right', { rank: 650, type: 'GPU slices' });
     const open = () => app.shell.activateById(panel.id);
+    new Notices(slices, actions, nameOf, open);
 
     if (statusBar && labShell) {
-      const item = new StatusItem(slices, () => kernelOf(labShell.currentWidget), open);
+      const item = new StatusItem(slices, actions, () => kernelOf(labShell.currentWidget), open);
       statusBar.registerStatusItem('gpukernel:status', {
         item,
         align: 'left',
@@ -131,7 +122,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       });
       labShell.currentChanged.connect(() => item.refresh());
     } else {
-      app.docRegistry.addWidgetExtension('Notebook', new InToolbar(slices, open));
+      app.docRegistry.addWidgetExtension('Notebook', new InToolbar(slices, actions, open));
     }
     app.serviceManager.sessions.runningChanged.connect(() => void slices.refresh());
     if (notebooks) {
@@ -163,14 +154,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
     labShell?.currentChanged.connect(list);
     slices.event.connect(list);
 
-    app.commands.addCommand(SHOW, { label: 'GPU slices', icon: sliceIcon, execute: open });
+    app.commands.addCommand(SHOW, { label: __('GPU slices'), icon: sliceIcon, execute: open });
     app.commands.addCommand(CUSTOM, {
-      label: args => (args['isPalette'] ? 'Start a Kernel on a GPU Slice of Custom Size…' : 'Your own size…'),
-      caption: 'A GPU slice of your own size',
+      label: args => (args['isPalette'] ? __('Start a Kernel on a GPU Slice of Custom Size…') : __('Your own size…')),
+      caption: __('A GPU slice of your own size'),
       icon: sliceIcon,
       execute: async () => {
         try {
-          const size = await askForSize('Start a notebook');
+          const size = await askForSize(__('Start a notebook'));
           if (!size) {
             return;
           }
@@ -178,7 +169,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
           await app.serviceManager.kernelspecs.refreshSpecs();
           await app.commands.execute('notebook:create-new', { kernelName: name });
         } catch (error) {
-          await showErrorMessage('No slice of that size', (error as Error).message);
+          await showErrorMessage(__('No slice of that size'), (error as Error).message);
         }
       }
     });

@@ -58,6 +58,14 @@ export interface IKernelStatus extends ILeaseStatus {
   /** The size as it was asked for; null for a size in MiB. */
   share: number | null;
   model: string;
+  /** Whether the slice is about to be released as idle, and may be kept. */
+  may_keep: boolean;
+  /** What became of the kernel's latest work on the GPU: `fault` (its context is lost), `memory` (too little for a cell), or empty. */
+  trouble: '' | 'fault' | 'memory';
+  /** Whether the kernel's process cannot use another slice, since it has used CUDA before. */
+  needs_restart: boolean;
+  /** The next larger of the usual sizes; 0 where there is none. */
+  larger_share: number;
   /** The parts of the single devices. */
   devices: IDeviceStatus[];
 }

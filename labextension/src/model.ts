@@ -5,6 +5,7 @@ import { Poll } from '@lumino/polling';
 import { ISignal, Signal } from '@lumino/signaling';
 import { ask, SCHEMA } from './api';
 import { IKernelChange, IKernelStatus, IServerStatus } from './kernel_status';
+import { __ } from './texts';
 
 const INTERVAL = 5000;
 const POINTS = 120; // ten minutes
@@ -139,9 +140,9 @@ export function size(bytes: number): string {
 
 export function duration(seconds: number): string {
   if (seconds < 90) {
-    return `${Math.max(1, Math.round(seconds))} s`;
+    return __('%1 s', Math.max(1, Math.round(seconds)));
   }
-  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+  return seconds < 5400 ? __('%1 min', Math.round(seconds / 60)) : __('%1 h', (seconds / 3600).toFixed(1));
 }
 
 export function percent(part: number): string {
@@ -151,14 +152,14 @@ export function percent(part: number): string {
 /** A slice in a few words, for the status bar. */
 export function inWords(kernel: IKernelStatus): string {
   if (kernel.state === 'waiting') {
-    const about = kernel.estimate_seconds >= 0 ? `, about ${duration(kernel.estimate_seconds)}` : '';
+    const about = kernel.estimate_seconds >= 0 ? __(', about %1', duration(kernel.estimate_seconds)) : '';
     return kernel.position
-      ? `${kernel.what}: position ${kernel.position}${about}`
-      : `${kernel.what}: waiting for the pool`;
+      ? __('%1: position %2%3', kernel.what, kernel.position, about)
+      : __('%1: waiting for the pool', kernel.what);
   }
   if (kernel.state !== 'live') {
-    return `${kernel.what}: no slice`;
+    return __('%1: no slice', kernel.what);
   }
-  const busy = kernel.gpu_share === null ? '' : ` · ${percent(kernel.gpu_share)} busy`;
-  return `${kernel.what} · ${size(kernel.used_bytes)} of ${size(kernel.memory_bytes)}${busy}`;
+  const busy = kernel.gpu_share === null ? '' : __(' · %1 busy', percent(kernel.gpu_share));
+  return __('%1 · %2 of %3%4', kernel.what, size(kernel.used_bytes), size(kernel.memory_bytes), busy);
 }

@@ -1,24 +1,40 @@
 // The side panel: this person's slices across notebooks, and elsewhere.
-import { Notification, showErrorMessage } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
+import { Actions, IAction, nextStep } from './actions';
 import { chart } from './chart';
-import { askForResize } from './dialogs';
 import { sliceIcon } from './icon';
 import { IKernelStatus, ILeaseStatus, IOtherLease } from './kernel_status';
 import { duration, percent, size, Slices } from './model';
+import { __, said, sentence } from './texts';
+
+/** What a card shows: figures that change all the time, what to do, and buttons. */
+interface ICard {
+  key: string;
+  state: string;
+  title: string;
+  name: string;
+  figures: HTMLElement[];
+  words: string;
+  step: string;
+  notice: string;
+  actions: IAction[];
+}
 
 export class SlicesPanel extends Widget {
   /** `nameOf` says which notebook a kernel belongs to; `create` starts a kernel of one's own size. */
-  constructor(slices: Slices, nameOf: (kernel: string) => string, create: () => void) {
+  constructor(slices: Slices, actions: Actions, nameOf: (kernel: string) => string, create: () => void) {
     super();
     this.id = 'gpukernel-panel';
     this.title.icon = sliceIcon;
-    this.title.caption = 'GPU slices';
+    this.title.caption = __('GPU slices');
     this.addClass('gpukernel-panel');
+    this.node.setAttribute('role', 'region');
+    this.node.setAttribute('aria-label', __('GPU slices'));
     this._slices = slices;
+    this._actions = actions;
     this._nameOf = nameOf;
     const head = element('div', 'gpukernel-head');
-    head.append(element('span', 'gpukernel-title', 'GPU slices'), button('Your own size…', create));
+    head.append(element('h2', 'gpukernel-title', __('GPU slices')), button({ label: __('Your own size…'), run: create }));
     this._body = element('div', 'gpukernel-body');
     this.node.append(head, this._body);
     slices.changed.connect(this._draw, this);
@@ -43,109 +59,140 @@ export class SlicesPanel extends Widget {
       return;
     }
     const { kernels, others, problem } = this._slices.status;
-    const cards: HTMLElement[] = [];
+    const shown: HTMLElement[] = [];
     if (problem) {
-      cards.push(element('div', 'gpukernel-problem', problem));
+      shown.push(element('div', 'gpukernel-problem', said(problem)));
     }
-    cards.push(...kernels.map(kernel => this._kernel(kernel)));
+    shown.push(...kernels.map(kernel => this._card(this._kernel(kernel))));
     if (others.length) {
-      cards.push(element('div', 'gpukernel-section', 'On other servers'));
-      cards.push(...others.map(other => this._other(other)));
+      shown.push(element('h3', 'gpukernel-section', __('Elsewhere')));
+      shown.push(...others.map(other => this._card(this._other(other))));
     }
     if (!kernels.length && !others.length && !problem) {
-      cards.push(
+      shown.push(
         element(
           'div',
           'gpukernel-empty',
-          'You hold no slice. Choose a kernel like “V100 × 0.02” in the launcher, or a size of your own.'
+          __('You hold no slice. Choose a kernel like “V100 × 0.02” in the launcher, or a size of your own.')
         )
       );
     }
-    this._body.replaceChildren(...cards);
-  }
-
-  private _kernel(kernel: IKernelStatus): HTMLElement {
-    const card = element('div', 'gpukernel-card');
-    card.dataset.state = kernel.state;
-    const title = element('div', 'gpukernel-card-title');
-    title.append(
-      element('span', '', kernel.what),
-      element('span', 'gpukernel-card-name', this._nameOf(kernel.kernel_id))
-    );
-    card.append(title);
-    const act = (what: string, body: object = {}) => () => {
-      this._slices.act(kernel.kernel_id, what, body).catch(error => {
-        Notification.error((error as Error).message, { autoClose: 8000 });
-      });
-    };
-    const buttons = element('div', 'gpukernel-buttons');
-    if (kernel.state === 'live') {
-      card.append(...this._use(kernel), chart(this._slices.history(kernel.kernel_id), this._slices.status.time));
-      buttons.append(
-        button('Resize…', () => void this._resize(kernel)),
-        button('Release', act('release'))
-      );
-    } else if (kernel.state === 'waiting') {
-      const about = kernel.estimate_seconds >= 0 ? `, about ${duration(kernel.estimate_seconds)} to go` : '';
-      const place = kernel.position ? `Position ${kernel.position} in the queue${about}.` : 'Asking the pool …';
-      card.append(element('div', 'gpukernel-words', `${place} The kernel runs; its first CUDA call waits.`));
-      buttons.append(button('Leave the queue', act('cancel')));
-    } else {
-      card.append(element('div', 'gpukernel-words', sentence(kernel.sentence || 'No slice now')));
-      buttons.append(button('Acquire', act('acquire')));
-    }
-    if (kernel.notice) {
-      card.append(element('div', 'gpukernel-notice', kernel.notice));
-    }
-    card.append(buttons);
-    return card;
-  }
-
-  private _other(other: IOtherLease): HTMLElement {
-    const card = element('div', 'gpukernel-card');
-    const title = element('div', 'gpukernel-card-title');
-    title.append(
-      element('span', '', other.description || 'A slice'),
-      element('span', 'gpukernel-card-name', other.server)
-    );
-    const buttons = element('div', 'gpukernel-buttons');
-    buttons.append(
-      button('Release', () => {
-        this._slices.endLease(other.lease_id).catch(error => {
-          Notification.error((error as Error).message, { autoClose: 8000 });
-        });
-      })
-    );
-    card.append(title, ...this._use(other), buttons);
-    return card;
-  }
-
-  private _use(use: ILeaseStatus): HTMLElement[] {
-    const memory = use.memory_bytes ? use.used_bytes / use.memory_bytes : 0;
-    const rows = [
-      meter('memory', 'Memory', memory, `${size(use.used_bytes)} of ${size(use.memory_bytes)}`),
-      meter('compute', 'Compute', use.gpu_share ?? 0, use.gpu_share === null ? '' : `${percent(use.gpu_share)} busy`)
-    ];
-    const held = `held ${duration(Date.now() / 1000 - use.created)}`;
-    const left = use.until ? ` · ${duration(use.until - Date.now() / 1000)} left` : '';
-    rows.push(element('div', 'gpukernel-small', `${use.device} · ${held}${left} · ${use.gpu_seconds.toFixed(1)} s of GPU time`));
-    return rows;
-  }
-
-  private async _resize(kernel: IKernelStatus): Promise<void> {
-    const wanted = await askForResize(kernel);
-    if (wanted) {
-      try {
-        await this._slices.act(kernel.kernel_id, 'resize', { share: wanted.share });
-      } catch (error) {
-        await showErrorMessage('The slice stays as it is', (error as Error).message);
+    for (const [key, card] of this._cards) {
+      if (!shown.includes(card)) {
+        this._cards.delete(key);
       }
     }
+    // Cards stay where they are, so that nobody's click or focus is lost to a figure that changes.
+    shown.forEach((node, place) => {
+      if (this._body.children[place] !== node) {
+        this._body.insertBefore(node, this._body.children[place] ?? null);
+      }
+    });
+    while (this._body.children.length > shown.length) {
+      this._body.lastChild?.remove();
+    }
+  }
+
+  private _kernel(kernel: IKernelStatus): ICard {
+    const live = kernel.state === 'live';
+    let words = '';
+    if (kernel.state === 'waiting') {
+      const about = kernel.estimate_seconds >= 0 ? __(', about %1 to go', duration(kernel.estimate_seconds)) : '';
+      const place = kernel.position ? __('Position %1 in the queue%2.', kernel.position, about) : __('Asking the pool …');
+      words = `${place} ${__('The kernel runs; its first use of CUDA waits.')}`;
+    } else if (!live) {
+      words = sentence(said(kernel.sentence) || __('No slice now'));
+    }
+    return {
+      key: kernel.kernel_id,
+      state: kernel.state,
+      title: kernel.what,
+      name: this._nameOf(kernel.kernel_id),
+      figures: live ? [...use(kernel), chart(this._slices.history(kernel.kernel_id), this._slices.status.time) as unknown as HTMLElement] : [],
+      words,
+      step: nextStep(kernel),
+      notice: said(kernel.notice),
+      actions: [
+        ...(kernel.may_keep ? [{ label: __('Keep it'), run: () => void this._actions.keep(kernel.kernel_id) }] : []),
+        ...this._actions.of(kernel)
+      ]
+    };
+  }
+
+  private _other(other: IOtherLease): ICard {
+    return {
+      key: other.lease_id,
+      state: other.state,
+      title: other.description || __('A slice'),
+      name: other.server,
+      figures: use(other),
+      words: '',
+      step: '',
+      notice: said(other.notice),
+      actions: [{ label: __('Release…'), run: () => this._actions.releaseOther(other) }]
+    };
+  }
+
+  /** The element of a card: the one that stands already, of which only what is different is made anew. */
+  private _card(card: ICard): HTMLElement {
+    let node = this._cards.get(card.key);
+    if (!node) {
+      node = element('section', 'gpukernel-card');
+      node.append(
+        element('div', 'gpukernel-card-title'),
+        element('div', 'gpukernel-figures'),
+        element('div', 'gpukernel-words'),
+        element('div', 'gpukernel-step'),
+        element('div', 'gpukernel-notice'),
+        element('div', 'gpukernel-buttons')
+      );
+      node.children[3].setAttribute('role', 'status');
+      this._cards.set(card.key, node);
+    }
+    const [title, figures, words, step, notice, buttons] = Array.from(node.children) as HTMLElement[];
+    node.dataset.state = card.state;
+    node.setAttribute('aria-label', card.name ? `${card.title}, ${card.name}` : card.title);
+    title.replaceChildren(element('span', '', card.title), element('span', 'gpukernel-card-name', card.name));
+    (title.lastChild as HTMLElement).title = card.name;
+    figures.replaceChildren(...card.figures);
+    for (const [place, text] of [[words, card.words], [step, card.step], [notice, card.notice]] as const) {
+      if (place.textContent !== text) {
+        place.textContent = text;
+      }
+      place.hidden = !text;
+    }
+    const labels = card.actions.map(action => action.label).join('\n');
+    if (buttons.dataset.labels !== labels) {
+      const focused = buttons.contains(document.activeElement);
+      buttons.dataset.labels = labels;
+      buttons.replaceChildren(...card.actions.map(action => button(action)));
+      if (focused) {
+        (buttons.firstChild as HTMLElement | null)?.focus();
+      }
+    } else {
+      card.actions.forEach((action, place) => ((buttons.children[place] as HTMLButtonElement).onclick = action.run));
+    }
+    return node;
   }
 
   private _slices: Slices;
+  private _actions: Actions;
   private _nameOf: (kernel: string) => string;
   private _body: HTMLElement;
+  private _cards = new Map<string, HTMLElement>();
+}
+
+function use(lease: ILeaseStatus): HTMLElement[] {
+  const memory = lease.memory_bytes ? lease.used_bytes / lease.memory_bytes : 0;
+  const busy = lease.gpu_share === null ? '' : __('%1 busy', percent(lease.gpu_share));
+  const held = __('held %1', duration(Date.now() / 1000 - lease.created));
+  const left = lease.until ? __(' · %1 left', duration(lease.until - Date.now() / 1000)) : '';
+  const time = __(' · %1 s of GPU time', lease.gpu_seconds.toFixed(1));
+  return [
+    meter('memory', __('Memory'), memory, __('%1 of %2', size(lease.used_bytes), size(lease.memory_bytes))),
+    ...(busy ? [meter('compute', __('Compute'), lease.gpu_share ?? 0, busy)] : []),
+    element('div', 'gpukernel-small', `${lease.device} · ${held}${left}${time}`)
+  ];
 }
 
 function element(tag: string, className = '', text = ''): HTMLElement {
@@ -155,11 +202,11 @@ function element(tag: string, className = '', text = ''): HTMLElement {
   return node;
 }
 
-function button(text: string, act: () => void): HTMLButtonElement {
+function button(action: IAction): HTMLButtonElement {
   const node = document.createElement('button');
   node.className = 'gpukernel-button';
-  node.textContent = text;
-  node.onclick = act;
+  node.textContent = action.label;
+  node.onclick = action.run;
   return node;
 }
 
@@ -171,9 +218,4 @@ function meter(kind: string, name: string, part: number, text: string): HTMLElem
   bar.append(fill);
   row.append(element('span', 'gpukernel-meter-name', name), bar, element('span', 'gpukernel-meter-text', text));
   return row;
-}
-
-function sentence(text: string): string {
-  const whole = text.charAt(0).toUpperCase() + text.slice(1);
-  return whole.endsWith('.') ? whole : `${whole}.`;
 }

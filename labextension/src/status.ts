@@ -1,29 +1,31 @@
 // The slice of the notebook in front: in JupyterLab's status bar, and in the toolbar of Notebook, which has no status bar.
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
+import { Actions, nextStep } from './actions';
 import { inWords, percent, Slices } from './model';
+import { __, said } from './texts';
 
 export class StatusItem extends Widget {
-  constructor(slices: Slices, current: () => string | undefined, open: () => void) {
+  constructor(slices: Slices, actions: Actions, current: () => string | undefined, open: () => void) {
     super();
     this.addClass('gpukernel-status');
     this._slices = slices;
+    this._actions = actions;
     this._current = current;
     this._bar.className = 'gpukernel-status-bar';
     this._fill.className = 'gpukernel-status-fill';
     this._bar.appendChild(this._fill);
-    this._cancel.className = 'gpukernel-status-cancel';
-    this._cancel.textContent = 'Cancel';
-    this._cancel.title = 'Leave the queue';
-    this._cancel.onclick = event => {
-      event.stopPropagation();
+    this._show.className = 'gpukernel-status-show';
+    this._show.append(this._text, this._bar);
+    this._show.onclick = open;
+    this._act.className = 'gpukernel-status-act';
+    this._act.onclick = () => {
       const kernel = this._slices.kernel(this._current());
       if (kernel) {
-        void this._slices.act(kernel.kernel_id, 'cancel');
+        this._actions.of(kernel)[0].run();
       }
     };
-    this.node.append(this._text, this._bar, this._cancel);
-    this.node.onclick = open;
+    this.node.append(this._show, this._act);
     slices.changed.connect(this.refresh, this);
     this.refresh();
   }
@@ -48,15 +50,19 @@ export class StatusItem extends Widget {
       return;
     }
     const memory = kernel.memory_bytes ? kernel.used_bytes / kernel.memory_bytes : 0;
+    const step = nextStep(kernel);
     this._text.textContent = inWords(kernel);
     this._bar.hidden = kernel.state !== 'live';
-    this._cancel.hidden = kernel.state !== 'waiting';
+    // What holds a slice and is well needs no button here.
+    this._act.hidden = kernel.state === 'live' && !step;
+    this._act.textContent = this._actions.of(kernel)[0].label;
     this._fill.style.width = percent(memory).replace(' ', '');
-    this.node.dataset.state = kernel.state;
-    this.node.title =
-      kernel.state === 'live'
-        ? `${kernel.device_name} (${kernel.device}): ${percent(memory)} of the memory in use. Click for all slices.`
-        : kernel.words || kernel.sentence || 'This kernel holds no slice now.';
+    this.node.dataset.state = step && kernel.state === 'live' ? 'trouble' : kernel.state;
+    this._show.title =
+      step ||
+      (kernel.state === 'live'
+        ? __('%1 (%2): %3 of the memory in use. Click for all slices.', kernel.device_name, kernel.device, percent(memory))
+        : said(kernel.sentence) || inWords(kernel));
   }
 
   dispose(): void {
@@ -69,9 +75,11 @@ export class StatusItem extends Widget {
   private _active = false;
   private _activeChanged = new Signal<this, void>(this);
   private _slices: Slices;
+  private _actions: Actions;
   private _current: () => string | undefined;
+  private _show = document.createElement('button');
   private _text = document.createElement('span');
   private _bar = document.createElement('span');
   private _fill = document.createElement('span');
-  private _cancel = document.createElement('button');
+  private _act = document.createElement('button');
 }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from playwright.sync_api import Locator, Page, sync_playwright
+from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from tests.jupyter.server import Server
 
@@ -88,7 +88,7 @@ class Lab:
         """The side panel, opened by a click on the status item."""
         panel = self.page.locator(".gpukernel-panel")
         if not panel.is_visible():
-            self.status.click()
+            self.status.locator("button").first.click()
         panel.wait_for()
         return panel
 
@@ -99,3 +99,15 @@ class Lab:
     def own_size(self, share: str) -> None:
         """Fill in the dialog for a size of one's own."""
         self.page.locator(".gpukernel-size input[type=number]").fill(share)
+
+    def agree(self, words: str, button: str) -> None:
+        """Read `words` in the dialog that asks, and click its `button`."""
+        dialog = self.page.locator(".jp-Dialog")
+        expect(dialog).to_contain_text(words)
+        dialog.get_by_role("button", name=button, exact=True).click()
+        dialog.wait_for(state="detached")
+
+    @property
+    def toasts(self) -> Locator:
+        """The notifications that stand in the corner."""
+        return self.page.locator(".Toastify__toast")

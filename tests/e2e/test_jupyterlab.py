@@ -63,7 +63,8 @@ def test_a_notebook_from_the_launcher_to_the_end_of_its_slice(server: Server, ow
         page.get_by_role("button", name="Resize", exact=True).click()
         expect(lab.status).to_contain_text("of 1,638 MiB")
         assert of(own_pool.promised) == 1638 << 20
-        lab.of_panel("V100 × 0.0").get_by_role("button", name="Release").click()
+        lab.of_panel("V100 × 0.0").get_by_role("button", name="Release…").click()
+        lab.agree("100 MiB on the GPU are lost.", "Release")
         expect(lab.status).to_contain_text("no slice")
         eventually(lambda: of(own_pool.promised) == 0)
 
@@ -88,18 +89,25 @@ def test_a_second_notebook_queues_behind_a_full_pool_and_starts_when_the_first_e
         lab.cell(MEMORY)
         expect(lab.output("waiting for V100 × 0.02: position 1 in the queue")).to_be_visible()
         lab.show_panel()
-        lab.of_panel("V100 × 1.0").get_by_role("button", name="Release").click()
+        lab.of_panel("V100 × 1.0").get_by_role("button", name="Release…").click()
+        lab.agree("Nothing is on the GPU now.", "Release")
         expect(lab.output("655")).to_be_visible()
         expect(lab.status).to_contain_text("of 655 MiB")
-        # and with the button, out of the queue again
-        lab.of_panel("V100 × 0.02").get_by_role("button", name="Release").click()
+        # The kernel that used CUDA gets a slice by a restart; that of the other, which did not, comes to it as it is.
+        lab.of_panel("V100 × 0.02").get_by_role("button", name="Release…").click()
+        lab.agree("must be restarted", "Release")
         lab.of_panel("V100 × 1.0").get_by_role("button", name="Acquire").click()
         expect(lab.of_panel("V100 × 1.0")).to_contain_text("32 GiB")
-        lab.of_panel("V100 × 0.02").get_by_role("button", name="Acquire").click()
+        expect(lab.of_panel("V100 × 0.02").get_by_role("button", name="Acquire")).to_have_count(0)
+        lab.of_panel("V100 × 0.02").get_by_role("button", name="Restart with a slice…").click()
+        lab.agree("Its variables are lost", "Restart")
         expect(lab.status).to_contain_text("position 1")
-        lab.status.get_by_role("button", name="Cancel").click()
+        # and with the button, out of the queue again
+        lab.status.get_by_role("button", name="Leave the queue").click()
         expect(lab.status).to_contain_text("no slice")
         assert of(own_pool.leases)[1] == []
+        lab.cell("print(6 * 7)")  # the kernel has started all the same
+        expect(lab.output("42")).to_be_visible()
 
 
 def test_a_size_of_ones_own(server: Server, own_pool: Pool) -> None:
@@ -155,5 +163,5 @@ def test_notebook_7_shows_the_slice_in_its_toolbar(own_pool: Pool, tmp_path: Pat
         page.goto(f"{running.url}/notebooks/01-first-slice.ipynb?token={running.token}")
         item = page.locator(".gpukernel-in-toolbar")
         expect(item).to_contain_text("V100 × 0.02 · 0 MiB of 655 MiB")
-        item.click()
+        item.locator("button").first.click()
         expect(page.locator(".gpukernel-panel")).to_contain_text("Release")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from gpukernel.common.errors import PoolUnreachable, Refused
 from gpukernel.common.model import Holder, Lease, Queued, Slice, SliceRequest
 from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.kernel_lease import KernelLease
+from gpukernel.jupyter.trouble.process import CUDA
 from gpukernel.remoting.lease_file import read_lease_file
 
 MIB = 2**20
@@ -51,6 +52,7 @@ class FakePool:
         self.asked: list[SliceRequest] = []
         self.released: list[tuple[str, str]] = []
         self.started = True
+        self.loaded: Set[str] = frozenset()
         self.seen: list[str] = []
 
     async def client(self, address: str) -> Any:
@@ -58,6 +60,9 @@ class FakePool:
 
     def runs(self, key: str) -> bool:
         return self.started
+
+    def libraries(self, key: str) -> Set[str]:
+        return self.loaded
 
     def changed(self, lease: KernelLease) -> None:
         self.seen.append(lease.state)
@@ -139,6 +144,61 @@ def test_a_cancelled_request_holds_nothing_and_may_be_repeated(tmp_path: Path) -
         await granted(pool, lease)
         await lease.command("cancel", {})  # there is nothing to cancel
         assert lease.state == "live"
+
+    told(story, tmp_path)
+
+
+def test_a_process_that_used_cuda_on_a_slice_that_is_gone_needs_a_restart(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        await granted(pool, lease)
+        await lease.command("release", {})
+        assert not lease.status().needs_restart  # it has not loaded CUDA: the next call asks for a slice
+        await granted(pool, lease)
+        pool.loaded = frozenset({CUDA})
+        await lease.command("release", {})
+        assert lease.status().needs_restart
+        assert str(lease.status()).endswith("its libraries keep what was then.")
+        await granted(pool, lease)
+        assert lease.status().needs_restart  # another slice does not help it
+        lease.begin()
+        assert not lease.status().needs_restart
+
+    told(story, tmp_path)
+
+
+def test_leaving_the_queue_needs_a_restart_only_where_a_library_keeps_that_there_is_no_gpu(
+    tmp_path: Path,
+) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        for libraries, again in (
+            ({CUDA}, "run the cell again to queue again"),
+            ({CUDA, "xla_cuda_plugin"}, "restart the kernel to queue again"),
+        ):
+            lease.ask()
+            lease.askers, pool.loaded = 1, frozenset(libraries)
+            await lease.interrupt()
+            assert lease.sentence == f"the cell was interrupted, so this kernel left the queue; {again}"
+            assert lease.status().needs_restart == again.startswith("restart")
+
+    told(story, tmp_path)
+
+
+def test_a_trouble_stays_until_it_is_over(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        lease.report("memory")
+        assert lease.status().trouble == ""  # without a slice there is nothing to say
+        await granted(pool, lease)
+        lease.report("memory")
+        assert lease.status().larger_share == 0.05
+        assert "Out of memory: this slice has 20 MiB. “%gpu resize 0.05”" in str(lease.status())
+        lease.report("")
+        assert lease.status().trouble == ""
+        lease.report("fault")
+        lease.report("memory")
+        lease.report("")
+        assert lease.status().trouble == "fault"
+        lease.begin()
+        assert lease.status().trouble == ""
 
     told(story, tmp_path)
 

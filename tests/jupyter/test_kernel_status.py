@@ -80,7 +80,13 @@ def test_what_a_worker_says_goes_before_what_the_pool_said() -> None:
 def test_no_secret_is_in_a_status() -> None:
     lease = KernelLease.__new__(KernelLease)
     lease.key, lease.state, lease.sentence = "k1", "live", ""
-    lease.request, lease.queued, lease.lease = None, None, LEASE
+    lease.request, lease.queued, lease.lease, lease.trouble, lease.needs_restart = (
+        None,
+        None,
+        LEASE,
+        "",
+        False,
+    )
     assert replace(lease.status(), what="") == replace(STATUS, what="", notice="soon over")
     assert "deep" not in json.dumps([lease.status().as_json(), other_lease(LEASE).__dict__], default=vars)
 

@@ -10,7 +10,8 @@ import pytest
 
 from gpukernel.jupyter import kernelspecs
 from tests.conftest import Pool, eventually
-from tests.jupyter.test_kernel_lease import LOOK, Kernel
+from tests.jupyter.conftest import Kernel
+from tests.jupyter.test_kernel_lease import LOOK
 
 ALLOCATE = "from cuda.bindings import driver as d; d.cuInit(0); d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1])\n"
 
