@@ -7,7 +7,7 @@ import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookModel, INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { Kernel } from '@jupyterlab/services';
 import { IStatusBar } from '@jupyterlab/statusbar';
-import { ITranslator } from '@jupyterlab/translation';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 import { Widget } from '@lumino/widgets';
 import { Actions, IKernels } from './actions';
@@ -174,7 +174,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
       }
     });
     // Beside the kernels, and like them with a picture of its own.
-    launcher?.add({ command: CUSTOM, category: 'Notebook', kernelIconUrl: RING });
+    const notebook = (translator ?? nullTranslator).load('jupyterlab').__('Notebook'); // the launcher's own section
+    launcher?.add({ command: CUSTOM, category: notebook, kernelIconUrl: RING });
     palette?.addItem({ command: CUSTOM, category: 'GPU', args: { isPalette: true } });
     palette?.addItem({ command: SHOW, category: 'GPU' });
   }

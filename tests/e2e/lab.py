@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Page, expect, sync_playwright
 from tests.jupyter.server import Server
 
 CHROMIUM = Path("/usr/bin/chromium")
+NOTEBOOK = ("Notebook", "笔记本")  # in English and Chinese
 QUIET = [
     "--no-sandbox",
     "--disable-gpu",
@@ -58,7 +59,8 @@ class Lab:
 
     def card(self, name: str) -> Locator:
         """A card of the launcher's notebooks."""
-        return self.page.locator(".jp-LauncherCard[data-category=Notebook]", has_text=name)
+        cards = self.page.locator(", ".join(f".jp-LauncherCard[data-category={name}]" for name in NOTEBOOK))
+        return cards.filter(has_text=name)
 
     def launcher(self) -> None:
         self.page.locator(".lm-TabBar-addButton:visible").first.click()
