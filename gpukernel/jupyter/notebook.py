@@ -132,7 +132,7 @@ def status() -> KernelStatus:
 
 def _measured(status: KernelStatus) -> KernelStatus:
     """Return `status` with what the workers say now; where one does not answer, it stays what the pool says."""
-    if not status.lease_id:
+    if not status.lease_id or status.trouble == "fault":  # after a fault a worker admits nobody, and the wait is long
         return status
     with contextlib.suppress(SliceError):
         return status.with_use(use())
@@ -197,7 +197,7 @@ def report(trouble: Trouble) -> KernelStatus:
     SliceError
         Nobody keeps it.
     """
-    return _measured(_ask("report", {"trouble": trouble}))
+    return _ask("report", {"trouble": trouble})
 
 
 def release() -> KernelStatus:

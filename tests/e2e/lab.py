@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ class Lab:
             "request",
             lambda request: "/gpukernel/api/" in request.url and self.requests.append(time.monotonic()),
         )
-        news = page.get_by_role("button", name="No", exact=True)  # whether to show Jupyter's news
+        news = page.get_by_role("button", name=re.compile("^(No|否)$"))  # whether to show Jupyter's news
         page.add_locator_handler(news, lambda: news.click())
         if server is not None:
             page.goto(f"{server.url}/lab{path}?reset&token={server.token}")

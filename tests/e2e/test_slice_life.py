@@ -247,4 +247,4 @@ def test_the_panel_speaks_the_reader_s_language_and_has_no_fault_of_accessibilit
         assert bool(CHINESE.search(panel.inner_text())) == chinese
         if chinese:  # nothing is left in English but names
             words = re.findall(r"[A-Za-z]{4,}", re.sub(r"\w+\.ipynb", "", panel.inner_text()))
-            assert words == []
+            assert set(words) <= {"CUDA"}
