@@ -23,6 +23,7 @@ from hub_spawner.console.base import BELIEVED_SECONDS, Page, environments
 from hub_spawner.console.courses import CoursePage, Courses, Language, LivePart, Move
 from hub_spawner.console.history import UseCsv, UsePart
 from hub_spawner.console.leases import LeasePage
+from hub_spawner.console.own import MyGpu
 from hub_spawner.console.quotas import OffersForm, QuotaForm
 from hub_spawner.console.reservations import NewReservation, RemoveReservation, ReservationsPart
 from hub_spawner.i18n import later
@@ -99,6 +100,7 @@ def make_application(prefix: str, pool: str, token_file: str = "") -> Applicatio
         environment.filters |= {"utc": _utc, "hours": _hours}
     handlers: list[Any] = [
         (prefix, Courses),
+        (rf"{prefix}my", MyGpu),
         (rf"{prefix}ready", Ready),
         (rf"{prefix}language", Language),
         (course, CoursePage),

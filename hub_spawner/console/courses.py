@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from tornado.web import HTTPError
 
-from gpukernel.common.errors import NotAllowed
 from hub_spawner.console.base import LANGUAGE_COOKIE, Page
 from hub_spawner.console.course_service import CourseInfo, Live, Quotas
 from hub_spawner.console.history import days_of, use_values
@@ -29,7 +28,7 @@ def live_values(course: CourseInfo, now: Live, quotas: Quotas) -> dict[str, obje
 
 
 class Courses(Page):
-    """The list of courses; who teaches one course alone sees that at once."""
+    """The list of courses; who teaches one course alone sees that at once, and who teaches none their own page."""
 
     async def get(self) -> None:
         """Show the list."""
@@ -38,7 +37,8 @@ class Courses(Page):
             self.redirect(self.course_path(courses[0].name))
             return
         if not courses and not self.service.administers:
-            raise NotAllowed(later("This page is for those who teach a course; you teach none."))
+            self.redirect(f"{self.prefix}my")
+            return
         self.page("courses.html", courses=courses, live=await self.service.live_of(courses))
 
 

@@ -100,3 +100,12 @@ def test_the_page_before_a_server_starts_has_no_serious_fault(
     page = signed.page("prof", "spawn/prof", width, locale, scheme, at="/hub/")
     expect(page.locator("label.gpu-card")).to_have_count(2)
     assert faults(page) == []
+
+
+@pytest.mark.parametrize(("width", "scheme", "locale"), LOOKS)
+def test_a_person_s_own_page_has_no_serious_fault(
+    signed: Signed, width: int, scheme: Literal["light", "dark"], locale: str
+) -> None:
+    page = signed.page("anna", "my", width, locale, scheme)
+    expect(page.locator("table")).to_have_count(4)
+    assert faults(page) == []

@@ -47,15 +47,44 @@ def test_an_instructor_comes_straight_to_the_only_course_and_sees_who_holds_what
     assert "elsewhere" not in text
 
 
-def test_students_get_one_sentence_and_nobody_another_s_course(
+def test_who_teaches_nothing_sees_their_own_slices_queue_hours_and_history(
     hub: Hub, prof: Visitor, holders: Holders
 ) -> None:
+    prof.fill("course/ml101/quota", whom="student", gpu_hours_per_week="5", apply="yes")
+    done = holders.hold("anna", 0.1, description="finished.ipynb")
+    holders.ask("release", done.id)
+    holders.hold("anna", 0.45, description="lesson.ipynb")
+    holders.hold("ben", 0.1, description="secret.ipynb")
+    holders.wait("anna", 0.4)
+    page = Visitor(hub, "anna").see()
+    assert page.status_code == 200
+    assert page.url.endswith("/services/gpukernel/my")
+    text = words(page)
+    slices, _, rest = text.partition("You wait for" if "You wait for" in text else " Queue ")
+    assert "lesson.ipynb ml101" in slices
+    assert "finished.ipynb" not in slices
+    assert "0.45 × Tesla V100" in slices
+    waits, _, rest = rest.partition("GPU-hours since Monday")
+    assert "Course ml101 holds" in waits
+    hours, _, history = rest.partition("The last 14 days")
+    assert re.search(r"ml101 \S.* 5 ", hours)
+    assert "All together" in hours
+    assert "finished.ipynb ml101" in history
+    assert "lesson.ipynb ml101" in history
+    assert "secret.ipynb" not in text
+    # A teacher has the page, too, with what is theirs.
+    own = prof.see("my")
+    assert own.status_code == 200
+    assert "You hold no slice now." in words(own)
+    assert "lesson.ipynb" not in words(own)
+
+
+def test_students_see_no_course_and_nobody_another_s(hub: Hub, prof: Visitor, holders: Holders) -> None:
     lease = holders.hold("dora", 0.1, "hpc")
     anna = Visitor(hub, "anna")
-    for path in ("", "course/ml101", "course/hpc", "course/hpc/live", "course/hpc/use.csv", "admin"):
+    for path in ("course/ml101", "course/hpc", "course/hpc/live", "course/hpc/use.csv", "admin"):
         page = anna.see(path)
         assert page.status_code == 403, path
-    assert "This page is for those who teach a course; you teach none." in words(anna.see())
     for path in (
         "course/hpc",
         "course/nothing",
