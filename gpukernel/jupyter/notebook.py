@@ -132,7 +132,9 @@ def status() -> KernelStatus:
 
 def _measured(status: KernelStatus) -> KernelStatus:
     """Return `status` with what the workers say now; where one does not answer, it stays what the pool says."""
-    if not status.lease_id or status.trouble == "fault":  # after a fault a worker admits nobody, and the wait is long
+    if (
+        not status.lease_id or status.trouble == "fault"
+    ):  # after a fault a worker admits nobody, and the wait is long
         return status
     with contextlib.suppress(SliceError):
         return status.with_use(use())

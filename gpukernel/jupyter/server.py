@@ -5,6 +5,7 @@ Requests are authenticated, authorised (resource ``gpukernel``) and protected ag
 ======== ===================================== ===========================================================================
 ``GET``  ``status``                            this person's kernels and leases with their use; answers within a second
 ``GET``  ``offers``                            what may be taken now, and the models for a size of one's own
+``GET``  ``hours``                             this person's GPU-hours since Monday, of those allowed, and the address of their page in the Hub
 ``POST`` ``sizes``                             ``{"share": 0.07, "model": "V100"}``: list that size; gives its kernel's name
 ``POST`` ``kernels/ID/release``                give the slice back; ``acquire``, ``cancel``, ``keep`` and ``resize`` likewise
 ``POST`` ``leases/ID/release``                 end a lease that another server of this person holds
@@ -47,6 +48,7 @@ __all__ = ["SCHEMA", "event_schema"]
 SCHEMA = "https://events.gpukernel.org/slice/v1"
 LOOK_SECONDS = 0.8
 FRESH_SECONDS = 2.0
+HOURS_SECONDS = 10.0
 
 
 def event_schema() -> dict[str, Any]:
@@ -157,6 +159,25 @@ class OffersHandler(_Handler):
                 {"offers": [asdict(one) for one in offers.offers], "models": models, "note": offers.note}
             )
         )
+
+
+class HoursHandler(_Handler):
+    """The hours of this week."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with them; what the pool does not say is a sentence."""
+        from gpukernel.common.errors import PoolError
+        from gpukernel.jupyter.hours import own_week
+
+        person = os.environ.get("JUPYTERHUB_USER") or own_name()
+        course = os.environ.get("GPUKERNEL_COURSE", "")
+        try:
+            week = await asyncio.wait_for(own_week(self.own.address, person, course), HOURS_SECONDS)
+        except (PoolError, TimeoutError) as error:
+            return self.refuse(502, str(error) or "The pool is slow to answer.")
+        self.finish(json.dumps(asdict(week)))
 
 
 class SizesHandler(_Handler):
@@ -272,6 +293,7 @@ def _serve(app: Any) -> None:
         [
             (url_path_join(root, "status"), StatusHandler),
             (url_path_join(root, "offers"), OffersHandler),
+            (url_path_join(root, "hours"), HoursHandler),
             (url_path_join(root, "sizes"), SizesHandler),
             (
                 url_path_join(root, r"kernels/([0-9A-Za-z-]+)/(release|acquire|cancel|keep|resize)"),

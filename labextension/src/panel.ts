@@ -1,6 +1,7 @@
 // The side panel: this person's slices across notebooks, and elsewhere.
 import { Widget } from '@lumino/widgets';
 import { Actions, IAction, nextStep } from './actions';
+import { ask } from './api';
 import { chart } from './chart';
 import { sliceIcon } from './icon';
 import { IKernelStatus, ILeaseStatus, IOtherLease } from './kernel_status';
@@ -20,6 +21,15 @@ interface ICard {
   actions: IAction[];
 }
 
+/** The answer to `hours`: of gpukernel/jupyter/hours.py. */
+interface IHours {
+  used: number;
+  allowed: number;
+  page: string;
+}
+
+const HOURS_INTERVAL = 180_000;
+
 export class SlicesPanel extends Widget {
   /** `nameOf` says which notebook a kernel belongs to; `create` starts a kernel of one's own size. */
   constructor(slices: Slices, actions: Actions, nameOf: (kernel: string) => string, create: () => void) {
@@ -36,13 +46,16 @@ export class SlicesPanel extends Widget {
     const head = element('div', 'gpukernel-head');
     head.append(element('h2', 'gpukernel-title', __('GPU slices')), button({ label: __('Your own size…'), run: create }));
     this._body = element('div', 'gpukernel-body');
-    this.node.append(head, this._body);
+    this._hours = element('div', 'gpukernel-hours');
+    this._hours.hidden = true;
+    this.node.append(head, this._body, this._hours);
     slices.changed.connect(this._draw, this);
   }
 
   protected onAfterShow(): void {
     this._slices.watched = true;
     this._draw();
+    void this._tellHours();
   }
 
   protected onAfterHide(): void {
@@ -90,6 +103,28 @@ export class SlicesPanel extends Widget {
     });
     while (this._body.children.length > shown.length) {
       this._body.lastChild?.remove();
+    }
+  }
+
+  /** One line with the hours of this week, asked for when the panel opens, at most once in some minutes. */
+  private async _tellHours(): Promise<void> {
+    if (Date.now() - this._askedHours < HOURS_INTERVAL) {
+      return;
+    }
+    this._askedHours = Date.now();
+    try {
+      const { used, allowed, page } = await ask<IHours>('hours');
+      const hours = used.toFixed(used < 1 ? 2 : 1);
+      const words = allowed ? __('%1 of %2 GPU-hours this week', hours, allowed) : __('%1 GPU-hours this week', hours);
+      const text = element('span', '', words);
+      const link = element('a', '', __('My GPU')) as HTMLAnchorElement;
+      link.href = page;
+      link.target = '_blank';
+      link.rel = 'noopener';
+      this._hours.replaceChildren(text, ...(page ? [link] : []));
+      this._hours.hidden = false;
+    } catch {
+      this._hours.hidden = true; // the pool's problem stands above
     }
   }
 
@@ -179,6 +214,8 @@ export class SlicesPanel extends Widget {
   private _actions: Actions;
   private _nameOf: (kernel: string) => string;
   private _body: HTMLElement;
+  private _hours: HTMLElement;
+  private _askedHours = 0;
   private _cards = new Map<string, HTMLElement>();
 }
 

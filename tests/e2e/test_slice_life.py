@@ -227,6 +227,7 @@ def test_the_panel_speaks_the_reader_s_language_and_has_no_fault_of_accessibilit
         page.set_viewport_size({"width": width, "height": 760})
         card = lab.of_panel("V100 × 0.02")
         expect(card).to_contain_text("100 MiB / 655 MiB" if chinese else "100 MiB of 655 MiB")
+        expect(panel).to_contain_text("本周已用 0.00 GPU 小时" if chinese else "0.00 GPU-hours this week")
         assert faults(page) == []
         lab.cell(TOO_MUCH)
         expect(card).to_contain_text("“%gpu resize 0.05”可将其扩大" if chinese else "makes it larger")

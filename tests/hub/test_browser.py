@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -56,6 +57,8 @@ def test_from_signing_in_to_a_notebook_and_to_a_lowered_quota(hub: Hub, hub_pool
         lab.start("V100 × 0.02", 0)
         lab.cell(ADD)
         expect(lab.output("10")).to_be_visible(timeout=60_000)
+        mine = lab.show_panel().get_by_role("link", name="My GPU")
+        expect(mine).to_have_attribute("href", re.compile("/services/gpukernel/my$"), timeout=60_000)
         (lease,) = of(hub_pool.live)
         assert (lease.holder.person, lease.holder.course) == ("both", "ml101")
 

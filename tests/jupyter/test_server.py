@@ -172,3 +172,31 @@ def test_without_a_pool_every_answer_comes_within_seconds_and_says_so(server: Se
     assert [k["state"] for k in answer["kernels"]] == ["live"]  # the worker lives on
     own_pool.start()
     eventually(lambda: not status(server)["problem"])
+
+
+def test_the_hours_of_this_week_are_those_of_the_pool_s_report_and_of_the_quota(
+    server: Server, own_pool: Pool
+) -> None:
+    assert server.get("/gpukernel/api/hours") == {"used": 0, "allowed": 0, "course": "", "page": ""}
+    own_pool.gpukernel("quota", "set", "person:*", "gpu_hours_per_week=3")
+    server.session("gpu-v100-1.0")
+    eventually(lambda: server.get("/gpukernel/api/hours")["used"] > 0)
+    week = server.get("/gpukernel/api/hours")
+    assert (week["allowed"], week["course"]) == (3, "")
+    assert server.ask("GET", "/gpukernel/api/hours", token=False)[0] == 403
+
+
+def test_leaving_the_queue_interrupts_the_cell_that_waits_and_no_other(
+    server: Server, own_pool: Pool
+) -> None:
+    server.session("gpu-v100-1.0")
+    second = server.session("gpu-v100-0.02", "b.ipynb")["kernel"]["id"]
+    with server.kernel(second) as kernel:
+        busy = kernel.outputs(
+            kernel.send("import time; print('busy', flush=True); time.sleep(3); print('done')")
+        )
+        assert next(busy) == ("stdout", "busy\n")
+        assert server.ask("POST", f"/gpukernel/api/kernels/{second}/cancel", {})[0] == 204
+        # Nothing waited for the slice, so the cell goes on.
+        assert list(busy) == [("stdout", "done\n")]
+    assert own_pool.leases()[1] == []
