@@ -23,7 +23,7 @@ Generator::Generator(MachineCode& image)
       entries_(flow_.blocks.size()) {}
 
 void Generator::run() {
-    for (block_ = 0; block_ < flow_.blocks.size(); ++block_) {
+    for (block_ = 0; block_ < flow_.blocks.size() && !full(); ++block_) {
         const CodeBlock& b = block();
         const std::vector<Set> alive = flow_.alive(b);
         if (b.waitable) {  // who arrives takes along who waits
@@ -32,7 +32,7 @@ void Generator::run() {
         }
         a_.bind(bodies_[block_]);
         masks_ = Masks::unknown;
-        for (at_ = b.begin; at_ < b.end; ++at_) {
+        for (at_ = b.begin; at_ < b.end && !full(); ++at_) {
             op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
             before_ = alive[at_ - b.begin], behind_ = alive[at_ - b.begin + 1];
             if (op_->control == Control::none)
@@ -45,7 +45,7 @@ void Generator::run() {
     a_.bind(checks_.back());
     a_.immediate(rax, static_cast<uint64_t>(Left::ended));
     a_.jump(leave_);
-    for (size_t n = 0; n < cold_.size(); ++n) {
+    for (size_t n = 0; n < cold_.size() && !full(); ++n) {
         const std::function<void()> write = std::move(cold_[n]);  // which may add more
         write();
     }
@@ -241,7 +241,7 @@ void Generator::write_checks() {
 void Generator::write_entries() {
     image_.entries.assign(flow_.blocks.size(), 0);
     image_.entry_lines.resize(flow_.blocks.size());
-    for (uint32_t b = 0; b < flow_.blocks.size(); ++b) {
+    for (uint32_t b = 0; b < flow_.blocks.size() && !full(); ++b) {
         if (!flow_.blocks[b].entry) continue;
         a_.bind(entries_[b]);
         image_.entries[b] = a_.size();

@@ -37,6 +37,7 @@ class Generator {
     Set before_, behind_;  // what is alive
     enum class Masks { unknown, running, guarded } masks_ = Masks::unknown;
 
+    bool full() const { return a_.size() > kMostOfOne; }  // the kernel is refused: the rest is in vain
     const CodeBlock& block() const { return flow_.blocks[block_]; }
     const Value& value(uint32_t operand) const { return flow_.values[flow_.value(operand)]; }
     bool is_line(uint32_t operand) const {

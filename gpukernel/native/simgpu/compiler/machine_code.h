@@ -41,6 +41,8 @@ enum class Left : uint32_t {
     met,      // at a barrier of the whole block, with the lines still in the context
 };
 
+constexpr size_t kMostOfOne = 4 << 20;  // bytes of a kernel's code and tables
+
 struct MachineCode {
     Flow flow;
     Layout layout;
@@ -56,7 +58,7 @@ struct MachineCode {
     size_t table_bytes() const;  // what all this takes of the host, the code apart
 };
 
-// Writes the code.
+// Writes the code, or more than `kMostOfOne` bytes of it, which cannot run.
 void generate(MachineCode& image);
 
 // A handler, from compiled code: false where it found a fault.

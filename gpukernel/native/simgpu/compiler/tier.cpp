@@ -16,8 +16,8 @@
 namespace gpukernel::simgpu::compiler {
 namespace {
 
-// Bytes of code and tables: of all kernels of a process, and of one.
-constexpr size_t kMostOfAll = 64 << 20, kMostOfOne = 4 << 20;
+// Bytes of code and tables of all kernels of a process.
+constexpr size_t kMostOfAll = 64 << 20;
 std::atomic<size_t> room_taken{0};
 constexpr size_t kNode = 48;  // bytes of a set's or map's entry, with the allocator's own
 
@@ -43,9 +43,8 @@ void tell(const Function& function, const CompiledKernel& kernel, std::chrono::m
                  static_cast<long long>(took.count()));
 }
 
-std::string too_large(size_t bytes) {
-    return "its code and tables would take " + std::to_string(bytes >> 10) + " KiB, more than " +
-           std::to_string(kMostOfOne >> 10);
+std::string too_large() {
+    return "its code and tables would take more than " + std::to_string(kMostOfOne >> 10) + " KiB";
 }
 
 }  // namespace
@@ -74,11 +73,11 @@ void CompiledKernel::make(const Function& function, bool rows) {
     image_->flow = analyse(function, rows);
     if (!image_->flow.refused.empty()) return refuse(image_->flow.refused);
     // A part of the tables is there already, and may be too large by itself.
-    if (image_->table_bytes() > kMostOfOne) return refuse(too_large(image_->table_bytes()));
+    if (image_->table_bytes() > kMostOfOne) return refuse(too_large());
     generate(*image_);
     const size_t wanted = (image_->code.size() + 4095) / 4096 * 4096;
     const size_t room = wanted + image_->table_bytes();
-    if (room > kMostOfOne) return refuse(too_large(room));
+    if (room > kMostOfOne) return refuse(too_large());
     if (!take_room(room)) return refuse("the code of this process's kernels has no more room");
     void* at = mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return refuse("the host has no memory for code");
