@@ -44,12 +44,16 @@ class Subject:
 
     def measure(self, figure: str) -> float:
         """Return one round of `figure`: seconds, or bytes per second.  Raises RuntimeError where the program has ended."""
+        return float(self.ask(figure))
+
+    def ask(self, question: str) -> str:
+        """Return its line of reply to one line.  Raises RuntimeError where the program has ended."""
         to, answers = self._process.stdin, self._process.stdout
         if to and answers:
             with contextlib.suppress(BrokenPipeError):
-                print(figure, file=to, flush=True)
+                print(question, file=to, flush=True)
                 if answer := answers.readline():
-                    return float(answer)
+                    return answer
         raise RuntimeError(f"{' '.join(self._command)} ended with {self._process.wait()}")
 
     def close(self) -> None:

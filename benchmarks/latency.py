@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import re
 import statistics
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from benchmarks.interleaving import Subject, interleaved, median, subject
 from benchmarks.pool import leased
 from benchmarks.report import Table
-from benchmarks.subjects.steps import FRAMEWORKS
+from benchmarks.subjects.steps import FRAMEWORKS, STEPS
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
 
 DELAYS = (0.0, 0.0003, 0.001, 0.005)  # seconds, there and back
@@ -33,6 +34,10 @@ class Proxy:
     def set(self, seconds: float) -> None:
         """Delay by `seconds`, there and back, from now on."""
         self._subject.measure(str(seconds))
+
+    def answers(self) -> dict[str, int]:
+        """Return how many answers each call has had since this was last asked, the most frequent first."""
+        return dict(json.loads(self._subject.ask("answers")))
 
     def close(self) -> None:
         self._subject.close()
@@ -56,16 +61,18 @@ async def measure() -> list[Table]:
             *(f"{delay * 1e3:g} ms" for delay in DELAYS),
             "waits a step",
             "lost at 1 ms",
+            "answers a step",
         ],
         notes=(
             "Milliseconds a step by the round trip of the network: a proxy in a process of its own delays each byte by half of it in each direction. "
             "Waits a step: what a step takes longer at 5 ms than at 0, divided by 5 ms; a step that reads its loss has one at least, and the batch's copy is queued. "
+            "Answers a step: the calls that the worker answers, by name, and how often in each step; what is answered beside the program (next_host_function), or comes with another answer, does not keep it waiting. "
             f"Interleaved, in {ROUNDS} rounds; medians."
         ),
     )
     for framework in FRAMEWORKS:
         if importlib.util.find_spec(framework) is None:
-            table.rows.append([f"{framework} (not installed)", *([""] * (len(DELAYS) + 2))])
+            table.rows.append([f"{framework} (not installed)", *([""] * (len(DELAYS) + 3))])
             continue
         async with leased(SHARE, transport="tcp") as environment:
             with (
@@ -87,4 +94,19 @@ def _row(proxy: Proxy, one: Subject, framework: str, figure: str) -> list[str]:
     lost = statistics.median(each["0.001"] / each["0.0"] - 1 for each in rounds)
     steps = (f"{median(rounds, str(delay)) * 1e3:.1f}" for delay in DELAYS)
     named = {"queued": "values read at the end", "read": "the loss read in each"}[figure]
-    return [f"{framework}, {named}", *steps, f"{waits:.1f}", f"{lost:.1%}".replace("%", " %")]
+    return [
+        f"{framework}, {named}",
+        *steps,
+        f"{waits:.1f}",
+        f"{lost:.1%}".replace("%", " %"),
+        _answers(proxy, one, figure),
+    ]
+
+
+def _answers(proxy: Proxy, one: Subject, figure: str) -> str:
+    """Return the calls of one step that are answered: name × count."""
+    proxy.set(0.0)
+    proxy.answers()
+    one.measure(figure)
+    each = {name: count / (STEPS + 1) for name, count in proxy.answers().items()}  # one step comes before
+    return ", ".join(f"{name} × {count:.1f}" for name, count in each.items() if count >= 0.05) or "none"

@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FRAMEWORKS = {"jax": JAX, "pytorch": PYTORCH}
 FEW, MANY = 10, 40
-SIMULATED: Any = SimpleNamespace(slices=[SimpleNamespace(device_name="(simulated)")])  # of a lease
+SIMULATED: Any = SimpleNamespace(
+    slices=[SimpleNamespace(device_name="(simulated)", memory_bytes=1, device_memory_bytes=2)]
+)  # of a lease
 
 
 def trips_a_step(name: str, mode: str) -> float:

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import importlib
 import os
 import secrets
 import subprocess
@@ -20,6 +18,7 @@ from gpukernel import native
 from gpukernel.remoting.environment import shim_environment
 from gpukernel.remoting.lease_file import write_lease_file
 from gpukernel.remoting.worker import WorkerHandle, start_worker
+from tests.remoting.answers import call_table
 
 MIB = 2**20
 SANITIZED = "address" in os.environ.get("GPUKERNEL_TEST_SANITIZED", "")  # by ``make sanitize``
@@ -160,12 +159,4 @@ async def worker(
 
 def call_number(name: str) -> int:
     """Return the number of a custom or driver call on the wire, by the table of the native sources."""
-    return _call_table().number_of(name)
-
-
-@functools.cache
-def _call_table() -> Any:
-    codegen = Path(__file__).parents[2] / "gpukernel/native/codegen"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(codegen)
-        return importlib.import_module("calls").read_table()
+    return int(call_table().number_of(name))

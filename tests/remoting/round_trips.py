@@ -1,4 +1,4 @@
-"""A TCP proxy that counts how often a program waits for an answer."""
+"""A TCP proxy that counts how often a program waits for an answer, and names the calls that are answered."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
+from tests.remoting.answers import Answers
 
 
 class Counter:
@@ -17,14 +18,18 @@ class Counter:
 
     def __init__(self) -> None:
         self.trips = 0
+        self.answers = Answers()
         self._lock = threading.Lock()
 
     def forward(
         self, source: socket.socket, target: socket.socket, said: list[bool], by_program: bool
     ) -> None:
         """Deliver what `source` sends until it ends; `said[0]` is whether the program spoke last."""
+        answered = self.answers.reader()
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 20):
+                if not by_program:
+                    answered(data)
                 with self._lock:
                     if by_program and not said[0]:
                         self.trips += 1
