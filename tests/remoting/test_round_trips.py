@@ -28,7 +28,7 @@ N = int(sys.argv[1]) if len(sys.argv) > 1 else 0
 """
 
 
-def waits(step: str, check: str = "", few: int = 10, many: int = 30) -> float:
+def waits(step: str, check: str = "", few: int = 10, many: int = 30, begin: str = STEP) -> float:
     """Return the round trips of one `step`: those of many less those of few, so that the program's start does not count."""
 
     async def story() -> float:
@@ -36,7 +36,7 @@ def waits(step: str, check: str = "", few: int = 10, many: int = 30) -> float:
         async with worker() as one:
             for count in (few, many):
                 environment = one.environment(kind="tcp", shared_memory=False)
-                code = f"import sys\n{PRELUDE}{STEP}\nfor i in range(N):\n    {step}\n{check}"
+                code = f"import sys\n{PRELUDE}{begin}\nN = int(sys.argv[1])\nfor i in range(N):\n    {step}\n{check}"
                 with counted(environment) as counter:
                     done = await asyncio.to_thread(
                         subprocess.run,

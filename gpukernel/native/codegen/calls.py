@@ -39,6 +39,8 @@ DRIVER_FLAGS = (
     "graph-memory",
     "managed",
     "foreseen",
+    "local",
+    "noted",
     "spare",
     "remembered",
     "variable",

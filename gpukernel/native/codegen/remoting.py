@@ -52,10 +52,12 @@ def _before(call: DriverCall, arguments: str) -> list[str]:
     if "fills" in call.flags:
         to = call.inputs[0].name
         lines.append(f"    if (CUresult error = reach_host({to}); error != CUDA_SUCCESS) return error;")
+    if "local" in call.flags:
+        lines.append(f"    if (auto done = local_{name}({arguments})) return *done;")
     if "uses-memory" in call.flags:
         lines.append(f"    const DeviceWork work = managed_{name}({arguments});")
     if "foreseen" in call.flags:
-        lines.append(f"    if (!has_managed()) if (auto done = foreseen_{name}({arguments})) return *done;")
+        lines.append(f"    if (auto done = foreseen_{name}({arguments})) return *done;")
     if "waits" in call.flags:
         lines.append(f"    const DeviceWait wait = managed_{name}({arguments});")
     if "managed" in call.flags:
@@ -129,6 +131,8 @@ def shim_function(call: DriverCall) -> str:
             lines.append(f"    request.put(reinterpret_cast<uint64_t>({p.name}));")
         else:
             lines.append(f"    request.put({p.name});")
+    if "noted" in call.flags:
+        lines.append(f"    noted_{name}({arguments});")
     if call.asynchronous:
         lines.append("    return request.queue();")
     else:
@@ -220,6 +224,8 @@ def shim_end(table: CallTable) -> str:
         + _hooks(calls, "waits", "DeviceWait", "managed")
         + _hooks(calls, "managed", "std::optional<CUresult>", "managed")
         + _hooks(calls, "foreseen", "std::optional<CUresult>", "foreseen")
+        + _hooks(calls, "local", "std::optional<CUresult>", "local")
+        + _hooks(calls, "noted", "void", "noted")
         + _hooks(calls, "spare", "std::optional<CUresult>", "spare")
         + _hooks(calls, "variable", "CUresult", "variable")
         + _hooks(calls, "graph-memory", "std::optional<CUresult>", "graph_memory")

@@ -139,6 +139,14 @@ DeviceWait managed_cuStreamQuery(Connection& c, CUstream stream) { return {c, st
 DeviceWait managed_cuEventSynchronize(Connection& c, CUevent) { return DeviceWait(c); }
 DeviceWait managed_cuEventQuery(Connection& c, CUevent) { return DeviceWait(c); }
 
+// Copies that need no device.
+Done local_cuMemcpyDtoD_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    return copy_here(c, to, from, bytes, Ends::device);
+}
+Done local_cuMemcpyDtoDAsync_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream) {
+    return copy_here(c, to, from, bytes, Ends::device);
+}
+
 // The memory that each call uses.
 DeviceWork managed_cuMemcpyDtoD_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     return {c, nullptr, {{to, bytes, true}, {from, bytes, false}}};

@@ -71,30 +71,47 @@ void DeviceWork::finish() {
     cuStreamSynchronize(nullptr);
 }
 
-DeviceWait::DeviceWait(Connection& connection, std::optional<CUstream> stream) {
+DeviceWait::DeviceWait(Connection& connection, std::optional<CUstream> stream)
+    : of_(connection), known_(true), requests_(requests_so_far(connection)) {
+    if (stream) stream_ = number_of(connection, *stream);
     if (!has_managed()) return;
-    of_ = &connection;
     ManagedLock lock(managed().mutex);
     const Progress& progress = managed().progress[&connection];
-    const uint64_t name = stream ? number_of(connection, *stream) : 0;
     // A wait for one stream is a wait for all work where no other stream has any.
     for (uint64_t other : progress.streams)
-        if (stream && other != name) return;
+        if (stream_ && other != *stream_) return;
     connection_ = &connection;
     submitted_ = progress.submitted;
 }
 
 CUresult DeviceWait::over(CUresult result) const {
-    if (!of_ || result != CUDA_SUCCESS || (!connection_ && !has_mirrors())) return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (known_ && stream_)
+        note_stream(of_, *stream_, requests_);
+    else if (known_)
+        note_idle(of_, requests_);
+    if (!has_managed() || (!connection_ && !has_mirrors())) return result;
     watch_faults();
     ManagedLock lock(managed().mutex);
-    Progress& progress = managed().progress[of_];
+    Progress& progress = managed().progress[&of_];
     if (connection_) progress.finished = std::max(progress.finished, submitted_);
-    fetch_mirrors(*of_);
+    fetch_mirrors(of_);
     if (!connection_ || progress.submitted != submitted_) return result;  // another thread has submitted more
     progress.streams.clear();
     fetch_expected(*connection_);
     return result;
+}
+
+std::optional<CUresult> waited_here(Connection& connection) {
+    if (has_mirrors()) return std::nullopt;
+    watch_faults();
+    ManagedLock lock(managed().mutex);
+    if (!is_over(connection)) return std::nullopt;
+    Progress& progress = managed().progress[&connection];
+    progress.finished = progress.submitted;
+    progress.streams.clear();
+    fetch_expected(connection);
+    return CUDA_SUCCESS;
 }
 
 Connection* managed_at(uint64_t address) {
@@ -139,6 +156,9 @@ std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUd
                                      bool to_device, CUstream stream) {
     if (!has_managed() || !bytes) return std::nullopt;
     bring_home(to_device ? from : to, bytes);
+    if (auto done =
+            copy_here(connection, to, from, bytes, to_device ? Ends::host_to_device : Ends::device_to_host))
+        return done;
     ManagedAllocation *target, *source;
     bool mirrored = false;
     {

@@ -81,14 +81,20 @@ class DeviceWait {
   public:
     DeviceWait(Connection& connection, std::optional<CUstream> stream);
     // For work that is not known here.
-    explicit DeviceWait(Connection& connection) : of_(has_managed() ? &connection : nullptr) {}
+    explicit DeviceWait(Connection& connection) : of_(connection) {}
     CUresult over(CUresult result) const;
 
   private:
-    Connection* of_ = nullptr;
-    Connection* connection_ = nullptr;  // set where the wait is for all work
+    Connection& of_;
+    bool known_ = false;                // for these:
+    std::optional<uint64_t> stream_;    // none: the whole device
+    uint64_t requests_ = 0;             // that were made before
+    Connection* connection_ = nullptr;  // set where the wait is for all work that managed memory knows of
     uint64_t submitted_ = 0;
 };
+// What belongs to a wait that asks nobody, since the device is known to have nothing left to do; nothing
+// where it has, or where a wait stores here what kernels wrote.
+std::optional<CUresult> waited_here(Connection& connection);
 
 // The connection of the managed memory at `address`; nullptr where it is not managed.
 Connection* managed_at(uint64_t address);
@@ -96,6 +102,12 @@ inline bool is_managed(uint64_t address) { return managed_at(address) != nullptr
 // Calls `end`, by which the worker releases everything on the device, and marks its managed memory as lost.
 CUresult end_managed(Connection& connection, const std::function<CUresult()>& end);
 
+// Whether one end of a copy is the program's own memory.
+enum class Ends { device, host_to_device, device_to_host };
+// Makes a copy in the program where the device has nothing to do with it (local_copies.cpp); nothing where it
+// has.
+std::optional<CUresult> copy_here(Connection& connection, CUdeviceptr to, CUdeviceptr from, uint64_t bytes,
+                                  Ends ends);
 // Copies between host and device where either side is managed memory; nothing where none is.
 std::optional<CUresult> managed_copy(Connection& connection, CUdeviceptr to, CUdeviceptr from, uint64_t bytes,
                                      bool to_device, CUstream stream);

@@ -156,14 +156,18 @@ void before_any(Connection& connection) {
 CUresult catch_up(Connection& connection) {
     Progress& progress = managed().progress[&connection];
     if (progress.finished == progress.submitted) return CUDA_SUCCESS;
-    const CUresult result = despite_earlier_errors(connection, [&] {
-        Request request(connection, DriverCall::cuCtxSynchronize);
-        return request.send();
-    });
-    if (result != CUDA_SUCCESS) return result;
+    if (!is_idle(connection)) {
+        const uint64_t requests = requests_so_far(connection);
+        const CUresult result = despite_earlier_errors(connection, [&] {
+            Request request(connection, DriverCall::cuCtxSynchronize);
+            return request.send();
+        });
+        if (result != CUDA_SUCCESS) return result;
+        note_idle(connection, requests);
+    }
     progress.finished = progress.submitted;
     progress.streams.clear();
-    return result;
+    return CUDA_SUCCESS;
 }
 
 // Marks the device's memory as lost: the program goes on with the data that is here and is told.

@@ -280,6 +280,7 @@ CUresult copy_span(Connection& connection, CopyEnd to, CopyEnd from, size_t byte
     if (to.host && from.host) return std::memmove(there, here, bytes), CUDA_SUCCESS;
     if (from.host) return to_device(connection, to.address, here, bytes, stream);
     if (to.host) return to_host(connection, there, from.address, bytes, stream);
+    if (auto done = copy_here(connection, to.address, from.address, bytes, Ends::device)) return *done;
     const DeviceWork work(connection, stream, {{to.address, bytes, true}, {from.address, bytes, false}});
     const uint64_t of = stream_name(connection, stream);
     Request request(connection, wire::DriverCall::cuMemcpyDtoDAsync_v2);
@@ -377,6 +378,7 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
             return *captured;
     }
     if (&to == &from) {
+        if (auto done = copy_here(to, dstDevice, srcDevice, ByteCount, Ends::device)) return *done;
         const DeviceWork work(to, hStream, {{dstDevice, ByteCount, true}, {srcDevice, ByteCount, false}});
         const uint64_t of = stream_name(to, hStream);
         Request request(to, wire::DriverCall::cuMemcpyDtoDAsync_v2);

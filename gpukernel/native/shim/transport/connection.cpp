@@ -272,6 +272,11 @@ void Connection::goodbye(const std::string& reason) {
              "fresh slice.");
 }
 
+bool Connection::is_there() {
+    pollfd socket{channel_.socket().fd(), POLLIN | POLLRDHUP, 0};
+    return alive() && ::poll(&socket, 1, 0) == 0;
+}
+
 void Connection::retire() {
     if (alive_.exchange(false)) channel_.shut();
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "libcuda/entry_points.h"
+#include "shim/transport/finished.h"
 #include "shim/transport/foresight.h"
 #include "shim/transport/memo.h"
 #include "shim/transport/spares.h"
@@ -62,6 +63,7 @@ class Connection {
     }
     std::vector<char>& buffer() { return buffer_; }
     Foresight foresight;
+    Finished finished;
     Spares spares;
     Memo memo;
     bool flush();
@@ -77,6 +79,9 @@ class Connection {
     // --- without `mutex` ---
     // Waits for an answer.  Several threads may wait, and one of them reads for all.
     CUresult await(PendingAnswer& answer);
+
+    // Whether the worker is there, for who asks it nothing: false, too, while an answer is on its way.
+    bool is_there();
 
     void abandon();  // in a forked child, since the connection is the parent's
     void retire();   // its slice was given back: closes it without a message

@@ -2,16 +2,12 @@
 
 #include <cstring>
 
+#include "shim/managed/managed.h"
 #include "shim/transport/request.h"
 
 namespace gpukernel::shim {
 
 namespace {
-// Of the two numbers of the legacy stream, one (0 is also that of a synchronous copy, which waits for it).
-uint64_t canonical(uint64_t stream) {
-    return stream == 0 ? reinterpret_cast<uint64_t>(CU_STREAM_LEGACY) : stream;
-}
-
 uint64_t note_wait(Foresight& foresight) {
     foresight.stream = canonical(0);
     return foresight.waited = foresight.last = foresight.requests;
@@ -54,6 +50,8 @@ CUresult wait_and_read_ahead(Connection& connection) {
         }
     }
     const CUresult result = connection.await(wait);
+    note_answer(connection, number);
+    if (result == CUDA_SUCCESS) note_idle(connection, number);
     const bool there = asked && connection.await(read) == CUDA_SUCCESS && result == CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) foresight.over = number;
     if (asked) {
@@ -87,24 +85,14 @@ uint64_t note_read(Foresight& foresight, const DeviceRead& read) {
     return foresight.requests;
 }
 
-bool is_done(Connection& connection, uint64_t stream) {
-    Foresight& foresight = connection.foresight;
-    std::lock_guard lock(connection.mutex);
-    return foresight.last && foresight.last == foresight.requests && foresight.over == foresight.last &&
-           foresight.stream == canonical(stream) && connection.alive() &&
-           connection.deferred_error == CUDA_SUCCESS;
-}
-
 std::optional<CUresult> foreseen_cuCtxSynchronize(Connection& connection) {
+    if (is_over(connection)) return has_managed() ? waited_here(connection) : CUDA_SUCCESS;
+    if (has_managed()) return std::nullopt;
     {
         std::lock_guard lock(connection.mutex);
         if (connection.deferred_error != CUDA_SUCCESS) return std::nullopt;
     }
     return wait_and_read_ahead(connection);
-}
-std::optional<CUresult> foreseen_cuStreamSynchronize(Connection& connection, CUstream stream) {
-    if (is_done(connection, stream_name(connection, stream))) return CUDA_SUCCESS;
-    return std::nullopt;
 }
 
 }  // namespace gpukernel::shim

@@ -1,11 +1,11 @@
 // What a program will ask next, where it can be known: fewer of its calls wait for the network.
 //
 // Training loops wait for the device and then read a value, again and again.  After the first time the read
-// is asked for together with the wait, so that both take one round trip.  And a program that has read
-// something in a stream, or has waited for the device, need not ask whether the stream's work is done.
+// is asked for together with the wait, so that both take one round trip.  (What needs no question at all is
+// in finished.h.)
 //
-// Both hold only until the connection's next request, whichever thread makes it.  With managed memory, whose
-// pages may change meanwhile, nothing is foreseen.  Nothing is read ahead where another program shares memory
+// That holds only until the connection's next request, whichever thread makes it.  With managed memory, whose
+// pages may change meanwhile, nothing is read ahead.  Nor is it where another program shares memory
 // with this one and may write it after the wait; nor with several threads, where the worker serves what comes
 // with a wait before the wait is over.
 #pragma once
@@ -51,7 +51,5 @@ CUresult wait_and_read_ahead(Connection& connection);
 bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to);
 // A request has begun that reads this; returns its number, which is to be stored in `over` when it is.
 uint64_t note_read(Foresight& foresight, const DeviceRead& read);
-// Whether the stream's work is known to be done.
-bool is_done(Connection& connection, uint64_t stream);
 
 }  // namespace gpukernel::shim

@@ -12,7 +12,8 @@ Request::Request(Connection& connection, uint16_t call, std::unique_lock<std::mu
     : connection_(connection), call_(call), lock_(std::move(lock)), writer_(connection.buffer()) {
     open_ = true;
     connection.note_thread();
-    ++connection.foresight.requests;
+    number_ = ++connection.foresight.requests;
+    note_request(connection, call);
     if (!connection.spares.kept.empty() && !leaves_memory_alone(call)) give_back_spares(connection);
     if (changes_kernels(call)) connection.memo.answers.clear();
     start_ = connection.buffer().size();
@@ -37,12 +38,14 @@ CUresult Request::queue() {
         return GONE;
     }
     if (!close(0)) return CUDA_ERROR_INVALID_VALUE;
+    note_queued(connection_);
     connection_.queued();
     return CUDA_SUCCESS;
 }
 
 CUresult Request::queue_with(const void* data, size_t size) {
     if (!close(size)) return CUDA_ERROR_INVALID_VALUE;
+    note_queued(connection_);
     return connection_.flush_with(data, size) ? CUDA_SUCCESS : GONE;
 }
 
@@ -70,7 +73,9 @@ CUresult Request::exchange(PendingAnswer& mine, const void* data, size_t size) {
     if (const CUresult error = ask(mine, data, size); error != CUDA_SUCCESS) return error;
     lock_.unlock();  // other threads may make requests while this one waits
     open_ = false;
-    return connection_.await(mine);
+    const CUresult result = connection_.await(mine);
+    note_answer(connection_, number_);
+    return result;
 }
 
 CUresult Request::ask(PendingAnswer& answer, const void* data, size_t size) {

@@ -93,6 +93,7 @@ class Request {
     const uint16_t call_;
     std::unique_lock<std::mutex> lock_;
     size_t start_ = 0;
+    uint64_t number_ = 0;  // of the connection's requests
     wire::Writer writer_;
     std::vector<char> answer_;
     wire::Reader reader_{nullptr, 0};
