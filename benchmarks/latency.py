@@ -16,11 +16,15 @@ from benchmarks.interleaving import Subject, interleaved, median, subject
 from benchmarks.pool import leased
 from benchmarks.report import Table
 from benchmarks.subjects.steps import FRAMEWORKS, STEPS
+from gpukernel.remoting.environment import compiler_environment
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
+from tests.frameworks.sources import JAX, PYTORCH
 
 DELAYS = (0.0, 0.0003, 0.001, 0.005)  # seconds, there and back
 ROUNDS = 7
 SHARE = 0.5
+PACKAGES = {"jax": JAX, "pytorch": PYTORCH}
+"""Those that ``make frameworks`` keeps in folders of their own."""
 
 
 class Proxy:
@@ -71,10 +75,18 @@ async def measure() -> list[Table]:
         ),
     )
     for framework in FRAMEWORKS:
-        if importlib.util.find_spec(framework) is None:
-            table.rows.append([f"{framework} (not installed)", *([""] * (len(DELAYS) + 3))])
+        packages = PACKAGES.get(framework)
+        if packages.is_kept() if packages else importlib.util.find_spec(framework) is not None:
+            why = ""
+        else:
+            why = "make frameworks fetches it" if packages else "not installed"
+        if why:
+            table.rows.append([f"{framework} ({why})", *([""] * (len(DELAYS) + 3))])
             continue
         async with leased(SHARE, transport="tcp") as environment:
+            if packages:
+                environment = compiler_environment(environment, simulated=True, part=True)
+                environment["PYTHONPATH"] = str(packages.site())
             with (
                 delayed(Path(environment[LEASE_FILE_VARIABLE])) as proxy,
                 subject("steps", environment, framework) as one,

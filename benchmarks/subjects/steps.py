@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.interleaving import answer
+from tests.frameworks.programs import steps
 
 BATCH, INPUTS, HIDDEN, CLASSES = 64, 784, 32, 10
 RATE = 0.05
@@ -120,7 +121,18 @@ def tinygrad_step() -> tuple[Step, Callable[[Any], float]]:
     return step, lambda loss: float(loss.item())
 
 
-FRAMEWORKS = {"numba": numba_step, "tinygrad": tinygrad_step}
+def of_a_program(name: str) -> tuple[Step, Callable[[Any], float]]:
+    """Return the step of that name of the frameworks' tests, whose batch is its own, and what reads its loss."""
+    step = steps.FRAMEWORKS[name]()
+    return lambda _images, _classes: step(), float
+
+
+FRAMEWORKS = {
+    "numba": numba_step,
+    "tinygrad": tinygrad_step,
+    "jax": lambda: of_a_program("jax"),
+    "pytorch": lambda: of_a_program("pytorch"),
+}
 
 
 def main(framework: str) -> None:

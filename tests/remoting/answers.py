@@ -16,6 +16,7 @@ __all__ = ["Answers", "call_table"]
 
 CODEGEN = Path(__file__).parents[2] / "gpukernel/native/codegen"
 HANDSHAKE = 40 + 40  # bytes of the worker's challenge and welcome
+PROOF = 72  # bytes of the program's part
 HEAD = struct.Struct("<IHH")  # length of the body, call, number
 
 
@@ -30,15 +31,19 @@ def call_table() -> Any:
 
 
 class Answers:
-    """The frames that workers have sent on plain sockets: each is an answer that a program has waited for, or sent for ahead."""
+    """The frames that workers have sent on plain sockets: each is an answer that a program has waited for, or asked for ahead.
 
-    def __init__(self) -> None:
+    With ``handshake=PROOF`` those that programs have sent.
+    """
+
+    def __init__(self, handshake: int = HANDSHAKE) -> None:
+        self._handshake = handshake
         self._numbers: collections.Counter[int] = collections.Counter()
         self._lock = threading.Lock()
 
     def reader(self) -> Callable[[bytes], None]:
         """Return what takes the bytes of one connection, in order and in pieces of any length."""
-        skip, kept = HANDSHAKE, bytearray()
+        skip, kept = self._handshake, bytearray()
 
         def take(data: bytes) -> None:
             nonlocal skip
@@ -53,6 +58,11 @@ class Answers:
             skip -= gone
 
         return take
+
+    def of(self, name: str) -> int:
+        """Return how many frames of the call `name` there were since `taken`."""
+        with self._lock:
+            return self._numbers[call_table().number_of(name)]
 
     def taken(self) -> dict[str, int]:
         """Return how many answers each call has had since this was last asked, the most frequent first."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
-from tests.remoting.answers import Answers
+from tests.remoting.answers import PROOF, Answers
 
 
 class Counter:
@@ -18,18 +18,17 @@ class Counter:
 
     def __init__(self) -> None:
         self.trips = 0
-        self.answers = Answers()
+        self.answers, self.requests = Answers(), Answers(PROOF)
         self._lock = threading.Lock()
 
     def forward(
         self, source: socket.socket, target: socket.socket, said: list[bool], by_program: bool
     ) -> None:
         """Deliver what `source` sends until it ends; `said[0]` is whether the program spoke last."""
-        answered = self.answers.reader()
+        look = (self.requests if by_program else self.answers).reader()
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 20):
-                if not by_program:
-                    answered(data)
+                look(data)
                 with self._lock:
                     if by_program and not said[0]:
                         self.trips += 1

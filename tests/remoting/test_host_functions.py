@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import sys
+from asyncio.subprocess import PIPE
 
-from tests.remoting.conftest import Worker, call_number, worker
+from tests.remoting.conftest import PRELUDE, Worker, call_number, worker
+from tests.remoting.round_trips import counted
 from tests.remoting.test_listeners import INVALID_VALUE, WELCOME, enter, read, still_serves
 from tests.remoting.test_worker import until, unused
 
@@ -117,6 +120,36 @@ a = stream(); go.set(); call(a, lambda: said.append(1)); p = int(ok(d.cuMemAlloc
 ok(d.cuMemsetD32Async(p, 5, 1000, a)); call(a, lambda: said.extend([int(x[999]), threading.current_thread() is threading.main_thread()])); print(said)
 """
     says(code, ["[1]", "[1, 5, True]"])
+
+
+def test_the_next_functions_are_asked_for_ahead() -> None:
+    """So that those of several streams do not wait for each other's round trips."""
+    code = """
+a, b = stream(), stream(); call(a, lambda: None); ok(d.cuStreamSynchronize(a)); call(b, lambda: go.wait(60)); ok(d.cuMemGetInfo()); print(flush=True); input(); go.set(); ok(d.cuCtxSynchronize())
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            environment = one.environment(kind="tcp", shared_memory=False)
+            with counted(environment) as counter:
+                program = await asyncio.create_subprocess_exec(
+                    sys.executable, "-c", PRELUDE + HOST + code, env=environment, stdin=PIPE, stdout=PIPE
+                )
+                assert program.stdout is not None
+                await program.stdout.readline()
+
+                async def asked_ahead() -> bool:
+                    answered, asked = (
+                        one.of("next_host_function") for one in (counter.answers, counter.requests)
+                    )
+                    return (answered, asked) == (2, 10)
+
+                await until(asked_ahead)
+                assert counter.requests.of("host_function_done") == 1
+                await program.communicate(b"\n")
+                assert program.returncode == 0
+
+    asyncio.run(story())
 
 
 def test_a_client_that_lies_about_its_functions_gets_an_error_and_keeps_nobody_waiting() -> None:

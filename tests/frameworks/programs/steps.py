@@ -57,8 +57,11 @@ def by_pytorch() -> Callable[[], Any]:
     return run
 
 
+FRAMEWORKS = {"jax": by_jax, "pytorch": by_pytorch}
+
+
 def main(framework: str, steps: int, mode: str) -> None:
-    run = {"jax": by_jax, "pytorch": by_pytorch}[framework]()
+    run = FRAMEWORKS[framework]()
     values = [float(run()) if mode == "read" else run() for _ in range(steps)]
     print(float(values[0]), float(values[-1]))
 

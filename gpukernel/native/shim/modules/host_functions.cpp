@@ -12,15 +12,21 @@ namespace gpukernel::shim {
 namespace {
 std::atomic<int> host_calls_left{0};
 
+// Questions for the next function that are on their way, so that functions of several streams, which do not
+// wait for each other, do not wait for each other's round trips.
+constexpr int AHEAD = 8;
+
 // Receives from the worker which stream has come to which function, over a connection of its own: on the
-// program's, an answer might have to wait for that very stream.
+// program's, an answer might have to wait for that very stream.  That a function has run is told over a
+// third one, which no question keeps waiting.
 class Caller {
   public:
     bool start(Connection& connection) {
         std::string error;
-        channel_ = connection.open_another(error);
+        reports_ = connection.open_another(error);
+        if (reports_) done_ = connection.open_another(error);
         key_ = connection.key();
-        return channel_ && start_thread([this] { run(); });
+        return done_ && start_thread([this] { run(); });
     }
     uint64_t expect(const HostCall& call) {
         std::lock_guard lock(mutex_);
@@ -37,7 +43,9 @@ class Caller {
     void run() {
         uint64_t number = 0;
         CUresult status;
-        while (next(number, status)) {
+        for (int i = 0; i < AHEAD; ++i)
+            if (!ask()) return;
+        while (next(number, status) && ask()) {
             HostCall call;
             {
                 std::lock_guard lock(mutex_);
@@ -54,17 +62,20 @@ class Caller {
             calling_host = false;
             --host_calls_left;
             const std::vector<char> done = wire::frame_of(wire::HostFunctionDoneRequest{key_, number});
-            if (!channel_.write(done.data(), done.size())) return;
+            if (!done_.write(done.data(), done.size())) return;
         }
     }
+    bool ask() {
+        const std::vector<char> question = wire::frame_of(wire::NextHostFunctionRequest{key_});
+        return reports_.write(question.data(), question.size());
+    }
     bool next(uint64_t& number, CUresult& status) {
-        const std::vector<char> ask = wire::frame_of(wire::NextHostFunctionRequest{key_});
         struct {
             wire::FrameHeader header;
             wire::AnswerHead answer;
             char outputs[wire::NextHostFunctionAnswer::HEAD_BYTES];
         } frame;
-        if (!channel_.write(ask.data(), ask.size()) || !channel_.read(&frame, sizeof frame) ||
+        if (!reports_.read(&frame, sizeof frame) ||
             frame.header.length != sizeof frame - sizeof frame.header || frame.answer.result != CUDA_SUCCESS)
             return false;
         wire::Reader in(frame.outputs, sizeof frame.outputs);
@@ -73,7 +84,7 @@ class Caller {
         return true;
     }
 
-    wire::Channel channel_;
+    wire::Channel reports_, done_;
     uint64_t key_ = 0;
     std::mutex mutex_;
     std::map<uint64_t, HostCall> waiting_;
