@@ -16,8 +16,14 @@ LEVEL := $(if $(call has,avx512f avx512bw avx512cd avx512dq avx512vl),4,$(if $(c
 LEVELS_FOR_demo = $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(LEVEL))
 LEVELS_FOR_hub-demo = $(LEVELS_FOR_demo)
 
+# A wheel of this version in dist/ saves a demo the build and the compiler (`make wheels`).
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+WHEEL   := $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(firstword $(wildcard dist/gpukernel-$(VERSION)-py3-none-manylinux*.whl)))
+WHEEL_FOR_demo = $(WHEEL)
+WHEEL_FOR_hub-demo = $(WHEEL)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -148,8 +154,11 @@ labextension/node_modules: labextension/package-lock.json
 	cd labextension && npm ci --no-audit --no-fund
 	@touch $@
 
-wheel: $(VENV)/.dev  ## Build a wheel into dist/
+wheel: $(VENV)/.dev  ## Build a wheel for this machine into dist/
 	$(BIN)/pip wheel --no-deps -w dist .
+
+wheels: $(VENV)/bin/python  ## Build a wheel for every Linux with glibc 2.28 or newer, and an sdist, into dist/ (half an hour; WHEELS=--openssl-source FILE)
+	$(BIN)/python -m tools.wheels $(WHEELS)
 
 clean:  ## Remove everything that was built
 	rm -rf $(VENV) build dist site
@@ -161,7 +170,8 @@ $(VENV)/bin/python: | system
 
 $(VENV)/.demo $(VENV)/.hub-demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(NATIVE) | $(VENV)/bin/python
 	@echo "Installing gpukernel with its '$*' extra into $(VENV): a few minutes the first time …"
-	$(BIN)/pip install --quiet --config-settings='cmake.define.SIMGPU_LEVELS=$(or $(LEVELS_FOR_$*),2;3;4)' --editable '.[$*]'
+	$(BIN)/pip install --quiet $(if $(WHEEL_FOR_$*),'$(WHEEL_FOR_$*)[$*]',\
+	    --config-settings='cmake.define.SIMGPU_LEVELS=$(or $(LEVELS_FOR_$*),2;3;4)' --editable '.[$*]')
 	@touch $@
 
 # What builds the native part outside of pip.
@@ -170,6 +180,7 @@ $(VENV)/.native: $(VENV)/.test
 	    'nvidia-nvml-dev-cu12==12.9.*'
 	@touch $@
 
-# A compiler, and Python with venv: installed where that is allowed, named where it is not.
+# A compiler, unless a wheel is enough, and Python with venv: installed where that is allowed, named where it is not.
+DEMOS := demo hub hub-demo
 system:
-	@deploy/system-packages.sh
+	@deploy/system-packages.sh $(if $(and $(WHEEL),$(filter $(DEMOS),$(MAKECMDGOALS))),--no-compiler)

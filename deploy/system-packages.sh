@@ -2,21 +2,24 @@
 # Installs what pip cannot bring: a C++ compiler, Python's venv module and, where it can, OpenSSL's static libraries, and the packages that are named. Silent when
 # nothing is missing.
 #
-#     system-packages.sh [--optional] [PACKAGE…]      --optional: go on without those that cannot be had
+#     system-packages.sh [--optional|--no-compiler] [PACKAGE…]
+#         --optional: go on without those that cannot be had    --no-compiler: nothing is to be built
 set -eu
 optional=
-if [ "${1-}" = --optional ]; then
-    optional=yes
-    shift
-fi
+compiler=yes
+case ${1-} in
+--optional) optional=yes && shift ;;
+--no-compiler) compiler= && shift ;;
+esac
 missing=
 if [ -z "$optional" ]; then
-    command -v c++ >/dev/null 2>&1 || missing="$missing g++"
+    [ -z "$compiler" ] || command -v c++ >/dev/null 2>&1 || missing="$missing g++"
     "${PYTHON:-python3}" -c 'import venv, ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
     # Wanted, not needed: without it there is no TLS between programs and workers, and the build says so.
-    wanted=$(find /usr/lib /usr/local/lib -name libssl.a 2>/dev/null | head -n 1)
     # Debian 13's libcrypto.a needs the other two.
-    [ -n "$wanted" ] || "$0" --optional libssl-dev zlib1g-dev libzstd-dev || true
+    if [ -n "$compiler" ] && [ -z "$(find /usr/lib /usr/local/lib -name libssl.a 2>/dev/null | head -n 1)" ]; then
+        "$0" --optional libssl-dev zlib1g-dev libzstd-dev || true
+    fi
 fi
 for package in "$@"; do
     dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"

