@@ -27,7 +27,7 @@ import sqlalchemy as sa
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import IN_USE, changes, devices, slices
 
-__all__ = ["KEEP", "MOST_AT_ONCE", "Changes", "Entry", "Kind", "LeaseChange"]
+__all__ = ["KEEP", "MOST_AT_ONCE", "ChangeLog", "Kind", "LeaseChange", "LoggedChanges"]
 
 KEEP = 10_000
 """Entries that are kept."""
@@ -70,7 +70,7 @@ class LeaseChange(NamedTuple):
     servers: tuple[str, ...] = ()
 
 
-class Entry(NamedTuple):
+class LoggedChanges(NamedTuple):
     """The changes of one transaction of a process, `pool`; `everything`: more than can be named."""
 
     pool: str
@@ -94,7 +94,7 @@ class LockedTransactions(Protocol):
         ...
 
 
-class Changes:
+class ChangeLog:
     """The change log of `database`, as one pool process writes and reads it.
 
     Attributes
@@ -176,7 +176,7 @@ class Changes:
             self._seen = _NEWEST.rows(db)[0].number
             self._through = db.connection.dbapi_connection
 
-    def news(self) -> list[Entry] | None:
+    def news(self) -> list[LoggedChanges] | None:
         """Return the entries since the last call, those of this process too; None where everything has to be read, after `catch_up`.
 
         Through a new connection nobody knows what is there: a server that was restored, or took another one's place, may lack the last commits.
@@ -200,10 +200,10 @@ class Changes:
                 _TRIM.run(db, last=_NEWEST.rows(db)[0].number - KEEP)
 
 
-def _entry(pool: str, what: str) -> Entry:
+def _entry(pool: str, what: str) -> LoggedChanges:
     leases: Sequence[Any]
     leases, servers, everything = json.loads(what)
-    return Entry(
+    return LoggedChanges(
         pool,
         tuple(LeaseChange(kind, lease_id, key, tuple(at)) for kind, lease_id, key, at in leases),
         tuple(servers),

@@ -23,7 +23,7 @@ import alembic.util
 import sqlalchemy as sa
 
 from gpukernel.common.errors import PoolError
-from gpukernel.pool.store.changes import Changes
+from gpukernel.pool.store.changes import ChangeLog
 from gpukernel.pool.store.clock import Clock, boot_identity
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger
@@ -154,7 +154,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.clock = Clock(self, boot=boot_identity())
-        self.changes = Changes(self)
+        self.changes = ChangeLog(self)
         self.engine = open_database(url)
         self.reader = self.engine.execution_options(reads_only=True)
         # One connection stays open: another one's cache is empty after every change, and fetching it from the engine costs as

@@ -209,8 +209,15 @@ class LeaseSelection:
         return [lease_of(row, pieces.get(row.id, ())) for row in rows]
 
 
+LIVING_ON_SERVER = CompiledSql(
+    sa.select(leases.c.id)
+    .distinct()
+    .join(slices, slices.c.lease_id == leases.c.id)
+    .join(devices, devices.c.id == slices.c.device_id)
+    .where(devices.c.server == sa.bindparam("server"), IN_USE, LIVING)
+)
 NOT_OVER = LeaseSelection(NOT_ENDED)
-_BY_ID = sa.bindparam("ids", expanding=True)
+_BY_ID: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
 LEASES_BY_ID = LeaseSelection(leases.c.id.in_(_BY_ID))
 DEAD_WORKERS = CompiledSql(
     sa.select(slices.c.lease_id, slices.c.device_id).where(

@@ -211,9 +211,8 @@ class Leases:
             self._refund(db, row, lease_id, ends, now)
         if over := queries.LEASE_OVER.first(db, lease=lease_id):
             self._database.changes.lease("told", lease_id)  # to who waits for its memory
-            self._refund(
-                db, row, lease_id, over, now
-            )  # of a pool of version 0.2, which waited for the workers
+            # Of a pool of version 0.2, which waited for the workers.
+            self._refund(db, row, lease_id, over, now)
         return ends is not None
 
     def _refund(self, db: sa.Connection, row: Any, lease_id: str, lease: Any, now: float) -> None:
@@ -232,15 +231,8 @@ class Leases:
 
     def living_on(self, server: str) -> list[str]:
         """Return the ids of leases that have slices on a server and do not end already."""
-        query = (
-            sa.select(leases.c.id)
-            .distinct()
-            .join(slices, slices.c.lease_id == leases.c.id)
-            .join(devices, devices.c.id == slices.c.device_id)
-            .where(devices.c.server == server, IN_USE, LIVING)
-        )
         with self._database.transaction() as db:
-            return list(db.execute(query).scalars())
+            return [row.id for row in queries.LIVING_ON_SERVER.rows(db, server=server)]
 
     def workers_on(self, server: str) -> set[tuple[str, str]]:
         """Return the workers on a server that are not known to be dead, by lease and device."""
