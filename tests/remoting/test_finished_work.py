@@ -101,6 +101,15 @@ def test_what_is_known_to_be_finished_asks_nobody(step: str, trips: int) -> None
             "F = ctypes.CFUNCTYPE(None, ctypes.c_void_p); on = threading.Event(); f = F(lambda data: on.wait(60)); ctypes.CDLL('libcuda.so.1').cuLaunchHostFunc(ctypes.c_void_p(int(s)), f, None); ok(d.cuEventRecord(e, s)); print(query(e), name(d.cuStreamQuery(s))); on.set(); ok(d.cuEventSynchronize(e)); print(query(e))",
             "NOT_READY NOT_READY SUCCESS",
         ),
+        # The legacy stream comes after streams that block, and they come after it.
+        (
+            "b = ok(d.cuStreamCreate(0)); wait(); read(); hold(b); ok(d.cuEventRecord(e, 0)); print(query(e), name(d.cuStreamQuery(b))); go(); print(query(e))",
+            "NOT_READY NOT_READY SUCCESS",
+        ),
+        (
+            "b = ok(d.cuStreamCreate(0)); wait(); ok(d.cuMemcpyDtoHAsync(h, p, 4, b)); hold(0); ok(d.cuEventRecord(e, b)); print(query(e)); go(); print(query(e))",
+            "NOT_READY SUCCESS",
+        ),
         # A graph's work.
         (
             "ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)); hold(s); g = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(s)), 0)); wait(); ok(d.cuGraphLaunch(g, s)); ok(d.cuEventRecord(e, s)); print(query(e), name(d.cuStreamQuery(s))); go(); print(query(e))",

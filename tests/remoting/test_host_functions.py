@@ -13,7 +13,7 @@ from tests.remoting.round_trips import counted
 from tests.remoting.test_listeners import INVALID_VALUE, WELCOME, enter, read, still_serves
 from tests.remoting.test_worker import until, unused
 
-INVALID_HANDLE = 400
+INVALID_HANDLE, OUT_OF_MEMORY = 400, 2
 HOST = r"""
 begin(); cuda = ctypes.CDLL("libcuda.so.1"); HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p); BACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p); kept = []
 def handle(x): return ctypes.c_void_p(int(x))
@@ -125,7 +125,7 @@ ok(d.cuMemsetD32Async(p, 5, 1000, a)); call(a, lambda: said.extend([int(x[999]),
 def test_the_next_functions_are_asked_for_ahead() -> None:
     """So that those of several streams do not wait for each other's round trips."""
     code = """
-a, b = stream(), stream(); call(a, lambda: None); ok(d.cuStreamSynchronize(a)); call(b, lambda: go.wait(60)); ok(d.cuMemGetInfo()); print(flush=True); input(); go.set(); ok(d.cuCtxSynchronize())
+a, b = stream(0), stream(0); call(a, lambda: None); ok(d.cuStreamSynchronize(a)); call(b, lambda: go.wait(60)); ok(d.cuMemGetInfo()); print(flush=True); input(); go.set(); ok(d.cuCtxSynchronize())
 """
 
     async def story() -> None:
@@ -196,5 +196,38 @@ def test_a_client_that_lies_about_its_functions_gets_an_error_and_keeps_nobody_w
         async with worker() as one:
             await asyncio.to_thread(lie, one)
             await still_serves(one)
+
+    asyncio.run(story())
+
+
+def test_functions_that_are_done_before_their_stream_comes_to_them_are_counted() -> None:
+    """Otherwise a program could have its worker keep any number of them, behind one that is not done."""
+    introduce, function, done, limit = map(
+        call_number, ("introduce", "host_function", "host_function_done", "cuCtxGetLimit")
+    )
+
+    def frame(call: int, *words: int) -> bytes:
+        return struct.pack(f"<IHH{len(words)}Q", 8 * len(words), call, 0, *words)
+
+    def fill(one: Worker) -> None:
+        status, sock = enter(one, one.secret)
+        assert status == WELCOME
+        sock.sendall(struct.pack("<IHHIIQ", 16, introduce, 0, 1, 0, 77) + frame(function, 0, 1))
+
+        def error() -> int:
+            sock.sendall(struct.pack("<IHHI", 4, limit, 0, 0))
+            length, answered, _ = struct.unpack("<IHH", read(sock, 8))
+            assert answered == limit
+            return int(struct.unpack("<I", read(sock, length)[:4])[0])
+
+        for wanted, numbers in ((0, range(2, 100)), (OUT_OF_MEMORY, range(100, 900))):
+            sock.sendall(b"".join(frame(function, 0, n) + frame(done, 77, n) for n in numbers))
+            assert error() == wanted
+        sock.close()
+
+    async def story() -> None:
+        async with worker(host_memory=1 << 18) as one:  # 512 bytes for each
+            await asyncio.to_thread(fill, one)
+            await until(lambda: unused(one))
 
     asyncio.run(story())

@@ -110,7 +110,9 @@ def shim_function(call: DriverCall) -> str:
             lines.append(f"    const uint64_t of_{p.name} = stream_name(*connection, {p.name});")
     if "remembered" in call.flags:
         lines += _recalled(call)
-    lines.append(f"    Request request(*connection, DriverCall::{name});")
+    streams = [p.name for p in call.inputs if p.type == "CUstream"]
+    of = f", of_{streams[0]}" if len(streams) == 1 else ""
+    lines.append(f"    Request request(*connection, DriverCall::{name}{of});")
     for p in call.inputs:
         note = call.roles.get(p.name)
         if note == "text":

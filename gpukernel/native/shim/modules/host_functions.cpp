@@ -3,6 +3,7 @@
 #include <map>
 
 #include "shim/managed/managed.h"
+#include "shim/modules/local_calls.h"
 #include "shim/transport/request.h"
 #include "shim/transport/threads.h"
 #include "wire/handshake.h"
@@ -25,14 +26,27 @@ class Caller {
         std::string error;
         reports_ = connection.open_another(error);
         if (reports_) done_ = connection.open_another(error);
-        key_ = connection.key();
+        key_ = connection.key(), of_ = &connection;
         return done_ && start_thread([this] { run(); });
     }
     uint64_t expect(const HostCall& call) {
         std::lock_guard lock(mutex_);
-        waiting_[++numbers_] = call;
+        waiting_[++numbers_] = {call, 0, 0, 0, false};
         ++host_calls_left;
         return numbers_;
+    }
+    // A gate for a function that runs in the program.
+    uint64_t expect_gate(uint64_t local) {
+        const uint64_t number = expect({});
+        std::lock_guard lock(mutex_);
+        waiting_[number].local = local;
+        return number;
+    }
+    // The request of that gate, in `stream`; `open` where the stream does not wait at it.
+    void sent(uint64_t gate, uint64_t stream, uint64_t request, bool open) {
+        std::lock_guard lock(mutex_);
+        if (auto it = waiting_.find(gate); it != waiting_.end())
+            it->second.stream = stream, it->second.request = request, it->second.open = open;
     }
     void forget(uint64_t number) {
         std::lock_guard lock(mutex_);
@@ -46,21 +60,25 @@ class Caller {
         for (int i = 0; i < AHEAD; ++i)
             if (!ask()) return;
         while (next(number, status) && ask()) {
-            HostCall call;
+            Gate gate;
             {
                 std::lock_guard lock(mutex_);
                 auto it = waiting_.find(number);
                 if (it == waiting_.end()) return;
-                call = it->second;
+                gate = it->second;
                 waiting_.erase(it);
             }
-            calling_host = true;
-            if (call.callback)
-                call.callback(call.stream, status, call.data);
-            else if (status == CUDA_SUCCESS)
-                call.function(call.data);
-            calling_host = false;
-            --host_calls_left;
+            if (gate.call.function || gate.call.callback) {
+                perform(gate.call, status);
+            } else {  // those before it in its stream have run by now, one after another, in this thread
+                wait_for_calls(*of_, gate.local);
+                --host_calls_left;
+            }
+            if (status == CUDA_SUCCESS && gate.request) note_stream(*of_, gate.stream, gate.request);
+            if (gate.open) {  // the worker did not wait for it
+                --of_->finished.open;
+                continue;
+            }
             const std::vector<char> done = wire::frame_of(wire::HostFunctionDoneRequest{key_, number});
             if (!done_.write(done.data(), done.size())) return;
         }
@@ -84,10 +102,18 @@ class Caller {
         return true;
     }
 
+    struct Gate {
+        HostCall call;   // or none
+        uint64_t local;  // and a function that runs in the program; 0: none
+        uint64_t stream, request;
+        bool open;  // the worker does not wait for it
+    };
+
     wire::Channel reports_, done_;
+    Connection* of_ = nullptr;
     uint64_t key_ = 0;
     std::mutex mutex_;
-    std::map<uint64_t, HostCall> waiting_;
+    std::map<uint64_t, Gate> waiting_;
     uint64_t numbers_ = 0;
 };
 
@@ -120,20 +146,58 @@ thread_local bool calling_host = false;
 
 bool host_calls_are_left() { return host_calls_left.load() != 0; }
 
+void perform(const HostCall& call, CUresult status) {
+    calling_host = true;
+    if (call.callback)
+        call.callback(call.stream, status, call.data);
+    else if (status == CUDA_SUCCESS)
+        call.function(call.data);
+    calling_host = false;
+    --host_calls_left;
+}
+
 CUresult call_in_order(Connection& connection, const HostCall& call) {
     if (has_managed()) return call_now(call);
     if (!connection.alive()) return GONE;
     Caller* const caller = caller_of(connection, true);
     if (!caller) return connection.alive() ? CUDA_ERROR_OUT_OF_MEMORY : GONE;
-    const uint64_t of = stream_name(connection, call.stream), number = caller->expect(call);
-    Request request(connection, wire::HostFunctionRequest{of, number});
-    const CUresult result = request.queue();
+    const uint64_t of = stream_name(connection, call.stream);
+    if (can_run_here(connection))
+        if (const auto number = due_now(connection, canonical(of))) {
+            ++host_calls_left;
+            run_here(connection, call, *number);
+            return CUDA_SUCCESS;
+        }
+    const bool open = may_be_open(connection, canonical(of));
+    const uint64_t number = caller->expect(call);
+    CUresult result;
+    {
+        Request request(connection, wire::HostFunctionRequest{of, number});
+        caller->sent(number, canonical(of), request.number(), open);
+        if (open) note_open(connection, canonical(of)), ++connection.finished.open;
+        result = request.queue();
+        // In order, before the stream comes there: the worker reports it and goes on.
+        if (result == CUDA_SUCCESS && open)
+            append_request(
+                connection, static_cast<uint16_t>(wire::CustomCall::host_function_done),
+                [&](wire::Writer& to) { wire::HostFunctionDoneRequest{connection.key(), number}.write(to); });
+    }
     if (result != CUDA_SUCCESS) caller->forget(number);
     return result;
 }
 
+uint64_t add_gate(Connection& connection, uint64_t stream, uint64_t call) {
+    Caller* const caller = caller_of(connection, false);  // which is there before a function runs here
+    const uint64_t gate = caller->expect_gate(call), request = ++connection.foresight.requests;
+    append_request(connection, static_cast<uint16_t>(wire::CustomCall::host_function),
+                   [&](wire::Writer& to) { wire::HostFunctionRequest{stream, gate}.write(to); });
+    caller->sent(gate, stream, request, false);
+    return request;
+}
+
 CUresult finish_host_calls(Connection& connection) {
     if (!caller_of(connection, false)) return CUDA_SUCCESS;
+    wait_for_all_calls(connection);
     Request request(connection, wire::DriverCall::cuCtxSynchronize);
     return request.send();
 }

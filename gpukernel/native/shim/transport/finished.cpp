@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shim/managed/managed.h"
+#include "shim/modules/local_calls.h"
 #include "shim/transport/request.h"
 
 namespace gpukernel::shim {
@@ -11,30 +12,73 @@ namespace {
 using wire::CustomCall;
 using wire::DriverCall;
 
-// Whether a read or a wait in `stream` is over that came after the request `number`.
-bool passed(const Connection& connection, uint64_t stream, uint64_t number) {
-    const Finished& finished = connection.finished;
+bool has_run(const Connection& connection, uint64_t call) { return connection.finished.run >= call; }
+
+Finished::Stream* find(Connection& connection, uint64_t stream) {
+    const auto found = connection.finished.streams.find(stream);
+    return found == connection.finished.streams.end() ? nullptr : &found->second;
+}
+
+// Everything in `stream` up to `number` is finished, and what it had waited for.
+void pass(Connection& connection, uint64_t stream, uint64_t number) {
+    std::vector<std::pair<uint64_t, uint64_t>> left{{stream, number}};
+    while (!left.empty()) {
+        const auto [name, up_to] = left.back();
+        left.pop_back();
+        Finished::Stream* const of = find(connection, name);
+        if (!of || of->passed >= up_to) continue;
+        of->passed = up_to;
+        std::erase_if(of->joins, [&](const Finished::Join& join) {
+            if (join.number > up_to) return false;
+            left.emplace_back(join.event.stream, join.event.number);
+            return true;
+        });
+    }
+}
+
+// Takes note of a read that is over (foresight.h).
+void look_at_reads(Connection& connection) {
     const Foresight& foresight = connection.foresight;
-    return (finished.up_to && finished.up_to >= number && finished.stream == stream) ||
-           (foresight.last && foresight.last >= number && foresight.over == foresight.last &&
-            foresight.stream == stream);
+    if (foresight.last && foresight.over == foresight.last)
+        pass(connection, foresight.stream, foresight.last);
+}
+
+bool done(Connection& connection, const Finished::Stream& stream) {
+    const Finished& finished = connection.finished;
+    // The legacy stream comes after all that block, and they come after it.
+    const Finished::Stream& legacy = finished.streams.at(canonical(0));
+    uint64_t work = std::max(stream.work, finished.anywhere);
+    if (&stream == &legacy) work = std::max(work, finished.blocking);
+    if (stream.blocks) work = std::max(work, legacy.work);
+    return std::max(stream.passed, finished.all) >= work;
+}
+bool done(Connection& connection, uint64_t stream) {
+    look_at_reads(connection);
+    const Finished::Stream* const found = find(connection, stream);
+    return found && done(connection, *found);
 }
 
 // Where there is but one stream, what holds for it holds for the device.
-bool idle(const Connection& connection) {
+bool idle(Connection& connection) {
+    look_at_reads(connection);
     const Finished& finished = connection.finished;
-    return finished.all >= finished.work ||
-           (!finished.made_streams && passed(connection, canonical(0), finished.work));
+    const Finished::Stream& legacy = *find(connection, canonical(0));
+    const uint64_t all = finished.made_streams ? finished.all : std::max(finished.all, legacy.passed);
+    if (all < finished.anywhere) return false;
+    return std::all_of(finished.streams.begin(), finished.streams.end(),
+                       [&](const auto& one) { return std::max(all, one.second.passed) >= one.second.work; });
 }
 
-bool done(const Connection& connection, uint64_t stream) {
-    return idle(connection) || passed(connection, stream, connection.finished.work);
+Finished::Recording* find_event(Connection& connection, CUevent event) {
+    const auto found = connection.finished.events.find(reinterpret_cast<uint64_t>(event));
+    return found == connection.finished.events.end() ? nullptr : &found->second;
 }
-
-bool exists(const Connection& connection, CUstream stream) {
-    const auto number = reinterpret_cast<uint64_t>(stream);
-    return number <= reinterpret_cast<uint64_t>(CU_STREAM_PER_THREAD) ||
-           connection.finished.streams.contains(number);
+// On the device; the host function that it comes after may not have run.
+bool passed(Connection& connection, const Finished::Recording& event) {
+    if (event.number <= connection.finished.all) return true;  // 0, too
+    look_at_reads(connection);
+    const Finished::Stream* const of = find(connection, event.stream);
+    return of && of->passed >= event.number;
 }
 
 // Whether the program may be told without a question that all is well.
@@ -46,20 +90,54 @@ bool may_answer(Connection& connection) {
 bool is_done(Connection& connection, CUevent event) {
     if (has_mirrors()) return false;  // a wait stores here what kernels wrote
     std::lock_guard lock(connection.mutex);
-    const auto found = connection.finished.events.find(reinterpret_cast<uint64_t>(event));
-    if (found == connection.finished.events.end()) return false;
-    const auto [number, stream] = found->second;
-    const bool known = !number || connection.finished.all >= number || passed(connection, stream, number);
-    return known && may_answer(connection);
+    const Finished::Recording* const found = find_event(connection, event);
+    return found && passed(connection, *found) && has_run(connection, found->call) && may_answer(connection);
 }
 
 void recorded(Connection& connection, CUevent event, CUstream stream) {
-    const auto found = connection.finished.events.find(reinterpret_cast<uint64_t>(event));
-    if (found == connection.finished.events.end()) return;
+    Finished::Recording* const found = find_event(connection, event);
+    if (!found) return;
+    const uint64_t of = canonical(stream_name(connection, stream)), number = connection.foresight.requests;
+    const Finished::Stream* const in = find(connection, of);
+    if (in) connection.finished.sure = number;
+    *found = {in && done(connection, of) ? 0 : number, of, in ? in->call : 0};
+}
+
+// The host function that an event or a stream comes after and that has not run; 0: none.
+uint64_t call_before(Connection& connection, CUevent event) {
+    std::lock_guard lock(connection.mutex);
+    const Finished::Recording* const found = find_event(connection, event);
+    return found && !has_run(connection, found->call) ? found->call : 0;
+}
+uint64_t call_before(Connection& connection, CUstream stream) {
     const uint64_t of = canonical(stream_name(connection, stream));
-    const uint64_t number = connection.foresight.requests;
-    if (exists(connection, stream)) connection.finished.sure = number;
-    found->second = {done(connection, of) ? 0 : number, of};
+    std::lock_guard lock(connection.mutex);
+    const Finished::Stream* const found = find(connection, of);
+    return found && !has_run(connection, found->call) ? found->call : 0;
+}
+
+bool is_open(const Connection& connection, const Finished::Stream& stream) {
+    return stream.open > std::max(stream.passed, connection.finished.all);
+}
+// What may come behind a function that the worker does not wait for: it needs no more than that one's turn.
+bool comes_behind(uint16_t call) {
+    switch (call) {
+        case static_cast<uint16_t>(CustomCall::host_function):
+        case static_cast<uint16_t>(DriverCall::cuStreamWaitEvent):
+        case static_cast<uint16_t>(DriverCall::cuStreamDestroy_v2):
+        case static_cast<uint16_t>(DriverCall::cuStreamGetFlags):
+        case static_cast<uint16_t>(DriverCall::cuStreamGetPriority):
+            return true;
+        default:
+            return false;
+    }
+}
+
+// Has later work of a stream wait for its host functions, and for one that runs in the program.
+void gate(Connection& connection, uint64_t stream, uint64_t call) {
+    const uint64_t gate = add_gate(connection, stream, call);
+    if (Finished::Stream* const of = find(connection, stream)) of->work = gate, of->call = of->open = 0;
+    connection.finished.unsure = gate;
 }
 }  // namespace
 
@@ -80,6 +158,7 @@ bool leaves_work(uint16_t call) {
         case static_cast<uint16_t>(DriverCall::cuFuncGetAttribute):
         case static_cast<uint16_t>(DriverCall::cuStreamCreate):
         case static_cast<uint16_t>(DriverCall::cuStreamCreateWithPriority):
+        case static_cast<uint16_t>(DriverCall::cuStreamDestroy_v2):
         case static_cast<uint16_t>(DriverCall::cuStreamSynchronize):
         case static_cast<uint16_t>(DriverCall::cuStreamQuery):
         case static_cast<uint16_t>(DriverCall::cuStreamGetFlags):
@@ -105,23 +184,54 @@ uint64_t canonical(uint64_t stream) {
 void note_idle(Connection& connection, uint64_t number) {
     std::lock_guard lock(connection.mutex);
     connection.finished.all = std::max(connection.finished.all, number);
+    for (auto& [name, stream] : connection.finished.streams)
+        std::erase_if(stream.joins, [&](const Finished::Join& join) { return join.number <= number; });
 }
 
 void note_stream(Connection& connection, uint64_t stream, uint64_t number) {
     std::lock_guard lock(connection.mutex);
-    connection.finished.stream = canonical(stream), connection.finished.up_to = number;
+    // That a wait for the legacy stream is one for all that block is not said of every driver.
+    const Finished& finished = connection.finished;
+    const bool alone = std::none_of(finished.streams.begin(), finished.streams.end(), [](const auto& one) {
+        return one.second.blocks && one.first != canonical(0);
+    });
+    if (alone || canonical(stream) != canonical(0)) pass(connection, canonical(stream), number);
 }
 
-void note_request(Connection& connection, uint16_t call) {
+void note_made_stream(Connection& connection, uint64_t stream, bool blocks) {
+    connection.finished.streams[stream].blocks = blocks;
+}
+
+void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream) {
     Finished& finished = connection.finished;
-    if (leaves_work(call)) finished.work = connection.foresight.requests;
+    if (has_run(connection, finished.calls) && !finished.open) return;
+    const bool works = leaves_work(call) || call == static_cast<uint16_t>(CustomCall::copy_to_host);
+    const auto gate_where_needed = [&](uint64_t name, const Finished::Stream& of, bool waits) {
+        if ((works && !has_run(connection, of.call)) || (waits && is_open(connection, of)))
+            gate(connection, name, has_run(connection, of.call) ? 0 : of.call);
+    };
+    if (const Finished::Stream* const of = stream ? find(connection, canonical(*stream)) : nullptr)
+        return gate_where_needed(canonical(*stream), *of, !comes_behind(call));
+    const bool all = works || call == static_cast<uint16_t>(DriverCall::cuCtxSynchronize);
+    for (const auto& [name, each] : finished.streams) gate_where_needed(name, each, all);
+}
+
+void note_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream) {
+    Finished& finished = connection.finished;
+    const uint64_t number = connection.foresight.requests;
+    if (leaves_work(call)) {
+        Finished::Stream* const of = stream ? find(connection, canonical(*stream)) : nullptr;
+        (of ? of->work : finished.anywhere) = number;
+        if (of && of->blocks) finished.blocking = number;
+    }
     switch (call) {
         case static_cast<uint16_t>(DriverCall::cuStreamCreate):
         case static_cast<uint16_t>(DriverCall::cuStreamCreateWithPriority):
             finished.made_streams = true;
             break;
         case static_cast<uint16_t>(CustomCall::reset):
-            finished.events.clear(), finished.streams.clear();
+            finished.events.clear();
+            std::erase_if(finished.streams, [](const auto& one) { return one.first != canonical(0); });
             break;
         default:
             break;
@@ -157,35 +267,84 @@ bool is_over(Connection& connection) {
 bool is_done(Connection& connection, CUstream stream) {
     const uint64_t of = canonical(stream_name(connection, stream));
     std::lock_guard lock(connection.mutex);
-    return exists(connection, stream) && done(connection, of) && may_answer(connection);
+    const Finished::Stream* const found = find(connection, of);
+    return found && has_run(connection, found->call) && (done(connection, of) || idle(connection)) &&
+           may_answer(connection);
+}
+
+bool may_be_open(Connection& connection, uint64_t stream) {
+    std::lock_guard lock(connection.mutex);
+    const Finished::Stream* const of = find(connection, stream);
+    return of && !of->blocks;
+}
+
+void note_open(Connection& connection, uint64_t stream) {
+    if (Finished::Stream* const of = find(connection, stream)) of->open = connection.foresight.requests;
+}
+
+std::optional<uint64_t> due_now(Connection& connection, uint64_t stream) {
+    std::lock_guard lock(connection.mutex);
+    Finished::Stream* const of = find(connection, stream);
+    if (!of || of->blocks || !done(connection, stream) || !connection.is_there()) return std::nullopt;
+    return of->call = ++connection.finished.calls;
 }
 
 // --- hooks of the calls of codegen/calls.txt: before a request, and in it, under the mutex ---
 
 std::optional<CUresult> foreseen_cuStreamSynchronize(Connection& connection, CUstream stream) {
+    wait_for_calls(connection, call_before(connection, stream));
     if (!is_done(connection, stream)) return std::nullopt;
     if (has_managed()) return waited_here(connection);
     return CUDA_SUCCESS;
 }
 std::optional<CUresult> foreseen_cuStreamQuery(Connection& connection, CUstream stream) {
+    if (call_before(connection, stream) && connection.alive()) return CUDA_ERROR_NOT_READY;
     return foreseen_cuStreamSynchronize(connection, stream);
 }
 std::optional<CUresult> foreseen_cuEventSynchronize(Connection& connection, CUevent event) {
+    wait_for_calls(connection, call_before(connection, event));
     return is_done(connection, event) ? std::optional(CUDA_SUCCESS) : std::nullopt;
 }
 std::optional<CUresult> foreseen_cuEventQuery(Connection& connection, CUevent event) {
+    if (call_before(connection, event) && connection.alive()) return CUDA_ERROR_NOT_READY;
     return foreseen_cuEventSynchronize(connection, event);
 }
-// Nothing has to wait for what is done.
+std::optional<CUresult> foreseen_cuEventElapsedTime(Connection& connection, float*, CUevent start,
+                                                    CUevent end) {
+    if (call_before(connection, start) || call_before(connection, end)) return CUDA_ERROR_NOT_READY;
+    return std::nullopt;
+}
+// Nothing has to wait for what is done.  A stream without work of its own comes after the same host function.
 std::optional<CUresult> foreseen_cuStreamWaitEvent(Connection& connection, CUstream stream, CUevent event,
                                                    unsigned flags) {
-    if (flags || !is_done(connection, event)) return std::nullopt;
+    const uint64_t of = canonical(stream_name(connection, stream));
     std::lock_guard lock(connection.mutex);
-    return exists(connection, stream) ? std::optional(CUDA_SUCCESS) : std::nullopt;
+    const Finished::Recording* const found = find_event(connection, event);
+    Finished::Stream* const in = find(connection, of);
+    if (flags || !found || !in || has_mirrors() || !passed(connection, *found)) return std::nullopt;
+    if (!has_run(connection, found->call)) {
+        if (in->blocks || !done(connection, of)) {
+            gate(connection, of, found->call);
+            return std::nullopt;
+        }
+        in->call = std::max(in->call, found->call);
+    }
+    return connection.alive() ? std::optional(CUDA_SUCCESS) : std::nullopt;
+}
+// An event that is not known here is asked for, and so must come after the gate.
+std::optional<CUresult> foreseen_cuEventRecord(Connection& connection, CUevent event, CUstream stream) {
+    const uint64_t call = call_before(connection, stream), of = canonical(stream_name(connection, stream));
+    std::lock_guard lock(connection.mutex);
+    if (call && !find_event(connection, event)) gate(connection, of, call);
+    return std::nullopt;
+}
+std::optional<CUresult> foreseen_cuEventRecordWithFlags(Connection& connection, CUevent event,
+                                                        CUstream stream, unsigned) {
+    return foreseen_cuEventRecord(connection, event, stream);
 }
 
-void noted_cuStreamCreate(Connection& connection, CUstream* stream, unsigned) {
-    connection.finished.streams.insert(reinterpret_cast<uint64_t>(*stream));
+void noted_cuStreamCreate(Connection& connection, CUstream* stream, unsigned flags) {
+    note_made_stream(connection, reinterpret_cast<uint64_t>(*stream), !(flags & CU_STREAM_NON_BLOCKING));
     connection.finished.sure = connection.foresight.requests;
 }
 void noted_cuStreamCreateWithPriority(Connection& connection, CUstream* stream, unsigned flags, int) {
@@ -194,6 +353,14 @@ void noted_cuStreamCreateWithPriority(Connection& connection, CUstream* stream, 
 void noted_cuStreamDestroy_v2(Connection& connection, CUstream stream) {
     if (connection.finished.streams.erase(reinterpret_cast<uint64_t>(stream)))
         connection.finished.sure = connection.foresight.requests;
+}
+// A stream that waits is finished when what it waits for is.
+void noted_cuStreamWaitEvent(Connection& connection, CUstream stream, CUevent event, unsigned) {
+    constexpr size_t MOST = 64;
+    Finished::Stream* const of = find(connection, canonical(stream_name(connection, stream)));
+    const Finished::Recording* const found = find_event(connection, event);
+    if (of && found && found->number && of->joins.size() < MOST)
+        of->joins.push_back({connection.foresight.requests, *found});
 }
 void noted_cuEventCreate(Connection& connection, CUevent* event, unsigned flags) {
     if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)) return;  // another program may record it

@@ -1,8 +1,13 @@
 // What a program knows to be finished on its device, so that it need not ask.
 //
 // Requests are numbered in their order.  Once a wait for the device is over, everything up to it is finished;
-// requests that leave no work on the device do not change that.  The same holds for one stream after a read
-// or a wait in it, and for an event that was recorded behind what is finished.
+// once a read or a wait in a stream is over, everything in that stream up to it is, and so is what the stream
+// had waited for in others (cuStreamWaitEvent).  Requests that leave no work on the device do not change
+// that. An event is finished where its record is.
+//
+// A stream whose work is finished may have a host function that runs in the program (modules/local_calls.h):
+// then its later work waits at a gate, which is put into the stream before it.  The same holds for a function
+// that the worker reports: only work of its stream has to wait for it, and not the next function.
 //
 // A worker that has ended cannot be asked and is not: whoever answers from here looks at the connection
 // first.
@@ -10,8 +15,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
-#include <unordered_set>
+#include <vector>
 
 #include "libcuda/entry_points.h"
 
@@ -19,21 +25,38 @@ namespace gpukernel::shim {
 
 class Connection;
 
-// Of one connection, under its mutex.
+// Of one connection, under its mutex but for the atomics.
 struct Finished {
-    struct Recording {
+    struct Recording {        // of an event
         uint64_t number = 0;  // of its request; 0: never recorded, or behind finished work alone
         uint64_t stream = 0;
+        uint64_t call = 0;  // the host function that it comes after, as in Stream
+    };
+    struct Join {         // with an event of another stream
+        uint64_t number;  // of the request that waits for it
+        Recording event;
+    };
+    struct Stream {
+        bool blocks = false;      // waits for the legacy stream's work, which waits for its
+        uint64_t work = 0;        // the newest request that may have left work in it
+        uint64_t passed = 0;      // every request in it up to this one is finished
+        uint64_t call = 0;        // the newest host function run in the program that its work comes after
+        uint64_t open = 0;        // the request of the newest one that the worker does not wait for
+        std::vector<Join> joins;  // behind `passed`
     };
 
-    uint64_t work = 0;                     // the newest request that may have left work on the device
-    uint64_t all = 0;                      // every request up to this one is finished,
-    uint64_t stream = 0, up_to = 0;        // and in this stream every one up to that one
-    bool made_streams = false;             // there are or were others than the legacy stream
-    uint64_t sure = 0;                     // a queued request that cannot fail,
-    uint64_t unsure = 0;                   // and the newest that can,
-    std::atomic<uint64_t> told{0};         // which an answer to a request from this one on has told of
-    std::unordered_set<uint64_t> streams;  // of the program, that exist
+    uint64_t blocking = 0;          // the newest request that may have left work in a stream that blocks
+    uint64_t anywhere = 0;          // the newest request that may have left work in any stream
+    uint64_t all = 0;               // every request up to this one is finished
+    bool made_streams = false;      // there are or were others than the legacy stream
+    uint64_t sure = 0;              // a queued request that cannot fail,
+    uint64_t unsure = 0;            // and the newest that can,
+    std::atomic<uint64_t> told{0};  // which an answer to a request from this one on has told of
+    uint64_t calls = 0;             // host functions given to the program to run,
+    std::atomic<uint64_t> run{0};   // and how many it has run, in their order
+    std::atomic<int> open{0};       // functions that the worker reports without waiting for them
+    // The legacy one (CU_STREAM_LEGACY), and those of the program that exist.
+    std::unordered_map<uint64_t, Stream> streams{{1, {true, 0, 0, 0, 0, {}}}};
     std::unordered_map<uint64_t, Recording> events;  // of this program alone, that exist
 };
 
@@ -42,9 +65,11 @@ bool leaves_work(uint16_t call);
 // Of the two numbers of the legacy stream, one (0 is also that of a synchronous copy, which waits for it).
 uint64_t canonical(uint64_t stream);
 
-// Under the mutex: a request has begun, or is queued without an answer.
-void note_request(Connection& connection, uint16_t call);
-void note_queued(Connection& connection);
+// Under the mutex, before a request and once it has begun: in one stream, or perhaps in any.
+void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream);
+void note_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream);
+void note_queued(Connection& connection);  // it will not be answered
+void note_made_stream(Connection& connection, uint64_t stream, bool blocks);
 
 // A wait for the device is over that began when `number` requests had been made; without the mutex.
 void note_idle(Connection& connection, uint64_t number);
@@ -60,5 +85,13 @@ bool is_idle(Connection& connection);
 bool is_over(Connection& connection);
 // The same of one stream, which exists.
 bool is_done(Connection& connection, CUstream stream);
+
+// Whether a stream takes functions that the worker does not wait for: one that no other stream waits for.
+bool may_be_open(Connection& connection, uint64_t stream);
+// Under the mutex: the request that has begun is one.
+void note_open(Connection& connection, uint64_t stream);
+// Has the program run a host function that is due in a stream, which waits for no other by itself: returns
+// its number, which the stream's later work comes after; nothing where it may not be due.
+std::optional<uint64_t> due_now(Connection& connection, uint64_t stream);
 
 }  // namespace gpukernel::shim

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "shim/managed/managed.h"
+#include "shim/modules/local_calls.h"
 #include "shim/transport/request.h"
 
 namespace gpukernel::shim {
@@ -86,6 +87,7 @@ uint64_t note_read(Foresight& foresight, const DeviceRead& read) {
 }
 
 std::optional<CUresult> foreseen_cuCtxSynchronize(Connection& connection) {
+    wait_for_all_calls(connection);
     if (is_over(connection)) return has_managed() ? waited_here(connection) : CUDA_SUCCESS;
     if (has_managed()) return std::nullopt;
     {

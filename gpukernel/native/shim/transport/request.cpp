@@ -8,12 +8,14 @@
 
 namespace gpukernel::shim {
 
-Request::Request(Connection& connection, uint16_t call, std::unique_lock<std::mutex> lock)
+Request::Request(Connection& connection, uint16_t call, std::optional<uint64_t> stream,
+                 std::unique_lock<std::mutex> lock)
     : connection_(connection), call_(call), lock_(std::move(lock)), writer_(connection.buffer()) {
     open_ = true;
     connection.note_thread();
+    gate_request(connection, call, stream);
     number_ = ++connection.foresight.requests;
-    note_request(connection, call);
+    note_request(connection, call, stream);
     if (!connection.spares.kept.empty() && !leaves_memory_alone(call)) give_back_spares(connection);
     if (changes_kernels(call)) connection.memo.answers.clear();
     start_ = connection.buffer().size();
@@ -116,6 +118,7 @@ uint64_t own_default_stream(Connection& connection) {
     Request request(connection, wire::DriverCall::cuStreamCreate);
     const uint64_t name = request.name_handle();
     request.put<unsigned>(CU_STREAM_DEFAULT);
+    note_made_stream(connection, name, true);
     request.queue();
     mine.streams.emplace_back(&connection, name);
     return name;

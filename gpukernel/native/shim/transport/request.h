@@ -1,6 +1,8 @@
 // One request, written into the connection's queue, and its answer.
 #pragma once
 
+#include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "calls.h"
@@ -15,18 +17,21 @@ namespace gpukernel::shim {
 class Request {
   public:
     Request(Connection& connection, wire::DriverCall call)
-        : Request(connection, static_cast<uint16_t>(call)) {}
+        : Request(connection, static_cast<uint16_t>(call), std::nullopt) {}
+    // Work of one stream, which is all that it may keep waiting.
+    Request(Connection& connection, wire::DriverCall call, uint64_t stream)
+        : Request(connection, static_cast<uint16_t>(call), std::optional(stream)) {}
     // A custom call, with its message written; bulk data may follow.
     template <class Message>
         requires requires { Message::call; }
     Request(Connection& connection, const Message& message)
-        : Request(connection, static_cast<uint16_t>(Message::call)) {
+        : Request(connection, static_cast<uint16_t>(Message::call), stream_in(message)) {
         message.write(writer_);
     }
     template <class Message>
         requires requires { Message::call; }
     Request(Connection& connection, const Message& message, std::unique_lock<std::mutex> lock)
-        : Request(connection, static_cast<uint16_t>(Message::call), std::move(lock)) {
+        : Request(connection, static_cast<uint16_t>(Message::call), stream_in(message), std::move(lock)) {
         message.write(writer_);
     }
 
@@ -38,6 +43,7 @@ class Request {
     void bytes(const void* data, size_t size) { writer_.bytes(data, size); }
     // Whether this thread is in the middle of a request and so cannot make another.
     static bool is_open() { return open_; }
+    uint64_t number() const { return number_; }  // among the connection's requests
     uint64_t name_handle() {
         uint64_t name = connection_.next_name();
         put(name);
@@ -81,9 +87,21 @@ class Request {
     }
 
   private:
-    Request(Connection& connection, uint16_t call)
-        : Request(connection, call, std::unique_lock(connection.mutex)) {}
-    Request(Connection& connection, uint16_t call, std::unique_lock<std::mutex> lock);
+    Request(Connection& connection, uint16_t call, std::optional<uint64_t> stream)
+        : Request(connection, call, stream, std::unique_lock(connection.mutex)) {}
+    Request(Connection& connection, uint16_t call, std::optional<uint64_t> stream,
+            std::unique_lock<std::mutex> lock);
+    template <class Message>
+    static std::optional<uint64_t> stream_in(const Message& message) {
+        if constexpr (requires { message.stream; })
+            return message.stream;
+        else if constexpr (requires { message.launch.stream; })
+            return message.launch.stream;
+        else if constexpr (requires { message.extent.stream; })
+            return message.extent.stream;
+        else
+            return std::nullopt;
+    }
     bool close(size_t extra);
     CUresult number(PendingAnswer& answer, size_t size);  // of the request, by which its answer is known
     CUresult exchange(PendingAnswer& mine, const void* data = nullptr, size_t size = 0);
@@ -98,6 +116,18 @@ class Request {
     std::vector<char> answer_;
     wire::Reader reader_{nullptr, 0};
 };
+
+// Appends a request without an answer, before another begins; under the connection's mutex.
+template <class Write>
+void append_request(Connection& connection, uint16_t call, Write write) {
+    std::vector<char>& buffer = connection.buffer();
+    const size_t start = buffer.size();
+    wire::Writer writer(buffer);
+    writer.put(wire::FrameHeader{0, call, 0});
+    write(writer);
+    const auto length = static_cast<uint32_t>(buffer.size() - start - sizeof(wire::FrameHeader));
+    std::memcpy(buffer.data() + start, &length, sizeof length);
+}
 
 // The number of a stream; for CU_STREAM_PER_THREAD, of a stream that is made for the calling thread.
 uint64_t own_default_stream(Connection& connection);

@@ -1,7 +1,6 @@
 #include "shim/transport/spares.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
 #include "shim/transport/request.h"
@@ -37,18 +36,6 @@ constexpr uint16_t QUIET[] = {
     static_cast<uint16_t>(DriverCall::cuEventQuery),
     static_cast<uint16_t>(DriverCall::cuEventSynchronize),
 };
-
-// Appends a request without an answer, in the midst of another's beginning.
-template <class Write>
-void append(Connection& connection, uint16_t call, Write write) {
-    std::vector<char>& buffer = connection.buffer();
-    const size_t start = buffer.size();
-    wire::Writer writer(buffer);
-    writer.put(wire::FrameHeader{0, call, 0});
-    write(writer);
-    const auto length = static_cast<uint32_t>(buffer.size() - start - sizeof(wire::FrameHeader));
-    std::memcpy(buffer.data() + start, &length, sizeof length);
-}
 }  // namespace
 
 bool leaves_memory_alone(uint16_t call) {
@@ -58,10 +45,10 @@ bool leaves_memory_alone(uint16_t call) {
 void give_back_spares(Connection& connection) {
     Spares& spares = connection.spares;
     for (const auto& [bytes, address] : spares.kept) {
-        append(connection, static_cast<uint16_t>(CustomCall::take_block),
-               [address](wire::Writer& to) { wire::TakeBlockRequest{address}.write(to); });
-        append(connection, static_cast<uint16_t>(DriverCall::cuMemFree_v2),
-               [address](wire::Writer& to) { to.put<uint64_t>(address); });
+        append_request(connection, static_cast<uint16_t>(CustomCall::take_block),
+                       [address](wire::Writer& to) { wire::TakeBlockRequest{address}.write(to); });
+        append_request(connection, static_cast<uint16_t>(DriverCall::cuMemFree_v2),
+                       [address](wire::Writer& to) { to.put<uint64_t>(address); });
     }
     spares.kept.clear();
     spares.bytes = 0;

@@ -19,11 +19,11 @@ CUresult HostFunctions::add_gate(Driver& cuda, const CUstream* stream, uint64_t 
     {
         std::lock_guard lock(mutex_);
         if (over_) return CUDA_ERROR_INVALID_VALUE;
-        if (shut_.size() >= MOST || reached_.size() >= MOST) return CUDA_ERROR_OUT_OF_MEMORY;
-        if (shut_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
+        if (gates_.size() >= MOST) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (gates_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
         if (!book_.take(HostMemory::HOST_FUNCTION)) return CUDA_ERROR_OUT_OF_MEMORY;
         charged_ += HostMemory::HOST_FUNCTION;
-        shut_.insert(number);
+        gates_[number] = {};
     }
     auto gate = std::make_unique<Gate>(Gate{shared_from_this(), number});
     const CUresult result =
@@ -33,6 +33,7 @@ CUresult HostFunctions::add_gate(Driver& cuda, const CUstream* stream, uint64_t 
     } else {  // the program still waits for a report of it
         std::lock_guard lock(mutex_);
         reached_.emplace_back(number, result);
+        change(number, &State::passed, true);
         changed_.notify_all();
     }
     return result;
@@ -47,7 +48,19 @@ void HostFunctions::wait_at_gate(uint64_t number, CUresult status) {
     std::unique_lock lock(mutex_);
     reached_.emplace_back(number, status);
     changed_.notify_all();
-    changed_.wait(lock, [&] { return over_ || !shut_.contains(number); });
+    changed_.wait(lock, [&] { return over_ || !gates_.at(number).shut; });
+    change(number, &State::passed, true);
+}
+
+void HostFunctions::change(uint64_t number, bool State::* what, bool to) {
+    const auto gate = gates_.find(number);
+    if (gate == gates_.end()) return;
+    State& state = gate->second;
+    state.*what = to;
+    if (state.shut || !state.reported || !state.passed) return;
+    gates_.erase(gate);
+    charged_ -= HostMemory::HOST_FUNCTION;
+    book_.give_back(HostMemory::HOST_FUNCTION);
 }
 
 bool HostFunctions::next(uint64_t& number, CUresult& status) {
@@ -56,15 +69,13 @@ bool HostFunctions::next(uint64_t& number, CUresult& status) {
     if (over_) return false;
     std::tie(number, status) = reached_.front();
     reached_.pop_front();
+    change(number, &State::reported, true);
     return true;
 }
 
 void HostFunctions::done(uint64_t number) {
     std::lock_guard lock(mutex_);
-    if (shut_.erase(number)) {
-        charged_ -= HostMemory::HOST_FUNCTION;
-        book_.give_back(HostMemory::HOST_FUNCTION);
-    }
+    change(number, &State::shut, false);
     changed_.notify_all();
 }
 

@@ -4,9 +4,9 @@
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 
 #include "worker/lease/host_memory.h"
 #include "worker/server/driver.h"
@@ -15,7 +15,8 @@ namespace gpukernel::worker {
 
 // A stream that comes to a function's place stops at a gate: a driver callback that reports the function to
 // the program, over another connection than the one whose requests may wait for that stream.  The gate opens
-// when the program has run the function, or is gone.
+// when the program has run the function, or is gone.  A program may open it before: then the stream's coming
+// is reported, and the stream goes on.
 class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
   public:
     explicit HostFunctions(HostMemory& book) : book_(book) {}
@@ -31,13 +32,18 @@ class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
     struct Gate;
     static void CUDA_CB on_reached(CUstream, CUresult status, void* gate);
     void wait_at_gate(uint64_t number, CUresult status);
+    // What the worker keeps of a gate, and charges to the lease's book until nothing of it is left.
+    struct State {
+        bool shut = true, reported = false, passed = false;
+    };
+    void change(uint64_t number, bool State::* what, bool to);  // under the mutex
 
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<std::pair<uint64_t, CUresult>> reached_;
-    std::set<uint64_t> shut_;
+    std::map<uint64_t, State> gates_;
     HostMemory& book_;
-    uint64_t charged_ = 0;  // for those that are shut or reached
+    uint64_t charged_ = 0;
     bool over_ = false;
 };
 
