@@ -23,6 +23,7 @@ ALL = (
     "tensor_cores",
     "frameworks",
     "pool",
+    "pools",
     "hub",
 )
 

@@ -31,6 +31,7 @@ from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import resolve_address
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest
 from gpukernel.embedded import EmbeddedPool
+from gpukernel.pool.domain.fencing import NOBODY, Registration
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.server import RunningPool, serve
@@ -48,8 +49,18 @@ class PromptServer:
 
     def __init__(self, manager: LeaseManager, devices: int, name: str = "s") -> None:
         self.sessions, self.name = AgentSessions(manager), name
-        found = [Device(f"{name}/{i}", name, i, "Tesla V100", MEMORY) for i in range(devices)]
-        self.sessions.attach(name, self, found, {})
+        self.attachment = self.sessions.attach(
+            name, self, self.found(devices), {}, "", self.registration(name)
+        )
+
+    def found(self, devices: int) -> list[Device]:
+        """Return what its machine has."""
+        return [Device(f"{self.name}/{i}", self.name, i, "Tesla V100", MEMORY) for i in range(devices)]
+
+    @staticmethod
+    def registration(_: str) -> Registration:
+        """Return who its agent is: one of a version that says nothing about itself."""
+        return NOBODY
 
     def start_worker(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
         self.sessions.worker_ready(self.name, lease.id, device_id, ("unix:/x",))

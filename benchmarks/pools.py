@@ -1,0 +1,315 @@
+"""Several pools on one PostgreSQL database: grants a second, what following the others costs, and the rows that idle heartbeats write.
+
+Each pool is a process of its own, with `AGENTS` GPU servers whose workers are ready at once; the database server is started for the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+import pwd
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from benchmarks.decisions import HOLDER, PromptServer
+from benchmarks.report import Table
+from gpukernel.common.model import Lease, SliceRequest
+from gpukernel.pool.domain.fencing import Registration
+from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.rpc import peers
+from gpukernel.pool.rpc.server import serve
+from gpukernel.pool.store.store import Store
+
+AGENTS = 126
+HEARTBEAT_SECONDS = 2.0
+CHANGES = 100
+"""Changes that a pool follows: a third each of grants, beginnings and ends."""
+
+ROUNDS = 5
+
+SECONDS = 6.0
+SETTLE_SECONDS = 3.0
+
+
+@contextlib.contextmanager
+def postgresql() -> Iterator[str]:
+    """Run a PostgreSQL server with its defaults; yield the address of its databases, with “DATABASE” for a name."""
+    found = shutil.which("initdb")
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if found is None and not installed:
+        sys.exit("The benchmark “pools” needs PostgreSQL (Debian, Ubuntu: apt-get install postgresql).")
+    programs = Path(found).parent if found else installed[-1]
+    root = os.geteuid() == 0
+    known = {account.pw_name for account in pwd.getpwall()}
+    user = next(name for name in ("postgres", "nobody") if name in known) if root else getpass.getuser()
+    account = pwd.getpwnam(user)  # the server refuses to run as root
+    with tempfile.TemporaryDirectory(prefix="gpukernel-pg-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        os.chown(folder, account.pw_uid, account.pw_gid)
+
+        def run(*command: object) -> None:
+            who = {"user": account.pw_uid, "group": account.pw_gid} if root else {}
+            words = [str(word) for word in command]
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=folder, **who)  # type: ignore[call-overload]
+
+        data = folder / "data"
+        run(programs / "initdb", "-D", data, "-A", "trust", "-U", "pool")
+        options = f"-k {folder} -c listen_addresses="
+        run(programs / "pg_ctl", "-D", data, "-l", folder / "log", "-o", options, "-w", "start")
+        try:
+            yield f"postgresql://pool@/DATABASE?host={folder}"
+        finally:
+            run(programs / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+
+
+class BeatingServer(PromptServer):
+    """A GPU server of `PromptServer`'s, whose agent gives signs of life."""
+
+    @staticmethod
+    def registration(name: str) -> Registration:
+        """Return who its agent is."""
+        return Registration("account 0", "machine", name, name)
+
+    def beat(self) -> None:
+        """Give one sign of life."""
+        self.sessions.heard(self.attachment)
+
+    def close(self, displaced: str = "") -> None:
+        """Nothing is to be closed."""
+
+
+# --- one pool: a process that obeys lines on its standard input ---
+
+
+def stand(number: int) -> None:
+    """Be pool `number` until standard input ends."""
+    asyncio.run(_stand(number))
+
+
+async def _stand(number: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="gpukernel-") as folder:
+        async with serve(Path(folder)) as pool:
+            manager = pool.manager
+            agents = [BeatingServer(manager, 2, f"p{number}-{n}") for n in range(AGENTS)]
+            beating = asyncio.create_task(_beat(agents))
+            print("here", flush=True)
+            loop = asyncio.get_running_loop()
+            while line := await loop.run_in_executor(None, sys.stdin.readline):
+                command, *arguments = line.split()
+                assert command == "work"
+                print(await _work(manager, number, *map(float, arguments)), flush=True)
+            beating.cancel()
+
+
+async def _beat(agents: list[BeatingServer]) -> None:
+    while True:
+        await asyncio.sleep(HEARTBEAT_SECONDS)
+        for agent in agents:
+            agent.beat()
+
+
+async def _work(manager: LeaseManager, number: int, seconds: float) -> int:
+    """Take and release slices of this pool's servers as fast as possible for a time; return how many."""
+    begin, count = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        await _cycle(manager, f"{number} {count}", f"p{number}-")
+        count += 1
+        await asyncio.sleep(0)
+    return count
+
+
+async def _cycle(manager: LeaseManager, key: str, server: str) -> None:
+    """Take a slice on one of these servers, and release it: three changes."""
+    wanted = SliceRequest(share=0.02, server=server)
+    async for event in manager.acquire(key, wanted, HOLDER, 0, 3600):
+        if isinstance(event, Lease):
+            manager.end(event.id, "done")
+
+
+# --- the run ---
+
+
+class Process:
+    """A pool of `stand`."""
+
+    def __init__(self, program: asyncio.subprocess.Process) -> None:
+        self._program = program
+
+    @classmethod
+    async def start(cls, url: str, number: int) -> Process:
+        """Return pool `number` on the database at `url`, once its agents are attached."""
+        code = f"from benchmarks import pools; pools.stand({number})"
+        program = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            code,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "GPUKERNEL_DATABASE": url},
+        )
+        process = cls(program)
+        if await process.answer() != "here":
+            raise RuntimeError("a pool did not start")
+        return process
+
+    async def answer(self) -> str:
+        """Return the next line."""
+        assert self._program.stdout is not None
+        return (await self._program.stdout.readline()).decode().strip()
+
+    async def ask(self, line: str) -> float:
+        """Have it do something; return its answer."""
+        assert self._program.stdin is not None
+        self._program.stdin.write(f"{line}\n".encode())
+        await self._program.stdin.drain()
+        return float(await self.answer())
+
+    async def end(self) -> None:
+        """Stop it."""
+        assert self._program.stdin is not None
+        self._program.stdin.close()
+        await self._program.wait()
+
+
+def _database(address: str, name: str) -> str:
+    """Make a database; return its address."""
+    server = sa.create_engine(_driver(address, "postgres"), isolation_level="AUTOCOMMIT")
+    with server.connect() as db:
+        db.execute(sa.text(f"CREATE DATABASE {name}"))
+    server.dispose()
+    return address.replace("DATABASE", name)
+
+
+@contextlib.asynccontextmanager
+async def running(address: str, name: str, count: int) -> AsyncIterator[list[Process]]:
+    """Run `count` pools on a new database."""
+    url = _database(address, name)
+    found = [await Process.start(url, number) for number in range(count)]
+    await asyncio.sleep(SETTLE_SECONDS)
+    try:
+        yield found
+    finally:
+        for process in found:
+            await process.end()
+
+
+def _driver(address: str, name: str) -> str:
+    return address.replace("postgresql://", "postgresql+psycopg://").replace("DATABASE", name)
+
+
+def _rows(address: str, name: str) -> dict[str, int]:
+    """Return the rows that were ever written, by table."""
+    engine = sa.create_engine(_driver(address, name))
+    with engine.connect() as db:
+        query = "SELECT relname, n_tup_ins + n_tup_upd + n_tup_del FROM pg_stat_user_tables"
+        found = {row[0]: row[1] for row in db.execute(sa.text(query))}
+    engine.dispose()
+    return found
+
+
+async def _following(url: str, count: int) -> tuple[float, float, float]:
+    """Return the processor seconds that a pool takes to follow `CHANGES` changes, of all the others together: as it does now; where it reads
+    everything at each notification; and where it runs a scheduling cycle then as well, as before there was a log.
+
+    The pools are in this process, and notified `1 / NOTIFY_SECONDS` times, so that nothing but their work is measured.
+    """
+    stores = [Store(url) for _ in range(count)]
+    managers = [LeaseManager(store) for store in stores]
+    for number, manager in enumerate(managers):
+        for n in range(AGENTS):
+            BeatingServer(manager, 2, f"p{number}-{n}")
+    follower, others = managers[-1], managers[:-1]
+    notifications = round(1 / peers.NOTIFY_SECONDS)
+
+    def read_everything() -> None:
+        follower._following._read_all()
+        follower.places_changed()
+
+    def read_and_schedule() -> None:
+        read_everything()
+        follower._queue.run_cycle(follower.now(), ())
+
+    ways = (follower.look, read_everything, read_and_schedule)
+    spent: list[list[float]] = [[] for _ in ways]
+    key = 0
+    for turn in range(3 * ROUNDS):
+        follower.look()
+        which, total = turn % 3, 0.0
+        for notification in range(notifications):
+            for _ in range(
+                CHANGES // 3 * (notification + 1) // notifications
+                - CHANGES // 3 * notification // notifications
+            ):
+                number = key % len(others)
+                await _cycle(others[number], f"{key}", f"p{number}-")
+                key += 1
+            begin = time.process_time()
+            ways[which]()
+            total += time.process_time() - begin
+        spent[which].append(total)
+    for store in stores:
+        store.close()
+    now, everything, cycles = (statistics.median(each) for each in spent)
+    return now, everything, cycles
+
+
+async def _grants(pools: list[Process]) -> float:
+    """Return the grants and releases a second of all pools together, each as fast as it can."""
+    return sum(await asyncio.gather(*(pool.ask(f"work {SECONDS}") for pool in pools))) / SECONDS
+
+
+async def measure() -> list[Table]:
+    """Return the figures of one, two and three pools."""
+    followed = Table(
+        f"What a pool with {AGENTS} agents takes to follow {CHANGES} changes of others",
+        ["pools", "processor", "reading everything", "and scheduling", "aim"],
+        notes=f"A third of the changes are grants. The others notify {1 / peers.NOTIFY_SECONDS:.0f} times meanwhile; beside it the same with a look at every agent, call and holder at each "
+        f"notification, and with a scheduling cycle as well, as before there was a change log. Medians of {ROUNDS} rounds, interleaved.",
+    )
+    rates = Table(
+        "Several pools on one PostgreSQL database",
+        ["pools", "grants and releases a second"],
+        notes=f"All of them as fast as they can, each a process with {AGENTS} agents. Load of the machine's {os.cpu_count()} processors before: {os.getloadavg()[0]:.1f}.",
+    )
+    beats = Table(
+        "Heartbeats of idle agents",
+        ["figure", "value", "aim"],
+        notes=f"{AGENTS} agents, one heartbeat in {HEARTBEAT_SECONDS:g} s each; rows by PostgreSQL's own count.",
+    )
+    with postgresql() as address:
+        for count in (2, 3):
+            found = await _following(_database(address, f"followed{count}"), count)
+            followed.rows.append([str(count), *(f"{1000 * each:.1f} ms" for each in found), "≤ 5 ms"])
+        for count in (1, 2, 3):
+            async with running(address, f"rates{count}", count) as pools:
+                if count == 1:
+                    await _count_rows(address, "rates1", beats)
+                rates.rows.append([str(count), f"{await _grants(pools):.0f}"])
+    return [followed, rates, beats]
+
+
+async def _count_rows(address: str, name: str, beats: Table) -> None:
+    await asyncio.sleep(SETTLE_SECONDS)
+    before = _rows(address, name)
+    await asyncio.sleep(3 * SECONDS)
+    await asyncio.sleep(1.5)  # PostgreSQL's count is a second old
+    after = _rows(address, name)
+    seconds = 3 * SECONDS + 1.5
+    heard = AGENTS * seconds / HEARTBEAT_SECONDS
+    rows = {table: after[table] - before[table] for table in after}
+    others = {"clock", "pools"}
+    of_agents = sum(count for table, count in rows.items() if table not in others)
+    beats.rows.append(["heartbeats", f"{heard:.0f}", ""])
+    beats.rows.append(["rows that they wrote", f"{of_agents}", "0"])
+    of_pool = sum(rows.get(table, 0) for table in others) / seconds
+    beats.rows.append(["rows that the pool wrote, a second", f"{of_pool:.1f}", ""])
