@@ -190,8 +190,9 @@ def _supply(
     from gpukernel.common.address import is_network_address, resolve_address
     from gpukernel.common.connection import connection_to
     from gpukernel.engines.slurm.commands import Slurm
+    from gpukernel.engines.slurm.offer import JobOffer
     from gpukernel.engines.slurm.records import Records
-    from gpukernel.engines.slurm.supply import JobOffer, Supply
+    from gpukernel.engines.slurm.supply import Supply
 
     if simulate and not re.fullmatch(r"[a-z0-9-]{1,20}", simulate):
         raise Problem(f"“{simulate[:40]}” is no model; write --simulate v100, without a number.", USAGE)

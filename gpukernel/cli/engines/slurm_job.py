@@ -44,7 +44,7 @@ def job(
     from gpukernel.cli import services
     from gpukernel.engines.slurm.commands import Slurm
     from gpukernel.engines.slurm.job import Ear, await_way_in, seconds_left, term_to_self
-    from gpukernel.engines.slurm.supply import server_name
+    from gpukernel.engines.slurm.offer import server_name
 
     job_id, start = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "0")
     if not (job_id.isdigit() and start.isdigit()):

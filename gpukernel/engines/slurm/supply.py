@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
-import shlex
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,9 +25,11 @@ from gpukernel.common.model import GpuServer
 from gpukernel.engines.slurm.autoscaler import Decision, Job, JobState, Memory, Settings, decide
 from gpukernel.engines.slurm.commands import Slurm, SlurmAway, SlurmJob, SlurmRefused
 from gpukernel.engines.slurm.demand import waiting_gpus
+from gpukernel.engines.slurm.journal import Journal
+from gpukernel.engines.slurm.offer import JobOffer, server_name
 from gpukernel.engines.slurm.records import JobRecord, Records, connection_file
 
-__all__ = ["JobOffer", "Seen", "Supply", "server_name"]
+__all__ = ["Seen", "Supply"]
 
 log = logging.getLogger(__name__)
 
@@ -44,71 +43,10 @@ QUEUED_SECONDS = 15 * DAY
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 900.0
 """Seconds before Slurm is asked again after a refusal, or a job that came to nothing; twice as long each time."""
 
+_ORDINARY = frozenset(["", "BeginTime", "Cleaning", "Priority", "Reservation", "Resources"])
+"""The reasons for which jobs wait their turn; others may need somebody who looks."""
+
 EMPTY_SECONDS = 15.0
-SENTENCES = 50
-
-
-def server_name(name: str, job_id: str, start: int) -> str:
-    """Return the name of a job's GPU server in the pool; each start of a job is another one."""
-    return f"{name}-{job_id}" + (f"-{start}" if start else "")
-
-
-@dataclass(frozen=True)
-class JobOffer:
-    """The jobs of one supply, beside their number.
-
-    Attributes
-    ----------
-    name
-        The supply's name, with which those of its jobs and servers begin.
-    program
-        The words that start gpukernel on a node.
-    simulate
-        The model of simulated devices in place of the job's GPUs; empty: the job's own.
-    address
-        The pool's address for jobs, where the pool itself tells none.
-    options
-        More options for sbatch.
-    """
-
-    name: str
-    partition: str
-    program: tuple[str, ...]
-    simulate: str = ""
-    tcp_host: str = ""
-    address: str = ""
-    options: tuple[str, ...] = ()
-
-    @property
-    def prefix(self) -> str:
-        """Return the beginning of the jobs' names in Slurm."""
-        return f"gpukernel.{self.name}."
-
-    def script(self, record: JobRecord, records: Records, settings: Settings) -> str:
-        """Return the batch script of a job; there is no secret in it."""
-        words = [*self.program, "slurm", "job", "--folder", str(records.folder), "--tag", record.tag]
-        words += ["--name", self.name, "--notice", f"{settings.notice:.0f}"]
-        words += ["--simulate", f"{self.simulate}:{settings.gpus}"] if self.simulate else []
-        words += ["--tcp-host", self.tcp_host] if self.tcp_host else []
-        return f"#!/bin/sh\nexec {shlex.join(words)}\n"
-
-    def sbatch(self, record: JobRecord, records: Records, settings: Settings) -> list[str]:
-        """Return sbatch's options for a job."""
-        minutes = max(int(record.seconds // 60), 1)
-        return [
-            f"--job-name={self.prefix}{record.tag}",
-            f"--partition={self.partition}",
-            f"--gres=gpu:{settings.gpus}",
-            "--nodes=1",
-            "--ntasks=1",
-            f"--time={minutes}",
-            f"--signal=B:TERM@{settings.notice + 15:.0f}",
-            "--requeue",
-            "--open-mode=append",
-            f"--output={str(records.log(record.tag)).replace('%', '%%')}",
-            f"--chdir={records.folder}",
-            *self.options,
-        ]
 
 
 @dataclass(frozen=True)
@@ -119,6 +57,23 @@ class Seen:
     slurm: SlurmJob | None
     server: GpuServer | None
     job: Job
+
+    def shown(self, name: str) -> dict[str, Any]:
+        """Return the job of the supply `name` as programs see it."""
+        job = self.slurm
+        return {
+            "tag": self.record.tag,
+            "job": self.record.job,
+            "state": str(self.job.state),
+            "slurm_state": job.state if job else "",
+            "reason": job.reason if job else "",
+            "node": job.nodes if job else "",
+            "server": server_name(name, job.id, job.restarts) if job else "",
+            "starts": self.record.starts,
+            "leases": self.job.leases,
+            "ends": self.job.ends,
+            "leaving": self.record.leaving,
+        }
 
 
 @dataclass
@@ -154,8 +109,9 @@ class Supply:
     _pause: _Pause = field(default_factory=_Pause)
     _leave: set[str] = field(default_factory=set)
     _empty: dict[str, float] = field(default_factory=dict)
-    _troubles: dict[str, str] = field(default_factory=dict)
-    _said: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=SENTENCES))
+
+    def __post_init__(self) -> None:
+        self.journal = Journal(self.records, self.settings, self.clock)
 
     async def run(self, every: float, stop: asyncio.Event) -> None:
         """Look again every so many seconds, until `stop` is set; the jobs live on."""
@@ -172,24 +128,34 @@ class Supply:
             async with self.pool() as client:
                 await self._settle(client, listed)
                 seen, waiting = await self._see(client, listed)
-                await self._let_in(client, seen)
+                seen = [self._note(one) for one in seen]
+                seen = [await self._let_in(client, one) for one in seen]
                 decision = self._decide(seen, waiting)
                 for sentence in decision.sentences:
-                    self._say(sentence)
+                    self.journal.say(sentence)
                 await self._give_up(decision, seen)
                 await self._ask(decision)
         except (SlurmAway, SlurmRefused) as error:
-            self._trouble(
+            self.journal.trouble(
                 "Slurm",
                 f"Slurm does not answer: {error}. Running leases go on; no job is asked for or ended.",
             )
             return None
         except PoolError as error:
-            self._trouble("The pool", f"{error} No job is asked for or ended.")
+            self.journal.trouble("The pool", f"{error} No job is asked for or ended.")
             return None
-        self._answers("Slurm")
-        self._answers("The pool")
-        self._publish(seen, waiting)
+        except OSError as error:
+            log.error("The folder %s cannot be written: %s.", self.records.folder, error.strerror)
+            return None
+        self.journal.answers("Slurm", "The pool")
+        self.journal.publish(
+            {
+                "name": self.offer.name,
+                "target": self.memory.target,
+                "waiting_gpus": waiting,
+                "jobs": [one.shown(self.offer.name) for one in seen],
+            }
+        )
         return decision
 
     async def rehearse(self) -> tuple[Decision, list[Seen], float]:
@@ -211,7 +177,7 @@ class Supply:
         attached = {server.name for server in await client.gpu_servers() if server.state != "away"}
         for tag, job in listed.items():
             if tag not in known and not job.is_over and tag.isalnum():
-                self._say(f"Job {job.id} is adopted.")
+                self.journal.say(f"Job {job.id} is adopted.")
                 self.records.save(JobRecord(tag, self.clock(), self.settings.seconds, job.id))
         for record in known.values():
             job_or_none = listed.get(record.tag)
@@ -231,21 +197,20 @@ class Supply:
         words = self.records.last_words(record.tag)
         if record.served or record.leaving:
             self._pause.times = 0
-            self._say(f"Job {record.job} {how}.")
+            self.journal.say(f"Job {record.job} {how}.")
         elif record.job:
             seconds = self._pause.begin(self.clock())
             why = f": {words}" if words else ""
-            self._say(
+            self.journal.say(
                 f"Job {record.job} {how} before its GPUs were in the pool{why}. Slurm is asked again in {seconds:.0f} s."
             )
-        await self._revoke(client, record)
+        if record.job:
+            await self._revoke(client, record)
         self.records.remove(record, keep_log=not record.served)
         if record.job and record.starts:
             self.records.save(record, over=True)
 
     async def _revoke(self, client: AdminClient, record: JobRecord) -> None:
-        if not record.starts:
-            return
         for token in await client.tokens():
             if token.name == self._token_name(record) and not token.revoked:
                 await client.revoke_token(token.id)
@@ -281,11 +246,6 @@ class Supply:
                 continue
             server = servers.get(server_name(self.offer.name, job.id, job.restarts)) if job else None
             state = self._state(record, job, server)
-            if state is JobState.SERVING and not record.served:
-                record = self.records.save(record, served=True)
-            if state is JobState.LEAVING and not record.leaving and record.tag not in self._leave:
-                self._leave.add(record.tag)
-                self._say(f"Job {record.job} leaves: it gets no new leases.")
             begins, ends = (job.starts, job.ends) if job is not None and not job.is_queued else (0.0, 0.0)
             seen.append(
                 Seen(
@@ -295,6 +255,18 @@ class Supply:
         ours = {one.server.name for one in seen if one.server}
         name = f"{self.offer.name}-"
         return seen, waiting_gpus(waiting, devices, ours, name, self.settings.gpus, self.offer.simulate)
+
+    def _note(self, one: Seen) -> Seen:
+        """Write down what is new about a job."""
+        record, job, state = one.record, one.slurm, one.job.state
+        if state is JobState.SERVING and not record.served:
+            return replace(one, record=self.records.save(record, served=True))
+        if job is not None and job.is_queued and job.reason not in _ORDINARY:
+            self.journal.say_once(f"Job {job.id} stays in Slurm's queue: {job.reason}.")
+        if state is JobState.LEAVING and not record.leaving and record.tag not in self._leave:
+            self._leave.add(record.tag)
+            self.journal.say(f"Job {record.job} leaves: it gets no new leases.")
+        return one
 
     @staticmethod
     def _state(record: JobRecord, job: SlurmJob | None, server: GpuServer | None) -> JobState:
@@ -306,32 +278,31 @@ class Supply:
             return JobState.STARTING
         return JobState.LEAVING if server.state == "drained" else JobState.SERVING
 
-    async def _let_in(self, client: AdminClient, seen: Sequence[Seen]) -> None:
-        """Write a way into the pool for each start of a job that has none."""
-        for one in seen:
-            record, job, now = one.record, one.slurm, self.clock()
-            if job is None or one.job.state is JobState.LEAVING:
-                continue
-            stale = job.is_queued and record.expires < now + record.seconds
-            if job.restarts < record.starts and not stale:
-                continue
+    async def _let_in(self, client: AdminClient, one: Seen) -> Seen:
+        """Write a way into the pool for the start of a job that has none."""
+        record, job, now = one.record, one.slurm, self.clock()
+        if job is None or one.job.state is JobState.LEAVING:
+            return one
+        stale = job.is_queued and 0 < record.expires < now + record.seconds
+        if job.restarts < record.starts and not stale:
+            return one
+        path, valid = (
+            connection_file(self.records.folder, record.tag, job.restarts),
+            record.seconds + QUEUED_SECONDS,
+        )
+        if stale or not path.exists():  # a supply that was killed in between has written it
             await self._revoke(client, record)
-            valid = record.seconds + QUEUED_SECONDS
-            record = self.records.save(record, starts=job.restarts + 1, expires=now + valid)
             _, way = await client.create_connection(self._token_name(record), "", "agent", valid)
             way = replace(way, address=way.address or self.offer.address)
             if not way.address:
                 raise PoolError(
                     "The pool tells no address by which jobs reach it, since it has no TLS; name it with --jobs-pool HOST:PORT."
                 )
-            if job.restarts:
-                self._say(
-                    f"Job {job.id} was put back into the queue by Slurm, for the {_ordinal(job.restarts)} time."
-                )
-            self.records.write(
-                connection_file(self.records.folder, record.tag, job.restarts),
-                write_connection(way, f"The way into the pool of Slurm's job {job.id}"),
-            )
+            self.records.write(path, write_connection(way, f"The way into the pool of Slurm's job {job.id}"))
+        if job.restarts:
+            times = _ordinal(job.restarts)
+            self.journal.say(f"Job {job.id} was put back into the queue by Slurm, for the {times} time.")
+        return replace(one, record=self.records.save(record, starts=job.restarts + 1, expires=now + valid))
 
     def _decide(self, seen: Sequence[Seen], waiting: float) -> Decision:
         now = self.clock()
@@ -370,7 +341,7 @@ class Supply:
     async def _end(self, one: Seen, why: str) -> None:
         if one.slurm is None:
             return  # it will be seen in a moment, or never
-        self._say(f"Job {one.slurm.id} is given up: {why}.")
+        self.journal.say(f"Job {one.slurm.id} is given up: {why}.")
         # Written first: who dies in between has told nobody, and the next supply does not count on the job.
         self.records.save(one.record, leaving=why)
         if one.server is None or one.slurm.is_queued:
@@ -396,70 +367,10 @@ class Supply:
             except SlurmRefused as error:
                 self.records.remove(record)
                 seconds = self._pause.begin(self.clock())
-                self._say(f"sbatch refused: {error}. Slurm is asked again in {seconds:.0f} s.")
+                self.journal.say(f"sbatch refused: {error}. Slurm is asked again in {seconds:.0f} s.")
                 return
             self.records.save(record, job=job_id)
-            self._say(f"Job {job_id} was asked for, for {decision.seconds / 3600:.3g} h.")
-
-    # --- sentences ---
-
-    def _say(self, sentence: str) -> None:
-        log.info("%s", sentence)
-        self._said.append((self.clock(), sentence))
-
-    def _trouble(self, who: str, sentence: str) -> None:
-        if self._troubles.get(who) != sentence:
-            self._troubles[who] = sentence
-            log.warning("%s", sentence)
-            self._said.append((self.clock(), sentence))
-        self._write({**(self.records.state() or {}), "trouble": " ".join(self._troubles.values())})
-
-    def _answers(self, who: str) -> None:
-        if self._troubles.pop(who, ""):
-            self._say(f"{who} answers again.")
-
-    def _publish(self, seen: Sequence[Seen], waiting: float) -> None:
-        self._write(
-            {
-                "name": self.offer.name,
-                "target": self.memory.target,
-                "waiting_gpus": waiting,
-                "jobs": [_shown(one, self.offer.name) for one in seen],
-                "trouble": "",
-            }
-        )
-
-    def _write(self, state: dict[str, Any]) -> None:
-        self.records.publish(
-            {
-                **state,
-                "at": self.clock(),
-                "settings": {
-                    name.name: getattr(self.settings, name.name)
-                    for name in dataclasses.fields(self.settings)
-                    if name.name != "schedule"
-                }
-                | {"schedule": self.settings.schedule.text},
-                "log": [{"at": at, "sentence": sentence} for at, sentence in self._said],
-            }
-        )
-
-
-def _shown(one: Seen, name: str) -> dict[str, Any]:
-    job = one.slurm
-    return {
-        "tag": one.record.tag,
-        "job": one.record.job,
-        "state": str(one.job.state),
-        "slurm_state": job.state if job else "",
-        "reason": job.reason if job else "",
-        "node": job.nodes if job else "",
-        "server": server_name(name, job.id, job.restarts) if job else "",
-        "starts": one.record.starts,
-        "leases": one.job.leases,
-        "ends": one.job.ends,
-        "leaving": one.record.leaving,
-    }
+            self.journal.say(f"Job {job_id} was asked for, for {decision.seconds / 3600:.3g} h.")
 
 
 def _ordinal(number: int) -> str:

@@ -14,8 +14,9 @@ import pytest
 from gpukernel.client.admin import AdminClient
 from gpukernel.engines.slurm.autoscaler import Settings
 from gpukernel.engines.slurm.commands import Slurm, SlurmAway
+from gpukernel.engines.slurm.offer import JobOffer
 from gpukernel.engines.slurm.records import Records
-from gpukernel.engines.slurm.supply import JobOffer, Supply
+from gpukernel.engines.slurm.supply import Supply
 from tests.conftest import eventually
 from tests.engines.slurm.lending import Lending
 

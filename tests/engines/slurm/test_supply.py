@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpukernel.client.admin import AdminClient
-from gpukernel.common.model import Holder, Lease, SliceRequest
+from gpukernel.common.model import Holder, Lease, Rung, SliceRequest
 from tests.conftest import eventually
 from tests.engines.slurm.lending import Lending
 
@@ -39,6 +39,9 @@ def test_a_class_of_fifty_takes_what_two_nodes_lend(world: Lending) -> None:
     servers = {piece.server for lease in leases for piece in lease.slices}
     assert servers == set(world.offered())
     assert len({piece.uuid for lease in leases for piece in lease.slices}) == 4
+    rungs = {rung.name: rung for server in asyncio.run(confinement(world)).values() for rung in server}
+    assert (rungs["cgroup"].used, rungs["cgroup"].detail) == (False, "workers stay in the group of the job")
+    assert rungs["no-new-privileges"].used
     computing = world.hold("-p", "0.02")
     eventually(lambda: sum(one["leases"] for one in world.status()["jobs"]) == 51)
     shown = [(one["state"], one["node"]) for one in world.status()["jobs"]]
@@ -54,6 +57,19 @@ def test_a_class_of_fifty_takes_what_two_nodes_lend(world: Lending) -> None:
         assert not any(secret.encode() in text for text in (*commands, *scripts, *logs))
     assert {path.stat().st_mode & 0o077 for path in (world.folder, *world.folder.glob("*.pool"))} == {0}
     computing.communicate("", timeout=60)
+
+
+async def confinement(world: Lending) -> dict[str, tuple[Rung, ...]]:
+    async with AdminClient(str(world.admin)) as client:
+        return await client.confinement()
+
+
+def test_a_job_that_cannot_start_is_named(world: Lending) -> None:
+    world.start("--min", "1", "--sbatch=--hold")
+    eventually(lambda: "stays in Slurm's queue: JobHeldUser." in world.log(), 60)
+    looked = world.status()["at"]
+    eventually(lambda: world.status()["at"] > looked + 3)
+    assert (world.log().count("stays in"), world.log().count("was asked for")) == (1, 1)
 
 
 def test_told_to_end_a_job_tells_who_holds_its_slices_and_the_next_one_is_asked_for(world: Lending) -> None:
