@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from gpukernel.common.errors import Refused
-from gpukernel.common.model import DECIDERS, ENGINES, Device, Holder, Lease, PlacedOn
+from gpukernel.common.model import DECIDERS, ENGINES, Device, Holder, Lease, PlacedOn, SliceRequest
 from gpukernel.pool.leases.placed_leases import PlacedLeases
 from tests.pool.books import rows
 from tests.pool.test_model import HOLDERS, PoolMachine, _case, _on_postgresql, _server
@@ -30,7 +30,7 @@ STEPS = int(os.environ.get("GPUKERNEL_PLACED_STEPS", "400"))
 UUIDS = tuple(f"GPU-0000000{number}-0000-0000-0000-000000000000" for number in range(2))
 SIZES = (GIB, 8 * GIB, 20 * GIB, 32 * GIB)
 PLACED = st.dictionaries(st.sampled_from(UUIDS), st.sampled_from(SIZES), min_size=1, max_size=2)
-KEYS = st.sampled_from(["job1", "job2", "job3", "k1"])  # the pool's own begin with k
+KEYS = st.sampled_from(["job", "k2", "k3", "k5"])  # the pool's own are k1, k2 …
 
 
 class PlacedMachine(PoolMachine):
@@ -127,6 +127,25 @@ class PlacedMachine(PoolMachine):
         """The prolog was killed, and asks for the same."""
         lease = data.draw(st.sampled_from([one for one in self.living() if one.decided_by != "pool"]))
         self.check_placing(lease.decided_by, lease.key, *self.asked[lease.id])
+
+    @precondition(lambda self: any(lease.decided_by != "pool" for lease in self.living()))
+    @rule(data=st.data(), holder=st.sampled_from(HOLDERS))
+    def ask_the_pool_with_a_job_s_key(self, data: st.DataObject, holder: Holder) -> None:
+        lease = data.draw(st.sampled_from([one for one in self.living() if one.decided_by != "pool"]))
+        if lease.key in self.tasks:
+            return
+
+        async def get() -> Lease:
+            wanted = SliceRequest(share=0.25)
+            async for news in self.world.manager.acquire(lease.key, wanted, holder, -1, 0):
+                if isinstance(news, Lease):
+                    assert news.decided_by == "pool"
+                    return news
+            raise AssertionError
+
+        task = self.tasks[lease.key] = self.loop.create_task(get())
+        self.settle()
+        assert not (task.done() and isinstance(task.exception(), AssertionError)), "it got the job's lease"
 
     @rule(engine=st.sampled_from(ENGINES), key=KEYS)
     def release_by_key(self, engine: str, key: str) -> None:
