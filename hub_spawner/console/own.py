@@ -44,7 +44,7 @@ class OwnRequest:
 
 @dataclass(frozen=True)
 class OwnPage:
-    """What the page shows; `courses` by lease."""
+    """The contents of a student's page; `courses` by lease."""
 
     held: tuple[CourseLease, ...]
     courses: dict[str, str]
