@@ -127,7 +127,7 @@ def of_a_program(name: str) -> tuple[Step, Callable[[Any], float]]:
     return lambda _images, _classes: step(), float
 
 
-FRAMEWORKS = {
+FRAMEWORKS: dict[str, Callable[[], tuple[Step, Callable[[Any], float]]]] = {
     "numba": numba_step,
     "tinygrad": tinygrad_step,
     "jax": lambda: of_a_program("jax"),
