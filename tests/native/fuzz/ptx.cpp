@@ -1,8 +1,13 @@
 // Any bytes as PTX: parsed, linked and decoded; what kernels come out of it are run on device memory of a few
-// MiB.  A NUL separates texts that are linked together.
+// MiB, interpreted and compiled.  A NUL separates texts that are linked together.
+//
+// The two tiers are held to the same faults and the same bytes where a warp runs alone: the order of several
+// warps is nobody's to rely on.
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "simgpu/engine.h"
 
@@ -30,29 +35,101 @@ std::shared_ptr<const Textures> textures(uint64_t buffer, size_t kind) {
     return all;
 }
 
-void run(Module& module, const std::string& name, uint64_t buffer, bool cooperative, size_t kind) {
+// What a launch has left behind.
+struct Outcome {
+    Status status;
+    std::string message, printed;
+    std::vector<char> bytes;  // of the buffer
+    bool operator==(const Outcome&) const = default;
+};
+uint64_t compared = 0;  // launches
+
+Outcome run(Module& module, const DeviceMemory& memory, const std::string& name, uint64_t buffer, size_t kind,
+            Dim3 grid, Dim3 block, bool cooperative) {
     const KernelInfo* info = module.kernel(name);
     std::vector<char> params(info->param_bytes);
     for (const Param& p : info->params) {  // what has the size of a pointer points at the buffer
         const uint64_t value = p.size == 8 ? buffer : 65;
         std::memcpy(params.data() + p.offset, &value, std::min<size_t>(p.size, 8));
     }
+    // A kernel's own free() may have taken the buffer.
+    char* const bytes = memory.valid(buffer, BUFFER, true) ? reinterpret_cast<char*>(buffer) : nullptr;
+    for (size_t n = 0; bytes && n < BUFFER; ++n) bytes[n] = static_cast<char>(n * 7);
     const std::atomic<bool> cancel = true;  // as soon as anybody asks: after SIMGPU_SLICE turns of a loop
+    Outcome out;
     Launch launch;
-    launch.grid = {2, 1, 1};
-    launch.block = {65, 1, 1};  // two whole warps, which run together, and one thread
+    launch.grid = grid;
+    launch.block = block;
     launch.dynamic_shared_bytes = 64;
     launch.params = params.data();
     launch.cooperative = cooperative;
     launch.textures = textures(buffer, kind);
     launch.cancel = &cancel;
-    launch.print = [](std::string_view) {};
-    module.run(name, launch);
+    launch.print = [&](std::string_view text) { out.printed += text; };
+    const Result result = module.run(name, launch);
+    out.status = result.status, out.message = result.message;
+    if (bytes && memory.valid(buffer, BUFFER)) out.bytes.assign(bytes, bytes + BUFFER);
+    return out;
 }
+
+// What a text comes to in one tier: the launches that the other tier must repeat.
+struct Run {
+    uint64_t buffer;
+    std::vector<Outcome> outcomes;
+};
+Run run_all(const std::vector<std::string>& texts, const char* tier, size_t size) {
+    ::setenv("GPUKERNEL_SIMGPU_TIER", tier, 1);
+    auto memory = make_device_memory(CAPACITY);
+    const auto buffer = memory->allocate(BUFFER);
+    if (!buffer) std::abort();
+    Run all{*buffer, {}};
+    {
+        std::unique_ptr<Module> module;
+        std::string log;
+        const std::vector<std::string_view> views(texts.begin(), texts.end());
+        const Result loaded = load_module(views, *memory, 90, 80, module, log);
+        if (static_cast<bool>(loaded) != (module != nullptr) || (!loaded && loaded.message.empty()))
+            std::abort();
+        for (size_t k = 0; module && k < std::min(MOST_KERNELS, module->kernels().size()); ++k) {
+            const std::string& name = module->kernels()[k];
+            for (const uint32_t lanes : {32, 20})
+                all.outcomes.push_back(
+                    run(*module, *memory, name, *buffer, k + size, {1, 1, 1}, {lanes, 1, 1}, k == 1));
+            // Two whole warps, which the interpreter runs together, and one thread: not to be compared.
+            run(*module, *memory, name, *buffer, k + size, {2, 1, 1}, {65, 1, 1}, k == 1);
+        }
+    }
+    // What the module had has gone with it; a kernel's own free() may have taken the buffer.
+    if (memory->used() > CAPACITY) std::abort();
+    return all;
+}
+
+// Whether a text may compute something else each time: it reads clocks or launch numbers, or from registers
+// of lanes that do not run.
+bool is_fickle(const std::vector<std::string>& texts) {
+    for (const std::string& text : texts)
+        for (const char* word : {"clock", "timer", "gridid", "shfl", "%pm", "nanosleep"})
+            if (text.find(word) != std::string::npos) return true;
+    return false;
+}
+
+void differ(const Outcome& interpreted, const Outcome& compiled) {
+    size_t at = 0;
+    while (at < std::min(interpreted.bytes.size(), compiled.bytes.size()) &&
+           interpreted.bytes[at] == compiled.bytes[at])
+        ++at;
+    std::fprintf(stderr, "the tiers differ, from byte %zu on\n  interpreted: %d %s\n  compiled: %d %s\n", at,
+                 static_cast<int>(interpreted.status), interpreted.message.c_str(),
+                 static_cast<int>(compiled.status), compiled.message.c_str());
+    std::abort();
+}
+bool was_cancelled(const Outcome& outcome) { return outcome.message.ends_with("the launch was cancelled"); }
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
     ::setenv("GPUKERNEL_SIMGPU_THREADS", "1", 1);
+    std::atexit(
+        [] { std::fprintf(stderr, "compared %llu launches\n", static_cast<unsigned long long>(compared)); });
     return 0;
 }
 
@@ -63,20 +140,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             texts.back() += static_cast<char>(data[i]);
         else
             texts.emplace_back();
-    auto memory = make_device_memory(CAPACITY);
-    const auto buffer = memory->allocate(BUFFER);
-    if (!buffer) std::abort();
-    {
-        std::unique_ptr<Module> module;
-        std::string log;
-        const std::vector<std::string_view> views(texts.begin(), texts.end());
-        const Result loaded = load_module(views, *memory, 90, 80, module, log);
-        if (static_cast<bool>(loaded) != (module != nullptr) || (!loaded && loaded.message.empty()))
-            std::abort();
-        for (size_t k = 0; module && k < std::min(MOST_KERNELS, module->kernels().size()); ++k)
-            run(*module, module->kernels()[k], *buffer, k == 1, k + size);
+    const Run interpreted = run_all(texts, "interpreter", size);
+    if (interpreted.outcomes.empty()) return 0;  // the same text, the same refusal
+    const Run compiled = run_all(texts, "compiled", size);
+    if (interpreted.outcomes.size() != compiled.outcomes.size()) std::abort();
+    // Kernels see addresses, so they are compared only where the host gave the same ones again.
+    if (interpreted.buffer != compiled.buffer || is_fickle(texts)) return 0;
+    for (size_t n = 0; n < compiled.outcomes.size(); ++n) {
+        // One tier comes to ask sooner; what a later kernel finds in the module's variables depends on it.
+        if (was_cancelled(interpreted.outcomes[n]) || was_cancelled(compiled.outcomes[n])) break;
+        if (interpreted.outcomes[n] != compiled.outcomes[n])
+            differ(interpreted.outcomes[n], compiled.outcomes[n]);
+        ++compared;
+        if (interpreted.outcomes[n].status != Status::ok) break;  // a GPU runs nothing after a fault
+        if (n % 2) break;  // the launch of several warps has left what it liked in the module's variables
     }
-    // What the module had has gone with it; a kernel's own free() may have taken the buffer.
-    if (memory->used() > CAPACITY) std::abort();
     return 0;
 }

@@ -51,6 +51,10 @@ def test_no_input_breaks(fuzzer: str, tmp_path: Path) -> None:
     ran = re.search(r"Done (\d+) runs", done.stderr)
     assert ran is not None, done.stderr[-6000:]
     assert int(ran[1]) >= INPUTS[fuzzer]
+    if fuzzer == "ptx":  # both tiers have run, and what they left was looked at
+        compared = re.search(r"compared (\d+) launches", done.stderr)
+        assert compared is not None, done.stderr[-6000:]
+        assert int(compared[1]) > 100
 
 
 @pytest.mark.parametrize("fuzzer", ["ptx"])

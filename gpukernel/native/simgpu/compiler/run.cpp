@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "common/checked.h"
 #include "simgpu/compiler/compiler.h"
 #include "simgpu/compiler/machine_code.h"
 #include "simgpu/exec/block.h"
@@ -53,7 +54,8 @@ struct Running {
     static bool on_a_line(const char* from, uint64_t step, uint32_t lanes, uint64_t& first) {
         const auto* values = reinterpret_cast<const T*>(from);
         const auto begin = [&](int lane) {
-            return static_cast<T>(values[lane] - static_cast<T>(step) * static_cast<T>(lane));
+            const uint64_t steps = wrapping_product(step, static_cast<uint64_t>(lane));
+            return static_cast<T>(wrapping_sum(values[lane], wrapping_negative(steps)));
         };
         const T base = begin(std::countr_zero(lanes));
         first = base;
@@ -96,7 +98,7 @@ struct Running {
             const uint64_t first = scalars()[value.scalar], step = static_cast<uint64_t>(value.shape.step);
             if (value.bytes == 0) std::memcpy(to, &first, sizeof(uint32_t));
             for (uint32_t lane = 0; value.bytes && lane < kLanes; ++lane) {
-                const uint64_t one = first + step * lane;
+                const uint64_t one = wrapping_sum(first, wrapping_product(step, lane));
                 std::memcpy(to + lane * value.bytes, &one, value.bytes);
             }
         }
@@ -240,9 +242,11 @@ uint32_t call_and_learn(Warp* warp, const Op* op, uint32_t lanes, Site* site) {
     uint64_t address;
     const int lane = std::countr_zero(lanes);  // before the access, which may change its own address
     if (op->sub & 1)
-        address = reinterpret_cast<const uint32_t*>(registers)[lane] + static_cast<uint32_t>(op->imm);
+        address = static_cast<uint32_t>(
+            wrapping_sum(reinterpret_cast<const uint32_t*>(registers)[lane], static_cast<uint64_t>(op->imm)));
     else
-        address = reinterpret_cast<const uint64_t*>(registers)[lane] + static_cast<uint64_t>(op->imm);
+        address =
+            wrapping_sum(reinterpret_cast<const uint64_t*>(registers)[lane], static_cast<uint64_t>(op->imm));
     if (!call_handler(warp, op, lanes)) return 0;
     for (const CachedRange& range : warp->cache)
         if (address >= range.lo && address < range.hi) *site = {range.lo, range.hi - range.lo};

@@ -77,6 +77,10 @@ void BlockState::start(uint32_t x, uint32_t y, uint32_t z) {
     linear = x + uint64_t{grid.x} * (y + uint64_t{grid.y} * z);
     ctaid[0] = x, ctaid[1] = y, ctaid[2] = z;
     living = launch->threads();
+#ifdef SIMGPU_CLEARED
+    for (const Storage* storage : {&registers, &shared, &local})
+        if (storage->size) std::memset(storage->bytes.get(), 0, storage->size);
+#endif
     spare.clear();  // frames of functions in which threads of the last block ended, too
     for (size_t f = warps.size(); f < frames.size(); ++f) spare.push_back(frames[f].get());
     for (Barrier& b : barriers) b = {};
@@ -100,6 +104,9 @@ Frame* BlockState::make_frame(const Function& function) {
         *i = spare.back();
         spare.pop_back();
         f->function = &function;
+#ifdef SIMGPU_CLEARED
+        std::memset(f->registers, 0, need);
+#endif
         return f;
     }
     if (need > kMostFrameRegisters - frame_bytes)
@@ -111,6 +118,9 @@ Frame* BlockState::make_frame(const Function& function) {
     frame_storage.emplace_back();
     Frame* f = frames.back().get();
     f->registers = frame_storage.back().need(need);
+#ifdef SIMGPU_CLEARED
+    std::memset(f->registers, 0, need);
+#endif
     f->capacity = frame_storage.back().size;
     frame_bytes += f->capacity;
     f->function = &function;
