@@ -82,12 +82,9 @@ class LoggedChanges(NamedTuple):
 class LockedTransactions(Protocol):
     """The part of a database that a change log uses."""
 
+    engine: sa.Engine
     shared: bool
     decides: bool
-
-    def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Open a transaction, or join the one that is under way."""
-        ...
 
     def deciding(self) -> AbstractContextManager[tuple[sa.Connection, Any]]:
         """Open a transaction that holds the ledger's lock."""
@@ -115,7 +112,8 @@ class ChangeLog:
         self._is_written = False
         self._seen = 0
         self._trimmed = 0
-        self._through: object = None  # the driver's connection that was read through
+        self._reader: sa.Connection | None = None
+        self._through: object = None  # the driver's connection behind it
 
     # --- writing: in a transaction that decides ---
 
@@ -172,19 +170,35 @@ class ChangeLog:
 
     def catch_up(self) -> None:
         """Take all entries there are for read, before everything is read."""
-        with self._database.transaction() as db:
-            self._seen = _NEWEST.rows(db)[0].number
-            self._through = db.connection.dbapi_connection
+        db = self._reading()
+        self._seen = _NEWEST.rows(db)[0].number
+        self._through = db.connection.dbapi_connection
+
+    def _reading(self) -> sa.Connection:
+        """Return the connection that the log is read through, without transactions: each statement sees one state."""
+        if self._reader is None:
+            self._reader = self._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        return self._reader
+
+    def close(self) -> None:
+        """Close the connection that the log is read through."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def news(self) -> list[LoggedChanges] | None:
         """Return the entries since the last call, those of this process too; None where everything has to be read, after `catch_up`.
 
         Through a new connection nobody knows what is there: a server that was restored, or took another one's place, may lack the last commits.
         """
-        with self._database.transaction() as db:
+        db = self._reading()
+        try:
             rows = _AFTER.rows(db, seen=self._seen)
-            if db.connection.dbapi_connection is not self._through:
-                return None
+        except sa.exc.DBAPIError:
+            self.close()
+            raise
+        if db.connection.dbapi_connection is not self._through:
+            return None
         if not rows:
             return []
         if len(rows) > MOST_AT_ONCE or rows[0].number != self._seen + 1:

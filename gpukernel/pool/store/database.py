@@ -183,6 +183,7 @@ class Database:
     def close(self) -> None:
         """Close every connection."""
         self._readers.shutdown(cancel_futures=True)
+        self.changes.close()
         self._db.close()
         self.engine.dispose()
 

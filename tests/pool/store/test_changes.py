@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from gpukernel.pool.store import changes as log
 from gpukernel.pool.store.changes import LeaseChange, LoggedChanges
+from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import changes
 from gpukernel.pool.store.store import Store
 
@@ -176,8 +177,7 @@ def test_a_new_connection_means_to_read_everything(new_postgresql: Callable[...,
     with stores(new_postgresql()) as (one, two):
         told(one, "a")
         assert ids(two.changes.news()) == ["a"]
-        with two.transaction() as db:
-            mine = db.execute(sa.text("SELECT pg_backend_pid()")).scalar()
+        mine = CompiledSql(sa.text("SELECT pg_backend_pid() AS pid")).first(two.changes._reading()).pid
         with one.engine.connect() as db:
             db.execute(sa.text(f"SELECT pg_terminate_backend({mine})"))
         with pytest.raises(sa.exc.DBAPIError):
