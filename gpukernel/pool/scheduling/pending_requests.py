@@ -113,8 +113,7 @@ class PendingRequests:
             return True
         if not self._store.shared:
             return False
-        with self._store.transaction() as db:
-            return bool(self._store.versions(db).queue_version != self._version)
+        return bool(self._store.versions(self._store.changes.reading()).queue_version != self._version)
 
     def state(self) -> tuple[int, dict[str, PendingRequest]]:
         """Return what `restore` takes, should the transaction be rolled back."""

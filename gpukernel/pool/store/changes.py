@@ -170,12 +170,12 @@ class ChangeLog:
 
     def catch_up(self) -> None:
         """Take all entries there are for read, before everything is read."""
-        db = self._reading()
+        db = self.reading()
         self._seen = _NEWEST.rows(db)[0].number
         self._through = db.connection.dbapi_connection
 
-    def _reading(self) -> sa.Connection:
-        """Return the connection that the log is read through, without transactions: each statement sees one state."""
+    def reading(self) -> sa.Connection:
+        """Return the connection that is read through without transactions, for compiled SQL: each statement sees one state."""
         if self._reader is None:
             self._reader = self._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         return self._reader
@@ -191,7 +191,7 @@ class ChangeLog:
 
         Through a new connection nobody knows what is there: a server that was restored, or took another one's place, may lack the last commits.
         """
-        db = self._reading()
+        db = self.reading()
         try:
             rows = _AFTER.rows(db, seen=self._seen)
         except sa.exc.DBAPIError:

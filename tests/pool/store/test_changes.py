@@ -177,7 +177,7 @@ def test_a_new_connection_means_to_read_everything(new_postgresql: Callable[...,
     with stores(new_postgresql()) as (one, two):
         told(one, "a")
         assert ids(two.changes.news()) == ["a"]
-        mine = CompiledSql(sa.text("SELECT pg_backend_pid() AS pid")).first(two.changes._reading()).pid
+        mine = CompiledSql(sa.text("SELECT pg_backend_pid() AS pid")).first(two.changes.reading()).pid
         with one.engine.connect() as db:
             db.execute(sa.text(f"SELECT pg_terminate_backend({mine})"))
         with pytest.raises(sa.exc.DBAPIError):
