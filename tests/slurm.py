@@ -207,6 +207,8 @@ class Cluster:
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError):
                 parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                if not node and _name(int(path.name)) == "slurmstepd" and self._is_here(path / "cwd"):
+                    steps.add(int(path.name))  # also one that waits for a controller that is gone
                 words = (path / "environ").read_bytes().decode(errors="replace").split("\0")
                 name = next((word for word in words if word.startswith("SLURMD_NODENAME=")), "")
                 if (
@@ -222,6 +224,9 @@ class Cluster:
         while more := {pid for pid, parent in parents.items() if parent in found} - found:
             found |= more
         return found
+
+    def _is_here(self, link: Path) -> bool:
+        return str(link.readlink()).startswith(str(self.home))
 
     # --- daemons ---
 

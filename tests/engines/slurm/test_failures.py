@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpukernel.client.admin import AdminClient
+from gpukernel.client.admin import AdminClient, TokenLine
 from gpukernel.engines.slurm.autoscaler import Settings
 from gpukernel.engines.slurm.commands import Slurm, SlurmAway
 from gpukernel.engines.slurm.offer import JobOffer
-from gpukernel.engines.slurm.records import Records
+from gpukernel.engines.slurm.records import Records, connection_file
 from gpukernel.engines.slurm.supply import Supply
 from tests.conftest import eventually
 from tests.engines.slurm.lending import Lending
@@ -156,33 +156,29 @@ class DyingSlurm(Slurm):
         return job
 
 
+def supply(world: Lending, slurm: Slurm, records: Records, now: list[float]) -> Supply:
+    """A supply in this process, by the clock `now`."""
+    offer = JobOffer("gpu", "gpu", ("/bin/sleep",))  # nobody runs long enough to need one
+    settings = Settings(gpus=2)
+    return Supply(slurm, records, settings, offer, lambda: AdminClient(str(world.admin)), lambda: now[0])
+
+
 @pytest.mark.parametrize("moment", ["before", "after", "unheard"])
 def test_a_job_that_was_just_asked_for_is_not_asked_for_again(world: Lending, moment: str) -> None:
     now = [time.time()]
-
-    def supply(slurm: Slurm, records: Records) -> Supply:
-        offer = JobOffer("gpu", "gpu", ("/bin/sleep",))  # nobody runs long enough to need one
-        return Supply(
-            slurm,
-            records,
-            Settings(gpus=2),
-            offer,
-            lambda: AdminClient(str(world.admin)),
-            clock=lambda: now[0],
-        )
 
     hold(world)  # both nodes are taken: jobs wait
     dying = DyingSlurm(world.environment)
     dying.moment = moment
     records = Records(world.folder)
-    first = supply(dying, records)
+    first = supply(world, dying, records, now)
     with contextlib.suppress(Killed):
         asyncio.run(first.look())
     tags = list(records.all())
     assert len(tags) == 1
     records.release()
     records = Records(world.folder)
-    second = supply(Slurm(world.environment), records)
+    second = supply(world, Slurm(world.environment), records, now)
     for _ in range(3):
         now[0] += 5
         asyncio.run(second.look())
@@ -194,6 +190,35 @@ def test_a_job_that_was_just_asked_for_is_not_asked_for_again(world: Lending, mo
     assert len(listed(world)) == 1
     assert (list(records.all()) == tags) == (moment != "before")
     records.release()
+
+
+def test_a_way_into_the_pool_is_made_once_and_anew_before_it_ends(world: Lending) -> None:
+    now = [time.time()]
+    hold(world)
+    records = Records(world.folder)
+    first = supply(world, Slurm(world.environment), records, now)
+    asyncio.run(first.look())
+    asyncio.run(first.look())
+    (record,) = records.all().values()
+    way = connection_file(world.folder, record.tag, 0)
+    text = way.read_text()
+    assert record.starts == 1
+    # Killed after it was written and before that was noted: the job may have read it.
+    records.save(record, starts=0, expires=0.0)
+    asyncio.run(supply(world, Slurm(world.environment), records, now).look())
+    assert (way.read_text(), records.all()[record.tag].starts) == (text, 1)
+    # In Slurm's queue for two weeks, it would end before its job.
+    now[0] += 15 * 86_400 + 60
+    asyncio.run(first.look())
+    assert way.read_text() != text
+    tokens = asyncio.run(made(world))
+    assert sorted(bool(token.revoked) for token in tokens) == [False, True]
+    records.release()
+
+
+async def made(world: Lending) -> list[TokenLine]:
+    async with AdminClient(str(world.admin)) as client:
+        return [token for token in await client.tokens() if token.name.startswith("Slurm job gpu ")]
 
 
 def listed(world: Lending) -> list[str]:
