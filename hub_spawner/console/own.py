@@ -44,7 +44,7 @@ class OwnRequest:
 
 @dataclass(frozen=True)
 class OwnPage:
-    """The contents of a student's page; `courses` by lease."""
+    """The content of the page; `courses` by lease."""
 
     held: tuple[CourseLease, ...]
     courses: dict[str, str]
