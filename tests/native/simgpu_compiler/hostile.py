@@ -137,7 +137,7 @@ def draw(seed: int, number: int) -> Case:
             at = r.choice((0, REACH[space])) + r.randrange(-64, 65) * whole
         else:
             at = r.choice((1, -1)) * r.choice(FAR) + r.randrange(-8, 9) * whole
-        return (at - offset) % 2**bits
+        return int((at - offset) % 2**bits)
 
     step = r.choice((0, 4, 8, -4, 24, 2**20, 2**28, -(2**31)))
     lane, address = f"%a{bits}", f"%b{bits}"
