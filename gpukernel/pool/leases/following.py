@@ -1,4 +1,4 @@
-"""Following the other pools on a database by their change log: grants for calls that wait here, orders for agents attached here.
+"""The decisions of other pools on the database, followed by reading their change log: grants for calls that wait here, orders for agents here.
 
 Guarantees
 ----------
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from gpukernel.pool.store.changes import LoggedChanges
+from gpukernel.pool.store.changes import LogEntry
 
 if TYPE_CHECKING:
     from gpukernel.common.model import Lease, Slice
@@ -82,7 +82,7 @@ class Following:
         self._resizes.all_changed()
         self._keepalive.check()
 
-    def _apply(self, news: Iterable[LoggedChanges]) -> None:
+    def _apply(self, news: Iterable[LogEntry]) -> None:
         here = set(self._orders.servers())
         keys, ordered, capped, theirs = set[str](), dict[str, None](), dict[str, None](), dict[str, None]()
         for entry in news:

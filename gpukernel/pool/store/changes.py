@@ -27,7 +27,7 @@ import sqlalchemy as sa
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import IN_USE, changes, devices, slices
 
-__all__ = ["KEEP", "MOST_AT_ONCE", "ChangeLog", "Kind", "LeaseChange", "LoggedChanges"]
+__all__ = ["KEEP", "MOST_AT_ONCE", "ChangeLog", "Kind", "LeaseChange", "LogEntry"]
 
 KEEP = 10_000
 """Entries that are kept."""
@@ -70,7 +70,7 @@ class LeaseChange(NamedTuple):
     servers: tuple[str, ...] = ()
 
 
-class LoggedChanges(NamedTuple):
+class LogEntry(NamedTuple):
     """The changes of one transaction of a process, `pool`; `everything`: more than can be named."""
 
     pool: str
@@ -186,7 +186,7 @@ class ChangeLog:
             self._reader.close()
             self._reader = None
 
-    def news(self) -> list[LoggedChanges] | None:
+    def news(self) -> list[LogEntry] | None:
         """Return the entries since the last call, those of this process too; None where everything has to be read, after `catch_up`.
 
         Through a new connection nobody knows what is there: a server that was restored, or took another one's place, may lack the last commits.
@@ -214,10 +214,10 @@ class ChangeLog:
                 _TRIM.run(db, last=_NEWEST.rows(db)[0].number - KEEP)
 
 
-def _entry(pool: str, what: str) -> LoggedChanges:
+def _entry(pool: str, what: str) -> LogEntry:
     leases: Sequence[Any]
     leases, servers, everything = json.loads(what)
-    return LoggedChanges(
+    return LogEntry(
         pool,
         tuple(LeaseChange(kind, lease_id, key, tuple(at)) for kind, lease_id, key, at in leases),
         tuple(servers),

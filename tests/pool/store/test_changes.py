@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from gpukernel.pool.store import changes as log
-from gpukernel.pool.store.changes import LeaseChange, LoggedChanges
+from gpukernel.pool.store.changes import LeaseChange, LogEntry
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import changes
 from gpukernel.pool.store.store import Store
@@ -35,7 +35,7 @@ def told(store: Store, *ids: str) -> None:
             store.changes.lease("told", lease_id)
 
 
-def ids(entries: list[LoggedChanges] | None) -> list[str]:
+def ids(entries: list[LogEntry] | None) -> list[str]:
     assert entries is not None
     return [change.lease_id for entry in entries for change in entry.leases]
 
@@ -53,7 +53,7 @@ def test_a_transaction_is_one_entry_and_each_reader_reads_it_once(new_postgresql
             one.changes.lease("told", "a")
             one.changes.server("s")
         assert two.changes.news() == [
-            LoggedChanges(
+            LogEntry(
                 "p0", (LeaseChange("granted", "a", "k “ü”", ("s", "t")), LeaseChange("told", "a")), ("s",)
             )
         ]
