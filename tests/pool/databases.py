@@ -7,6 +7,7 @@ import functools
 import itertools
 import shutil
 import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,10 @@ class PostgresqlDatabases(Databases):
         self._server = sa.create_engine(
             url.replace("DATABASE", "postgres"), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool
         )
-        self._do("CREATE DATABASE empty")
-        super().__init__(address.replace("DATABASE", "empty"))
+        # Several may be of one server.
+        self._empty = f"empty{uuid.uuid4().hex}"
+        self._do(f"CREATE DATABASE {self._empty}")
+        super().__init__(address.replace("DATABASE", self._empty))
 
     def _do(self, statement: str) -> None:
         with self._server.connect() as db:
@@ -112,8 +115,8 @@ class PostgresqlDatabases(Databases):
         options["dbname"] = place
 
     def new(self) -> str:
-        place = f"run{next(self._numbers)}"
-        self._do(f"CREATE DATABASE {place} TEMPLATE empty")
+        place = f"{self._empty}run{next(self._numbers)}"
+        self._do(f"CREATE DATABASE {place} TEMPLATE {self._empty}")
         return place
 
     def remove(self, place: str) -> None:

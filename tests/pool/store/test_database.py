@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import alembic.command
-import alembic.config
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
@@ -14,7 +12,6 @@ from alembic.migration import MigrationContext
 from gpukernel.common.bounds import Account
 from gpukernel.common.errors import PoolError
 from gpukernel.pool.scheduling.pending_requests import PendingRequests
-from gpukernel.pool.store import database as database_module
 from gpukernel.pool.store import quota_usage, schema
 from gpukernel.pool.store.database import NEWEST, open_database
 from gpukernel.pool.store.store import Store
@@ -32,29 +29,6 @@ def test_migrations_make_exactly_the_tables_that_the_code_knows(database: str, b
         assert compare_metadata(context, schema.metadata) == []
         assert context.get_current_revision() == NEWEST
     engine.dispose()
-
-
-def test_the_change_log_can_be_taken_back(database: str) -> None:
-    make_previous(database)
-    Store(database).close()
-    engine = plain_engine(database)
-    config = alembic.config.Config()
-    config.set_main_option("script_location", str(Path(database_module.__file__).parent / "migrations"))
-    with engine.begin() as db:
-        config.attributes["connection"] = db
-        alembic.command.downgrade(config, "0018_idle_since")
-        found = sa.inspect(db)
-        assert not {"changes", "pools"} & set(found.get_table_names())
-        columns = {column["name"] for column in found.get_columns("servers")}
-        assert "seen" in columns
-        assert "quiet" not in columns
-        assert db.execute(sa.text("SELECT count(*) FROM leases")).scalar() == 1
-    engine.dispose()
-    store = Store(database)
-    assert [lease.id for lease in store.leases.all()] == ["one"]
-    with store.reader.connect() as db:
-        assert compare_metadata(MigrationContext.configure(db), schema.metadata) == []
-    store.close()
 
 
 def test_leases_of_an_older_pool_live_on_and_count_in_every_quota(database: str) -> None:

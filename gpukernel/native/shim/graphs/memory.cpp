@@ -194,6 +194,7 @@ Fence::~Fence() {
 void Fence::record(uint64_t stream) {
     if (ended()) return;
     stream_ = stream;
+    gate_event(device_.connection, stream);
     Request request(device_.connection, DriverCall::cuEventRecord);
     request.put(event_), request.put(stream);
     request.queue();

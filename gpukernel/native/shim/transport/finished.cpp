@@ -338,6 +338,16 @@ std::optional<CUresult> foreseen_cuEventRecord(Connection& connection, CUevent e
     if (call && !find_event(connection, event)) gate(connection, of, call);
     return std::nullopt;
 }
+void gate_event(Connection& connection, uint64_t stream) {
+    std::lock_guard lock(connection.mutex);
+    const Finished::Stream* const of = find(connection, canonical(stream));
+    if (!of) return;
+    const bool waits = !has_run(connection, of->call);
+    if (!waits && !is_open(connection, *of)) return;
+    gate(connection, canonical(stream), waits ? of->call : 0);
+    // Who has waited for the device finds the event done: it is the next request.
+    connection.finished.anywhere = connection.foresight.requests + 1;
+}
 std::optional<CUresult> foreseen_cuEventRecordWithFlags(Connection& connection, CUevent event,
                                                         CUstream stream, unsigned) {
     return foreseen_cuEventRecord(connection, event, stream);

@@ -65,6 +65,8 @@ bool leaves_work(uint16_t call);
 // Of the two numbers of the legacy stream, one (0 is also that of a synchronous copy, which waits for it).
 uint64_t canonical(uint64_t stream);
 
+// Before an event of the shim's own is recorded: it comes after the stream's host functions.
+void gate_event(Connection& connection, uint64_t stream);
 // Under the mutex, before a request and once it has begun: in one stream, or perhaps in any.
 void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream);
 void note_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream);

@@ -25,11 +25,3 @@ def upgrade() -> None:
     )
     op.add_column("servers", sa.Column("quiet", sa.Boolean, nullable=False, server_default=sa.text("false")))
     op.drop_column("servers", "seen")
-
-
-def downgrade() -> None:
-    """Go back, for whoever has to: no lease is lost, and each server counts as away until its agent attaches again."""
-    op.add_column("servers", sa.Column("seen", sa.Float, nullable=False, server_default="0"))
-    op.drop_column("servers", "quiet")
-    op.drop_table("pools")
-    op.drop_table("changes")
