@@ -64,7 +64,7 @@ model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a
 	    $(BIN)/python -m pytest -n 2 tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
 
 PLACED_STEPS ?= 10000
-placed: $(VENV)/.test  ## Mix the pool's leases and those of engines in PLACED_STEPS=10000 random steps, on SQLite and PostgreSQL (ten minutes)
+placed: $(VENV)/.test  ## Mix the pool's leases and those of engines in PLACED_STEPS=10000 random steps, on SQLite and PostgreSQL (half an hour or more)
 	GPUKERNEL_PLACED_STEPS=$(PLACED_STEPS) \
 	    $(BIN)/python -m pytest -n 2 tests/pool/test_placed_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
 

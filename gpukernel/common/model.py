@@ -29,7 +29,7 @@ ENGINES = ("kubernetes", "slurm")
 """The engines that may decide over devices: they choose them for leases, and the pool never does there."""
 
 DECIDERS = ("pool", *ENGINES)
-"""Who may decide over a device: exactly one of these for each."""
+"""Deciders over devices, of which each device has exactly one."""
 
 
 @dataclass(frozen=True)

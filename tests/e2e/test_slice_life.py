@@ -41,7 +41,7 @@ def of(what: Callable[[], T]) -> T:
 
 
 class Settings:
-    """What a person has chosen in JupyterLab's settings."""
+    """A person's choices in JupyterLab's settings."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "config" / "lab" / "user-settings" / "@jupyterlab"
@@ -189,7 +189,7 @@ def test_five_slices_that_wait_have_three_notifications(server: Server, own_pool
 
 
 def faults(page: Page) -> list[str]:
-    """What axe-core finds in the panel, the status bar's item, and a notification or dialog of ours."""
+    """Findings of axe-core in the panel, the status bar's item, and a notification or dialog of ours."""
     parts = [".gpukernel-panel", ".gpukernel-status", ".gpukernel-question"]
     there = [[part] for part in parts if page.locator(part).count() and page.locator(part).first.is_visible()]
     results = Axe().run(page, context={"include": there})

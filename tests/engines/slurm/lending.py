@@ -127,7 +127,7 @@ class Lending:
         return asyncio.run(work())
 
     def offered(self) -> dict[str, int]:
-        """How many devices each server has that may be promised."""
+        """Return the number of devices of each server that may be promised."""
         found: dict[str, int] = {}
         for device in self.ask()[0]:
             if device.available:

@@ -1,4 +1,4 @@
-"""What dies, and what becomes of leases and jobs then: a node, Slurm's controller, the pool, the supply at its worst moments."""
+"""Leases and jobs after a death: a node, Slurm's controller, the pool, the supply at its worst moments."""
 
 from __future__ import annotations
 
