@@ -37,6 +37,11 @@ CHANGES = 100
 
 ROUNDS = 5
 
+CLIENTS = 16
+"""Clients of each pool, each of which takes one slice after the other."""
+
+FLUSHES = 20
+
 SECONDS = 6.0
 SETTLE_SECONDS = 3.0
 
@@ -91,15 +96,18 @@ class BeatingServer(PromptServer):
 # --- one pool: a process that obeys lines on its standard input ---
 
 
-def stand(number: int) -> None:
-    """Be pool `number` until standard input ends."""
-    asyncio.run(_stand(number))
+def stand(number: int, *, each_waits: bool) -> None:
+    """Be pool `number` until standard input ends; `each_waits`: each commit waits for the disk and holds its locks meanwhile."""
+    asyncio.run(_stand(number, each_waits=each_waits))
 
 
-async def _stand(number: int) -> None:
+async def _stand(number: int, *, each_waits: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="gpukernel-") as folder:
         async with serve(Path(folder)) as pool:
             manager = pool.manager
+            if each_waits:
+                with manager.store.transaction() as db:
+                    db.execute(sa.text("SET SESSION synchronous_commit = on"))
             agents = [BeatingServer(manager, 2, f"p{number}-{n}") for n in range(AGENTS)]
             beating = asyncio.create_task(_beat(agents))
             print("here", flush=True)
@@ -118,21 +126,26 @@ async def _beat(agents: list[BeatingServer]) -> None:
             agent.beat()
 
 
-async def _work(manager: LeaseManager, number: int, seconds: float) -> int:
-    """Take and release slices of this pool's servers as fast as possible for a time; return how many."""
-    begin, count = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
-        await _cycle(manager, f"{number} {count}", f"p{number}-")
-        count += 1
-        await asyncio.sleep(0)
-    return count
+async def _work(manager: LeaseManager, number: int, seconds: float, clients: float) -> int:
+    """Take and release slices of this pool's servers as fast as possible for a time, by so many clients; return how many."""
+    begin, counts = time.perf_counter(), [0] * round(clients)
+
+    async def client(which: int) -> None:
+        while time.perf_counter() - begin < seconds:
+            await _cycle(manager, f"{number} {which} {counts[which]}", f"p{number}-{which}")
+            counts[which] += 1
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*map(client, range(len(counts))))
+    return sum(counts)
 
 
 async def _cycle(manager: LeaseManager, key: str, server: str) -> None:
-    """Take a slice on one of these servers, and release it: three changes."""
+    """Take a slice on a server, and release it once its holder may hear of it: three changes."""
     wanted = SliceRequest(share=0.02, server=server)
     async for event in manager.acquire(key, wanted, HOLDER, 0, 3600):
         if isinstance(event, Lease):
+            await manager.store.commits.lasting(manager.store.commits.number)
             manager.end(event.id, "done")
 
 
@@ -146,9 +159,9 @@ class Process:
         self._program = program
 
     @classmethod
-    async def start(cls, url: str, number: int) -> Process:
+    async def start(cls, url: str, number: int, *, each_waits: bool) -> Process:
         """Return pool `number` on the database at `url`, once its agents are attached."""
-        code = f"from benchmarks import pools; pools.stand({number})"
+        code = f"from benchmarks import pools; pools.stand({number}, each_waits={each_waits})"
         program = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -191,10 +204,12 @@ def _database(address: str, name: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def running(address: str, name: str, count: int) -> AsyncIterator[list[Process]]:
+async def running(
+    address: str, name: str, count: int, *, each_waits: bool = False
+) -> AsyncIterator[list[Process]]:
     """Run `count` pools on a new database."""
     url = _database(address, name)
-    found = [await Process.start(url, number) for number in range(count)]
+    found = [await Process.start(url, number, each_waits=each_waits) for number in range(count)]
     await asyncio.sleep(SETTLE_SECONDS)
     try:
         yield found
@@ -265,7 +280,20 @@ async def _following(url: str, count: int) -> tuple[float, float, float]:
 
 async def _grants(pools: list[Process]) -> float:
     """Return the grants and releases a second of all pools together, each as fast as it can."""
-    return sum(await asyncio.gather(*(pool.ask(f"work {SECONDS}") for pool in pools))) / SECONDS
+    return sum(await asyncio.gather(*(pool.ask(f"work {SECONDS} {CLIENTS}") for pool in pools))) / SECONDS
+
+
+def _flush(address: str) -> float:
+    """Return the seconds of a commit that waits for the disk: the median of some."""
+    engine = sa.create_engine(_driver(address, "postgres"), isolation_level="AUTOCOMMIT")
+    times = []
+    with engine.connect() as db:
+        for _ in range(FLUSHES):
+            begin = time.perf_counter()
+            db.execute(sa.text("SELECT pg_logical_emit_message(true, 'benchmark', '')"))
+            times.append(time.perf_counter() - begin)
+    engine.dispose()
+    return statistics.median(times)
 
 
 async def measure() -> list[Table]:
@@ -278,8 +306,8 @@ async def measure() -> list[Table]:
     )
     rates = Table(
         "Several pools on one PostgreSQL database",
-        ["pools", "grants and releases a second"],
-        notes=f"All of them as fast as they can, each a process with {AGENTS} agents. Load of the machine's {os.cpu_count()} processors before: {os.getloadavg()[0]:.1f}.",
+        ["pools", "grants and releases a second", "where each commit waits for the disk", "ratio"],
+        notes=f"Each pool is a process with {AGENTS} agents and {CLIENTS} clients, which hear of a lease once it is on disk. Load of the machine's {os.cpu_count()} processors before: {os.getloadavg()[0]:.1f}. ",
     )
     beats = Table(
         "Heartbeats of idle agents",
@@ -290,11 +318,15 @@ async def measure() -> list[Table]:
         for count in (2, 3):
             found = await _following(_database(address, f"followed{count}"), count)
             followed.rows.append([str(count), *(f"{1000 * each:.1f} ms" for each in found), "≤ 5 ms"])
+        rates.notes += f"A commit that waits for the disk takes {1000 * _flush(address):.1f} ms here."
         for count in (1, 2, 3):
             async with running(address, f"rates{count}", count) as pools:
                 if count == 1:
                     await _count_rows(address, "rates1", beats)
-                rates.rows.append([str(count), f"{await _grants(pools):.0f}"])
+                together = await _grants(pools)
+            async with running(address, f"waits{count}", count, each_waits=True) as pools:
+                each = await _grants(pools)
+            rates.rows.append([str(count), f"{together:.0f}", f"{each:.0f}", f"{together / each:.1f}"])
     return [followed, rates, beats]
 
 

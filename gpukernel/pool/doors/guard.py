@@ -6,6 +6,7 @@ It runs in the I/O thread.  A call goes through these steps, and a handler sees 
 2. The message, which is not read before: so many at a time for each identity (`gpukernel.pool.doors.call_rates`), each within `READ_SECONDS`.
 3. The size of the message, then its fields (`gpukernel.pool.doors.field_bounds`).
 4. The handler, in the deciding thread, which authenticates and answers.
+5. Each answer waits until what was decided before it is on the database's disk (`gpukernel.pool.store.commits`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from gpukernel.pool.doors.call_rates import (
 from gpukernel.pool.doors.connections import Connections
 from gpukernel.pool.doors.crossing import Aborted, CallContext, answer, answers
 from gpukernel.pool.doors.field_bounds import Unfit, decode
+from gpukernel.pool.store.commits import Commits, DatabaseLost
 
 __all__ = ["Guard"]
 
@@ -58,11 +60,18 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         How often somebody may call.
     connections
         Where a connection comes from, by what gRPC calls its other end.
+    commits
+        What answers wait for.
     """
 
     def __init__(
-        self, deciding: asyncio.AbstractEventLoop, rates: CallRates, connections: Connections
+        self,
+        deciding: asyncio.AbstractEventLoop,
+        rates: CallRates,
+        connections: Connections,
+        commits: Commits,
     ) -> None:
+        self._commits = commits
         self._deciding = deciding
         self._rates = rates
         self._connections = connections
@@ -96,16 +105,21 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self, name: str, kind: type[Message], handler: Any, requests: AsyncIterator[bytes], context: Any
     ) -> Any:
         async with self._call(name, kind, requests, context) as (message, crossing):
-            return await answer(self._deciding, lambda: handler(message, crossing))
+            reply, number = await answer(self._deciding, lambda: self._numbered(handler(message, crossing)))
+            await self._commits.lasting(number)
+            return reply
 
     async def _replies(
         self, name: str, kind: type[Message], handler: Any, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[Any]:
         async with (
             self._call(name, kind, requests, context) as (message, crossing),
-            contextlib.aclosing(answers(self._deciding, lambda _: handler(message, crossing))) as replies,  # type: ignore[type-var]
+            contextlib.aclosing(  # type: ignore[type-var]
+                answers(self._deciding, lambda _: self._all_numbered(handler(message, crossing)))
+            ) as replies,
         ):
-            async for reply in replies:
+            async for reply, number in replies:
+                await self._commits.lasting(number)
                 yield reply
 
     async def _streams(
@@ -113,10 +127,24 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> AsyncIterator[Any]:
         async with self._call(name, kind, None, context) as (_, crossing):
             messages = self._paced(kind, requests, context)
-            replies = answers(self._deciding, lambda there: handler(there, crossing), messages)
+            replies = answers(
+                self._deciding, lambda there: self._all_numbered(handler(there, crossing)), messages
+            )
             async with contextlib.aclosing(replies):  # type: ignore[type-var]
-                async for reply in replies:
+                async for reply, number in replies:
+                    await self._commits.lasting(number)
                     yield reply
+
+    # Both run in the deciding thread: a reply follows from what was committed before it was made.
+
+    async def _numbered(self, work: Any) -> tuple[Any, int]:
+        reply = await work
+        return reply, self._commits.number
+
+    async def _all_numbered(self, work: Any) -> AsyncIterator[tuple[Any, int]]:
+        async with contextlib.aclosing(work) as replies:
+            async for reply in replies:
+                yield reply, self._commits.number
 
     async def _paced(
         self, kind: type[Message], requests: AsyncIterator[bytes], context: Any
@@ -191,6 +219,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 if self._rates.stranger(connection.address):
                     await asyncio.sleep(LATE_SECONDS)
             await context.abort(aborted.code, aborted.details, aborted.trailing)
+        except DatabaseLost as lost:
+            await _refuse(context, grpc.StatusCode.UNAVAILABLE, lost)
         except Unfit as unfit:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, unfit)
         except TooMany as many:

@@ -76,6 +76,11 @@ class AgentOrders:
         if (agent := self._agents.pop(server, None)) is not None:
             agent.close(reason)
 
+    def attach_again(self) -> None:
+        """End every stream, so that each agent attaches again and reports what it has."""
+        for agent in self._agents.values():
+            agent.close()
+
     def detach(self, server: str, agent: AgentStream) -> bool:
         """Send no more orders to `agent`; return False where another stream speaks for the server by now."""
         if self._agents.get(server) is not agent:

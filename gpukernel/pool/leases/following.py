@@ -51,6 +51,7 @@ class Following:
         self._orders, self._waiters, self._resizes = orders, waiters, resizes
         self._keepalive, self._serve = keepalive, serve
         self._read_everything = float("-inf")
+        self._renewals = 0
 
     def look(self, steady: float) -> None:
         """Apply what is new."""
@@ -58,17 +59,29 @@ class Following:
             self._keepalive.check()
             self._store.servers.agents.followed(steady)
             return
+        if self._renewals != self._store.renewals:
+            self._renewals = self._store.renewals
+            self._begin_anew()
         news = None
         if 0 <= steady - self._read_everything < EVERYTHING_SECONDS:
             news = self._store.changes.news()
         if news is None or any(entry.everything and entry.pool != self._pool for entry in news):
             self._store.changes.catch_up()
+            self._store.commits.made()  # those of others are not on disk because they can be read
             self._read_all()
             self._read_everything = steady
         elif news:
+            if any(entry.pool != self._pool for entry in news):
+                self._store.commits.made()
             self._apply(news)
         self._store.servers.agents.followed(steady)
         self._store.changes.trim()
+
+    def _begin_anew(self) -> None:
+        """Have everybody ask and report again, since what they were told or have said may not be in the database any more."""
+        self._read_everything = float("-inf")
+        self._orders.attach_again()
+        self._waiters.ask_again()
 
     def _read_all(self) -> None:
         servers = self._orders.servers()

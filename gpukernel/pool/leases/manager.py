@@ -21,7 +21,7 @@ import asyncio
 import functools
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import astuple, replace
 
 from gpukernel.common.errors import Refused
@@ -147,6 +147,9 @@ class LeaseManager:
                     raise Refused("replaced", "The same request was made again elsewhere.")
                 if waiter.given_up:
                     raise Refused("ended", f"The request was given up: {waiter.given_up}.")
+                if waiter.asks_again:
+                    waiter.asks_again = False
+                    self.schedule(entry, own_key=own_key)
                 if waiter.lease_id:
                     lease, waiter.lease = waiter.lease or self.store.leases.get(waiter.lease_id), None
                     if lease is None or lease.state in ("ending", "ended"):
@@ -235,8 +238,10 @@ class LeaseManager:
         if granted or newcomer is not None:
             self.places_changed()
 
-    def _hand_out(self, granted: Iterable[Granted]) -> None:
+    def _hand_out(self, granted: Sequence[Granted]) -> None:
         """Give leases to the calls that wait here, and have their workers started."""
+        if self.store.shared and any(grant.fresh is None for grant in granted):
+            self.store.commits.made()  # by another pool, and read here
         for grant in granted:
             if grant.fresh is not None:
                 log.info("granted for %s", grant.key, extra=of_lease(grant.fresh))
@@ -252,7 +257,7 @@ class LeaseManager:
 
     def renew(self, lease_id: str) -> Lease | None:
         """Renew a lease for its holder; return it, or None where it is not known."""
-        with self.store.transaction():
+        with self.store.transaction(awaited=False):
             self.store.leases.renew([lease_id], self.steady())
             return self.lease(lease_id)
 
@@ -442,7 +447,7 @@ class LeaseManager:
 
     def tick(self) -> None:
         """Do what only the clock brings: renewals, expiry, limits, servers that stay away, and the queue."""
-        with self.store.transaction():
+        with self.store.transaction(awaited=False):
             self.store.clock.follow()
             steady = self.steady()
             self.store.servers.mark_seen(self.id, steady)

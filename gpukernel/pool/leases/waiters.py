@@ -25,6 +25,7 @@ class Waiter:
     lease: Lease | None = None  # as it was committed last, where nothing has happened to it since
     replaced: bool = False
     given_up: str = ""  # why nobody waits for it any more
+    asks_again: bool = False  # its request may be lost
 
     def replace(self) -> None:
         """Tell the call that the same request was made again elsewhere."""
@@ -89,6 +90,12 @@ class Waiters:
         """Tell every call that waits for a lease to start, or watches one."""
         for lease_id in {*self._starting, *self._watched}:
             self.lease_changed(lease_id)
+
+    def ask_again(self) -> None:
+        """Have every call in the queue make its request again."""
+        for waiter in self._queued.values():
+            waiter.asks_again = True
+            waiter.changed.set()
 
     @contextlib.contextmanager
     def watching(self, lease_id: str) -> Iterator[asyncio.Event]:

@@ -50,6 +50,7 @@ from gpukernel.pool.rpc.pool import PoolService
 from gpukernel.pool.rpc.reservations import ReservationsService
 from gpukernel.pool.rpc.teaching import TeachingService
 from gpukernel.pool.rpc.tokens import TokensService
+from gpukernel.pool.store.commits import Commits
 from gpukernel.pool.store.store import Store
 
 __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]
@@ -199,7 +200,7 @@ async def serve(
         services = _services(manager, store, identity, agents, public, certify, token_seconds)
         check_services(*(service for _, service in services))
         rates = CallRates(calls_per_second, calls_at_once)
-        doors = _Doors(services, identity, rates, Connections.within(descriptors))
+        doors = _Doors(services, identity, rates, Connections.within(descriptors), store.commits)
         work = [
             asyncio.create_task(manager.run()),
             asyncio.create_task(_write_back(store)),
@@ -239,8 +240,10 @@ class _Doors:
         identity: Identity,
         rates: CallRates,
         connections: Connections,
+        commits: Commits,
     ) -> None:
         self._services = services
+        self._commits = commits
         self._identity = identity
         self._rates = rates
         self._deciding = asyncio.get_running_loop()
@@ -305,7 +308,7 @@ class _Doors:
     async def _serve(self, path: Path, tls: ServerTls | None = None) -> None:
         """Start gRPC's own server, on a socket that only the pool's account may open from the beginning."""
         path.unlink(missing_ok=True)  # noqa: ASYNC240  # before anybody can call
-        guard = Guard(self._deciding, self._rates, self._connections)
+        guard = Guard(self._deciding, self._rates, self._connections, self._commits)
         before = os.umask(0o177)
         try:
             server = _server(self._services, f"unix:{path}", tls, guard)

@@ -99,6 +99,7 @@ class PendingRequests:
         self.by_key: dict[str, PendingRequest] = {}
         self.doubtful: set[str] = set()
         self._seen: dict[str, float] = {}
+        store.on_renewed.append(self.forget)
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -120,8 +121,9 @@ class PendingRequests:
         return self._version, dict(self.by_key)
 
     def restore(self, state: tuple[int, dict[str, PendingRequest]]) -> None:
-        """Go back to a `state`, as the database has gone back."""
-        self._version, self.by_key = state
+        """Go back to a `state`, as the database has gone back; what `forget` said holds."""
+        version, self.by_key = state
+        self._version = version if self._version >= 0 else -1
 
     def refresh(self, db: sa.Connection, version: int) -> None:
         """Read the table where its version has grown, and which pools are alive where anybody waits."""

@@ -13,7 +13,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-__all__ = ["CompiledSql"]
+__all__ = ["WROTE", "CompiledSql"]
+
+WROTE = "gpukernel wrote"
+"""What stands in a connection's `info` once something was written through it."""
 
 
 class CompiledSql:
@@ -27,6 +30,7 @@ class CompiledSql:
         self._what = what
         self._known: dict[tuple[Any, ...], _Translated] = {}  # by kind of database, lengths of lists, columns
         self._row: Any = None
+        self._writes = not (what.is_select or (what.is_text and what.text.startswith("SELECT")))
 
     def rows(self, db: sa.Connection, **values: Any) -> list[Any]:
         """Return what is found or returned, as named tuples."""
@@ -55,6 +59,8 @@ class CompiledSql:
         if (known := self._known.get(key)) is None:
             known = self._known[key] = _Translated(self._what, db.dialect, first)
         cursor: Any = db.connection.cursor()
+        if self._writes:
+            db.info[WROTE] = True
         try:
             if more:
                 cursor.executemany(known.text, [known.values(one) for one in (first, *more)])

@@ -5,6 +5,7 @@ Guarantees
 * A crash between two transactions leaves a state that the next start can continue from.
 * Whoever changes what is promised holds the ledger's one row locked (`Database.deciding`): pools that share a database decide one
   after the other.
+* On PostgreSQL nobody outside hears of a commit before it is on disk (`gpukernel.pool.store.commits`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import sqlalchemy as sa
 from gpukernel.common.errors import PoolError
 from gpukernel.pool.store.changes import ChangeLog
 from gpukernel.pool.store.clock import Clock, boot_identity
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.commits import Commits
+from gpukernel.pool.store.compiled_sql import WROTE, CompiledSql
 from gpukernel.pool.store.schema import ledger
 
 __all__ = ["NEWEST", "Database", "database_url", "open_database"]
@@ -76,6 +78,7 @@ def open_database(url: str) -> sa.Engine:
         raise PoolError(
             f"“{url}” is no database; write postgresql://user@host/name or sqlite:////path/pool.db."
         ) from None
+    sa.event.listen(engine, "before_cursor_execute", _note_writing)
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _sqlite_settings)
         sa.event.listen(engine, "begin", _sqlite_begin)
@@ -121,6 +124,11 @@ def _sqlite_settings(connection: Any, _: object) -> None:
     cursor.close()
 
 
+def _note_writing(connection: sa.Connection, _: object, statement: str, *__: object) -> None:
+    if not statement.startswith("SELECT"):
+        connection.info[WROTE] = True
+
+
 def _sqlite_begin(connection: sa.Connection) -> None:
     # Who begins by reading and then writes would otherwise meet somebody else's writing in between.
     reads_only = connection.get_execution_options().get("reads_only", False)
@@ -150,6 +158,12 @@ class Database:
         The pool's times.
     changes
         The change log.
+    commits
+        Which commits are on disk.
+    on_renewed
+        Called in the first transaction of a new connection: what was read before may not be there any more.
+    renewals
+        How often that was: each time commits may be lost.
     """
 
     def __init__(self, url: str) -> None:
@@ -161,8 +175,13 @@ class Database:
         # much as executing compiled SQL.
         self._db = self.engine.connect()
         self._under_way = False  # a transaction on it
+        self._driver: object = None  # the driver's connection behind it
+        self._awaited = False
         self.decides = False
         self.shared = self.engine.dialect.name != "sqlite"
+        self.commits = Commits(lambda: self.engine.connect().execution_options(isolation_level="AUTOCOMMIT"))
+        self.on_renewed: list[Callable[[], None]] = []
+        self.renewals = 0
         self._readers = ThreadPoolExecutor(_READERS, "gpukernel-read")
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
@@ -184,12 +203,17 @@ class Database:
         """Close every connection."""
         self._readers.shutdown(cancel_futures=True)
         self.changes.close()
+        self.commits.close()
         self._db.close()
         self.engine.dispose()
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
-        """Open a transaction, or join the one that is under way."""
+    def transaction(self, *, awaited: bool = True) -> Iterator[sa.Connection]:
+        """Open a transaction, or join the one that is under way.
+
+        Without `awaited` nobody waits until what it wrote is on disk: losing it costs nothing but time.
+        """
+        self._awaited |= awaited
         if self._under_way:
             yield self._db
             return
@@ -197,19 +221,37 @@ class Database:
             with self._db.begin():
                 self._under_way = True
                 try:
+                    if self.shared:
+                        self._begun()
                     yield self._db
                     self.changes.write(self._db)
+                    wrote = self.shared and self._db.info.pop(WROTE, False)
                 finally:
+                    awaited, self._awaited = self._awaited, False
                     self._under_way = self.decides = False
         except BaseException:
             self.changes.rolled_back()
             raise
+        if wrote and awaited:
+            self.commits.made()
         self.changes.committed()
 
+    def _begun(self) -> None:
+        """Begin a transaction on PostgreSQL; on a new connection, anew."""
+        driver = self._db.connection.dbapi_connection
+        if driver is not self._driver or self.commits.broken:
+            self._db.execute(sa.text("SET SESSION synchronous_commit = off"))
+            self.commits.renewed()
+            self.renewals += self._driver is not None
+            for forget in self.on_renewed:
+                forget()
+            self._driver = driver
+        self._db.info.pop(WROTE, None)
+
     @contextlib.contextmanager
-    def deciding(self) -> Iterator[tuple[sa.Connection, Any]]:
+    def deciding(self, *, awaited: bool = True) -> Iterator[tuple[sa.Connection, Any]]:
         """Open a transaction that holds the ledger's lock; yields the connection and the ledger's row."""
-        with self.transaction() as db:
+        with self.transaction(awaited=awaited) as db:
             row = _LEDGER.first(db)
             self.decides = True
             yield db, row

@@ -65,6 +65,11 @@ class Devices:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.forget()
+        database.on_renewed.append(self.forget)
+
+    def forget(self) -> None:
+        """Read the kinds and places anew at their next use."""
         self._classes: tuple[int, list[DeviceClass]] = (-1, [])
         self._places: tuple[int, Places] = (-1, Places())
 

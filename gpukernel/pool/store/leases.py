@@ -173,7 +173,7 @@ class Leases:
 
         Returns the lease, or None where there is no such slice.
         """
-        with self._database.deciding() as (db, _):
+        with self._database.deciding(awaited=False) as (db, _):
             queries.WORKER_READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
             if queries.ALL_WORKERS_READY.run(db, lease=lease_id, now=steady):
                 self._database.changes.lease("live", lease_id)
@@ -182,12 +182,12 @@ class Leases:
     def forget_caps(self, server: str) -> None:
         """Forget which caps the workers of a server have, since its agent attaches anew."""
         here = sa.select(devices.c.id).where(devices.c.server == server)
-        with self._database.transaction() as db:
+        with self._database.transaction(awaited=False) as db:
             db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE).values(limit_bytes=0))
 
     def end(self, lease_id: str, reason: str, now: float) -> bool:
         """Begin to end a lease, so that its workers must be stopped now; return False where it was ending already."""
-        with self._database.deciding() as (db, row):
+        with self._database.deciding(awaited=False) as (db, row):
             return self._end(db, row, lease_id, reason, now)
 
     def worker_gone(
@@ -199,7 +199,7 @@ class Leases:
         `end` does.
         """
         dead = queries.FENCE_OVER if fenced else queries.WORKER_DEAD
-        with self._database.deciding() as (db, row):
+        with self._database.deciding(awaited=False) as (db, row):
             if piece := dead.first(db, lease=lease_id, device=device_id):
                 PROMISE.run(db, device=device_id, size=-piece.memory_bytes)
             return self._end(db, row, lease_id, reason, now)
@@ -243,7 +243,7 @@ class Leases:
 
     def confirm(self, lease_id: str, device_id: str) -> None:
         """Record that a server has the order to start a worker."""
-        with self._database.transaction() as db:
+        with self._database.transaction(awaited=False) as db:
             queries.CONFIRM.run(db, lease=lease_id, device=device_id)
 
     def unconfirmed(self, lease_id: str) -> list[str]:
@@ -285,12 +285,12 @@ class Leases:
 
     def renew(self, lease_ids: Iterable[str], steady: float) -> None:
         """Renew these leases; those that are ending stay so."""
-        with self._database.transaction() as db:
+        with self._database.transaction(awaited=False) as db:
             queries.RENEW.each(db, [{"lease": lease_id, "now": steady} for lease_id in lease_ids])
 
     def renew_due(self, lease_ids: Iterable[str], steady: float) -> None:
         """Renew those of these leases whose time to live is half over."""
-        with self._database.transaction() as db:
+        with self._database.transaction(awaited=False) as db:
             queries.RENEW_DUE.each(db, [{"lease": lease_id, "now": steady} for lease_id in sorted(lease_ids)])
 
     def renew_all(self, steady: float) -> None:
@@ -383,7 +383,7 @@ class Leases:
         """Record what workers counted and the steady time since which they are idle, by lease and device."""
         if not usage:
             return
-        with self._database.transaction() as db:
+        with self._database.transaction(awaited=False) as db:
             rows = [
                 {
                     "lease": lease_id,

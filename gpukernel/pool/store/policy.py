@@ -34,6 +34,11 @@ class StoredPolicy:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._cached: tuple[int, Policy] = (-1, Policy())
+        database.on_renewed.append(self.forget)
+
+    def forget(self) -> None:
+        """Read everything anew at the next use."""
+        self._cached = (-1, Policy())
 
     def current(self, db: sa.Connection | None = None, version: int | None = None) -> Policy:
         """Return the courses and quotas, from memory unless their version has grown.

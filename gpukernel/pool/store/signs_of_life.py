@@ -97,6 +97,11 @@ class HeardAgents:
         if (known := self._known.get(server)) is not None:
             known.fenced_until = float("-inf")
 
+    def doubt_all(self) -> None:
+        """Ask the database at the next heartbeat of each agent."""
+        for server in self._known:
+            self.doubt(server)
+
     def check(self, db: sa.Connection, pool: str) -> None:
         """Doubt every agent that does not speak with `pool`, this process, by the books."""
         rows = _SPEAKERS.rows(db, us=pool)

@@ -1,0 +1,171 @@
+"""Commits to PostgreSQL: made at once, on disk a moment later, and nobody outside hears of one before.
+
+A commit that waits for the disk holds the ledger's lock meanwhile, and no other pool decides.  So commits do not wait; what leaves the pool
+does (`gpukernel.pool.doors.guard`).  The database writes its log in order: one flush makes every commit before it last, of all pools,
+and many answers share it.
+
+Guarantees
+----------
+* `Commits.lasting` returns once the commits that were made or read here before `Commits.number` was taken outlive a crash of the database.
+* Where the database crashes first, it raises `DatabaseLost`, also for what was on disk just in time: nobody can tell the two apart.
+* From then on it raises for every such number, until `Commits.renewed` says that the process has forgotten what it had read.
+* SQLite's commits outlive the process when they are made: nothing waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from gpukernel.common.errors import PoolError
+from gpukernel.common.i18n import say
+
+__all__ = ["Commits", "DatabaseLost"]
+
+# A record in the log that means nothing to anybody: committing it waits for the disk, and so for all that stands before it.
+_FLUSH = sa.text("SELECT pg_logical_emit_message(true, 'gpukernel', '')")
+
+
+LOST = say("The pool's database was away. Ask again.")
+
+
+class DatabaseLost(PoolError):
+    """The database went away before what was decided had reached its disk."""
+
+
+class Commits:
+    """The commits of one pool process, in the order in which they were made.
+
+    Parameters
+    ----------
+    connect
+        Returns a connection in which each statement is a transaction that waits for the disk.
+
+    Attributes
+    ----------
+    number
+        Grows with every commit that somebody outside may hear of; only the deciding thread changes it.
+    """
+
+    def __init__(self, connect: Callable[[], sa.Connection]) -> None:
+        self._connect = connect
+        self.number = 0
+        self._lasting = 0
+        self._lost = 0
+        self._flusher: sa.Connection | None = None
+        self._state = threading.Condition()
+        self._waiting: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    # --- the deciding thread ---
+
+    def made(self) -> None:
+        """Count a commit, or one of another pool's that was read."""
+        self.number += 1
+
+    @property
+    def broken(self) -> bool:
+        """Return whether nothing reaches the disk before `renewed`."""
+        return self._flusher is None
+
+    def renewed(self) -> None:
+        """Begin anew, since the deciding thread has a new connection and has forgotten what it read through the last one.
+
+        The connection for flushes is made after that one and before any commit: whatever breaks it breaks both, or comes before.
+        """
+        flusher = self._connect()
+        with self._state:
+            before, self._flusher = self._flusher, flusher
+            self._lost = self.number
+            self.number += 1
+        if before is not None:
+            _close(before)
+
+    # --- whoever sends something out ---
+
+    def is_lasting(self, number: int) -> bool:
+        """Return whether nothing has to be waited for."""
+        return number == 0 or self._lost < number <= self._lasting
+
+    async def lasting(self, number: int) -> None:
+        """Return once commit `number`, and those before it, are on disk.
+
+        Raises
+        ------
+        DatabaseLost
+            Where they may not be there any more.
+        """
+        if self.is_lasting(number):
+            return
+        with self._state:
+            if number <= self._lost:
+                raise DatabaseLost(LOST)
+            if number <= self._lasting:
+                return
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+            self._waiting.append((number, loop, future))
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._work, name="gpukernel-flush", daemon=True)
+                self._thread.start()
+            self._state.notify()
+        await future
+
+    # --- the thread that waits for the disk ---
+
+    def _work(self) -> None:
+        while True:
+            with self._state:
+                self._state.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                # Whoever waits took a number after its commit was made.
+                target, flusher = max(number for number, _, _ in self._waiting), self._flusher
+            error: Exception | None = None
+            if flusher is not None:
+                try:
+                    flusher.execute(_FLUSH)
+                except (sa.exc.SQLAlchemyError, sa.exc.DBAPIError) as failure:
+                    error = failure
+            with self._state:
+                if flusher is self._flusher and error is None and flusher is not None:
+                    self._lasting = max(self._lasting, target)
+                elif flusher is self._flusher:
+                    self._lost, self._flusher = self.number, None
+                settled = max(self._lasting, self._lost)
+                over = [one for one in self._waiting if one[0] <= settled]
+                self._waiting = [one for one in self._waiting if one[0] > settled]
+                lost = self._lost
+            for number, loop, future in over:
+                with contextlib.suppress(RuntimeError):  # that loop is closed
+                    loop.call_soon_threadsafe(_tell, future, number <= lost)
+            if error is not None and flusher is not None:
+                _close(flusher)
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._state:
+            self._closed = True
+            self._state.notify()
+        if self._thread is not None:
+            self._thread.join()
+        if self._flusher is not None:
+            _close(self._flusher)
+
+
+def _close(connection: sa.Connection) -> None:
+    with contextlib.suppress(sa.exc.SQLAlchemyError):
+        connection.close()
+
+
+def _tell(future: asyncio.Future[None], lost: bool) -> None:
+    if not future.done():
+        if lost:
+            future.set_exception(DatabaseLost(LOST))
+        else:
+            future.set_result(None)

@@ -1,0 +1,271 @@
+"""Commits that are on disk a moment later: what anybody outside was told is there after PostgreSQL has crashed, whenever that was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import sqlalchemy as sa
+
+import gpukernel.common.proto.pool_pb2 as pb
+import gpukernel.common.proto.pool_pb2_grpc as rpc
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.address import socket_path
+from gpukernel.common.errors import PoolError
+from gpukernel.common.model import Holder, Lease, SliceRequest
+from gpukernel.pool.rpc.server import serve
+from gpukernel.pool.store.commits import Commits, DatabaseLost
+from gpukernel.pool.store.database import Database
+from tests.pool.conftest import _programs
+
+CRASHES = 4
+PEOPLE = 6
+GIB = 2**30
+
+
+class FragileDatabase:
+    """A PostgreSQL server that may crash, and writes what nobody waits for to its disk seconds later."""
+
+    def __init__(self, programs: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gpukernel-pg-"))
+        self._programs, self._data, self._who = programs, self.folder / "data", {}
+        if os.geteuid() == 0:  # which PostgreSQL refuses to run as
+            known = {account.pw_name for account in pwd.getpwall()}
+            account = pwd.getpwnam(next(name for name in ("postgres", "nobody") if name in known))
+            os.chown(self.folder, account.pw_uid, account.pw_gid)
+            self._who = {"user": account.pw_uid, "group": account.pw_gid}
+        self._run("initdb", "-D", self._data, "-A", "trust", "-U", getpass.getuser())
+        self.url = f"postgresql://{getpass.getuser()}@/postgres?host={self.folder}"
+
+    def _run(self, program: str, *arguments: object) -> None:
+        words = [str(self._programs / program), *map(str, arguments)]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=self.folder, **self._who)
+
+    def start(self) -> None:
+        options = f"-k {self.folder} -c listen_addresses= -c wal_writer_delay=10s -c fsync=off"
+        self._run("pg_ctl", "-D", self._data, "-l", self.folder / "log", "-o", options, "-w", "start")
+
+    def crash(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "stop")
+
+    def rows(self, query: str) -> list[Any]:
+        engine = sa.create_engine(self.url.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.connect() as db:
+            found = list(db.execute(sa.text(query)))
+        engine.dispose()
+        return found
+
+    def close(self) -> None:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self.crash()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def fragile(postgresql: str) -> Iterator[FragileDatabase]:
+    del postgresql  # skips where there is none
+    programs = _programs()
+    assert programs is not None
+    server = FragileDatabase(programs)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+class GpuServer:
+    """An agent that calls each worker ready at once, and attaches again whenever its stream ends."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self.told: set[str] = set()  # leases for which a worker was ordered
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await self._attach()
+            await asyncio.sleep(0.05)
+
+    async def _attach(self) -> None:
+        sent: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
+        device = pb.Device(id="gpu1/0", name="Tesla V100", server="gpu1", index=0, memory_bytes=1024 * GIB)
+        sent.put_nowait(pb.AgentMessage(register=pb.Register(server="gpu1", devices=[device])))
+
+        async def messages() -> AsyncIterator[pb.AgentMessage]:
+            while True:
+                yield await sent.get()
+
+        async for order in rpc.AgentsStub(self._channel).Attach(messages()):
+            kind = order.WhichOneof("message")
+            if kind == "start_worker":
+                start = order.start_worker
+                self.told.add(start.lease_id)
+                ready = pb.WorkerReady(
+                    lease_id=start.lease_id, device_index=0, endpoints=["unix:/x"], device=start.device
+                )
+                sent.put_nowait(pb.AgentMessage(worker_ready=ready))
+            elif kind == "stop_worker":
+                stop = order.stop_worker
+                ended = pb.WorkerEnded(
+                    lease_id=stop.lease_id, device_index=0, reason="stopped", device=stop.device
+                )
+                sent.put_nowait(pb.AgentMessage(worker_ended=ended))
+
+
+async def person(client: PoolClient, name: str, told: set[str]) -> None:
+    """Take slices and give every other one back, for ever."""
+    number = 0
+    while True:
+        number += 1
+        try:
+            async with asyncio.timeout(20):
+                events = client.acquire(
+                    f"{name} {secrets.token_hex(4)}",
+                    SliceRequest(memory_bytes=GIB),
+                    Holder(name),
+                    ttl_seconds=3600,
+                )
+                async for event in events:
+                    if isinstance(event, Lease):
+                        told.add(event.id)
+                        if number % 2:
+                            await client.release(event.id)
+        except (PoolError, TimeoutError):
+            await asyncio.sleep(0.05)
+
+
+def test_who_was_told_of_a_lease_has_it_after_a_crash_of_the_database(
+    fragile: FragileDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUKERNEL_DATABASE", fragile.url)
+
+    async def work() -> tuple[set[str], set[str], list[int]]:
+        told: set[str] = set()
+        after: list[int] = []
+        address = f"unix:{socket_path(tmp_path)}"
+        async with (
+            serve(tmp_path),
+            grpc.aio.insecure_channel(address) as channel,
+            PoolClient(address) as client,
+        ):
+            server = GpuServer(channel)
+            tasks = [asyncio.create_task(server.run())]
+            tasks += [asyncio.create_task(person(client, f"p{n}", told)) for n in range(PEOPLE)]
+            for crash in range(CRASHES + 1):
+                before = len(told)
+                async with asyncio.timeout(60):
+                    while len(told) < before + 20:
+                        await asyncio.sleep(0.01)
+                after.append(len(told) - before)
+                if crash < CRASHES:
+                    await asyncio.to_thread(fragile.crash)
+                    await asyncio.to_thread(fragile.start)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return told, server.told, after
+
+    told, ordered, after = asyncio.run(work())
+    assert len(after) == CRASHES + 1
+    there = {row.id for row in fragile.rows("SELECT id FROM leases")}
+    assert told <= there, f"{len(told - there)} of {len(told)} leases that holders were told of are lost"
+    assert ordered <= there, f"{len(ordered - there)} of {len(ordered)} leases with workers are lost"
+    promised = fragile.rows("SELECT coalesce(sum(promised_bytes), 0) AS bytes FROM devices")[0].bytes
+    used = fragile.rows("SELECT coalesce(sum(memory_bytes), 0) AS bytes FROM slices WHERE worker <> 'gone'")
+    assert promised == used[0].bytes
+
+
+def test_a_commit_is_on_disk_when_it_lasts(fragile: FragileDatabase) -> None:
+    async def work() -> None:
+        database = Database(fragile.url)
+        with database.transaction() as db:
+            db.execute(sa.text("CREATE TABLE mine (n integer)"))
+        waiting = "SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn() AS bytes"
+        assert not database.commits.is_lasting(database.commits.number)
+        assert fragile.rows(waiting)[0].bytes > 0
+        await database.commits.lasting(database.commits.number)
+        assert fragile.rows(waiting)[0].bytes == 0
+        number = database.commits.number
+        with database.transaction() as db:
+            db.execute(sa.text("SELECT n FROM mine"))
+        assert database.commits.number == number  # there is nothing to wait for
+        database.close()
+
+    asyncio.run(work())
+
+
+def test_nothing_lasts_through_a_crash_before_everything_is_read_again(fragile: FragileDatabase) -> None:
+    async def work() -> None:
+        database = Database(fragile.url)
+        renewed: list[int] = []
+        database.on_renewed.append(lambda: renewed.append(1))
+        with database.transaction() as db:
+            db.execute(sa.text("CREATE TABLE mine (n integer)"))
+        number = database.commits.number
+        fragile.crash()
+        fragile.start()
+        with pytest.raises(DatabaseLost):
+            await database.commits.lasting(number)
+        assert database.commits.broken
+        with contextlib.suppress(sa.exc.DBAPIError), database.transaction() as db:
+            db.execute(sa.text("SELECT 1"))
+        with database.transaction() as db:
+            lost = db.execute(sa.text("SELECT to_regclass('mine')")).scalar_one() is None
+        assert lost
+        assert len(renewed) == 2
+        assert database.renewals == 1
+        with pytest.raises(DatabaseLost):
+            await database.commits.lasting(number)
+        await database.commits.lasting(database.commits.number)
+        database.close()
+
+    asyncio.run(work())
+
+
+def test_nothing_waits_with_a_database_of_one_process(tmp_path: Path) -> None:
+    async def work() -> None:
+        database = Database(f"sqlite:///{tmp_path}/pool.db")
+        with database.deciding() as (db, _):
+            db.execute(sa.text("UPDATE ledger SET epoch = epoch + 1"))
+        assert database.commits.number == 0
+        await database.commits.lasting(0)
+        database.close()
+
+    asyncio.run(work())
+
+
+def test_many_wait_for_one_flush() -> None:
+    flushes: list[object] = []
+
+    class Connection:
+        def execute(self, statement: object) -> None:
+            flushes.append(statement)
+
+        def close(self) -> None: ...
+
+    async def work() -> None:
+        commits = Commits(Connection)  # type: ignore[arg-type]
+        commits.renewed()
+        waiting = []
+        for _ in range(100):
+            commits.made()
+            waiting.append(asyncio.create_task(commits.lasting(commits.number)))
+        await asyncio.gather(*waiting)
+        commits.close()
+
+    asyncio.run(work())
+    assert 1 <= len(flushes) < 50
