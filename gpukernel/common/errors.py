@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 __all__ = [
+    "DatabaseLost",
     "LeaseEnded",
     "NotAllowed",
     "PoolError",
@@ -21,6 +22,10 @@ class PoolError(Exception):
 
 class PoolUnreachable(PoolError):
     """An error: nobody answers at the pool's address, or the connection broke."""
+
+
+class DatabaseLost(PoolError):
+    """An error: the pool's database went away before what was decided had reached its disk."""
 
 
 class Refused(PoolError):

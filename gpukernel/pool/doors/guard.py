@@ -16,7 +16,7 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import grpc
 import grpc.aio
@@ -25,7 +25,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from gpukernel.common.address import ON_BEHALF, RETRY_AFTER
-from gpukernel.common.errors import in_details
+from gpukernel.common.errors import DatabaseLost, in_details
 from gpukernel.common.i18n import sentence_of, words_beside
 from gpukernel.pool.doors.call_rates import (
     IDS_PER_CALL,
@@ -38,7 +38,6 @@ from gpukernel.pool.doors.call_rates import (
 from gpukernel.pool.doors.connections import Connections
 from gpukernel.pool.doors.crossing import Aborted, CallContext, answer, answers
 from gpukernel.pool.doors.field_bounds import Unfit, decode
-from gpukernel.pool.store.commits import Commits, DatabaseLost
 
 __all__ = ["Guard"]
 
@@ -47,6 +46,16 @@ READ_SECONDS = 30.0
 
 UNPROVEN_CALLS = 32
 """Calls with credentials that nobody knows yet, which may wait on a connection that a person was admitted with."""
+
+
+class Lasting(Protocol):
+    """The part of `gpukernel.pool.store.commits.Commits` that answers wait for."""
+
+    number: int
+
+    async def lasting(self, number: int) -> None:
+        """Return once commit `number` is on disk."""
+        ...
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -69,7 +78,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         deciding: asyncio.AbstractEventLoop,
         rates: CallRates,
         connections: Connections,
-        commits: Commits,
+        commits: Lasting,
     ) -> None:
         self._commits = commits
         self._deciding = deciding

@@ -21,20 +21,15 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from gpukernel.common.errors import PoolError
+from gpukernel.common.errors import DatabaseLost
 from gpukernel.common.i18n import say
 
-__all__ = ["Commits", "DatabaseLost"]
+__all__ = ["Commits"]
 
 # A record in the log that means nothing to anybody: committing it waits for the disk, and so for all that stands before it.
 _FLUSH = sa.text("SELECT pg_logical_emit_message(true, 'gpukernel', '')")
 
-
 LOST = say("The pool's database was away. Ask again.")
-
-
-class DatabaseLost(PoolError):
-    """The database went away before what was decided had reached its disk."""
 
 
 class Commits:

@@ -24,10 +24,10 @@ import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import socket_path
-from gpukernel.common.errors import PoolError
+from gpukernel.common.errors import DatabaseLost, PoolError
 from gpukernel.common.model import Holder, Lease, SliceRequest
 from gpukernel.pool.rpc.server import serve
-from gpukernel.pool.store.commits import Commits, DatabaseLost
+from gpukernel.pool.store.commits import Commits
 from gpukernel.pool.store.database import Database
 from tests.pool.conftest import _programs
 
