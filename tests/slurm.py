@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-GresTypes=gpu
+GresTypes=gpu{shard_type}
 ReturnToService=2
 SlurmdTimeout=10
 KillWait=15
@@ -66,20 +67,20 @@ def missing() -> str:
 
 
 @contextlib.contextmanager
-def cluster_of(nodes: int = 1, gpus: int = 0) -> Iterator[Cluster]:
-    """A cluster in a temporary directory whose path is short: Slurm's sockets lie there."""
+def cluster_of(nodes: int = 1, gpus: int = 0, shards: int = 0, more: str = "") -> Iterator[Cluster]:
+    """A cluster in a temporary directory whose path is short: Slurm's sockets lie there; `more` is for slurm.conf."""
     with TemporaryDirectory(prefix="gpukernel-slurm-") as home:
         Path(home).chmod(0o755)
-        with Cluster(Path(home), nodes, gpus) as running:
+        with Cluster(Path(home), nodes, gpus, shards, more) as running:
             yield running
 
 
 class Cluster:
     """Context manager; `environment` is for Slurm's commands.  Its nodes are daemons of this machine: one under the machine's name,
-    several as ``n1``, ``n2`` …; each has `gpus` devices that Slurm counts and nothing looks at.
+    several as ``n1``, ``n2`` …; each has `gpus` devices that Slurm counts and nothing looks at, of `shards` each.
     """
 
-    def __init__(self, home: Path, nodes: int = 1, gpus: int = 0) -> None:
+    def __init__(self, home: Path, nodes: int = 1, gpus: int = 0, shards: int = 0, more: str = "") -> None:
         self.home = home
         self.host = socket.gethostname().partition(".")[0]
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)] if nodes > 1 else [self.host]
@@ -87,7 +88,7 @@ class Cluster:
             "SLURM_CONF": str(home / "slurm.conf"),
             "PATH": f"{os.environ['PATH']}{os.pathsep}/usr/sbin",
         }
-        self._gpus = gpus
+        self._gpus, self._shards, self._more = gpus, shards, more
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -117,8 +118,13 @@ class Cluster:
         return self
 
     def _configure(self) -> None:
-        conf = _CONF.format(home=self.home, host=self.host, port=free_port())
+        conf = _CONF.format(
+            home=self.home, host=self.host, port=free_port(), shard_type=",shard" if self._shards else ""
+        )
+        conf += self._more.format(home=self.home)
         gres = f"Gres=gpu:{self._gpus}" if self._gpus else ""
+        if self._shards:
+            gres += f",shard:{self._gpus * self._shards}"
         cpus = os.cpu_count()
         for node in self.nodes:
             conf += _NODE.format(name=node, host=self.host, port=free_port(), cpus=cpus, gres=gres)
@@ -131,8 +137,13 @@ class Cluster:
         lines = ["AutoDetect=off"]
         if self._gpus:
             for number in range(self._gpus):
-                (self.home / f"gpu{number}").touch()
+                # A null device: Slurm tells jobs the numbers of character devices only.
+                os.mknod(self.home / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
             lines.append(f"Name=gpu File={self.home}/gpu[0-{self._gpus - 1}]")
+            lines += [
+                f"Name=shard Count={self._shards} File={self.home}/gpu{number}"
+                for number in range(self._gpus if self._shards else 0)
+            ]
         (self.home / "gres.conf").write_text("\n".join(lines) + "\n")
 
     def __exit__(

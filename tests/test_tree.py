@@ -73,6 +73,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "nvml": {"codegen", "common", "wire"},
     "ptxas": set(),
     "oci_hook": set(),
+    "slurm_hook": set(),
     "compilers": {"common"},
     "simgpu": {"codegen", "common", "libcuda"},
     "simgpu_libraries": {"libraries", "simgpu"},

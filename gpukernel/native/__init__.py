@@ -30,6 +30,7 @@ __all__ = [
     "runtime_dir",
     "shim_dir",
     "simgpu_library",
+    "slurm_hook",
     "tls_library",
     "wire_calls",
     "worker_executable",
@@ -118,6 +119,11 @@ def worker_executable() -> Path:
 def oci_hook() -> Path:
     """Return the program that container runtimes call before a container's program starts and after it has ended."""
     return _find("bin/gpukernel-oci-hook")
+
+
+def slurm_hook() -> Path:
+    """Return the program that is Slurm's Prolog, TaskProlog and Epilog on a node that gives slices to shard jobs."""
+    return _find("bin/gpukernel-slurm-hook")
 
 
 def compiler_auditor() -> Path:

@@ -1,4 +1,4 @@
-"""``gpukernel slurm``: GPU servers that run as jobs of Slurm."""
+"""``gpukernel slurm``: GPU servers that run as jobs of Slurm, and slices for jobs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpukernel.cli.engines.slurm_job import job
+from gpukernel.cli.engines.slurm_node import configure, node
 from gpukernel.cli.engines.slurm_options import (
     DownAfter,
     DryRun,
@@ -48,9 +49,15 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Lend GPUs from Slurm: GPU servers run as its jobs.", no_args_is_help=True, cls=Group)
+app = typer.Typer(
+    help="Lend GPUs from Slurm: GPU servers run as its jobs; and give slices to its jobs.",
+    no_args_is_help=True,
+    cls=Group,
+)
 
 app.command()(job)
+app.command()(node)
+app.command()(configure)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 

@@ -177,9 +177,26 @@ class Slurm:
             if not _OVER.search(str(error)):
                 raise
 
+    async def show_job(self, job_id: str) -> str:
+        """Return Slurm's description of any account's job, on one line, with what it has on each node."""
+        return await self._run(["scontrol", "show", "job", "--details", "--oneliner", job_id])
+
+    async def show_node(self, node: str) -> str:
+        """Return Slurm's description of a node, on one line."""
+        return await self._run(["scontrol", "show", "node", "--oneliner", node])
+
+    async def show_config(self) -> str:
+        """Return Slurm's settings, one a line."""
+        return await self._run(["scontrol", "show", "config"])
+
+    async def jobs_on(self, node: str) -> str:
+        """Return every account's jobs that Slurm has on a node: number, state and restarts, with ``|`` behind each."""
+        form = "JobID:20|,State:20|,RestartCnt:10|"
+        return await self._run(["squeue", "--noheader", f"--nodelist={node}", f"--Format={form}"])
+
     async def kill_wait(self) -> float:
         """Return the seconds between SIGTERM and SIGKILL of a job that is cancelled."""
-        said = await self._run(["scontrol", "show", "config"])
+        said = await self.show_config()
         match = re.search(r"^KillWait\s*=\s*(\d+)", said, re.MULTILINE)
         return float(match[1]) if match else 30.0
 

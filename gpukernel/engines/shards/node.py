@@ -1,0 +1,290 @@
+"""The daemon of one node: it gives every shard job there its slice, and takes it back.
+
+Guarantees
+----------
+* What it knows is on disk, in Slurm and in the pool; killed at any moment, the next one goes on.
+* A lease of this node whose job Slurm does not have there any more is released within `sweep` seconds, whoever forgot it.  While Slurm
+  does not answer, nothing is released but by epilogs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from gpukernel.client.engines import EngineClient
+from gpukernel.common.errors import NotAllowed, PoolError, UnknownToken
+from gpukernel.common.model import Device, PlacedOn
+from gpukernel.engines.shards.allocation import (
+    Allocation,
+    NotUnderstood,
+    cluster_name,
+    parse_allocation,
+    parse_running,
+    shards_of_a_gpu,
+)
+from gpukernel.engines.shards.calls import Calls
+from gpukernel.engines.shards.folder import JobsFolder
+from gpukernel.engines.shards.holding import JobLease
+from gpukernel.engines.shards.recipe import recipe
+from gpukernel.engines.slurm.commands import Slurm, SlurmAway, SlurmRefused
+
+__all__ = ["ShardNode"]
+
+log = logging.getLogger(__name__)
+
+KNOWN_SECONDS = 60.0
+LONGEST_NOTICE = 64
+MIB = 2**20
+EPILOG_LOST = "its job is over, and no epilog was heard of"
+ENDED_BY_POOL = "the pool has ended the job's slice; a program that starts now gets another"
+SIMULATED = "(simulated)"
+
+
+class ShardNode:
+    """The shard jobs of one node.
+
+    Parameters
+    ----------
+    name
+        Slurm's name of the node.
+    server
+        The GPU server of the pool that runs there.
+    uuids
+        The devices in the order of ``gres.conf``; empty: the server's, by their numbers.
+    connect
+        Makes a client of the pool.
+    """
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        folder: JobsFolder,
+        name: str,
+        server: str,
+        uuids: Sequence[str],
+        connect: Callable[[], EngineClient],
+    ) -> None:
+        self.folder, self.name = folder, name
+        self._slurm, self._server, self._uuids, self._connect = slurm, server, uuids, connect
+        self._jobs: dict[str, JobLease] = {}
+        self._ending = set[asyncio.Task[None]]()
+        self._client: EngineClient | None = None
+        self._connecting = asyncio.Lock()
+        self._devices: list[Device] = []
+        self._shards, self._shards_at = 0, 0.0
+        self._cluster = ""
+        self._said = ""
+
+    async def run(self, sweep: float, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Give slices until `stop` is set; jobs keep theirs."""
+        self.folder.prepare(recipe(simulated=await self._are_simulated(stop)))
+        hooks = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        draft = self.folder.hooks.with_name(".hooks")
+        draft.unlink(missing_ok=True)
+        tasks = []
+        try:
+            hooks.bind(str(draft))
+            draft.chmod(0o600)
+            draft.rename(self.folder.hooks)
+            calls = Calls(self._answers, self._has_job)
+            tasks = [
+                asyncio.create_task(calls.serve(self.folder.socket)),
+                asyncio.create_task(self._listen(hooks)),
+                asyncio.create_task(self._sweeps(sweep)),
+            ]
+            self._look()
+            ready()
+            stopped = asyncio.create_task(stop.wait())
+            done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            hooks.close()
+            await asyncio.gather(*(job.leave() for job in self._jobs.values()))
+            if self._client is not None:
+                await self._client.__aexit__(None, None, None)
+
+    async def _are_simulated(self, stop: asyncio.Event) -> bool:
+        """Return whether the node's devices are; waits until the pool knows them."""
+        while not stop.is_set():
+            try:
+                if devices := await self._own_devices():
+                    return devices[0].name.endswith(SIMULATED)
+                self._note(f"The pool knows no GPU server {self._server} with devices; waiting for it.")
+            except PoolError as error:
+                self._note(str(error))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 1.0)
+        return False
+
+    def _note(self, sentence: str) -> None:
+        """Log a sentence once, until another one is."""
+        if sentence != self._said:
+            self._said = sentence
+            log.warning("%s", sentence)
+
+    # --- the pool and Slurm ---
+
+    async def client(self) -> EngineClient:
+        """Return the client of the pool, connected."""
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._connect().__aenter__()
+            return self._client
+
+    async def _again(self) -> None:
+        """Connect anew at the next call, as with a token that was made again."""
+        async with self._connecting:
+            client, self._client = self._client, None
+        if client is not None:
+            await client.__aexit__(None, None, None)
+
+    async def _own_devices(self) -> list[Device]:
+        client = await self.client()
+        devices = await client.devices()
+        if self._uuids:
+            known = {device.uuid: device for device in devices}
+            return [known[uuid] for uuid in self._uuids if uuid in known]
+        return sorted((one for one in devices if one.server == self._server), key=lambda one: one.index)
+
+    async def allocation(self, job: str) -> Allocation | None:
+        """Return the shards of a job here; None where it has none.
+
+        Raises
+        ------
+        NotUnderstood, SlurmAway, SlurmRefused
+        """
+        return parse_allocation(await self._slurm.show_job(job), self.name)
+
+    async def placement(self, allocation: Allocation) -> PlacedOn:
+        """Return the part of a device that the shards are.
+
+        Raises
+        ------
+        NotUnderstood, SlurmAway, SlurmRefused, PoolError
+        """
+        now = time.monotonic()
+        if not self._shards or now > self._shards_at + KNOWN_SECONDS:
+            self._shards, self._shards_at = shards_of_a_gpu(await self._slurm.show_node(self.name)), now
+        if len(self._devices) <= allocation.gpu:
+            self._devices = await self._own_devices()
+        if len(self._devices) <= allocation.gpu:
+            raise NotUnderstood(
+                f"Slurm gave GPU {allocation.gpu} of {self.name}, and the pool has {len(self._devices)} devices of GPU server {self._server}."
+            )
+        device = self._devices[allocation.gpu]
+        size = device.memory_bytes * min(allocation.shards, self._shards) // self._shards // MIB * MIB
+        return PlacedOn(device.uuid, max(size, MIB))
+
+    # --- jobs ---
+
+    async def _listen(self, hooks: socket.socket) -> None:
+        """Hear what hooks say: that a job begins, or ends."""
+        loop = asyncio.get_running_loop()
+        while True:
+            words = (await loop.sock_recv(hooks, LONGEST_NOTICE)).decode(errors="replace").split()
+            if len(words) == 2 and words[1].isdigit():
+                self._see(words[1])
+
+    def _look(self) -> None:
+        """See to every job that the hook has put down."""
+        for job in self.folder.ids():
+            self._see(job)
+
+    def _see(self, job: str) -> None:
+        """See to one job: hold its lease, or end it."""
+        held, note = self._jobs.get(job), self.folder.note(job)
+        if note is None and held is None:
+            return  # the hook was killed in the middle; Slurm starts such a job again
+        if held is None and note is not None:
+            held = self._jobs[job] = JobLease(self, note)
+        elif held is not None and note is not None and note.restart != held.note.restart:
+            self._end(held, "its job was started again")
+            return
+        if held is not None and self.folder.is_over(job):
+            self._end(held, "its job is over")
+
+    def without_shards(self, job: str) -> None:
+        """Forget a job that has none here; its epilog finds nothing to wait for."""
+        self.folder.remove(job)
+        self._jobs.pop(job, None)
+
+    def _end(self, held: JobLease, why: str) -> None:
+        if held.ending:
+            return
+        held.ending = True
+
+        async def end() -> None:
+            try:
+                released = await held.end(why)
+            finally:
+                held.ending = False
+            if released and self._jobs.get(held.note.job) is held:
+                del self._jobs[held.note.job]
+                self._see(held.note.job)  # the hook may have put it down again meanwhile
+
+        task = asyncio.create_task(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _has_job(self, user: int) -> bool:
+        return any(job.note.user == user for job in self._jobs.values())
+
+    async def _answers(self, job: str, user: int) -> AsyncIterator[tuple[str, str]]:
+        held = self._jobs.get(job)
+        if held is None or user not in (0, held.note.user):
+            yield "refused", f"You have no job {job[:20]} on {self.name}."
+            return
+        async for answer in held.answers():
+            yield answer
+
+    # --- what was lost ---
+
+    async def _sweeps(self, every: float) -> None:
+        while True:
+            await asyncio.sleep(every)
+            try:
+                await self.sweep()
+                self._said = ""
+            except (SlurmAway, SlurmRefused) as error:
+                self._note(f"Slurm does not answer: {error}.")
+            except (NotAllowed, UnknownToken) as error:
+                self._note(str(error))
+                await self._again()
+            except (PoolError, NotUnderstood) as error:
+                self._note(str(error))
+
+    async def sweep(self) -> None:
+        """Compare the pool, the folder and Slurm, and end what only one of them has.
+
+        Raises
+        ------
+        SlurmAway, SlurmRefused, NotUnderstood, PoolError
+            Nothing is ended where one of them does not answer.
+        """
+        self._look()
+        before = dict(self._jobs)
+        client = await self.client()
+        leases = await client.placed()
+        if not self._cluster:
+            self._cluster = cluster_name(await self._slurm.show_config())
+        there = {one.id for one in parse_running(await self._slurm.jobs_on(self.name))}
+        for job, held in before.items():
+            if job not in there:
+                self._end(held, EPILOG_LOST)
+            elif held.lease is not None and held.lease.id not in {lease.id for lease in leases}:
+                held.lost(ENDED_BY_POOL)
+        begin, end = f"{self._cluster}:", f"/{self.name}"
+        for lease in leases:
+            job = lease.key.removeprefix(begin).removesuffix(end)
+            if lease.key == f"{begin}{job}{end}" and job not in there and job not in self._jobs:
+                log.warning("%s is released: %s", lease.key, EPILOG_LOST)
+                await client.release_placed(lease.key, EPILOG_LOST, 0)

@@ -1,0 +1,174 @@
+"""A pool, a real Slurm with shards, and on each of its nodes an agent and the daemon that gives shard jobs their slices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpukernel import native
+from gpukernel.client.admin import AdminClient
+from gpukernel.common.model import Device, Lease
+from tests.engines.slurm.lending import command
+from tests.ports import free_port
+from tests.slurm import Cluster
+
+SHARDS = 100
+CONF = """
+Prolog={home}/hook
+TaskProlog={home}/hook
+Epilog={home}/hook
+"""
+MEMORY = (
+    "from cuda.bindings import driver as d\n"
+    "d.cuInit(0); _, one = d.cuDeviceGet(0); _, context = d.cuDevicePrimaryCtxRetain(one); d.cuCtxSetCurrent(context)\n"
+    "print(d.cuDeviceGetCount()[1], d.cuDeviceTotalMem(one)[1], flush=True)\n"
+)
+"""A program that says how many devices it sees and how much memory the first has, in bytes."""
+
+
+class Sharing:
+    """The pool and the daemons; every device belongs to Slurm."""
+
+    def __init__(self, cluster: Cluster, home: Path) -> None:
+        self.cluster, self.home, self.state = cluster, home, home / "pool"
+        self.environment = {**os.environ, **cluster.environment}
+        self.admin, self.own = home / "admin.pool", home / "slurm.pool"
+        self.folder = cluster.home / "jobs"
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        hook = cluster.home / "hook"
+        hook.write_text(f"#!{native.slurm_hook()} {self.folder}\n")
+        hook.chmod(0o755)
+        self.run("pool", "init", "--state", str(self.state), "--name", "127.0.0.1")
+        self._port = free_port()
+        self.start_pool()
+        self.token("admin", "admin", self.admin)
+        self.token("slurm", "slurm", self.own)
+        for node in cluster.nodes:
+            self.token(node, "agent", home / f"{node}.pool")
+            self.start_agent(node)
+        self.until(lambda: len(self.devices()) == 2 * len(cluster.nodes))
+        for device in self.devices():
+            self.run("server", "delegate", device.label, "--to", "slurm", "--pool", str(self.admin))
+        for node in cluster.nodes:
+            self.start_daemon(node)
+
+    def run(self, *arguments: str) -> str:
+        done = subprocess.run(
+            command(*arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def token(self, name: str, scope: str, file: Path) -> None:
+        self.run("token", "create", name, "--scope", scope, "--file", str(file), "--state", str(self.state))
+
+    def until(self, ready: Callable[[], bool], seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not ready():
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.05)
+
+    def logs(self) -> str:
+        return "\n".join(f"{path.name}: {path.read_text()[-2000:]}" for path in self.home.glob("*.log"))
+
+    # --- servers ---
+
+    def _start(self, name: str, says: str, *words: str) -> None:
+        with (self.home / f"{name}.log").open("a") as log:
+            process = subprocess.Popen(
+                command(*words), env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        self._processes[name] = process
+        assert process.stdout is not None
+        assert says in process.stdout.readline(), self.logs()
+
+    def kill(self, name: str) -> None:
+        process = self._processes.pop(name)
+        process.kill()
+        process.communicate()
+
+    def start_pool(self) -> None:
+        listen = ["--listen", f"127.0.0.1:{self._port}", "--state", str(self.state)]
+        self._start("pool", "The pool is ready", "pool", *listen)
+
+    def start_agent(self, node: str) -> None:
+        state = self.home / f"agent-{node}"
+        self._start(
+            f"agent-{node}", "is ready", "agent", "--pool", str(self.home / f"{node}.pool"), "--simulate", "v100:2",
+            "--state", str(state), "--tcp-host", "127.0.0.1", "--name", node,
+        )  # fmt: skip
+
+    def start_daemon(self, node: str, sweep: str = "1s") -> None:
+        self._start(
+            f"daemon-{node}", "get their slices", "slurm", "node", "--pool", str(self.own), "--node", node,
+            "--folder", str(self.folder), "--sweep", sweep,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.cluster.ask("scancel", "--user=root")
+        for name in reversed(self._processes):
+            self._processes[name].terminate()
+        for process in self._processes.values():
+            process.communicate(timeout=60)
+
+    # --- jobs ---
+
+    def srun(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["srun", *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+
+    def python(self, code: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run Python in a job."""
+        return self.srun(*options, sys.executable, "-c", code)
+
+    def sbatch(self, script: str, *options: str) -> str:
+        """Submit a job and return its number."""
+        done = subprocess.run(
+            ["sbatch", "--parsable", *options], input=f"#!/bin/sh\n{script}\n", env=self.environment,
+            capture_output=True, text=True, check=False, timeout=60, cwd=self.home,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    # --- the pool ---
+
+    def leases(self, *, ended: bool = False) -> list[Lease]:
+        async def work() -> list[Lease]:
+            async with AdminClient(str(self.admin)) as client:
+                return (await client.leases(include_ended=ended))[0]
+
+        return asyncio.run(work())
+
+    def devices(self) -> list[Device]:
+        async def work() -> list[Device]:
+            async with AdminClient(str(self.admin)) as client:
+                return await client.devices()
+
+        return asyncio.run(work())
+
+
+@contextlib.contextmanager
+def sharing(cluster: Cluster, home: Path) -> Iterator[Sharing]:
+    """A `Sharing` that leaves no process behind."""
+    world = Sharing(cluster, home)
+    try:
+        yield world
+    finally:
+        world.close()
