@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.ports import free_port
+from tests.slurm_accounting import Accounting
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel")
 _CONF = """
@@ -41,7 +42,7 @@ TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu{shard_type}
@@ -67,11 +68,13 @@ def missing() -> str:
 
 
 @contextlib.contextmanager
-def cluster_of(nodes: int = 1, gpus: int = 0, shards: int = 0, more: str = "") -> Iterator[Cluster]:
+def cluster_of(
+    nodes: int = 1, gpus: int = 0, shards: int = 0, more: str = "", *, accounting: bool = False
+) -> Iterator[Cluster]:
     """A cluster in a temporary directory whose path is short: Slurm's sockets lie there; `more` is for slurm.conf."""
     with TemporaryDirectory(prefix="gpukernel-slurm-") as home:
         Path(home).chmod(0o755)
-        with Cluster(Path(home), nodes, gpus, shards, more) as running:
+        with Cluster(Path(home), nodes, gpus, shards, more, accounting=accounting) as running:
             yield running
 
 
@@ -80,7 +83,16 @@ class Cluster:
     several as ``n1``, ``n2`` …; each has `gpus` devices that Slurm counts and nothing looks at, of `shards` each.
     """
 
-    def __init__(self, home: Path, nodes: int = 1, gpus: int = 0, shards: int = 0, more: str = "") -> None:
+    def __init__(
+        self,
+        home: Path,
+        nodes: int = 1,
+        gpus: int = 0,
+        shards: int = 0,
+        more: str = "",
+        *,
+        accounting: bool = False,
+    ) -> None:
         self.home = home
         self.host = socket.gethostname().partition(".")[0]
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)] if nodes > 1 else [self.host]
@@ -89,6 +101,7 @@ class Cluster:
             "PATH": f"{os.environ['PATH']}{os.pathsep}/usr/sbin",
         }
         self._gpus, self._shards, self._more = gpus, shards, more
+        self.accounting = Accounting(home, self.environment) if accounting else None
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -111,6 +124,10 @@ class Cluster:
             f"--seed-file={munge}/seed",
         )
         self._until(lambda: (munge / "socket").exists())
+        if self.accounting:
+            self.accounting.start()
+            # A cluster is known before its controller speaks for the first time, which then starts at once.
+            self.accounting.must("sacctmgr", "--immediate", "add", "cluster", "gpukernel")
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
@@ -119,7 +136,8 @@ class Cluster:
 
     def _configure(self) -> None:
         conf = _CONF.format(
-            home=self.home, host=self.host, port=free_port(), shard_type=",shard" if self._shards else ""
+            home=self.home, host=self.host, port=free_port(), shard_type=",shard" if self._shards else "",
+            accounting=self.accounting.settings() if self.accounting else "AccountingStorageType=accounting_storage/none",
         )
         conf += self._more.format(home=self.home)
         gres = f"Gres=gpu:{self._gpus}" if self._gpus else ""
@@ -162,6 +180,8 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        if self.accounting:
+            self.accounting.stop()
         for pid in self._of_jobs():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

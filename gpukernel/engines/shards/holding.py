@@ -2,6 +2,7 @@
 
 Guarantees
 ----------
+* A slice is asked for when a program of the job first needs it, or `HEAD_SECONDS` after its prolog: a job that is over before costs nothing.
 * Acquiring and releasing run one after the other: no lease is asked for once the job is over.
 * Whatever is killed, the job's key is asked for or released again: the pool gives the same lease to the same key.
 * What waits is told why; what the pool refuses for good is refused with the pool's sentence, and asked again when a program asks again.
@@ -28,6 +29,7 @@ __all__ = ["JobLease", "NodeOfJobs"]
 
 log = logging.getLogger(__name__)
 
+HEAD_SECONDS = 0.5
 STARTING_SECONDS = 10.0
 STOP_SECONDS = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
@@ -57,6 +59,11 @@ class NodeOfJobs(Protocol):
 class JobLease:
     """The lease of one start of a job.
 
+    Parameters
+    ----------
+    fresh
+        The prolog has just put the job down: it has no lease yet.
+
     Attributes
     ----------
     lease
@@ -67,13 +74,13 @@ class JobLease:
 
     lease: Lease | None
 
-    def __init__(self, node: NodeOfJobs, note: JobNote) -> None:
+    def __init__(self, node: NodeOfJobs, note: JobNote, *, fresh: bool) -> None:
         self.note, self.lease, self.ending = note, None, False
         self._node = node
         self._word, self._sentence = "waiting", "the slice is being started"
         self._changed = asyncio.Event()
         self._again = asyncio.Event()
-        self._over = False
+        self._over, self._may_have = False, not fresh
         self._task = asyncio.create_task(self._hold())
 
     @property
@@ -85,8 +92,9 @@ class JobLease:
 
     async def answers(self) -> AsyncIterator[tuple[str, str]]:
         """Give how it stands whenever that changes, until the slice is live or refused; what was refused is asked again."""
-        if self._word == "refused" and not self._over:
-            self._say("waiting", "the slice is asked for again")
+        if not self._over:
+            if self._word == "refused":
+                self._say("waiting", "the slice is asked for again")
             self._again.set()
         while True:
             changed = self._changed
@@ -106,6 +114,8 @@ class JobLease:
     async def _hold(self) -> None:
         """Acquire the slice, and again when it was lost and a program asks, until the job is over."""
         try:
+            if not self._may_have:
+                await self._pause(HEAD_SECONDS)
             placed = await self._placement()
             while placed is not None and not self._over:
                 self.lease = await self._acquire(*placed)
@@ -146,6 +156,9 @@ class JobLease:
             holder = Holder(self.note.person, self._node.name, course, f"Slurm job {self.note.job}")
             try:
                 client = await self._node.client()
+                if self._over:
+                    return None
+                self._may_have = True
                 lease = await client.acquire_placed([placed], self.key, holder, STARTING_SECONDS)
                 if lease.state == "live":
                     text = lease_text(lease, self.note.job, str(self._node.folder.socket))
@@ -173,18 +186,18 @@ class JobLease:
 
     async def _refused(self, sentence: str) -> None:
         """Say no, and wait until a program asks again."""
+        if self._over:
+            return
         log.error("job %s gets no slice: %s", self.note.job, sentence)
         self._again.clear()
         self._say("refused", sentence)
         await self._again.wait()
 
     async def _pause(self, seconds: float) -> float:
+        """Wait, but no longer than until a program asks or the job is over; return how long to wait the next time."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while not self._over:
-                    await self._again.wait()
-                    if not self._over:
-                        self._again.clear()
+            await asyncio.wait_for(self._again.wait(), seconds)
+        self._again.clear()
         return min(2 * seconds, LONGEST_PAUSE)
 
     def lost(self, why: str) -> None:
@@ -215,6 +228,8 @@ class JobLease:
         return released
 
     async def _release(self, why: str) -> bool:
+        if not self._may_have:
+            return True
         try:
             client = await self._node.client()
             lease = await client.release_placed(self.key, why, STOP_SECONDS)

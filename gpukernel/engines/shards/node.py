@@ -192,20 +192,20 @@ class ShardNode:
         while True:
             words = (await loop.sock_recv(hooks, LONGEST_NOTICE)).decode(errors="replace").split()
             if len(words) == 2 and words[1].isdigit():
-                self._see(words[1])
+                self._see(words[1], fresh=words[0] == "begin")
 
     def _look(self) -> None:
         """See to every job that the hook has put down."""
         for job in self.folder.ids():
             self._see(job)
 
-    def _see(self, job: str) -> None:
+    def _see(self, job: str, *, fresh: bool = False) -> None:
         """See to one job: hold its lease, or end it."""
         held, note = self._jobs.get(job), self.folder.note(job)
         if note is None and held is None:
             return  # the hook was killed in the middle; Slurm starts such a job again
         if held is None and note is not None:
-            held = self._jobs[job] = JobLease(self, note)
+            held = self._jobs[job] = JobLease(self, note, fresh=fresh)
         elif held is not None and note is not None and note.restart != held.note.restart:
             self._end(held, "its job was started again")
             return

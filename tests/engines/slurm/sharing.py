@@ -32,6 +32,33 @@ MEMORY = (
 """A program that says how many devices it sees and how much memory the first has, in bytes."""
 
 
+PROGRAM = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+typedef int (*Call)();
+int main(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    size_t bytes = 0;
+    int device = 0, status;
+    if (!library) return puts("error no libcuda"), 1;
+    status = ((Call)dlsym(library, "cuInit"))(0);
+    if (!status) status = ((Call)dlsym(library, "cuDeviceGet"))(&device, 0);
+    if (!status) status = ((Call)dlsym(library, "cuDeviceTotalMem_v2"))(&bytes, device);
+    if (status) return printf("error %d\n", status), 1;
+    return printf("%zu\n", bytes), 0;
+}
+"""
+
+
+def memory_program(folder: Path) -> Path:
+    """Return a program that every account can run and that prints the memory of its device, in bytes."""
+    program, source = folder / "memory", folder / "memory.c"
+    if not program.exists():
+        source.write_text(PROGRAM)
+        subprocess.run(["cc", "-o", str(program), str(source), "-ldl"], check=True, capture_output=True)
+    return program
+
+
 class Sharing:
     """The pool and the daemons; every device belongs to Slurm."""
 
@@ -138,11 +165,12 @@ class Sharing:
         """Run Python in a job."""
         return self.srun(*options, sys.executable, "-c", code)
 
-    def sbatch(self, script: str, *options: str) -> str:
+    def sbatch(self, script: str, *options: str, user: int = 0) -> str:
         """Submit a job and return its number."""
         done = subprocess.run(
             ["sbatch", "--parsable", *options], input=f"#!/bin/sh\n{script}\n", env=self.environment,
-            capture_output=True, text=True, check=False, timeout=60, cwd=self.home,
+            capture_output=True, text=True, check=False, timeout=60, cwd="/tmp",
+            user=user, group=user, extra_groups=[],
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
