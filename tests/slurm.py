@@ -136,8 +136,13 @@ class Cluster:
 
     def _configure(self) -> None:
         conf = _CONF.format(
-            home=self.home, host=self.host, port=free_port(), shard_type=",shard" if self._shards else "",
-            accounting=self.accounting.settings() if self.accounting else "AccountingStorageType=accounting_storage/none",
+            home=self.home,
+            host=self.host,
+            port=free_port(),
+            shard_type=",shard" if self._shards else "",
+            accounting=self.accounting.settings()
+            if self.accounting
+            else "AccountingStorageType=accounting_storage/none",
         )
         conf += self._more.format(home=self.home)
         gres = f"Gres=gpu:{self._gpus}" if self._gpus else ""

@@ -34,7 +34,9 @@ def missing() -> str:
     path = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"
     absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if absent:
-        return f"{absent[0]} is not installed (Debian, Ubuntu: apt-get install slurmdbd mariadb-server faketime)"
+        return (
+            f"{absent[0]} is not installed (Debian, Ubuntu: apt-get install slurmdbd mariadb-server faketime)"
+        )
     return ""
 
 

@@ -15,7 +15,7 @@ from gpukernel.cli.terminal.listing import Column, Listing
 from gpukernel.cli.terminal.output import USAGE, Problem, hours
 from gpukernel.cli.terminal.times import when
 from gpukernel.common.csv_text import csv_text
-from gpukernel.common.model import LeaseUse
+from gpukernel.common.model import DECIDERS, LeaseUse
 
 __all__ = ["ReportLine", "add_up", "report"]
 
@@ -36,11 +36,12 @@ _BY: dict[str, Callable[[LeaseUse], str]] = {
     "course": lambda part: part.course or "(none)",
     "day": lambda part: datetime.date.fromtimestamp(part.begins).isoformat(),
     "lease": lambda part: part.lease,
+    "decider": lambda part: part.decided_by or "pool",  # a pool of version 0.2 does not say
 }
 
 
 def add_up(parts: Iterable[LeaseUse], by: str) -> list[ReportLine]:
-    """Return a line for each person, course, day (on which a lease's part began) or lease, the largest first; days in order."""
+    """Return a line for each person, course, day (on which a lease's part began), lease or decider, the largest first; days in order."""
     lines: dict[str, ReportLine] = {}
     leases: dict[str, set[str]] = {}
     for part in parts:
@@ -66,15 +67,19 @@ def report(
     pool: str | None,
     state: Path | None,
     form: Format,
+    decided_by: str = "",
 ) -> None:
     """Add up what leases held and print it."""
     if by not in _BY:
         raise Problem(f"A report has a line for each {', '.join(_BY)}; not {by[:40]}.", USAGE)
     if as_csv and form is not Format.TABLE:
         raise Problem(f"Choose one of --csv and -o {form}.", USAGE)
+    if decided_by not in ("", *DECIDERS):
+        raise Problem(f"“{decided_by[:20]}” decides over nothing; it is one of {', '.join(DECIDERS)}.", USAGE)
     now = time.time()
     begin, end = when(since, now), when(until, now) if until else 0.0
-    lines = add_up(ask_admin(pool, state, lambda c: c.report(begin, end, course, person)), by)
+    parts = ask_admin(pool, state, lambda c: c.report(begin, end, course, person))
+    lines = add_up((part for part in parts if decided_by in ("", part.decided_by or "pool")), by)
     if as_csv:
         names = [by, *(name for name in ReportLine.__dataclass_fields__ if name != "what")]
         rows = [[round(v, 4) if isinstance(v, float) else v for v in asdict(line).values()] for line in lines]

@@ -65,8 +65,15 @@ def report(
     ] = "monday",
     until: Annotated[str, typer.Option(metavar="WHEN", help="The same; else now.")] = "",
     by: Annotated[
-        str, typer.Option(metavar="WHAT", help="A line for each person, course, day or lease.")
+        str, typer.Option(metavar="WHAT", help="A line for each person, course, day, lease or decider.")
     ] = "person",
+    decided_by: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What this one placed only: pool, or slurm or kubernetes, whose own books have it, too.",
+        ),
+    ] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values for a spreadsheet.")] = False,
     pool: Pool = None,
     state: State = None,
@@ -81,10 +88,11 @@ def report(
     Examples:
       gpukernel report --course ml101 --since monday
       gpukernel report --since 2026-09-01 --by course --csv > term.csv
+      gpukernel report --decided-by pool --by course       # without what Slurm charges
     """
     from gpukernel.cli import report as command
 
-    command.report(course, person, since, until, by, csv, pool, state, chosen(form, json))
+    command.report(course, person, since, until, by, csv, pool, state, chosen(form, json), decided_by)
 
 
 @app.command()

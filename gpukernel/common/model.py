@@ -291,7 +291,13 @@ class Chance:
 
 @dataclass(frozen=True)
 class LeaseUse:
-    """The use of one lease while it had one size: `device_hours` is share × hours, `memory_hours` GiB × hours, `hours` its time."""
+    """The use of one lease while it had one size: `device_hours` is share × hours, `memory_hours` GiB × hours, `hours` its time.
+
+    Attributes
+    ----------
+    decided_by
+        ``pool``, or the engine that placed it: its own books (Slurm's) have these hours, too.
+    """
 
     lease: str
     person: str
@@ -301,6 +307,7 @@ class LeaseUse:
     hours: float
     device_hours: float
     memory_hours: float
+    decided_by: str = "pool"
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def test_lines_of_a_report() -> None:
     parts = [
         LeaseUse("l1", "anna", "ml", "", start, 2, 1, 10),
         LeaseUse("l1", "anna", "ml", "", start + 7200, 1, 0.25, 5),
-        LeaseUse("l2", "ben", "", "", start - 86400, 4, 2, 1),
+        LeaseUse("l2", "ben", "", "", start - 86400, 4, 2, 1, "slurm"),
     ]
     assert [(line.what, line.leases, line.device_hours) for line in add_up(parts, "person")] == [
         ("ben", 1, 2),
@@ -65,3 +65,7 @@ def test_lines_of_a_report() -> None:
     assert [line.what for line in add_up(parts, "day")] == ["2026-11-17", "2026-11-18"]
     assert [line.what for line in add_up(parts, "course")] == ["(none)", "ml"]
     assert [line.memory_gib_hours for line in add_up(parts, "lease")] == [1, 15]
+    assert [(line.what, line.device_hours) for line in add_up(parts, "decider")] == [
+        ("slurm", 2),
+        ("pool", 1.25),
+    ]

@@ -30,6 +30,8 @@ __all__ = ["JobLease", "NodeOfJobs"]
 log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 0.5
+QUIET_SECONDS = 3.0
+"""A program draws no line in its job's output for a wait that is shorter."""
 STARTING_SECONDS = 10.0
 STOP_SECONDS = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
@@ -96,6 +98,10 @@ class JobLease:
             if self._word == "refused":
                 self._say("waiting", "the slice is asked for again")
             self._again.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(QUIET_SECONDS):
+                while self._word == "waiting":
+                    await self._changed.wait()
         while True:
             changed = self._changed
             yield self._word, self._sentence

@@ -3,8 +3,8 @@
 Guarantees
 ----------
 * What it knows is on disk, in Slurm and in the pool; killed at any moment, the next one goes on.
-* A lease of this node whose job Slurm does not have there any more is released within `sweep` seconds, whoever forgot it.  While Slurm
-  does not answer, nothing is released but by epilogs.
+* A lease of this node whose job Slurm does not have there any more, in two looks `sweep` seconds apart, is released, whoever forgot it.
+  While Slurm does not answer, nothing is released but by epilogs.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class ShardNode:
         self._devices: list[Device] = []
         self._shards, self._shards_at = 0, 0.0
         self._cluster = ""
+        self._missing = set[str]()
         self._said = ""
 
     async def run(self, sweep: float, stop: asyncio.Event, ready: Callable[[], None]) -> None:
@@ -277,14 +278,20 @@ class ShardNode:
         if not self._cluster:
             self._cluster = cluster_name(await self._slurm.show_config())
         there = {one.id for one in parse_running(await self._slurm.jobs_on(self.name))}
-        for job, held in before.items():
-            if job not in there:
-                self._end(held, EPILOG_LOST)
-            elif held.lease is not None and held.lease.id not in {lease.id for lease in leases}:
-                held.lost(ENDED_BY_POOL)
         begin, end = f"{self._cluster}:", f"/{self.name}"
-        for lease in leases:
-            job = lease.key.removeprefix(begin).removesuffix(end)
-            if lease.key == f"{begin}{job}{end}" and job not in there and job not in self._jobs:
-                log.warning("%s is released: %s", lease.key, EPILOG_LOST)
-                await client.release_placed(lease.key, EPILOG_LOST, 0)
+        keys = {lease.key.removeprefix(begin).removesuffix(end): lease.key for lease in leases}
+        ours = {job: key for job, key in keys.items() if key == f"{begin}{job}{end}"}
+        missing = ({*before, *ours}) - there
+        for job, held in before.items():
+            if job in missing & self._missing:
+                self._end(held, EPILOG_LOST)
+            elif (
+                job in there
+                and held.lease is not None
+                and held.lease.id not in {lease.id for lease in leases}
+            ):
+                held.lost(ENDED_BY_POOL)
+        for job in (missing & self._missing & set(ours)) - set(self._jobs):
+            log.warning("%s is released: %s", ours[job], EPILOG_LOST)
+            await client.release_placed(ours[job], EPILOG_LOST, 0)
+        self._missing = missing

@@ -65,8 +65,12 @@ std::string task_lines(std::string_view recipe, const std::function<std::string(
             if (flags.empty() || is_named(given, flags[0])) continue;
             value = with_own(given, line, ' ', false);
         }
-        if (value != given && value.find('\n') == std::string::npos)
+        if (value == given) continue;
+        if (value.find('\n') == std::string::npos)
             lines += "export " + name + "=" + value + "\n";
+        else
+            lines += "print gpukernel: " + name +
+                     " has a line break, so that a slice is not found by it; set it without.\n";
     }
     return lines;
 }

@@ -73,7 +73,14 @@ def held_between(
     """Yield every lease that held something between two times, the part of it that lies between them; of `course`, or of all."""
     last = sa.func.coalesce(usage_log.c.ends, end)
     query = (
-        sa.select(usage_log, leases.c.person, leases.c.course, leases.c.description, last.label("last"))
+        sa.select(
+            usage_log,
+            leases.c.person,
+            leases.c.course,
+            leases.c.description,
+            leases.c.decided_by,
+            last.label("last"),
+        )
         .join(leases, leases.c.id == usage_log.c.lease_id)
         .where(usage_log.c.begins < end, sa.or_(usage_log.c.ends.is_(None), usage_log.c.ends > begin))
         .order_by(leases.c.epoch, usage_log.c.begins)
@@ -92,4 +99,5 @@ def held_between(
                 hours,
                 hours * row.share / MILLION,
                 hours * row.memory_bytes / 2**30,
+                row.decided_by,
             )

@@ -151,15 +151,25 @@ class Sharing:
 
     # --- jobs ---
 
-    def srun(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def node_folder(self, node: str = "") -> Path:
+        """Return the folder of a node, or of the only one."""
+        return self.folder / (node or self.cluster.nodes[0])
+
+    def jobs_folder(self, node: str = "") -> Path:
+        """Return the folder of a node's jobs."""
+        return self.node_folder(node) / "jobs"
+
+    def resume(self) -> None:
+        """Take all nodes into service again: a prolog or an epilog that fails takes its node out."""
+        for node in self.cluster.nodes:
+            self.cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
+        self.until(lambda: not {"drained", "draining"} & set(self.cluster.node_states()))
+
+    def srun(self, *words: str, user: int = 0, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["srun", *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout,
-        )
+            ["srun", "--quiet", *words], env=self.environment, capture_output=True, text=True, check=False,
+            timeout=timeout, user=user, group=user, extra_groups=[], cwd="/tmp",
+        )  # fmt: skip
 
     def python(self, code: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run Python in a job."""

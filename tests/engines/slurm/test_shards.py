@@ -66,18 +66,19 @@ def test_steps_and_tasks_of_an_array_have_the_slice_of_their_own_job(shards: Sha
     for number in range(2):
         said = (shards.home / f"out-{number}").read_text().split()
         assert said[:4] == ["1", str(slice_of(shards, 3))] * 2, said
-        assert said[4].count("/shim") == 1
+        assert said[4].count("native/shim") == 1
         assert said[5] == "0"
     shards.until(lambda: shards.leases() == [])
     used = [one.key for one in shards.leases(ended=True)[-2:]]
-    assert len(set(used)) == 2 and job in used[1]
+    assert len(set(used)) == 2
+    assert any(f":{job}/" in key for key in used)
 
 
 def test_a_job_without_shards_has_nothing_of_ours(shards: Sharing) -> None:
     before = len(shards.leases(ended=True))
     done = shards.srun("sh", "-c", "sleep 1; env")
     assert "GPUKERNEL" not in done.stdout
-    assert "/shim" not in done.stdout
+    assert "native/shim" not in done.stdout
     shards.until(lambda: not any(shards.jobs_folder().iterdir()))
     assert len(shards.leases(ended=True)) == before
 
@@ -99,16 +100,13 @@ def test_another_account_uses_neither_the_lease_file_nor_the_socket(shards: Shar
     shards.until(lambda: "state live" in file.read_text())
     assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (ANNA, 0o600)
     asking = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('{shards.node_folder()}/socket'); s.send(b'acquire {hers}\\n'); print(s.recv(999))"
-    attempts = f"cat {file}; ls {file.parent}; rm {file}; GPUKERNEL_LEASE_FILE={file} {program}; {program}; /usr/bin/python3 -c \"{asking}\""
+    attempts = f'cat {file}; ls {file.parent}; rm {file}; GPUKERNEL_LEASE_FILE={file} {program}; {program}; /usr/bin/python3 -c "{asking}"'
     done = shards.srun("--gres=shard:4", "--chdir=/tmp", "sh", "-c", attempts, user=BEN)
     lines = done.stdout.splitlines()
-    assert lines == [
-        f"error The lease file {file} cannot be read: Permission denied",
-        str(slice_of(shards, 4)),
-        f"b'refused You have no job {hers} on {shards.cluster.nodes[0]}.\\n'",
-    ] or lines[1:] == [str(slice_of(shards, 4)), lines[-1]], done.stdout + done.stderr
+    assert lines[0].startswith("error "), done.stdout + done.stderr
+    assert lines[1] == str(slice_of(shards, 4))
+    assert lines[2] == f"b'refused You have no job {hers} on {shards.cluster.nodes[0]}.\\n'"
     assert done.stderr.count("ermission denied") >= 3
-    assert lines[-1].startswith("b'refused You have no job")
     # Her own programs go on.
     again = shards.srun(f"--jobid={hers}", "--overlap", "--chdir=/tmp", str(program), user=ANNA)
     assert again.stdout.split() == [str(slice_of(shards, 5))], again.stderr
@@ -156,7 +154,9 @@ def test_the_daemon_may_die_while_jobs_begin_run_and_end(shards: Sharing) -> Non
     ours = {lease.key: lease.id for lease in shards.leases()}
     shards.kill(f"daemon-{node}")
     program = memory_program(shards.cluster.home)
-    begins = shards.sbatch(f"sleep 3; {program}; exec sleep 600", "--gres=shard:8", f"--output={shards.home}/begins")
+    begins = shards.sbatch(
+        f"sleep 3; {program}; exec sleep 600", "--gres=shard:8", f"--output={shards.home}/begins"
+    )
     shards.cluster.ask("scancel", ends)
     shards.until(lambda: (shards.jobs_folder() / begins / "job").exists())
     assert len(shards.leases()) == 2  # nobody released, and nobody acquired
@@ -188,6 +188,10 @@ def test_leases_go_on_while_the_controller_is_down(shards: Sharing) -> None:
     )
     shards.until(lambda: output.exists() and str(slice_of(shards, 10)) in output.read_text())
     (lease,) = shards.leases()
+    now, state = time.time(), shards.cluster.home / "state" / "job_state"
+    shards.until(
+        lambda: state.exists() and state.stat().st_mtime > now
+    )  # what it had not written it would not know
     shards.cluster.kill_controller()
     try:
         end = time.monotonic() + seconds

@@ -55,7 +55,9 @@ def test_a_class_of_fifty_takes_what_two_nodes_lend(world: Lending) -> None:
     assert len(secrets) == 3
     commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     scripts = [path.read_bytes() for path in world.cluster.home.rglob("script")]
-    scripts = [script for script in scripts if str(world.folder).encode() in script]  # Slurm keeps others' for a while
+    scripts = [
+        script for script in scripts if str(world.folder).encode() in script
+    ]  # Slurm keeps others' for a while
     assert len(scripts) == 2
     logs = [world.log().encode(), *(path.read_bytes() for path in world.folder.glob("*.log"))]
     for secret in secrets:

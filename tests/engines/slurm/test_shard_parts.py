@@ -1,0 +1,227 @@
+"""The parts of shard jobs that need no Slurm: what Slurm's words mean, the hook, the variables, and who may ask for a slice."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpukernel import native
+from gpukernel.engines.shards.allocation import (
+    Allocation,
+    NotUnderstood,
+    cluster_name,
+    parse_allocation,
+    parse_running,
+    shards_of_a_gpu,
+)
+from gpukernel.engines.shards.folder import JobNote, JobsFolder
+from gpukernel.engines.shards.recipe import recipe
+from gpukernel.remoting.environment import compiler_environment, shim_environment, with_commands
+from gpukernel.remoting.lease_file import read_lease_file
+
+JOB = "JobId=7 UserId=anna(1000) Account=ml101 QOS=normal JOB_GRES=shard:2   Nodes={} CPU_IDs=0 Mem=0 GRES={} MinCPUsNode=1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gres", "found"),
+    [
+        ("n1", "shard:2(IDX:1)", Allocation(2, 1, "ml101")),
+        ("n1", "shard:v100:60(IDX:0)", Allocation(60, 0, "ml101")),
+        ("n1", "shard:2(0/100,2/100)", Allocation(2, 1, "ml101")),
+        ("n[0-2,7]", "gpu:1(IDX:0),shard:3(IDX:2)", Allocation(3, 2, "ml101")),
+        ("n1", "gpu:1(IDX:0)", None),
+        ("n1", "", None),
+        ("n2", "shard:2(IDX:1)", None),
+        ("n[10-12]", "shard:2(IDX:1)", None),
+    ],
+)
+def test_the_gpu_of_a_jobs_shards_is_read_from_slurm(nodes: str, gres: str, found: Allocation | None) -> None:
+    assert parse_allocation(JOB.format(nodes, gres), "n1") == found
+
+
+@pytest.mark.parametrize(
+    "gres",
+    [
+        "shard:120(IDX:0-1)",
+        "shard:2",
+        "shard:2(S:0)",
+        "shard:4(2/100,2/100)",
+        "shard:a:1(IDX:0),shard:b:1(IDX:1)",
+    ],
+)
+def test_shards_whose_gpu_is_not_said_are_nobodys(gres: str) -> None:
+    with pytest.raises(NotUnderstood, match="one"):
+        parse_allocation(JOB.format("n1", gres), "n1")
+
+
+def test_jobs_on_a_node_with_several_lines_are_those_of_the_node() -> None:
+    said = JOB.format("n1", "shard:2(IDX:0)") + "  Nodes=n2 CPU_IDs=1 Mem=0 GRES=shard:2(IDX:1) MinCPUsNode=1"
+    assert [parse_allocation(said, node) for node in ("n1", "n2")] == [
+        Allocation(2, 0, "ml101"),
+        Allocation(2, 1, "ml101"),
+    ]
+
+
+def test_shards_of_a_gpu() -> None:
+    assert shards_of_a_gpu("NodeName=n1 Gres=gpu:2(S:0-1),shard:200 NodeAddr=x") == 100
+    assert shards_of_a_gpu("NodeName=n1 Gres=gpu:v100:1,gpu:a100:1,shard:v100:50,shard:a100:50 X=1") == 50
+    for gres in ("gpu:2", "shard:200", "gpu:3,shard:200", "(null)"):
+        with pytest.raises(NotUnderstood, match="same number of shards"):
+            shards_of_a_gpu(f"NodeName=n1 Gres={gres} X=1")
+
+
+def test_lists_of_jobs() -> None:
+    assert [
+        (job.id, job.restarts) for job in parse_running("12  |RUNNING   |1    |\n13|COMPLETING|0|\n")
+    ] == [
+        ("12", 1),
+        ("13", 0),
+    ]
+    with pytest.raises(NotUnderstood, match="squeue answered"):
+        parse_running("slurm_load_jobs error\n")
+    assert cluster_name("ClusterName             = uni\nX = y\n") == "uni"
+
+
+# --- the hook ---
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobsFolder:
+    folder = JobsFolder(tmp_path / "run", "n1")
+    folder.prepare(recipe(simulated=True))
+    return folder
+
+
+def hook(folder: JobsFolder, context: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    given = {
+        "SLURM_SCRIPT_CONTEXT": context,
+        "SLURM_JOB_ID": "12",
+        "SLURM_JOB_UID": str(os.geteuid()),
+        "SLURM_JOB_GID": str(os.getegid()),
+        "SLURM_CLUSTER_NAME": "uni",
+        "SLURMD_NODENAME": "n1",
+        **variables,
+    }
+    return subprocess.run(
+        [str(native.slurm_hook()), str(folder.path.parent)],
+        env=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_prolog_puts_a_job_down_once(folder: JobsFolder) -> None:
+    assert hook(folder, "prolog_slurmd").returncode == 0
+    note = folder.note("12")
+    assert note == JobNote("12", os.geteuid(), os.getegid(), "uni", 0)
+    lease = folder.jobs / "12" / "lease"
+    found = read_lease_file(lease)
+    assert (found.state, found.kernel, found.socket) == ("none", "12", str(folder.socket))
+    assert lease.stat().st_mode & 0o777 == 0o600
+    folder.write_lease(note, "of a living lease")
+    hook(folder, "prolog_slurmd")
+    assert lease.read_text() == "of a living lease"
+    hook(folder, "prolog_slurmd", SLURM_JOB_RESTART_COUNT="1")
+    assert read_lease_file(lease).state == "none"
+    assert folder.note("12") == JobNote("12", os.geteuid(), os.getegid(), "uni", 1)
+
+
+def test_the_epilog_waits_only_for_a_daemon_that_is_there(folder: JobsFolder) -> None:
+    hook(folder, "prolog_slurmd")
+    assert hook(folder, "epilog_slurmd").returncode == 0  # no daemon: nobody to wait for
+    assert folder.is_over("12")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(str(folder.hooks))
+        waiting = subprocess.Popen(
+            [str(native.slurm_hook()), str(folder.path.parent)],
+            env={"SLURM_SCRIPT_CONTEXT": "epilog_slurmd", "SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1"},
+        )
+        assert daemon.recv(64) == b"end 12"
+        assert waiting.poll() is None
+        folder.remove("12")
+        assert waiting.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"SLURM_JOB_ID": "../12"},
+        {"SLURMD_NODENAME": "../n1"},
+        {"SLURM_JOB_ID": ""},
+        {"SLURM_SCRIPT_CONTEXT": ""},
+    ],
+)
+def test_the_hook_goes_nowhere_else(folder: JobsFolder, wrong: dict[str, str]) -> None:
+    context = wrong.pop("SLURM_SCRIPT_CONTEXT", "prolog_slurmd")
+    assert hook(folder, context, **wrong).returncode == 2
+    assert folder.ids() == []
+
+
+def test_a_job_whose_account_is_not_said_gets_nothing_and_no_node_fails(folder: JobsFolder) -> None:
+    done = hook(folder, "prolog_slurmd", SLURM_JOB_UID="root")
+    assert (done.returncode, done.stderr) == (0, "gpukernel: job 12: Slurm does not say whose it is\n")
+    assert folder.ids() == []
+
+
+def told(folder: JobsFolder, given: dict[str, str]) -> dict[str, str]:
+    """Return the environment of a task, as Slurm makes it of the task prolog's lines."""
+    made = dict(given)
+    for line in hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="2", **given).stdout.splitlines():
+        word, _, rest = line.partition(" ")
+        name, _, value = rest.partition("=")
+        if word == "export":
+            made[name] = value
+        else:
+            assert word == "unset"
+            made.pop(name)
+    return made
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"PATH": "/usr/bin:/bin"},
+        {
+            "PATH": "/bin",
+            "LD_LIBRARY_PATH": "/home/anna/lib",
+            "LD_AUDIT": "/x.so",
+            "XLA_FLAGS": "--xla_dump=1",
+        },
+        {
+            "PATH": "/bin",
+            "XLA_FLAGS": "--xla_gpu_cuda_data_dir=/usr/local/cuda",
+            "TRITON_PTXAS_PATH": "/opt/ptxas",
+        },
+        {"PATH": "/bin", "TF_FORCE_GPU_ALLOW_GROWTH": "false", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "1"},
+    ],
+)
+def test_a_task_has_the_variables_of_a_program_on_a_slice(
+    folder: JobsFolder, simulated: bool, given: dict[str, str]
+) -> None:
+    folder.prepare(recipe(simulated=simulated))
+    hook(folder, "prolog_slurmd")
+    lease = folder.jobs / "12" / "lease"
+    own = compiler_environment(with_commands(given), simulated=simulated, part=True)
+    made = told(folder, {**given, "CUDA_VISIBLE_DEVICES": "1"})
+    assert made == shim_environment(lease, own)
+    assert told(folder, made) == made  # a step of a batch script has them already
+
+
+def test_a_task_without_shards_keeps_its_variables(folder: JobsFolder) -> None:
+    assert hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="2").stdout == ""  # no prolog has run
+    hook(folder, "prolog_slurmd")
+    assert hook(folder, "prolog_task").stdout == ""
+    assert hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="0").stdout == ""
+
+
+def test_a_value_with_a_line_break_makes_no_line_of_its_own(folder: JobsFolder) -> None:
+    hook(folder, "prolog_slurmd")
+    done = hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="2", LD_LIBRARY_PATH="/a\nexport EVIL=1")
+    assert not any("EVIL" in line for line in done.stdout.splitlines())
+    assert "print gpukernel: LD_LIBRARY_PATH has a line break" in done.stdout
