@@ -26,9 +26,9 @@ foreach(level ${SIMGPU_LEVELS})
   list(APPEND level_objects $<TARGET_OBJECTS:simgpu_handlers_v${level}>)
 endforeach()
 set(engine
-    compiler/allocate compiler/assembler compiler/flow compiler/generate_arithmetic compiler/generate_control
-    compiler/generate_memory compiler/generate_operands compiler/run compiler/shapes compiler/signature compiler/tier
-    compiler/vector_ops
+    compiler/assembler compiler/flow compiler/run compiler/shapes compiler/signature compiler/tier compiler/vector_ops
+    compiler/generate/allocate compiler/generate/arithmetic compiler/generate/control compiler/generate/exchange
+    compiler/generate/lanes compiler/generate/memory compiler/generate/operands
     ptx/lexer ptx/link ptx/outline
     ptx/parse/body ptx/parse/declarations ptx/parse/expressions ptx/parse/module ptx/parse/operands
     ptx/check/check ptx/check/control ptx/check/floating ptx/check/integer ptx/check/memory ptx/check/special

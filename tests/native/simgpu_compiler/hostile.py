@@ -3,7 +3,8 @@
 ``python hostile.py SEED COUNT`` runs COUNT kernels in the tier of GPUKERNEL_SIMGPU_TIER.  Of each it prints
 ``# number``, the sentence about its fault, and the CUresult with a digest of what it left in memory.
 
-Drawn are the space, the width of the address register, the offset of the instruction and its sign, the width of
+Drawn are the space, whether an access reads, writes or updates, the width of the address register, the offset of
+the instruction and its sign, the width of
 the vector, the guard, and what the compiler may know of the addresses.  An address is the sum of a register and
 the offset, modulo 2^32 or 2^64.  Half of the sums lie in what the kernel may reach, a quarter at its ends, a
 quarter anywhere.
@@ -39,6 +40,13 @@ SIZES = {"u8": 1, "s8": 1, "u16": 2, "s16": 2, "u32": 4, "s32": 4, "f32": 4, "u6
 REGISTERS = {"h": ("b16", "cvt.u16.u32"), "r": ("b32", "mov.b32"), "d": ("b64", "cvt.u64.u32"), "f": ("f32", "cvt.rn.f32.u32"),
              "e": ("f64", "cvt.rn.f64.u32")}  # fmt: skip
 """By the first letter of their names: their type, and how they are made of a number of 32 bits."""
+ATOMIC = {
+    "u32": [*((what, "u32") for what in ("add", "min", "max", "inc", "dec")), ("cas", "b32"), ("or", "b32")],
+    "s32": [("add", "s32"), ("min", "s32"), ("max", "s32"), ("cas", "b32"), ("xor", "b32")],
+    "f32": [("add", "f32")],
+    "u64": [("add", "u64"), ("min", "u64"), ("max", "s64"), ("cas", "b64"), ("and", "b64")],
+}
+"""Updates of each type, with the type that they name."""
 GUARDS = (
     "{access}",
     "{access}",
@@ -170,6 +178,11 @@ def draw(seed: int, number: int) -> Case:
         name = f"{'ld' if loads else 'st'}{'' if space == 'generic' else '.' + space}{f'.v{elements}' if elements > 1 else ''}.{kind}"
         listed = names[0] if elements == 1 else "{" + ", ".join(names) + "}"
         access = f"{name} {listed}, {place};" if loads else f"{name} {place}, {listed};"
+        if space in ("shared", "global", "generic") and elements == 1 and kind in ATOMIC and r.random() < 0.7:
+            what, given = r.choice(ATOMIC[kind])
+            named = "" if space == "generic" else f".{space}"
+            result = what == "cas" or r.random() < 0.6
+            access = f"{'atom' if result else 'red'}{named}.{what}.{given} {f'{names[0]}, ' if result else ''}{place}, {names[0]}{f', {names[0]}' if what == 'cas' else ''};"
         accesses.append(r.choice(GUARDS).format(access=access, n=n))
         keep += [
             f"st.global.{written} [%out+{2048 + 2048 * n + 8 * (e & 1) + 1024 * (e >> 1)}], {name};"

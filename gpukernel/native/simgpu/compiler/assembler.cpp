@@ -55,11 +55,12 @@ void Assembler::pop(Gpr r) {
 
 // ModRM, SIB and displacement.  A short displacement counts in units of `scale`.
 void Assembler::operand(int reg, Memory m, int scale) {
-    const bool sib = m.index >= 0 || (m.base & 7) == rsp;
+    const int index = m.scaled >= 0 ? m.scaled : m.index;
+    const bool sib = index >= 0 || (m.base & 7) == rsp;
     const bool brief =
         m.displacement % scale == 0 && m.displacement / scale >= -128 && m.displacement / scale < 128;
     byte(static_cast<uint8_t>((brief ? 0x40 : 0x80) | (reg & 7) << 3 | (sib ? 4 : m.base & 7)));
-    if (sib) byte(static_cast<uint8_t>((m.index >= 0 ? m.index & 7 : 4) << 3 | (m.base & 7)));
+    if (sib) byte(static_cast<uint8_t>(m.shift << 6 | (index >= 0 ? index & 7 : 4) << 3 | (m.base & 7)));
     if (brief)
         byte(static_cast<uint8_t>(m.displacement / scale));
     else
@@ -130,6 +131,42 @@ void Assembler::test(Gpr a, Gpr b, bool wide) { rm(wide, 0x85, a, b); }
 void Assembler::test(Gpr a, int32_t bits) {
     rm(false, 0xf7, 0, a);
     word(static_cast<uint32_t>(bits));
+}
+void Assembler::lowest_bit(Gpr to, Gpr from) {
+    byte(0xf3);
+    if (to >> 3 || from >> 3) byte(static_cast<uint8_t>(0x40 | (to >> 3) << 2 | from >> 3));
+    byte(0x0f), byte(0xbc), byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | (from & 7)));
+}
+void Assembler::drop_lowest_bit(Gpr r) {
+    byte(0xc4), byte(0xe2), byte(static_cast<uint8_t>((~r & 15) << 3)), byte(0xf3);
+    byte(static_cast<uint8_t>(0xc8 | r));
+}
+void Assembler::count_bits(Gpr to, Gpr from) {
+    byte(0xf3);
+    if (to >> 3 || from >> 3) byte(static_cast<uint8_t>(0x40 | (to >> 3) << 2 | from >> 3));
+    byte(0x0f), byte(0xb8), byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | (from & 7)));
+}
+void Assembler::all_ones_if_below(Gpr r, int32_t n) {
+    alu(compare, r, n, false);
+    rm(false, 0x19, r, r);  // sbb
+}
+void Assembler::move_if(Condition condition, Gpr to, Gpr from, bool wide) {
+    const int rex = wide << 3 | (to >> 3) << 2 | from >> 3;
+    if (rex) byte(static_cast<uint8_t>(0x40 | rex));
+    byte(0x0f), byte(static_cast<uint8_t>(0x40 + condition));
+    byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | (from & 7)));
+}
+void Assembler::store_narrow(Memory to, Gpr from, int bytes) {
+    if (bytes >= 4) return store(to, from, bytes == 8);
+    if (bytes == 2) byte(0x66);
+    rm(false, bytes == 2 ? 0x89 : 0x88, from, to);
+}
+void Assembler::exchange(Exchange what, Memory with, Gpr r, bool wide, bool locks) {
+    if (locks) lock();
+    const int rex = wide << 3 | (r >> 3) << 2 | with.base >> 3;
+    if (rex) byte(static_cast<uint8_t>(0x40 | rex));
+    byte(0x0f), byte(what);
+    operand(r, with, 1);
 }
 void Assembler::load_mode(Memory from) {
     if (from.base >> 3) byte(0x41);

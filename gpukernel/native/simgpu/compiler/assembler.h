@@ -12,10 +12,13 @@ enum Condition : uint8_t {
     overflow = 0,
     below = 2,
     above_equal = 3,
+    below_equal = 6,
     equal = 4,
     not_equal = 5,
     above = 7,
-    negative = 8
+    negative = 8,
+    less = 12,
+    greater = 15
 };
 
 struct Memory {
@@ -24,6 +27,8 @@ struct Memory {
     int index = -1;      // a vector of offsets
     uint8_t bytes = 64;  // what a vector instruction takes from there, which scales short displacements
     bool broadcast = false;
+    int scaled = -1;    // a general register that counts places
+    uint8_t shift = 0;  // of which each has 1 << shift bytes
 };
 
 // A place in the code that jumps name before or after it is known.
@@ -65,7 +70,9 @@ class Assembler {
     void alu(Alu what, Gpr to, Memory with, bool wide) {
         rm(wide, static_cast<uint8_t>(what * 8 + 3), to, with);
     }
-    void alu(Alu what, Memory to, Gpr with) { rm(false, static_cast<uint8_t>(what * 8 + 1), with, to); }
+    void alu(Alu what, Memory to, Gpr with, bool wide = false) {
+        rm(wide, static_cast<uint8_t>(what * 8 + 1), with, to);
+    }
     void alu(Alu what, Gpr to, int32_t value, bool wide);
     void alu(Alu what, Memory to, int32_t value);  // 32 bits
     void multiply(Gpr to, Memory with, bool wide);
@@ -77,6 +84,17 @@ class Assembler {
     void negate(Gpr r);
     void test(Gpr a, Gpr b, bool wide);
     void test(Gpr a, int32_t bits);
+    void lowest_bit(Gpr to, Gpr from);         // the number of the lowest bit that is set (tzcnt)
+    void drop_lowest_bit(Gpr r);               // of rax to rdi (blsr)
+    void count_bits(Gpr to, Gpr from);         // popcnt
+    void all_ones_if_below(Gpr r, int32_t n);  // r = r < n ? ~0 : 0
+    void move_if(Condition condition, Gpr to, Gpr from, bool wide);
+    void store_narrow(Memory to, Gpr from, int bytes);  // from rax to rdx
+    // Instructions that read, change and write memory, alone or (`locks`) seen whole by other threads.
+    enum Exchange : uint8_t { compare_exchange = 0xb1, exchange_add = 0xc1 };
+    void exchange(Exchange what, Memory with, Gpr r, bool wide, bool locks);
+    void exchange(Memory with, Gpr r, bool wide) { rm(wide, 0x87, r, with); }
+    void lock() { byte(0xf0); }
     void load_mode(Memory from);  // the rounding and flushing of floating-point numbers
 
     void mask_from(int k, Gpr from);

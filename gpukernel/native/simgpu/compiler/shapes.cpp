@@ -66,7 +66,9 @@ struct Rules {
     }
     LaneShape result() const {
         const std::string& key = s.key;
-        if (op.control != Control::none || op.guard != kNoGuard || s.writes.size() != 1) return any;
+        if (op.guard != kNoGuard || s.writes.size() != 1) return any;
+        if (gives_one(key)) return line(0);
+        if (op.control != Control::none) return any;
         if (!known()) return {};
         if (key.starts_with("special.")) return special();
         if (key.starts_with("ld.")) return all_uniform() && loads_line(key) ? line(0) : any;

@@ -76,6 +76,15 @@ void integers(Table& t) {
     both("not", "b", VectorOp::sign, m0F, 0xef, 0xef, 2);
     both("mov", "b", VectorOp::move, 0, 0, 0);
     both("selp", "b", VectorOp::select, m38, 0x64, 0x64);
+    // Into the window of a space, and out of any.
+    t.emplace("cvta.shared", VectorOp{VectorOp::sign, 8, {p66, m0F, 1, 0xeb}, 3});
+    t.emplace("cvta.local", VectorOp{VectorOp::sign, 8, {p66, m0F, 1, 0xeb}, 4});
+    t.emplace("cvta.param", VectorOp{VectorOp::sign, 8, {p66, m0F, 1, 0xeb}, 5});
+    t.emplace("cvta.to", VectorOp{VectorOp::sign, 8, {p66, m0F, 1, 0xdb}, 6});
+    t.emplace("shl.b64", VectorOp{VectorOp::shift, 8, {p66, m38, 1, 0x47}});
+    t.emplace("shr.b64", VectorOp{VectorOp::shift, 8, {p66, m38, 1, 0x45}});
+    t.emplace("shr.u64", VectorOp{VectorOp::shift, 8, {p66, m38, 1, 0x45}});
+    t.emplace("shr.s64", VectorOp{VectorOp::shift, 8, {p66, m38, 1, 0x46}});
     t.emplace("shl.b32", VectorOp{VectorOp::two, 4, {p66, m38, 0, 0x47}});
     t.emplace("shr.b32", VectorOp{VectorOp::two, 4, {p66, m38, 0, 0x45}});
     t.emplace("shr.u32", VectorOp{VectorOp::two, 4, {p66, m38, 0, 0x45}});
@@ -196,6 +205,26 @@ bool memory_op(const std::string& key, MemoryOp& out) {
     out.memory = static_cast<uint8_t>(std::stoul(key.substr(type + 2)) / 8);
     out.reg = static_cast<uint8_t>(std::stoul(key.substr(reg + 1)) / 8);
     return out.reg == 4 || out.reg == 8;
+}
+bool atomic_op(const std::string& key, AtomicOp& out) {
+    static const std::unordered_map<std::string, AtomicOp::Kind> kinds = {
+        {"add", AtomicOp::add},      {"and", AtomicOp::bit_and},   {"or", AtomicOp::bit_or},
+        {"xor", AtomicOp::bit_xor},  {"exch", AtomicOp::exchange}, {"cas", AtomicOp::compare},
+        {"min", AtomicOp::least},    {"max", AtomicOp::most},      {"inc", AtomicOp::increment},
+        {"dec", AtomicOp::decrement}};
+    if (!key.starts_with("atom.")) return false;
+    const size_t type = key.rfind('.');
+    const auto kind = kinds.find(key.substr(5, type - 5));
+    const std::string name = key.substr(type + 1);
+    if (kind == kinds.end() || (!name.ends_with("32") && !name.ends_with("64")) || name.size() != 3)
+        return false;
+    out.kind = kind->second;
+    out.is_signed = name[0] == 's', out.is_float = name[0] == 'f';
+    out.bytes = name.ends_with("64") ? 8 : 4;
+    return true;
+}
+bool gives_one(const std::string& key) {
+    return key.starts_with("vote.") || key.starts_with("redux.") || key == "activemask.b32";
 }
 bool loads_line(const std::string& key) {
     MemoryOp op;

@@ -24,7 +24,8 @@ struct VectorOp {
         narrowed,  // to = op(a), half as wide
         product,   // 64 bits of 32
         product_add,
-        sign,  // a combined with a constant bit
+        sign,   // a combined with a constant: a sign bit, the window of a space
+        shift,  // of 64 bits by a number of 32
         compare,
         select,
         table,    // lop3
@@ -41,6 +42,27 @@ struct VectorOp {
 };
 const VectorOp* vector_op(const std::string& key);
 inline bool is_vector_op(const std::string& key) { return vector_op(key) != nullptr; }
+
+// An atomic operation that is code.
+struct AtomicOp {
+    enum Kind : uint8_t {
+        add,
+        bit_and,
+        bit_or,
+        bit_xor,
+        exchange,
+        compare,
+        least,
+        most,
+        increment,
+        decrement
+    } kind;
+    bool is_signed, is_float;
+    uint8_t bytes;
+};
+bool atomic_op(const std::string& key, AtomicOp& out);
+// A .sync operation whose result is the same for all lanes.
+bool gives_one(const std::string& key);
 
 bool loads_line(const std::string& key);  // of one address for all lanes
 bool is_launch_constant(int64_t special);

@@ -1,8 +1,8 @@
 // Operations that touch no memory: on lines with general registers, else with vectors.
 #include <cstddef>
 
-#include "simgpu/compiler/generator.h"
-#include "simgpu/compiler/instructions.h"
+#include "simgpu/compiler/generate/generator.h"
+#include "simgpu/compiler/generate/instructions.h"
 
 namespace gpukernel::simgpu::compiler {
 
@@ -19,7 +19,11 @@ void Generator::operation() {
                (op_->imm <= kTidZ || is_launch_constant(op_->imm) || line_result())) {
         special();
         ++image_.native;
-    } else if (memory()) {
+    } else if (memory() || atomic()) {
+        ++image_.native;
+    } else if (key == "activemask.b32") {
+        running_lanes(rax);
+        same_for_all(s_->writes[0], rax);
         ++image_.native;
     } else if (line_result() && line_op(key) != LineOp::none &&
                (line_op(key) != LineOp::shift_left || s_->reads[1].operand & 1)) {
@@ -191,9 +195,17 @@ int Generator::compute(const VectorOp& op, int unit, int to) {
         }
         case VectorOp::sign: {
             const uint64_t top = wide ? 1ull << 63 : 1ull << 31;
-            const uint64_t bits = op.detail == 0 ? top - 1 : op.detail == 1 ? top : ~0ull;
+            const uint64_t all[] = {top - 1,      top,          ~0ull,      kSharedWindow,
+                                    kLocalWindow, kParamWindow, kOffsetMask};
+            const uint64_t bits = all[op.detail];
             const Encoding code{k66, 1, static_cast<uint8_t>(wide), op.code.opcode};
             a_.vector(code, to, in_register(in[0], unit, 1), every(bits, op.bytes));
+            return to;
+        }
+        case VectorOp::shift: {
+            const int from = in_register(in[0], unit, 1);
+            a_.vector(kZeroExtend, 2, 0, half_in_register(in[1], unit, 2));
+            a_.vector(op.code, to, from, 2);
             return to;
         }
         case VectorOp::select: {

@@ -1,4 +1,4 @@
-// Writes the code of one kernel.  The members are grouped by subject in the files `generate_*.cpp`.
+// Writes the code of one kernel.  The members are grouped by subject in the files of this folder.
 //
 // Registers of the processor: rbx a warp's registers, r12d the lanes that run, r13 the function's constants,
 // r14 the warp, r15 the context, ebp the budget; zmm0 to zmm5, rax, rcx, rdx, rsi, rdi and r8 to r11 are free
@@ -47,7 +47,7 @@ class Generator {
     bool merges(uint32_t operand) const;  // lanes that do not run keep what they have
     static int units(uint32_t bytes) { return static_cast<int>(bytes / 2); }
 
-    // generate_operands.cpp
+    // operands.cpp
     Memory scalar(uint32_t operand, uint8_t bytes) const;  // a line's first lane, or a constant
     Memory slot(uint32_t operand, int unit, uint8_t bytes = 64) const;
     Memory literal(std::vector<uint64_t> words, uint8_t bytes, bool broadcast);
@@ -71,7 +71,7 @@ class Generator {
     void put_predicate(uint32_t operand, Gpr from);
     void running_lanes(Gpr to);  // with the guard
 
-    // generate_control.cpp
+    // control.cpp
     void control();
     void branch();
     void leave_lanes();
@@ -90,7 +90,7 @@ class Generator {
     void flush(const Set& alive);
     void reload(const Set& alive);
 
-    // generate_arithmetic.cpp
+    // arithmetic.cpp
     void operation();
     bool line_result();
     void line_operation();
@@ -101,7 +101,7 @@ class Generator {
     void extreme(const VectorOp& op, int unit, int to);
     void special();
 
-    // generate_memory.cpp
+    // memory.cpp
     bool memory();
     bool sums_alike(const MemoryOp& m) const;
     void call(Memory* site = nullptr);
@@ -109,10 +109,29 @@ class Generator {
         Label begin, back;
     };
     void slow_path(std::shared_ptr<Slow> slow, int site);
+    enum class Reach : uint8_t { site, shared, shared_window };  // where addresses may lie
+    void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site, Slow& slow);
     void line_access(const MemoryOp& m);
     void scattered_access(const MemoryOp& m);
     void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
     void range_check(const MemoryOp& m, int64_t span, int site, Slow& slow);
+
+    // lanes.cpp: one lane after the other
+    Memory lane_place(int n, uint32_t bytes) const;  // of the lane in rdx
+    void spill(Access access, int n);
+    void unspill(Access write, int n);
+    void each_lane(const std::function<void()>& body);  // its number is in rdx; rcx is taken
+    bool address_in_shared_window() const;
+    bool atomic();
+    void update_lane(const AtomicOp& m, bool locks);
+
+    // exchange.cpp: between lanes
+    bool exchange_natively();
+    void shuffle();
+    void vote();
+    void reduce();
+    void same_for_all(Access write, Gpr from);
+    Memory table_of(const std::function<uint32_t(uint32_t lane)>& value, int unit);
 };
 
 // allocate.cpp: the processor's vectors go to the values that are used most.

@@ -2,8 +2,8 @@
 #include <bit>
 #include <cstddef>
 
-#include "simgpu/compiler/generator.h"
-#include "simgpu/compiler/instructions.h"
+#include "simgpu/compiler/generate/generator.h"
+#include "simgpu/compiler/generate/instructions.h"
 
 namespace gpukernel::simgpu::compiler {
 namespace {
@@ -151,6 +151,10 @@ void Generator::exchange() {
     a_.alu(Assembler::bit_and, rcx, rax, false);
     a_.jump(not_equal, elsewhere);
     if (!op_->fn) return;
+    if (exchange_natively()) {
+        ++image_.native;
+        return;
+    }
     call();
     ++image_.called;
     image_.handlers.insert(s_->key);
@@ -287,8 +291,7 @@ void generate(MachineCode& image) {
     allocate(flow);
     uint32_t sites = 0;
     for (const Signature& s : flow.signatures) {
-        MemoryOp m;
-        sites += memory_op(s.key, m) && m.where == MemoryOp::global;
+        sites += s.key.starts_with("ld.") || s.key.starts_with("st.") || s.key.starts_with("atom.");
     }
     Layout& layout = image.layout;
     const auto lay = [&](uint32_t bytes) {

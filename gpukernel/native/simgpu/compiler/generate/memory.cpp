@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "simgpu/compiler/generator.h"
-#include "simgpu/compiler/instructions.h"
+#include "simgpu/compiler/generate/generator.h"
+#include "simgpu/compiler/generate/instructions.h"
 
 namespace gpukernel::simgpu::compiler {
 
@@ -208,27 +208,24 @@ void Generator::side_by_side(int index, bool wide, int32_t imm, int to, Label& d
     a_.bind(gather);
 }
 
-void Generator::scattered_access(const MemoryOp& m) {
-    const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
-    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
-    auto slow = std::make_shared<Slow>();
+// Whether each lane that runs has an address, without the offset of the instruction, where it may be.
+void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site, Slow& slow) {
     need_masks();
     const bool narrow = address.bytes == 4;
-    const auto imm = static_cast<int32_t>(op_->imm);
-    // What an address must not be below and not above, without the offset of the instruction.
-    if (m.where == MemoryOp::global) {
+    if (reach == Reach::site) {
         const Memory at = field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site), 8);
-        Memory bytes = at;
-        bytes.displacement += static_cast<int32_t>(offsetof(Site, bytes));
+        Memory size = at;
+        size.displacement += static_cast<int32_t>(offsetof(Site, bytes));
         a_.load(rax, at, true);
-        a_.load(rcx, bytes, true);
-        a_.alu(Assembler::subtract, rax, imm, true);
+        a_.load(rcx, size, true);
+        if (imm) a_.alu(Assembler::subtract, rax, static_cast<int32_t>(imm), true);
     } else {
-        a_.immediate(rax, static_cast<uint64_t>(-int64_t{imm}));
+        const int64_t from = reach == Reach::shared ? 0 : static_cast<int64_t>(kSharedWindow);
+        a_.immediate(rax, static_cast<uint64_t>(from - imm));
         a_.load(rcx, warp_field(offsetof(Warp, shared_bytes)), true);
     }
-    a_.alu(Assembler::subtract, rcx, m.memory, true);
-    a_.jump(below, slow->begin);
+    a_.alu(Assembler::subtract, rcx, static_cast<int32_t>(bytes), true);
+    a_.jump(below, slow.begin);
     a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 4, 0, static_cast<int>(rax));
     a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 5, 0, static_cast<int>(rcx));
     const Encoding subtract = narrow ? kSubtract : kSubtractWide;
@@ -240,13 +237,23 @@ void Generator::scattered_access(const MemoryOp& m) {
         a_.vector(narrow ? kCompareUnsigned : kCompareUnsignedWide, out, 0, 5, k);
         a_.byte(6);
         if (unit) a_.mask(Assembler::mask_or, 5, 5, 6);
-        a_.vector(narrow ? kTest : kTestWide, 6, from,
-                  every(static_cast<uint64_t>(m.memory - 1), narrow ? 4 : 8), k);
+        if (bytes == 1) continue;
+        // The address with its offset is a multiple of the size where the offset is.
+        a_.vector(narrow ? kTest : kTestWide, 6, from, every(bytes - 1, narrow ? 4 : 8), k);
         a_.mask(Assembler::mask_or, 5, 5, 6);
     }
     a_.mask_to(rax, 5);
     a_.test(rax, rax, false);
-    a_.jump(not_equal, slow->begin);
+    a_.jump(not_equal, slow.begin);
+}
+
+void Generator::scattered_access(const MemoryOp& m) {
+    const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
+    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
+    auto slow = std::make_shared<Slow>();
+    const bool narrow = address.bytes == 4;
+    const auto imm = static_cast<int32_t>(op_->imm);
+    check_lanes(address, m.memory, imm, site < 0 ? Reach::shared : Reach::site, site, *slow);
     if (m.where == MemoryOp::global)
         a_.immediate(rax, 0);
     else

@@ -1,8 +1,8 @@
 // Operands and results: where they lie, and how they come into a register and out of it.
 #include <cstddef>
 
-#include "simgpu/compiler/generator.h"
-#include "simgpu/compiler/instructions.h"
+#include "simgpu/compiler/generate/generator.h"
+#include "simgpu/compiler/generate/instructions.h"
 
 namespace gpukernel::simgpu::compiler {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "simgpu/compiler/generator.h"
+#include "simgpu/compiler/generate/generator.h"
 
 namespace gpukernel::simgpu::compiler {
 

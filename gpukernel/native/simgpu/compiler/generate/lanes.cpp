@@ -1,0 +1,156 @@
+// Operations that are done lane after lane, as their handlers do them: atomic updates.
+#include <cstddef>
+#include <memory>
+
+#include "simgpu/compiler/generate/generator.h"
+#include "simgpu/compiler/generate/instructions.h"
+
+namespace gpukernel::simgpu::compiler {
+
+// Where the n-th operand of the lane in rdx lies.
+Memory Generator::lane_place(int n, uint32_t bytes) const {
+    Memory place = field(offsetof(Context, lanes) + sizeof(Context::lanes[0]) * static_cast<size_t>(n),
+                         static_cast<uint8_t>(bytes));
+    place.scaled = rdx;
+    place.shift = bytes == 8 ? 3 : bytes == 4 ? 2 : 1;
+    return place;
+}
+void Generator::spill(Access access, int n) {
+    for (int unit = 0; unit < units(access.bytes); ++unit) {
+        Memory place =
+            field(offsetof(Context, lanes) + sizeof(Context::lanes[0]) * static_cast<size_t>(n), 64);
+        place.displacement += 64 * unit;
+        a_.vector(kStore, in_register(access, unit, 0), 0, place);
+    }
+}
+void Generator::unspill(Access write, int n) {
+    for (int unit = 0; unit < units(write.bytes); ++unit) {
+        Memory place =
+            field(offsetof(Context, lanes) + sizeof(Context::lanes[0]) * static_cast<size_t>(n), 64);
+        place.displacement += 64 * unit;
+        const int to = target(write, unit);
+        a_.vector(kLoad, to, 0, place);
+        finish(write, unit, to);
+    }
+}
+void Generator::each_lane(const std::function<void()>& body) {
+    Label next, none;
+    running_lanes(rcx);
+    a_.test(rcx, rcx, false);
+    a_.jump(equal, none);
+    a_.bind(next);
+    a_.lowest_bit(rdx, rcx);
+    body();
+    a_.drop_lowest_bit(rcx);
+    a_.jump(not_equal, next);
+    a_.bind(none);
+}
+
+// Whether the address at hand has been made of one of shared memory, in this very stretch.
+bool Generator::address_in_shared_window() const {
+    for (uint32_t n = at_; n > block().begin; --n) {
+        const Signature& s = flow_.signatures[n - 1];
+        for (const Access& write : s.writes)
+            if (write.operand == op_->a)
+                return s.key == "cvta.shared" && function_.code[n - 1].guard == kNoGuard;
+    }
+    return false;
+}
+
+bool Generator::atomic() {
+    AtomicOp m;
+    if (!atomic_op(s_->key, m) || op_->imm) return false;
+    const bool shared = address_in_shared_window();
+    const int site = shared ? -1 : static_cast<int>(sites_++);
+    auto slow = std::make_shared<Slow>();
+    check_lanes(s_->reads[0], m.bytes, 0, shared ? Reach::shared_window : Reach::site, site, *slow);
+    a_.store(warp_field(offsetof(Warp, touched), 1), 1, false);
+    for (size_t n = 0; n < s_->reads.size(); ++n) spill(s_->reads[n], static_cast<int>(n));
+    // A block's shared memory is its own thread's, so that nobody can come between.
+    if (shared) {
+        a_.load(r9, warp_field(offsetof(Warp, shared)), true);
+        a_.immediate(rax, kSharedWindow);
+        a_.alu(Assembler::subtract, r9, rax, true);
+    }
+    each_lane([&] {
+        a_.load(rsi, lane_place(0, 8), true);
+        if (shared) a_.alu(Assembler::add, rsi, r9, true);
+        update_lane(m, !shared);
+        if (!s_->writes.empty()) a_.store(lane_place(3, m.bytes), rax, m.bytes == 8);
+    });
+    if (!s_->writes.empty()) unspill(s_->writes[0], 3);
+    a_.bind(slow->back);
+    masks_ = op_->guard == kNoGuard ? Masks::running : Masks::unknown;
+    slow_path(slow, site);
+    return true;
+}
+
+// What lies at rsi is updated with the lane's operands; what was there before comes into rax, where it is
+// wanted.  `locks`: other threads may do so, too.
+void Generator::update_lane(const AtomicOp& m, bool locks) {
+    const bool wide = m.bytes == 8, wanted = !s_->writes.empty();
+    const Memory at{rsi}, with = lane_place(1, m.bytes);
+    if (m.kind == AtomicOp::compare) {
+        a_.load(rax, with, wide);
+        a_.load(rdi, lane_place(2, m.bytes), wide);
+        return a_.exchange(Assembler::compare_exchange, at, rdi, wide, locks);
+    }
+    if (!m.is_float) a_.load(rdi, with, wide);
+    if (m.kind == AtomicOp::exchange) {
+        a_.exchange(at, rdi, wide);  // always seen whole
+        return a_.move(rax, rdi, wide);
+    }
+    const bool plain = !m.is_float && m.kind <= AtomicOp::bit_xor;
+    if (plain && m.kind == AtomicOp::add && wanted) {
+        a_.exchange(Assembler::exchange_add, at, rdi, wide, locks);
+        return a_.move(rax, rdi, wide);
+    }
+    constexpr Assembler::Alu alus[] = {Assembler::add, Assembler::bit_and, Assembler::bit_or,
+                                       Assembler::bit_xor};
+    if (plain && !wanted) {
+        if (locks) a_.lock();
+        return a_.alu(alus[m.kind], at, rdi, wide);
+    }
+    // Its operands are read again for each attempt.
+    a_.load(rax, at, wide);
+    Label again;
+    a_.bind(again);
+    if (m.is_float) {
+        const Encoding sum{wide ? kF2 : kF3, 1, wide, 0x58};  // vaddss, vaddsd
+        if (wide)
+            for (uint8_t each : {0xc4, 0xe1, 0xf9, 0x6e, 0xc0}) a_.byte(each);  // vmovq xmm0, rax
+        else
+            for (uint8_t each : {0xc5, 0xf9, 0x6e, 0xc0}) a_.byte(each);  // vmovd xmm0, eax
+        a_.vector(sum, 0, 0, with);
+        if (wide)
+            for (uint8_t each : {0xc4, 0xe1, 0xf9, 0x7e, 0xc0 | 7}) a_.byte(static_cast<uint8_t>(each));
+        else
+            for (uint8_t each : {0xc5, 0xf9, 0x7e, 0xc0 | 7}) a_.byte(static_cast<uint8_t>(each));
+    } else if (plain) {
+        a_.load(rdi, with, wide);
+        a_.alu(alus[m.kind], rdi, rax, wide);
+    } else if (m.kind == AtomicOp::least || m.kind == AtomicOp::most) {
+        a_.load(rdi, with, wide);
+        a_.alu(Assembler::compare, rax, rdi, wide);
+        a_.move_if(m.kind == AtomicOp::least ? (m.is_signed ? less : below) : (m.is_signed ? greater : above),
+                   rdi, rax, wide);
+    } else if (m.kind == AtomicOp::increment) {  // a >= b ? 0 : a + 1
+        a_.load(r8, with, wide);
+        a_.move(rdi, rax, wide);
+        a_.alu(Assembler::add, rdi, 1, wide);
+        a_.immediate(r10, 0);
+        a_.alu(Assembler::compare, rax, r8, wide);
+        a_.move_if(above_equal, rdi, r10, wide);
+    } else {  // a == 0 || a > b ? b : a - 1
+        a_.load(r8, with, wide);
+        a_.move(rdi, rax, wide);
+        a_.alu(Assembler::subtract, rdi, 1, wide);
+        a_.alu(Assembler::compare, rdi, r8, wide);  // of 0 it is the largest number
+        a_.move_if(above_equal, rdi, r8, wide);
+    }
+    if (!locks) return a_.store(at, rdi, wide);
+    a_.exchange(Assembler::compare_exchange, at, rdi, wide, true);
+    a_.jump(not_equal, again);
+}
+
+}  // namespace gpukernel::simgpu::compiler
