@@ -225,4 +225,11 @@ void Assembler::vector(Encoding i, int to, int first, Memory m, int k, bool half
     operand(to, m, m.bytes);
 }
 
+void Assembler::sixteen_bytes(bool stores, int reg, Memory m) {  // by the VEX prefix
+    byte(0xc4);
+    byte(static_cast<uint8_t>((~reg >> 3 & 1) << 7 | 0x40 | (~m.base >> 3 & 1) << 5 | 1));
+    byte(0x78), byte(stores ? 0x11 : 0x10);
+    operand(reg, m, 1);
+}
+
 }  // namespace gpukernel::simgpu::compiler

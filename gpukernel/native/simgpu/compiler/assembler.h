@@ -109,6 +109,7 @@ class Assembler {
     // 256 where `half`.
     void vector(Encoding i, int to, int first, int second, int k = 0, bool half = false);
     void vector(Encoding i, int to, int first, Memory second, int k = 0, bool half = false);
+    void sixteen_bytes(bool stores, int reg, Memory m);  // vmovups of an xmm register
     void byte(uint8_t value) { code_.push_back(value); }
 
   private:

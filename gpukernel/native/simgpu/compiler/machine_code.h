@@ -22,7 +22,7 @@ struct alignas(64) Context {
     uint32_t dynamic_base = 0;
     uint64_t first = 0;  // for code that wants a vector's first lane
     // Operands and results of operations that are done lane after lane.
-    alignas(64) uint64_t lanes[4][kLanes] = {};
+    alignas(64) uint64_t lanes[5][kLanes] = {};
 };
 
 struct Site {  // an allocation that an access of global memory has found

@@ -66,7 +66,7 @@ struct Rules {
     }
     LaneShape result() const {
         const std::string& key = s.key;
-        if (op.guard != kNoGuard || s.writes.size() != 1) return any;
+        if (op.guard != kNoGuard || s.writes.size() != 1 || s.writes[0].bytes == 2) return any;
         if (gives_one(key)) return line(0);
         if (op.control != Control::none) return any;
         if (!known()) return {};

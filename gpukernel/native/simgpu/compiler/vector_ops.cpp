@@ -191,20 +191,23 @@ bool memory_op(const std::string& key, MemoryOp& out) {
     static const std::unordered_map<std::string, MemoryOp::Where> spaces = {{"global", MemoryOp::global},
                                                                             {"generic", MemoryOp::global},
                                                                             {"shared", MemoryOp::shared},
-                                                                            {"param", MemoryOp::param}};
-    if (key.size() < 4 || key.find(".v") != std::string::npos || (key[0] != 'l' && key[0] != 's'))
-        return false;
-    const size_t space = 3, type = key.find('.', space);
-    if (type == std::string::npos) return false;
-    const auto where = spaces.find(key.substr(space, type - space));
-    if (where == spaces.end() || (!key.starts_with("ld.") && !key.starts_with("st."))) return false;
+                                                                            {"param", MemoryOp::param},
+                                                                            {"local", MemoryOp::local}};
+    if (!key.starts_with("ld.") && !key.starts_with("st.")) return false;
+    const size_t space = 3, behind = key.find('.', space);
+    if (behind == std::string::npos) return false;
+    const auto where = spaces.find(key.substr(space, behind - space));
+    if (where == spaces.end()) return false;
+    const bool several = key.compare(behind, 2, ".v") == 0;
+    const size_t type = several ? behind + 3 : behind;
     const size_t reg = key.find('.', type + 1);
+    out.count = several ? static_cast<uint8_t>(key[behind + 2] - '0') : 1;
     out.where = where->second;
     out.loads = key[0] == 'l';
     out.is_signed = key[type + 1] == 's';
     out.memory = static_cast<uint8_t>(std::stoul(key.substr(type + 2)) / 8);
     out.reg = static_cast<uint8_t>(std::stoul(key.substr(reg + 1)) / 8);
-    return out.reg == 4 || out.reg == 8;
+    return out.reg == 2 || out.reg == 4 || out.reg == 8;
 }
 bool atomic_op(const std::string& key, AtomicOp& out) {
     static const std::unordered_map<std::string, AtomicOp::Kind> kinds = {
@@ -228,7 +231,7 @@ bool gives_one(const std::string& key) {
 }
 bool loads_line(const std::string& key) {
     MemoryOp op;
-    return memory_op(key, op) && op.loads;
+    return memory_op(key, op) && op.loads && op.count == 1 && op.where != MemoryOp::local && op.reg > 2;
 }
 
 }  // namespace gpukernel::simgpu::compiler

@@ -67,10 +67,12 @@ bool gives_one(const std::string& key);
 bool loads_line(const std::string& key);  // of one address for all lanes
 bool is_launch_constant(int64_t special);
 struct MemoryOp {
-    enum Where : uint8_t { global, shared, param } where;
+    enum Where : uint8_t { global, shared, param, local } where;
     bool loads;
     bool is_signed;
-    uint8_t memory, reg;  // bytes
+    uint8_t memory, reg;  // bytes of an element
+    uint8_t count;        // elements
+    uint32_t whole() const { return uint32_t{memory} * count; }
 };
 bool memory_op(const std::string& key, MemoryOp& out);
 

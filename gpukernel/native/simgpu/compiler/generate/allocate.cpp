@@ -12,7 +12,7 @@ void allocate(Flow& flow) {
     std::vector<bool> wanted(count);
     for (size_t v = 0; v < count; ++v) {
         const Value& value = flow.values[v];
-        wanted[v] = value.shape.kind != LaneShape::line && (value.bytes == 4 || value.bytes == 8);
+        wanted[v] = value.shape.kind != LaneShape::line && value.bytes >= 2 && value.bytes <= 8;
     }
     // Who is alive with whom; a result never shares a register with an operand, so that it may be written
     // before they have been read.

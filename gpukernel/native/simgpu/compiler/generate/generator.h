@@ -109,12 +109,23 @@ class Generator {
         Label begin, back;
     };
     void slow_path(std::shared_ptr<Slow> slow, int site);
-    enum class Reach : uint8_t { site, shared, shared_window };  // where addresses may lie
+    enum class Reach : uint8_t { site, shared, shared_window, param, local };  // where addresses may lie
     void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site, Slow& slow);
     void line_access(const MemoryOp& m);
     void scattered_access(const MemoryOp& m);
     void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
     void range_check(const MemoryOp& m, int64_t span, int site, Slow& slow);
+    Access element(const MemoryOp& m, uint32_t n) const;
+    static bool lies_apart(const MemoryOp& m);
+    bool plain_access(const MemoryOp& m);
+
+    // vectors.cpp: of two and four elements
+    bool vector_access(const MemoryOp& m);
+    void vector_for_all(const MemoryOp& m);
+    void vector_row(const MemoryOp& m);
+    void take_apart(const MemoryOp& m, Memory from);
+    void put_together(const MemoryOp& m, Memory to);
+    Memory places(std::vector<uint64_t> numbers, uint32_t bytes);
 
     // lanes.cpp: one lane after the other
     Memory lane_place(int n, uint32_t bytes) const;  // of the lane in rdx
@@ -122,6 +133,8 @@ class Generator {
     void unspill(Access write, int n);
     void each_lane(const std::function<void()>& body);  // its number is in rdx; rcx is taken
     bool address_in_shared_window() const;
+    bool lane_access(const MemoryOp& m);
+    void copy_chunk(const MemoryOp& m, bool to_lanes);
     bool atomic();
     void update_lane(const AtomicOp& m, bool locks);
 

@@ -14,8 +14,11 @@ constexpr Encoding kBroadcastGpr{k66, 2, 0, 0x7c}, kBroadcastGprWide{k66, 2, 1, 
 constexpr Encoding kAdd{k66, 1, 0, 0xfe}, kAddWide{k66, 1, 1, 0xd4}, kSubtractWide{k66, 1, 1, 0xfb};
 constexpr Encoding kSubtract{k66, 1, 0, 0xfa};
 constexpr Encoding kAnd{k66, 1, 0, 0xdb}, kOr{k66, 1, 0, 0xeb}, kXor{k66, 1, 0, 0xef};
-constexpr Encoding kMove{kPlain, 1, 0, 0x10};     // vmovups between registers, under a mask
-constexpr Encoding kPermuteTwo{k66, 2, 0, 0x76};  // vpermi2d
+constexpr Encoding kMove{kPlain, 1, 0, 0x10};         // vmovups between registers, under a mask
+constexpr Encoding kPermuteTwo{k66, 2, 0, 0x76};      // vpermi2d
+constexpr Encoding kPermuteTwoWide{k66, 2, 1, 0x76};  // vpermi2q
+constexpr Encoding kStoreWords{kF2, 1, 1, 0x7f};      // vmovdqu16
+constexpr Encoding kLoadWords{kF2, 1, 1, 0x6f};
 constexpr Encoding kCompareSigned{k66, 3, 0, 0x1f};
 constexpr Encoding kExtractHalf{k66, 3, 1, 0x1b},
     kInsertHalf{k66, 3, 1, 0x1a};                                               // vextractf64x4, vinsertf64x4

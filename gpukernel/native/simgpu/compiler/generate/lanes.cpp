@@ -1,4 +1,5 @@
-// Operations that are done lane after lane, as their handlers do them: atomic updates.
+// Operations that are done lane after lane, as their handlers do them: atomic updates, and loads and stores
+// that no vector instruction does.
 #include <cstddef>
 #include <memory>
 
@@ -55,6 +56,72 @@ bool Generator::address_in_shared_window() const {
                 return s.key == "cvta.shared" && function_.code[n - 1].guard == kNoGuard;
     }
     return false;
+}
+
+// What one lane loads or stores, eight or sixteen bytes at rsi, from or to where those of all lanes lie side
+// by side.
+void Generator::copy_chunk(const MemoryOp& m, bool to_lanes) {
+    Memory side = field(offsetof(Context, lanes) + sizeof(Context::lanes[0]));
+    if (m.whole() == 8) {
+        side.scaled = rdx, side.shift = 3;
+        a_.load(rax, to_lanes ? Memory{rsi} : side, true);
+        return a_.store(to_lanes ? side : Memory{rsi}, rax, true);
+    }
+    a_.move(rdi, rdx, true);
+    a_.shift_left(rdi, 4, true);
+    side.scaled = rdi;
+    a_.sixteen_bytes(false, 0, to_lanes ? Memory{rsi} : side);
+    a_.sixteen_bytes(true, 0, to_lanes ? side : Memory{rsi});
+}
+
+bool Generator::lane_access(const MemoryOp& m) {
+    const Access address = s_->reads[0];
+    const bool narrow = address.bytes == 4;
+    const auto whole = static_cast<int32_t>(m.whole());
+    if (op_->imm % whole || (narrow && m.where == MemoryOp::global)) return false;
+    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
+    auto slow = std::make_shared<Slow>();
+    constexpr Reach reaches[] = {Reach::site, Reach::shared, Reach::param, Reach::local};
+    constexpr size_t bases[] = {0, offsetof(Warp, shared), offsetof(Warp, params), offsetof(Warp, local)};
+    check_lanes(address, m.whole(), op_->imm, reaches[m.where], site, *slow);
+    const bool chunks = lies_apart(m);
+    spill(address, 0);
+    const Memory side = field(offsetof(Context, lanes) + sizeof(Context::lanes[0]), 64);
+    if (!m.loads && chunks) put_together(m, side);
+    if (!m.loads && !chunks)
+        for (uint32_t n = 0; n < m.count; ++n) spill(element(m, n), static_cast<int>(n + 1));
+    if (site < 0) a_.load(r9, warp_field(bases[m.where]), true);
+    if (m.where == MemoryOp::local) a_.load(r10, warp_field(offsetof(Warp, local_stride)), true);
+    each_lane([&] {
+        a_.load(rsi, lane_place(0, address.bytes), !narrow);
+        if (op_->imm) a_.alu(Assembler::add, rsi, static_cast<int32_t>(op_->imm), !narrow);
+        if (site < 0) a_.alu(Assembler::add, rsi, r9, true);
+        if (m.where == MemoryOp::local) {
+            a_.move(rdi, r10, true);
+            a_.multiply(rdi, rdx);
+            a_.alu(Assembler::add, rsi, rdi, true);
+        }
+        if (chunks) return copy_chunk(m, m.loads);
+        for (uint32_t n = 0; n < m.count; ++n) {
+            const Memory there{rsi, static_cast<int32_t>(n * m.memory)};
+            const Memory here = lane_place(static_cast<int>(n + 1), m.reg);
+            if (m.loads) {
+                a_.load_sized(rax, there, m.memory, m.is_signed, m.reg == 8);
+                a_.store_narrow(here, rax, m.reg);
+            } else {
+                a_.load_sized(rax, here, m.reg, false, m.reg == 8);
+                a_.store_narrow(there, rax, m.memory);
+            }
+        }
+    });
+    if (m.loads && chunks) take_apart(m, side);
+    if (m.loads && !chunks)
+        for (uint32_t n = 0; n < m.count; ++n)
+            if (const Access to = element(m, n); to.bytes) unspill(to, static_cast<int>(n + 1));
+    a_.bind(slow->back);
+    masks_ = op_->guard == kNoGuard ? Masks::running : Masks::unknown;
+    slow_path(slow, site);
+    return true;
 }
 
 bool Generator::atomic() {

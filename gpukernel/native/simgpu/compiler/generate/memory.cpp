@@ -78,30 +78,64 @@ bool Generator::sums_alike(const MemoryOp& m) const {
     return m.where == MemoryOp::shared && op_->imm >= -kMostShared;
 }
 
+// The n-th register of a load or store; nobody's (0 bytes): what is loaded is thrown away.
+Access Generator::element(const MemoryOp& m, uint32_t n) const {
+    constexpr uint32_t kSink = 0xfffffffeu;
+    if (m.count == 1) return m.loads ? s_->writes[0] : s_->reads[1];
+    const uint32_t operand = function_.lists[op_->extra + n];
+    return {operand, operand == kSink ? 0u : m.reg};
+}
+
 bool Generator::memory() {
     MemoryOp m;
     if (!memory_op(s_->key, m)) return false;
-    const Access address = s_->reads[0];
     if (op_->imm < INT32_MIN || op_->imm > INT32_MAX) return false;
+    if (m.where == MemoryOp::param && !m.loads) return false;
+    if (m.count == 1 ? plain_access(m) : vector_access(m)) return true;
+    return lane_access(m);
+}
+
+bool Generator::plain_access(const MemoryOp& m) {
+    if (m.where == MemoryOp::local) return false;
+    const Access address = s_->reads[0];
     const bool line = is_line(address.operand);
     const int64_t by = line ? step(address.operand) : 0;
     if (line && by == 0) {
+        if (m.reg == 2) return false;
         if (!m.loads && !is_line(s_->reads[1].operand)) return false;  // the last lane's stays
         if (!m.loads && step(s_->reads[1].operand)) return false;
         if (!m.loads && op_->guard != kNoGuard) return false;
         return line_access(m), true;
     }
     if (line_result() || m.where == MemoryOp::param) return false;
-    if (line && by == m.memory && m.memory == m.reg) return line_access(m), true;
-    if (m.memory != m.reg || op_->imm % m.memory) return false;
+    if (line && by == m.memory) return line_access(m), true;
+    if (m.memory != m.reg || m.reg == 2 || op_->imm % m.memory) return false;
     if (address.bytes == 4 && !sums_alike(m)) return false;
     return scattered_access(m), true;
 }
 
+namespace {
+
+// A row of elements that are narrower in memory than in registers, or as wide.
+Encoding load_of(const MemoryOp& m) {
+    if (m.memory == m.reg) return kLoad;
+    const int to = m.reg == 2 ? 0 : m.reg == 4 ? 1 : 2;
+    const int opcode = m.memory == 1 ? 0x30 + to : m.memory == 2 ? 0x32 + to : 0x35;
+    return {k66, 2, 0, static_cast<uint8_t>(opcode - (m.is_signed ? 0x10 : 0))};
+}
+Encoding store_of(const MemoryOp& m) {
+    if (m.memory == m.reg) return m.reg == 8 ? kStoreWide : m.reg == 4 ? kStore : kStoreWords;
+    const int to = m.reg == 2 ? 0 : m.reg == 4 ? 1 : 2;
+    const int opcode = m.memory == 1 ? 0x30 + to : m.memory == 2 ? 0x32 + to : 0x35;
+    return {kF3, 2, 0, static_cast<uint8_t>(opcode)};
+}
+
+}  // namespace
+
 // The address of the first lane is in rax; it becomes a pointer of the host's.
 void Generator::range_check(const MemoryOp& m, int64_t span, int site, Slow& slow) {
-    if (m.memory > 1) {
-        a_.test(rax, m.memory - 1);
+    if (m.whole() > 1) {
+        a_.test(rax, static_cast<int32_t>(m.whole() - 1));
         a_.jump(not_equal, slow.begin);
     }
     if (m.where == MemoryOp::global) {
@@ -157,8 +191,8 @@ void Generator::line_access(const MemoryOp& m) {
         }
     } else if (m.loads) {
         for (int unit = 0; unit < units(data.bytes); ++unit) {
-            const int to = target(data, unit);
-            a_.vector(kLoad, to, 0, Memory{rax, 64 * unit, -1, 64});
+            const int to = target(data, unit), bytes = 64 * m.memory / m.reg;
+            a_.vector(load_of(m), to, 0, Memory{rax, bytes * unit, -1, static_cast<uint8_t>(bytes)});
             finish(data, unit, to);
         }
     } else {
@@ -167,9 +201,10 @@ void Generator::line_access(const MemoryOp& m) {
         const bool guarded = op_->guard != kNoGuard;
         if (!guarded) a_.jump(not_equal, some);
         for (int pass = guarded; pass < 2; ++pass) {  // all lanes, or some
-            for (int unit = 0; unit < units(data.bytes); ++unit)
-                a_.vector(m.reg == 8 ? kStoreWide : kStore, in_register(data, unit, 1), 0,
-                          Memory{rax, 64 * unit, -1, 64}, pass ? mask_of(data, unit) : 0);
+            for (int unit = 0, bytes = 64 * m.memory / m.reg; unit < units(data.bytes); ++unit)
+                a_.vector(store_of(m), in_register(data, unit, 1), 0,
+                          Memory{rax, bytes * unit, -1, static_cast<uint8_t>(bytes)},
+                          pass ? mask_of(data, unit) : 0);
             if (!pass) a_.jump(done), a_.bind(some);
         }
         a_.bind(done);
@@ -220,9 +255,13 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
         a_.load(rcx, size, true);
         if (imm) a_.alu(Assembler::subtract, rax, static_cast<int32_t>(imm), true);
     } else {
-        const int64_t from = reach == Reach::shared ? 0 : static_cast<int64_t>(kSharedWindow);
+        const int64_t from = reach == Reach::shared_window ? static_cast<int64_t>(kSharedWindow) : 0;
         a_.immediate(rax, static_cast<uint64_t>(from - imm));
-        a_.load(rcx, warp_field(offsetof(Warp, shared_bytes)), true);
+        a_.load(rcx,
+                warp_field(reach == Reach::local   ? offsetof(Warp, local_stride)
+                           : reach == Reach::param ? offsetof(Warp, param_bytes)
+                                                   : offsetof(Warp, shared_bytes)),
+                true);
     }
     a_.alu(Assembler::subtract, rcx, static_cast<int32_t>(bytes), true);
     a_.jump(below, slow.begin);

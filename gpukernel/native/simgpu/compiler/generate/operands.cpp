@@ -115,9 +115,14 @@ void Generator::finish(Access write, int unit, int reg) {
     }
     const Value& v = value(write.operand);
     const int k = merges(write.operand) ? mask_of(write, unit) : 0;
-    if (v.vectors.empty()) return a_.vector(wide ? kStoreWide : kStore, reg, 0, slot(write.operand, unit), k);
+    const bool words = write.bytes == 2;
+    if (v.vectors.empty())
+        return a_.vector(words  ? kStoreWords
+                         : wide ? kStoreWide
+                                : kStore,
+                         reg, 0, slot(write.operand, unit), k);
     const int home = v.vectors[static_cast<size_t>(unit)];
-    if (home != reg) a_.vector(wide ? kLoadWide : kLoad, home, 0, reg, k);
+    if (home != reg) a_.vector(words ? kLoadWords : wide ? kLoadWide : kLoad, home, 0, reg, k);
 }
 
 void Generator::running_lanes(Gpr to) {
