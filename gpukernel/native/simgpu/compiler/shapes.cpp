@@ -62,6 +62,7 @@ struct Rules {
         if (op.imm == kTidX) return rows ? line(1) : any;
         if (op.imm == kTidY || op.imm == kTidZ) return rows ? line(0) : any;
         if (op.imm == kLaneId) return line(1);
+        if (op.imm == kWarpId) return line(0);
         return is_launch_constant(op.imm) ? line(0) : any;
     }
     LaneShape result() const {
@@ -94,7 +95,7 @@ struct Rules {
             case LineOp::none:
                 break;
         }
-        return all_uniform() && is_vector_op(key) ? line(0) : any;
+        return all_uniform() && (is_vector_op(key) || is_composed(key)) ? line(0) : any;
     }
 };
 

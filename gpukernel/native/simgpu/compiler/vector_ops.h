@@ -43,6 +43,9 @@ struct VectorOp {
 const VectorOp* vector_op(const std::string& key);
 inline bool is_vector_op(const std::string& key) { return vector_op(key) != nullptr; }
 
+// One of several vector instructions, of which the same operands have one result (generate/integers.cpp).
+bool is_composed(const std::string& key);
+
 // An atomic operation that is code.
 struct AtomicOp {
     enum Kind : uint8_t {

@@ -25,6 +25,8 @@ constexpr unsigned FMA = 1u << 12, OSXSAVE = 1u << 27, AVX = 1u << 28, F16C = 1u
 // Leaf 7, EBX.
 constexpr unsigned AVX2 = 1u << 5, BMI2 = 1u << 8, AVX512F = 1u << 16, AVX512DQ = 1u << 17,
                    AVX512CD = 1u << 28, AVX512BW = 1u << 30, AVX512VL = 1u << 31;
+// Leaf 7, ECX.
+constexpr unsigned AVX512_VPOPCNTDQ = 1u << 14;
 // XCR0, the registers that the operating system saves: XMM and YMM; the mask registers and both parts of ZMM.
 constexpr unsigned AVX_STATE = 0x6, AVX512_STATE = AVX_STATE | 0xe0;
 
@@ -44,5 +46,7 @@ int processor_level() {
         return 4;
     return has(basic, FMA | F16C) && has(extended, AVX2 | BMI2) ? 3 : 2;
 }
+
+bool processor_counts_bits() { return processor_level() == 4 && has(cpuid(7).ecx, AVX512_VPOPCNTDQ); }
 
 }  // namespace gpukernel::simgpu

@@ -16,7 +16,8 @@ void Generator::operation() {
     } else if (key == "touch") {
         a_.store(warp_field(offsetof(Warp, touched), 1), 1, false);
     } else if (key.starts_with("special.") && s_->writes[0].bytes >= 4 &&
-               (op_->imm <= kTidZ || is_launch_constant(op_->imm) || line_result())) {
+               (op_->imm <= kTidZ || is_launch_constant(op_->imm) || line_result() || op_->imm == kWarpId ||
+                (op_->imm == kLaneId || (op_->imm >= kLanemaskEq && op_->imm <= kLanemaskGt)))) {
         special();
         ++image_.native;
     } else if (memory() || atomic()) {
@@ -32,6 +33,8 @@ void Generator::operation() {
     } else if (const VectorOp* vector = vector_op(key)) {
         vector_operation(*vector);
         ++image_.native;
+    } else if (integer_form() || half_form()) {
+        ++image_.native;
     } else {
         call();
         ++image_.called;
@@ -44,11 +47,30 @@ bool Generator::line_result() { return s_->writes.size() == 1 && is_line(s_->wri
 
 void Generator::special() {
     const Access to = s_->writes[0];
+    if (!line_result() && (op_->imm == kLaneId || op_->imm > kWarpId) && op_->imm <= kLanemaskGt &&
+        to.bytes == 4) {
+        const auto number = [&](uint32_t lane) {
+            const uint32_t bit = 1u << lane;
+            return op_->imm == kLaneId       ? lane
+                   : op_->imm == kLanemaskEq ? bit
+                   : op_->imm == kLanemaskLe ? bit | (bit - 1)
+                   : op_->imm == kLanemaskLt ? bit - 1
+                   : op_->imm == kLanemaskGe ? ~(bit - 1)
+                                             : ~(bit | (bit - 1));
+        };
+        for (int unit = 0; unit < 2; ++unit) {
+            a_.vector(kLoad, 0, 0, table_of(number, unit));
+            finish(to, unit, 0);
+        }
+        return;
+    }
     if (line_result() || op_->imm > kTidZ) {
         if (op_->imm <= kNctaidZ)
             a_.load(rax, field(offsetof(Context, special) + 4 * static_cast<size_t>(op_->imm)), false);
         else if (op_->imm == kDynamicBase)
             a_.load(rax, field(offsetof(Context, dynamic_base)), false);
+        else if (op_->imm == kWarpId)
+            a_.load(rax, warp_field(offsetof(Warp, index), 4), false);
         else  // the first lane's number, or nothing
             a_.alu(Assembler::bit_xor, rax, rax, false);
         if (line_result()) return a_.store(scalar(to.operand, 8), rax, true);

@@ -8,7 +8,7 @@ namespace gpukernel::simgpu::compiler {
 
 bool Generator::exchange_natively() {
     const std::string& key = s_->key;
-    if (key.starts_with("shfl.") && op_->c & 1)
+    if (key.starts_with("shfl."))
         shuffle();
     else if (key.starts_with("vote."))
         vote();
@@ -38,17 +38,16 @@ void Generator::shuffle() {
                       : key.starts_with("shfl.down") ? down
                       : key.starts_with("shfl.bfly") ? butterfly
                                                      : index;
-    const auto constant = [&](uint32_t operand) {
-        return *reinterpret_cast<const uint32_t*>(function_.constant_base + operand);
-    };
-    const uint32_t c = constant(op_->c), segment = c >> 8 & 31, last = c & 31;
+    const bool known = op_->c & 1;
+    const uint32_t c = known ? static_cast<uint32_t>(constant(op_->c, 4)) : 0, segment = c >> 8 & 31,
+                   last = c & 31;
     const auto bottom = [&](uint32_t lane) { return lane & segment; };
     const auto top = [&](uint32_t lane) { return (lane & segment) | (last & ~segment); };
     const Access given{op_->a, 4}, by{op_->b, 4};
     const bool tells = op_->sub2 & 1;
     const int result[] = {0, 3};
-    if (op_->b & 1) {
-        const uint32_t b = constant(op_->b) & 31;
+    if (known && op_->b & 1) {
+        const uint32_t b = static_cast<uint32_t>(constant(op_->b, 4)) & 31;
         uint32_t inside = 0, from[kLanes];
         for (uint32_t lane = 0; lane < kLanes; ++lane) {
             const int at = static_cast<int>(lane), far = static_cast<int>(b);
@@ -67,9 +66,18 @@ void Generator::shuffle() {
     } else {
         for (int unit = 0; unit < 2; ++unit) {
             const Memory lanes = table_of([](uint32_t lane) { return lane; }, unit);
-            const uint32_t bits = mode == index ? ~segment & 31 : 31;
-            a_.vector(kAnd, 4, in_register(by, unit, 4), every(bits, 4));
             a_.vector(kLoad, result[unit], 0, lanes);
+            if (!known) {  // the same with vectors: 1 becomes `bottom`, 2 `top`
+                const Access clamp{op_->c, 4};
+                a_.vector(kShiftRight, 5, in_register(clamp, unit, 4), every(8, 4));
+                a_.vector(kAnd, 5, 5, every(31, 4));
+                a_.vector(kAnd, 4, in_register(clamp, unit, 4), every(31, 4));
+                a_.vector(kAndNot, 4, 5, 4);
+                a_.vector(kAnd, 1, 5, lanes);
+                a_.vector(kOr, 2, 4, 1);
+            }
+            a_.vector(kAnd, 4, in_register(by, unit, 4), every(mode == index ? ~segment & 31 : 31, 4));
+            if (!known && mode == index) a_.vector(kAndNot, 4, 5, 4);
             switch (mode) {
                 case up:
                     a_.vector(kSubtract, 5, result[unit], 4);
@@ -81,11 +89,11 @@ void Generator::shuffle() {
                     a_.vector(kXor, 5, 4, lanes);
                     break;
                 case index:
-                    a_.vector(kOr, 5, 4, table_of(bottom, unit));
+                    known ? a_.vector(kOr, 5, 4, table_of(bottom, unit)) : a_.vector(kOr, 5, 4, 1);
                     break;
             }
             const int k = 5 + unit;
-            a_.vector(kCompareSigned, k, 5, table_of(top, unit));
+            known ? a_.vector(kCompareSigned, k, 5, table_of(top, unit)) : a_.vector(kCompareSigned, k, 5, 2);
             a_.byte(mode == up ? 5 : 2);
             a_.vector(kMove, result[unit], 0, 5, k);
         }

@@ -127,6 +127,22 @@ class Generator {
     void put_together(const MemoryOp& m, Memory to);
     Memory places(std::vector<uint64_t> numbers, uint32_t bytes);
 
+    // integers.cpp
+    uint64_t constant(uint32_t operand, uint32_t bytes) const;
+    void each_unit(const std::function<int(int unit)>& compute);
+    bool integer_form();
+    bool bit_field();
+    void quotient(bool remainder, bool is_signed);
+    void wide_quotient(bool remainder);
+
+    // halves.cpp
+    bool half_form();
+    bool words();
+    void floats_of(bool brain, Access access, int n, int to);
+    void round_to_halves(bool brain, int reg, int scratch, int k);
+    void halves(bool brain, const std::function<void(int half, int to)>& compute);
+    void fused_halves(Access a, Access b, Access c, int n, int to);
+
     // lanes.cpp: one lane after the other
     Memory lane_place(int n, uint32_t bytes) const;  // of the lane in rdx
     void spill(Access access, int n);

@@ -19,6 +19,9 @@ constexpr Encoding kPermuteTwo{k66, 2, 0, 0x76};      // vpermi2d
 constexpr Encoding kPermuteTwoWide{k66, 2, 1, 0x76};  // vpermi2q
 constexpr Encoding kStoreWords{kF2, 1, 1, 0x7f};      // vmovdqu16
 constexpr Encoding kLoadWords{kF2, 1, 1, 0x6f};
+constexpr Encoding kShiftLeft{k66, 2, 0, 0x47}, kShiftRight{k66, 2, 0, 0x45};  // vpsllvd, vpsrlvd
+constexpr Encoding kExtractQuarter{k66, 3, 0, 0x39};                           // vextracti32x4
+constexpr Encoding kAndNot{k66, 1, 0, 0xdf};                                   // vpandnd
 constexpr Encoding kCompareSigned{k66, 3, 0, 0x1f};
 constexpr Encoding kExtractHalf{k66, 3, 1, 0x1b},
     kInsertHalf{k66, 3, 1, 0x1a};                                               // vextractf64x4, vinsertf64x4
