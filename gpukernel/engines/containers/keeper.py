@@ -38,7 +38,7 @@ from gpukernel.engines.containers.bundle import (
 )
 from gpukernel.remoting.lease_file import lease_text, no_lease_text
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "reachable"]
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ KERNEL, SOCKET = "container", str(LEASE_FOLDER / "socket")
 _TCP = ("tcp:", "tls:")
 
 
-def _reachable(lease: Lease, folders: list[Path]) -> Lease:
+def reachable(lease: Lease, folders: list[Path]) -> Lease:
     """Return `lease` with the endpoints that a container can reach.
 
     Raises
@@ -114,7 +114,7 @@ class _LeaseFile:
             No device of `lease` can be reached.
         """
         who = (KERNEL, SOCKET) if self._asks else ("", "")
-        self._put(lease_text(_reachable(lease, self._sockets), *who), 0o600)
+        self._put(lease_text(reachable(lease, self._sockets), *who), 0o600)
 
     def write_over(self, lease: Lease, why: str) -> None:
         """Say that `lease` is over; does nothing where the container is gone."""

@@ -18,7 +18,17 @@ from gpukernel import native
 from gpukernel.engines.containers.bundle import LEASE_FILE, LEASE_FOLDER
 from gpukernel.remoting.environment import compiler_environment, shim_environment
 
-__all__ = ["KIND", "LIBRARIES", "SliceDevice", "device_name", "specification"]
+__all__ = [
+    "KIND",
+    "LIBRARIES",
+    "VERSION",
+    "SliceDevice",
+    "device_name",
+    "library_folders",
+    "mount",
+    "specification",
+    "variables",
+]
 
 KIND = "gpukernel.io/slice"
 VERSION = "0.5.0"
@@ -46,26 +56,27 @@ def device_name(model: str, share: float) -> str:
     return f"{word}-{share:g}"
 
 
-def _folders(simulated: bool) -> dict[Path, Path]:
-    """The folders of libraries on this machine, and where containers see them."""
+def library_folders(simulated: bool) -> dict[Path, Path]:
+    """Return the folders of libraries on this machine, and where containers see them."""
     found = [native.shim_dir(), native.runtime_dir(), native.libraries_dir()]
     if simulated:
         found += [native.ptxas().parent, native.compiler_auditor().parent]
     return {folder: LIBRARIES / folder.name for folder in found}
 
 
-def _variables(device: SliceDevice) -> dict[str, str]:
-    own = compiler_environment({}, simulated=device.simulated, part=device.share < 1)
-    variables = shim_environment(LEASE_FILE, own)
-    for folder, inside in _folders(simulated=True).items():
-        variables = {
+def variables(simulated: bool, part: bool) -> dict[str, str]:
+    """Return the variables of a container on a slice, a `part` of a device or all of it."""
+    found = shim_environment(LEASE_FILE, compiler_environment({}, simulated=simulated, part=part))
+    for folder, inside in library_folders(simulated=True).items():
+        found = {
             name: re.sub(f"{re.escape(str(folder))}(?=[/:]|$)", str(inside), value)
-            for name, value in variables.items()
+            for name, value in found.items()
         }
-    return variables
+    return found
 
 
-def _mount(host: Path, inside: Path) -> dict[str, Any]:
+def mount(host: Path, inside: Path) -> dict[str, Any]:
+    """Return a read-only mount of a folder of this machine."""
     return {
         "hostPath": str(host),
         "containerPath": str(inside),
@@ -76,7 +87,7 @@ def _mount(host: Path, inside: Path) -> dict[str, Any]:
 def specification(
     devices: Iterable[SliceDevice],
     sockets: Iterable[Path],
-    variables: Mapping[str, str],
+    hook_variables: Mapping[str, str],
     *,
     at_start: bool,
 ) -> dict[str, Any]:
@@ -88,14 +99,16 @@ def specification(
         What containers may ask for.
     sockets
         Folders of workers' sockets on this machine that containers may be given.
-    variables
+    hook_variables
         Set for the hooks: the runtime gives them no other.
     at_start
         A container starts with its slice or not at all; else its first program that uses CUDA asks for it.
     """
     found = list(devices)
-    mounts = [_mount(host, inside) for host, inside in _folders(any(one.simulated for one in found)).items()]
-    mounts += [_mount(folder, folder) for folder in sockets]
+    mounts = [
+        mount(host, inside) for host, inside in library_folders(any(one.simulated for one in found)).items()
+    ]
+    mounts += [mount(folder, folder) for folder in sockets]
     lease = {
         "hostPath": "tmpfs",
         "containerPath": str(LEASE_FOLDER),
@@ -103,7 +116,7 @@ def specification(
         "options": ["nosuid", "nodev", "noexec", "mode=0755", _SIZE],
     }
     when = "start" if at_start else "first-use"
-    environment = [f"{name}={value}" for name, value in variables.items()]
+    environment = [f"{name}={value}" for name, value in hook_variables.items()]
 
     def called(name: str, *words: str) -> dict[str, Any]:
         hook = str(native.oci_hook())
@@ -117,7 +130,10 @@ def specification(
             {
                 "name": one.name,
                 "containerEdits": {
-                    "env": [f"{name}={value}" for name, value in sorted(_variables(one).items())],
+                    "env": [
+                        f"{name}={value}"
+                        for name, value in sorted(variables(one.simulated, one.share < 1).items())
+                    ],
                     "hooks": [
                         called("createRuntime", "create", when, sys.executable, one.model, f"{one.share:g}")
                     ],
