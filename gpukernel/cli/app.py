@@ -11,6 +11,7 @@ from gpukernel import __version__
 from gpukernel.cli.demo import demo
 from gpukernel.cli.engines.cdi import cdi
 from gpukernel.cli.engines.delegate import delegate
+from gpukernel.cli.engines.kubernetes import app as kubernetes_app
 from gpukernel.cli.engines.placed import app as lease_app
 from gpukernel.cli.engines.slurm import app as slurm_app
 from gpukernel.cli.kernelspec import app as kernelspec_app
@@ -62,6 +63,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(kernelspec_app, name="kernelspec")
+app.add_typer(kubernetes_app, name="kubernetes")
 app.add_typer(lease_app, name="lease")
 app.add_typer(pool_app, name="pool")
 app.add_typer(quota_app, name="quota")

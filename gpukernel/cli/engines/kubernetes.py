@@ -1,0 +1,239 @@
+"""``gpukernel kubernetes``: slices for pods, by Dynamic Resource Allocation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpukernel.cli.options import Level, LogFormat, LogLevel, Pool, State
+from gpukernel.cli.terminal.output import FAILED, NOT_THERE, USAGE, Problem, failure
+from gpukernel.cli.terminal.usage import Group
+from gpukernel.common.errors import PoolError
+from gpukernel.common.logs import Form
+
+if TYPE_CHECKING:
+    from lightkube import AsyncClient
+
+    from gpukernel.client.engines import EngineClient
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Give slices to pods of Kubernetes.", no_args_is_help=True, cls=Group)
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="How to reach the cluster. Else KUBECONFIG, else the pod's service account, else ~/.kube/config.",
+    ),
+]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="The cluster's name, where several clusters share one pool; the same for controller and nodes.",
+    ),
+]
+Every = Annotated[
+    float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="Between two looks at the pool.")
+]
+Share = Annotated[
+    float,
+    typer.Option(
+        min=0.001,
+        max=1,
+        help="Part of a device that a claim without a size gets, and so does “limits: gpukernel.io/v100-slice: 1”.",
+    ),
+]
+
+
+def _needs_lightkube() -> None:
+    try:
+        import lightkube  # noqa: F401
+    except ImportError:
+        raise Problem(
+            "This needs a client of Kubernetes: install “gpukernel[kubernetes]” with pip.", NOT_THERE
+        ) from None
+
+
+@contextlib.asynccontextmanager
+async def _clients(
+    kubeconfig: Path | None, pool: str | None, state: Path | None
+) -> AsyncIterator[tuple[AsyncClient, EngineClient]]:
+    """Open clients of the cluster and of the pool; a `Problem` where one of them is not known."""
+    from lightkube import AsyncClient, KubeConfig
+    from lightkube.core.exceptions import ConfigError
+
+    from gpukernel.client.engines import EngineClient
+    from gpukernel.common.address import resolve_address
+
+    try:
+        known = KubeConfig.from_file(str(kubeconfig)) if kubeconfig is not None else KubeConfig.from_env()
+        api = AsyncClient(known.get())
+    except (ConfigError, OSError, ValueError, AttributeError) as error:
+        raise Problem(
+            f"No cluster is known ({error}); name its file with --kubeconfig or KUBECONFIG.", NOT_THERE
+        ) from None
+    try:
+        async with EngineClient(resolve_address(pool, state)) as client:
+            client.engine = "kubernetes"
+            yield api, client
+    finally:
+        await api.close()
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run until it fails, or until SIGINT or SIGTERM ends it."""
+
+    async def until_stopped() -> None:
+        task = asyncio.ensure_future(work)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    try:
+        asyncio.run(until_stopped())
+    except PoolError as error:
+        raise failure(error) from None
+
+
+def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts or []]
+    if wrong := [text for text, sign, value in pairs if not (text and sign and value)]:
+        raise Problem(f"“{wrong[0][:40]}” says nothing; write {option} SERVER=VALUE.", USAGE)
+    return {name: value for name, _, value in pairs}
+
+
+@app.command()
+def controller(
+    share: Share = 0.02,
+    round_trip: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SERVER=CLASS",
+            help="Class of the way to GPU servers whose names begin so, such as gpu=near; may be repeated.",
+        ),
+    ] = None,
+    driver_version: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SERVER=VERSION",
+            help="NVIDIA's driver on GPU servers whose names begin so, such as gpu=570.86.10; may be repeated.",
+        ),
+    ] = None,
+    cluster: Cluster = "",
+    every: Every = 5.0,
+    kubeconfig: Kubeconfig = None,
+    pool: Pool = None,
+    state: State = None,
+    log_level: LogLevel = Level.INFO,
+    log_format: LogFormat = Form.TEXT,
+) -> None:
+    """Show the pool's devices to a cluster, and hold a lease for each claim that is allocated there.
+
+    It runs in the foreground, once for a cluster; a second one beside it does no harm.  The pool's file is of
+    “gpukernel token create NAME --scope kubernetes --file FILE”, the devices those of “gpukernel server delegate DEVICE --to kubernetes”.
+
+    \b
+    Examples:
+      gpukernel kubernetes controller --pool /etc/gpukernel/kubernetes.pool
+      gpukernel kubernetes controller --pool kubernetes.pool --share 0.05 --round-trip gpu=near --kubeconfig admin.conf
+    """
+    _needs_lightkube()
+    from gpukernel.common import logs
+    from gpukernel.engines.kubernetes.controller import Controller
+    from gpukernel.engines.kubernetes.publisher import Publisher
+    from gpukernel.engines.kubernetes.slices import SliceSettings
+
+    settings = SliceSettings(
+        share, _pairs("--round-trip", round_trip), _pairs("--driver-version", driver_version)
+    )
+    logs.configure(log_level, log_format)
+
+    async def work() -> None:
+        async with _clients(kubeconfig, pool, state) as (api, client), asyncio.TaskGroup() as group:
+            group.create_task(Publisher(api, client, settings).run(every))
+            group.create_task(Controller(api, client, cluster).run(every))
+
+    _run(work())
+
+
+@app.command()
+def node(
+    plugins: Annotated[Path, typer.Option(metavar="DIR", help="The kubelet's folder of plugins.")] = Path(
+        "/var/lib/kubelet/plugins"
+    ),
+    registry: Annotated[
+        Path, typer.Option(metavar="DIR", help="The kubelet's folder in which it finds plugins.")
+    ] = Path("/var/lib/kubelet/plugins_registry"),
+    cdi: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the container runtime looks for CDI files.")
+    ] = Path("/var/run/cdi"),
+    claims: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="For lease files; in memory, and the same path on the node itself."),
+    ] = Path("/run/gpukernel-claims"),
+    libraries: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Copy the client's libraries there, the same path on the node itself; needed where this runs in a container.",
+        ),
+    ] = None,
+    sockets: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder “containers” of an agent's state directory on this node; may be repeated.",
+        ),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(min=0, max=300, metavar="SECONDS", help="How long a call waits for a claim's slice."),
+    ] = 30.0,
+    cluster: Cluster = "",
+    every: Every = 5.0,
+    kubeconfig: Kubeconfig = None,
+    pool: Pool = None,
+    state: State = None,
+    log_level: LogLevel = Level.INFO,
+    log_format: LogFormat = Form.TEXT,
+) -> None:
+    """Prepare claims on this node, as its kubelet asks: a plugin of the kubelet, in the foreground, as root.
+
+    \b
+    Examples:
+      gpukernel kubernetes node --pool /etc/gpukernel/kubernetes.pool
+      gpukernel kubernetes node --pool kubernetes.pool --libraries /var/lib/gpukernel/libraries
+    """
+    _needs_lightkube()
+    from gpukernel.common import logs
+    from gpukernel.engines.kubernetes.claim_files import ClaimFiles, not_in_memory
+    from gpukernel.engines.kubernetes.kubelet import KubeletPlugin
+    from gpukernel.engines.kubernetes.node_libraries import copy_libraries
+    from gpukernel.engines.kubernetes.preparing import Preparing
+
+    try:
+        copies = copy_libraries(libraries) if libraries is not None else None
+        files = ClaimFiles(claims, cdi, [one.absolute() for one in sockets or []], copies)
+    except OSError as error:
+        raise Problem(f"{error.filename or claims} cannot be written: {error.strerror}.", FAILED) from None
+    if kind := not_in_memory(claims):
+        raise Problem(
+            f"{claims} is on {kind}, and secrets belong in memory; name a folder on tmpfs with --claims, such as one below /run.",
+            USAGE,
+        )
+    logs.configure(log_level, log_format)
+
+    async def work() -> None:
+        async with _clients(kubeconfig, pool, state) as (api, client):
+            await KubeletPlugin(Preparing(api, client, files, cluster, wait), plugins, registry).run(every)
+
+    _run(work())

@@ -1,0 +1,106 @@
+"""The publisher: keeps this driver's ResourceSlices as the pool's devices are.
+
+Guarantees
+----------
+* The slices of a pool have one generation and say how many they are; the scheduler waits while they do not agree.  Where the number of
+  slices stays, only those that changed are written, in one step each, and the generation stays.  Where it changes, all of them get the next
+  generation, the newest found plus one, whoever was killed on the way.
+* A slice is written with the version that was read: two publishers refuse each other's old views (409) and look again.
+* While the pool does not answer, the slices stay as they are; devices whose servers are away get taints once the pool says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from lightkube import AsyncClient
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.resource_v1 import ResourceSlice
+
+from gpukernel.client.pool import PoolClient
+from gpukernel.common.errors import PoolError
+from gpukernel.engines.kubernetes.names import DRIVER
+from gpukernel.engines.kubernetes.reflector import API_ERRORS, problem_of
+from gpukernel.engines.kubernetes.slices import (
+    SliceSettings,
+    arranged,
+    slice_manifest,
+    slice_name,
+    spec_of,
+)
+
+__all__ = ["Publisher"]
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """The ResourceSlices of one cluster, of the devices of `pool` that Kubernetes decides over."""
+
+    def __init__(self, api: AsyncClient, pool: PoolClient, settings: SliceSettings) -> None:
+        self._api, self._pool, self._settings = api, pool, settings
+
+    async def run(self, every: float = 5.0) -> None:
+        """Publish every so many seconds, until this is cancelled."""
+        while True:
+            try:
+                await self.publish()
+            except PoolError as error:
+                log.warning("%s", error)
+            except API_ERRORS as error:
+                log.warning("the ResourceSlices cannot be written: %s", problem_of(error))
+            await asyncio.sleep(every)
+
+    async def publish(self) -> None:
+        """Bring the slices to what the pool's devices are; writes nothing where they are so.
+
+        Raises
+        ------
+        PoolError
+            The pool does not answer.
+        httpx2.HTTPError
+            The API does not, or refuses.
+        """
+        devices = await self._pool.devices()
+        found = {
+            str(one.metadata.name): one
+            async for one in self._api.list(ResourceSlice, fields={"spec.driver": DRIVER})
+            if one.metadata is not None and one.spec.driver == DRIVER
+        }
+        in_order = []
+        while (one := found.pop(slice_name(len(in_order)), None)) is not None:
+            in_order.append(one)
+        before = [[device.name for device in one.spec.devices or []] for one in in_order]
+        wanted = arranged(devices, self._settings, before)
+        generations = {one.spec.pool.generation for one in [*in_order, *found.values()]}
+        counts = {one.spec.pool.resourceSliceCount for one in in_order}
+        whole = not found and len(generations) == 1 and counts == {len(in_order)} == {len(wanted)}
+        generation = max(generations, default=0) + (0 if whole else 1)
+        for number, shown in enumerate(wanted):
+            spec = spec_of(shown, generation, len(wanted))
+            if number >= len(in_order):
+                manifest = slice_manifest(number, spec)
+                await self._api.create(ResourceSlice.from_dict(manifest))
+            elif not _says(in_order[number], spec):
+                version = str(in_order[number].metadata.resourceVersion)
+                manifest = slice_manifest(number, spec, version)
+                await self._api.replace(ResourceSlice.from_dict(manifest))
+        for name in [slice_name(number) for number in range(len(wanted), len(in_order))] + list(found):
+            try:
+                await self._api.delete(ResourceSlice, name)
+            except ApiError as error:
+                if error.status.code != 404:
+                    raise
+        if not whole and (wanted or in_order or found):
+            log.info("%d ResourceSlices of generation %d are written", len(wanted), generation)
+
+
+def _says(known: ResourceSlice, spec: dict[str, Any]) -> bool:
+    """Return whether a slice says this already; times that the API adds to taints do not count."""
+    said = known.spec.to_dict()
+    for device in said.get("devices", []):
+        for taint in device.get("taints", []):
+            taint.pop("timeAdded", None)
+    return bool(said == spec)
