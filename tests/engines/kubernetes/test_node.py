@@ -1,0 +1,194 @@
+"""The kubelet's plugin: what a kubelet asks it, whoever is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from gpukernel.remoting.lease_file import read_lease_file
+from tests.conftest import Pool, eventually
+from tests.engines.kubernetes.cluster import Cluster
+from tests.engines.kubernetes.fake_kubelet import Kubelet, mode, running_kubelet
+
+MIB = 2**20
+LOOK = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+size = ctypes.c_size_t()
+print(cuda.cuInit(0), cuda.cuDeviceTotalMem_v2(ctypes.byref(size), 0), size.value >> 20)
+"""
+
+
+@pytest.fixture
+def kubelet(cluster: Cluster, pool: Pool) -> Iterator[Kubelet]:
+    with cluster.running(pool, "controller", "--every", "0.3"):
+        eventually(cluster.slices)
+        with running_kubelet(cluster, pool) as kubelet:
+            yield kubelet
+
+
+def allocated(cluster: Cluster, name: str = "one", memory: str = "655Mi", count: int = 1) -> str:
+    """Create a claim and allocate it; return its uid."""
+    uid = str(cluster.claim(name, memory, count).metadata.uid)
+    assert cluster.allocate(name)
+    return uid
+
+
+def test_the_kubelet_registers_the_plugin_at_sockets_of_its_own(kubelet: Kubelet) -> None:
+    info = kubelet.register()
+    assert (info.type, info.name) == ("DRAPlugin", "gpukernel.io")
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    sockets = [kubelet.registry / "gpukernel.io-reg.sock", kubelet.plugins / "gpukernel.io" / "dra.sock"]
+    assert [mode(one) for one in sockets] == [0o600, 0o600]
+
+
+def test_preparing_twice_is_one_lease_that_a_program_can_use(
+    cluster: Cluster, pool: Pool, kubelet: Kubelet
+) -> None:
+    uid = allocated(cluster)
+    first = kubelet.prepare("one")
+    assert first.error == ""
+    (device,) = first.devices
+    assert list(device.request_names) == ["gpu"]
+    assert list(device.cdi_device_ids) == [f"gpukernel.io/claim={uid}-gpu"]
+    (lease,) = pool.live()
+    folder = kubelet.lease_folder(device.cdi_device_ids[0])
+    secret = read_lease_file(folder / "lease").secret
+    assert read_lease_file(folder / "lease").lease == lease.id
+    assert kubelet.prepare("one", beta=True).SerializeToString() == first.SerializeToString()
+    assert [one.id for one in pool.live()] == [lease.id]
+    assert read_lease_file(folder / "lease").secret == secret != ""
+
+    edits = kubelet.device(device.cdi_device_ids[0])
+    environment = dict(one.split("=", 1) for one in edits["env"])
+    for mount in edits["mounts"]:  # no container here: the same places on this machine
+        environment = {
+            k: v.replace(mount["containerPath"], mount["hostPath"]) for k, v in environment.items()
+        }
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "0 0 655\n"
+
+
+def test_the_secret_is_in_memory_and_for_the_containers_of_the_claim_only(
+    cluster: Cluster, pool: Pool, kubelet: Kubelet
+) -> None:
+    allocated(cluster)
+    (device,) = kubelet.prepare("one").devices
+    folder = kubelet.lease_folder(device.cdi_device_ids[0])
+    secret = read_lease_file(folder / "lease").secret
+    assert mode(kubelet.claims) == 0o700  # nobody else of the node gets past it
+    assert mode(folder / "lease") == 0o444  # and any account in the container reads it
+    having = [one for one in kubelet.files() if secret in (kubelet.home / one).read_text()]
+    assert having == [str((folder / "lease").relative_to(kubelet.home))]
+    assert {mode(one) for one in kubelet.cdi.iterdir()} == {0o600}
+    eventually(lambda: cluster.is_ready("one"))
+    if cluster.stand_in is not None:
+        assert secret not in str(cluster.stand_in.store.history)
+
+
+def test_giving_up_twice_removes_the_files_and_leaves_the_lease_to_the_claim(
+    cluster: Cluster, pool: Pool, kubelet: Kubelet
+) -> None:
+    uid = allocated(cluster)
+    kubelet.prepare("one")
+    assert kubelet.files()
+    assert [kubelet.unprepare("one", uid), kubelet.unprepare("one", uid, beta=True)] == ["", ""]
+    assert kubelet.files() == []
+    assert len(pool.live()) == 1  # another pod may use the claim
+    cluster.deallocate("one")
+    eventually(lambda: not pool.promised())
+
+
+def test_a_claim_that_was_never_prepared_is_given_up_without_an_error(kubelet: Kubelet) -> None:
+    assert kubelet.unprepare("gone", "7a1c1f4e-0000-0000-0000-000000000000") == ""
+    assert kubelet.unprepare("gone", "../../etc") != ""
+
+
+def test_claims_that_cannot_be_prepared_say_why_and_the_others_are(
+    cluster: Cluster, pool: Pool, kubelet: Kubelet
+) -> None:
+    uid, other = allocated(cluster), str(cluster.claim("waiting", "1Gi").metadata.uid)
+    answer = kubelet.start_preparing("one", "waiting").result()
+    assert answer.claims[uid].error == ""
+    assert "has no device of this driver" in answer.claims[other].error
+
+
+def test_a_plugin_that_is_killed_in_any_state_goes_on(cluster: Cluster, pool: Pool, kubelet: Kubelet) -> None:
+    kubelet.kill()  # nothing is prepared
+    kubelet.start()
+    uid = str(cluster.claim("one", "655Mi").metadata.uid)
+    assert cluster.allocate("one")
+    call = kubelet.start_preparing("one")
+    kubelet.kill()  # in the middle of it, or just after
+    with pytest.raises(grpc.RpcError):
+        if not call.result().claims[uid].error:
+            raise grpc.RpcError  # it was quicker
+    kubelet.start()
+    before = kubelet.prepare("one")
+    kubelet.kill()  # prepared: pods go on, and the kubelet asks again
+    assert kubelet.lease_folder(before.devices[0].cdi_device_ids[0]).is_dir()
+    kubelet.start()
+    assert kubelet.prepare("one").SerializeToString() == before.SerializeToString()
+    assert len(pool.live()) == 1
+    kubelet.unprepare("one", uid)
+    kubelet.kill()  # given up
+    kubelet.start()
+    assert kubelet.unprepare("one", uid) == ""
+    assert kubelet.files() == []
+
+
+def test_a_pod_that_is_deleted_while_its_claim_is_prepared_leaves_nothing(
+    cluster: Cluster, pool: Pool, kubelet: Kubelet
+) -> None:
+    uid = str(cluster.claim("one", "1Gi").metadata.uid)
+    missing = cluster.slices()[0].spec.devices[0].name
+    assert cluster.allocate("one")
+    call = kubelet.start_preparing("one")
+    call.cancel()  # the kubelet's patience is over, the pod goes
+    assert missing
+    cluster.deallocate("one")
+    cluster.delete("one")
+    assert kubelet.unprepare("one", uid) == ""
+    eventually(lambda: not pool.promised())
+    assert kubelet.files() == []
+
+
+def test_a_lease_that_is_lost_is_held_again_and_its_file_follows(
+    cluster: Cluster, pool: Pool, kubelet: Kubelet
+) -> None:
+    allocated(cluster)
+    (device,) = kubelet.prepare("one").devices
+    file = kubelet.lease_folder(device.cdi_device_ids[0]) / "lease"
+    before = read_lease_file(file)
+    ended = pool.gpukernel("release", before.lease)
+    assert ended.returncode == 0, ended.stderr
+
+    def follows() -> bool:
+        now = read_lease_file(file)
+        return now.state == "live" and now.lease != before.lease
+
+    eventually(follows)
+    (lease,) = pool.live()
+    assert read_lease_file(file).lease == lease.id
+    assert read_lease_file(file).secret != before.secret
+
+
+def test_two_parts_of_one_device_are_one_slice(cluster: Cluster, pool: Pool, kubelet: Kubelet) -> None:
+    allocated(cluster, memory="1Gi", count=2)
+    answer = kubelet.prepare("one")
+    assert answer.error == ""
+    assert len(answer.devices) == 2
+    assert len([name for one in answer.devices for name in one.cdi_device_ids]) == 1
+    (lease,) = pool.live()
+    assert [one.memory_bytes for one in lease.slices] == [2048 * MIB]
