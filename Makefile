@@ -23,7 +23,7 @@ WHEEL_FOR_demo = $(WHEEL)
 WHEEL_FOR_hub-demo = $(WHEEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes slurm crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes slurm kubernetes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, and upgr
 slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm, with a class of 50, and let nodes, pool, controller and supply die (a quarter of an hour)
 	@deploy/system-packages.sh --optional $(PACKAGES)
 	GPUKERNEL_SLURM=1 $(BIN)/python -m pytest -rs tests/engines/slurm $(PYTEST_ARGS)
+
+CLAIMS ?= 1000
+kubernetes: $(VENV)/.test  ## Let CLAIMS=1000 claims come and go at random while the controller is killed, without a cluster or with GPUKERNEL_TEST_KUBECONFIG (a quarter of an hour)
+	GPUKERNEL_CLAIMS=$(CLAIMS) $(BIN)/python -m pytest -rP tests/engines/kubernetes/test_churn.py $(PYTEST_ARGS)
 
 crowd: $(VENV)/.test  ## Put 200 honest students and 5 hostile ones into one pool, and compare the honest ones' waits (ten minutes)
 	$(BIN)/python -m tests.attacks.crowd $(CROWD_ARGS)

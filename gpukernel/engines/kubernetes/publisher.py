@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, cast
 
 from lightkube import AsyncClient
 from lightkube.core.exceptions import ApiError
@@ -69,7 +69,7 @@ class Publisher:
             async for one in self._api.list(ResourceSlice, fields={"spec.driver": DRIVER})
             if one.metadata is not None and one.spec.driver == DRIVER
         }
-        in_order = []
+        in_order: list[ResourceSlice] = []
         while (one := found.pop(slice_name(len(in_order)), None)) is not None:
             in_order.append(one)
         before = [[device.name for device in one.spec.devices or []] for one in in_order]
@@ -82,11 +82,12 @@ class Publisher:
             spec = spec_of(shown, generation, len(wanted))
             if number >= len(in_order):
                 manifest = slice_manifest(number, spec)
-                await self._api.create(ResourceSlice.from_dict(manifest))
+                await self._api.create(_resource(manifest))
             elif not _says(in_order[number], spec):
-                version = str(in_order[number].metadata.resourceVersion)
-                manifest = slice_manifest(number, spec, version)
-                await self._api.replace(ResourceSlice.from_dict(manifest))
+                metadata = in_order[number].metadata
+                assert metadata is not None
+                manifest = slice_manifest(number, spec, str(metadata.resourceVersion))
+                await self._api.replace(_resource(manifest))
         for name in [slice_name(number) for number in range(len(wanted), len(in_order))] + list(found):
             try:
                 await self._api.delete(ResourceSlice, name)
@@ -95,6 +96,10 @@ class Publisher:
                     raise
         if not whole and (wanted or in_order or found):
             log.info("%d ResourceSlices of generation %d are written", len(wanted), generation)
+
+
+def _resource(manifest: dict[str, Any]) -> ResourceSlice:
+    return cast(ResourceSlice, ResourceSlice.from_dict(manifest))
 
 
 def _says(known: ResourceSlice, spec: dict[str, Any]) -> bool:

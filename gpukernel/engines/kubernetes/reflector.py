@@ -15,12 +15,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
+import httpx2
 from lightkube import AsyncClient
 from lightkube.core.exceptions import ApiError
 
 __all__ = ["API_ERRORS", "Reflector", "problem_of"]
-
-import httpx2
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +67,7 @@ class Reflector(Generic[T]):
         self._where: dict[str, Any] = {"namespace": "*"} if namespaced else {}
         self._objects: dict[str, T] = {}
         self._lists, self._listed = 0, asyncio.Condition()
+        self._listing = False
         self._again = asyncio.Event()
 
     @property
@@ -82,8 +82,6 @@ class Reflector(Generic[T]):
             self._again.set()
             await self._listed.wait_for(lambda: self._lists >= wanted)
 
-    _listing = False
-
     async def run(self) -> None:
         """Follow, until this is cancelled."""
         pause = FIRST_PAUSE
@@ -94,7 +92,9 @@ class Reflector(Generic[T]):
                 await self._follow(version)
             except API_ERRORS as error:
                 if not (isinstance(error, ApiError) and error.status and error.status.code == 410):
-                    log.warning("%s cannot be followed: %s", self._kind.__name__, problem_of(error))
+                    # One broken connection is every day's; several in a row are not.
+                    level = logging.INFO if pause == FIRST_PAUSE else logging.WARNING
+                    log.log(level, "%s cannot be followed: %s", self._kind.__name__, problem_of(error))
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -131,7 +131,7 @@ class Reflector(Generic[T]):
                 watching.exception()
 
     async def _watch(self, version: str) -> None:
-        events = self._client.watch(
+        events: Any = self._client.watch(
             self._kind, resource_version=version, server_timeout=WATCH_SECONDS, **self._where
         )
         async with contextlib.aclosing(events):

@@ -18,7 +18,7 @@ import socket
 import threading
 import urllib.parse
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,8 @@ class Faults:
     error: float = 0.0  # 500 or 503, nothing is done
     lost_answer: float = 0.0  # it is done, and the connection breaks
     conflict: float = 0.0  # 409 for a write, nothing is done
+    kill: float = 0.0  # whoever asks is killed, before or after it is done
+    killer: Callable[[], None] = lambda: None
 
     def draw(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -100,7 +102,11 @@ class ApiServer:
         What goes wrong; nothing at first.
     requests
         The method and path of everything that was asked.
+    tests
+        The user agent for which nothing goes wrong.
     """
+
+    tests = "tests"
 
     def __init__(self) -> None:
         self.store = _Store()
@@ -386,19 +392,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         api.requests.append((self.command, self.path))
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else {}
+        faults = api.faults if self.headers.get("User-Agent") != api.tests else Faults()
         try:
-            if api.faults.draw(api.faults.error):
-                code = api.faults.random.choice((500, 503))
+            if faults.draw(faults.error):
+                code = faults.random.choice((500, 503))
                 raise Status(code, "InternalError", "the stand-in was told to fail")
             plural, namespace, name, part = _place(parts.path)
+            if faults.draw(faults.kill):
+                faults.killer()
             if self.command == "GET":
                 self._read(plural, namespace, name, query)
                 return
-            if api.faults.draw(api.faults.conflict):
+            if faults.draw(faults.conflict):
                 raise Status(409, "Conflict", "the stand-in was told to refuse")
             kind = (self.headers.get("Content-Type") or "").partition(";")[0]
             done = api.write(self.command, plural, namespace or "", name, part, body, kind, query)
-            if api.faults.draw(api.faults.lost_answer):
+            if faults.draw(faults.kill):
+                faults.killer()
+            if faults.draw(faults.lost_answer):
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return

@@ -46,6 +46,7 @@ class Cluster:
     def __init__(self, kubeconfig: Path, stand_in: ApiServer | None) -> None:
         self.kubeconfig, self.stand_in = kubeconfig, stand_in
         self.api = Client(KubeConfig.from_file(str(kubeconfig)).get())
+        self.api._client._client.headers["User-Agent"] = ApiServer.tests
         self.namespace = f"gpukernel-test-{uuid.uuid4().hex[:8]}"
         self.api.create(Namespace(metadata=ObjectMeta(name=self.namespace)))
 

@@ -25,7 +25,8 @@ def lent(pool: Pool, devices: int = 1) -> Pool:
     return pool
 
 
-@pytest.fixture
-def pool(own_pool: Pool) -> Pool:
-    """A pool with one V100 that Kubernetes decides over."""
-    return lent(own_pool)
+@pytest.fixture(scope="package")
+def pool() -> Iterator[Pool]:
+    """A pool with two V100, over one of which Kubernetes decides.  Leases of the test before are released by the next controller."""
+    with Pool("v100:2", tcp_host="127.0.0.1") as pool:
+        yield lent(pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -28,6 +29,7 @@ print(cuda.cuInit(0), cuda.cuDeviceTotalMem_v2(ctypes.byref(size), 0), size.valu
 def kubelet(cluster: Cluster, pool: Pool) -> Iterator[Kubelet]:
     with cluster.running(pool, "controller", "--every", "0.3"):
         eventually(cluster.slices)
+        eventually(lambda: not pool.promised())  # of the test before
         with running_kubelet(cluster, pool) as kubelet:
             yield kubelet
 
@@ -131,9 +133,8 @@ def test_a_plugin_that_is_killed_in_any_state_goes_on(cluster: Cluster, pool: Po
     assert cluster.allocate("one")
     call = kubelet.start_preparing("one")
     kubelet.kill()  # in the middle of it, or just after
-    with pytest.raises(grpc.RpcError):
-        if not call.result().claims[uid].error:
-            raise grpc.RpcError  # it was quicker
+    with contextlib.suppress(grpc.RpcError):  # or it was quicker
+        call.result()
     kubelet.start()
     before = kubelet.prepare("one")
     kubelet.kill()  # prepared: pods go on, and the kubelet asks again
@@ -152,11 +153,9 @@ def test_a_pod_that_is_deleted_while_its_claim_is_prepared_leaves_nothing(
     cluster: Cluster, pool: Pool, kubelet: Kubelet
 ) -> None:
     uid = str(cluster.claim("one", "1Gi").metadata.uid)
-    missing = cluster.slices()[0].spec.devices[0].name
     assert cluster.allocate("one")
     call = kubelet.start_preparing("one")
     call.cancel()  # the kubelet's patience is over, the pod goes
-    assert missing
     cluster.deallocate("one")
     cluster.delete("one")
     assert kubelet.unprepare("one", uid) == ""
@@ -171,7 +170,8 @@ def test_a_lease_that_is_lost_is_held_again_and_its_file_follows(
     (device,) = kubelet.prepare("one").devices
     file = kubelet.lease_folder(device.cdi_device_ids[0]) / "lease"
     before = read_lease_file(file)
-    ended = pool.gpukernel("release", before.lease)
+    (held,) = pool.live()
+    ended = pool.gpukernel("lease", "release", "--engine", "kubernetes", "--key", held.key)
     assert ended.returncode == 0, ended.stderr
 
     def follows() -> bool:
