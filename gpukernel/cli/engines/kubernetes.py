@@ -166,6 +166,49 @@ def controller(
 
 
 @app.command()
+def classes(
+    count: Annotated[int, typer.Option("--max-count", min=1, max=32, help="Devices of one claim.")] = 1,
+    memory: Annotated[
+        str, typer.Option("--max-memory", metavar="SIZE", help="Memory of each of them, such as 4Gi.")
+    ] = "4Gi",
+    total: Annotated[
+        str, typer.Option("--max-total-memory", metavar="SIZE", help="Memory of all of them. Else the same.")
+    ] = "",
+    pool: Pool = None,
+    state: State = None,
+) -> None:
+    """Print DeviceClasses of the pool's models as YAML: one for all, and one each with a name for “limits:”.
+
+    The bounds are for the admission policies of deploy/kubernetes/admission.yaml; without these they say nothing.
+
+    \b
+    Examples:
+      gpukernel kubernetes classes --pool kubernetes.pool | kubectl apply -f -
+      gpukernel kubernetes classes --max-count 2 --max-memory 4Gi --max-total-memory 6Gi --pool kubernetes.pool
+    """
+    import yaml
+
+    from gpukernel.cli.tables import ask_pool
+    from gpukernel.engines.kubernetes.classes import ClassLimits, class_manifests
+    from gpukernel.jupyter.offers import short_model
+
+    try:
+        limits = ClassLimits(count, memory, total or memory)
+    except ValueError as error:
+        raise Problem(str(error), USAGE) from None
+    models = [
+        (short_model(device.name), device.name.removesuffix("(simulated)").strip())
+        for device in ask_pool(pool, state, lambda client: client.devices())
+        if device.decided_by == "kubernetes"
+    ]
+    if not models:
+        raise Problem(
+            "Kubernetes decides over no device of the pool; see “gpukernel server delegate”.", NOT_THERE
+        )
+    print(yaml.safe_dump_all(class_manifests(models, limits), sort_keys=False), end="")
+
+
+@app.command()
 def node(
     plugins: Annotated[Path, typer.Option(metavar="DIR", help="The kubelet's folder of plugins.")] = Path(
         "/var/lib/kubelet/plugins"
