@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from gpukernel.engines.kubernetes.names import DRIVER
 from tests.conftest import Pool, eventually
 from tests.engines.kubernetes.cluster import Cluster
@@ -29,3 +31,90 @@ def test_a_claim_becomes_a_lease_on_its_device_and_goes_with_it(cluster: Cluster
         cluster.delete("one")
         eventually(lambda: not pool.promised(), seconds=5)
         assert {one.spec.driver for one in cluster.slices()} == {DRIVER}
+
+
+def test_a_claim_that_the_pool_refuses_says_why_and_is_tried_again(cluster: Cluster, pool: Pool) -> None:
+    with cluster.running(pool, "controller", "--every", "0.3"):
+        eventually(cluster.slices)
+        cluster.label(course="no-such-course")
+        cluster.claim("one", "655Mi")
+        # There is a courses file only where somebody applied one: any course is known here, so the room is what is missing.
+        assert cluster.allocate("one")
+        eventually(lambda: cluster.is_ready("one"))
+        (lease,) = pool.live()
+        assert lease.holder.course == "no-such-course"
+        cluster.claim("large", "15Gi")
+        held = pool.gpukernel(
+            "lease", "acquire", "--engine", "kubernetes", "--key", "other/x", "--for", "anna", "--placed-on",
+            f"{lease.slices[0].uuid}=4GiB",
+        )  # fmt: skip
+        assert held.returncode == 0, held.stderr
+        assert cluster.allocate("large")  # the scheduler cannot know of it
+        eventually(lambda: cluster.condition("large")[1] == "Full")
+        status, _, sentence = cluster.condition("large")
+        assert status == "False"
+        assert "free, not the 15360 MiB that are asked for" in sentence
+        gone = pool.gpukernel("lease", "release", "--engine", "kubernetes", "--key", "other/x")
+        assert gone.returncode == 0, gone.stderr
+        eventually(lambda: cluster.is_ready("large"), seconds=60)
+
+
+def test_leases_of_other_clusters_on_the_same_pool_are_left_alone(cluster: Cluster, pool: Pool) -> None:
+    (uuid,) = (one.uuid for one in pool.devices() if one.decided_by == "kubernetes")
+    for key in ("7a1c1f4e-0000-0000-0000-000000000000.x", "other/7a1c1f4e-0000-0000-0000-000000000000.x"):
+        words = ("--engine", "kubernetes", "--key", key)
+        held = pool.gpukernel("lease", "acquire", *words, "--for", "anna", "--placed-on", f"{uuid}=64MiB")
+        assert held.returncode == 0, held.stderr
+    with cluster.running(pool, "controller", "--every", "0.3"):
+        eventually(
+            lambda: [one.key for one in pool.live()] == ["other/7a1c1f4e-0000-0000-0000-000000000000.x"]
+        )
+    with cluster.running(pool, "controller", "--every", "0.3", "--cluster", "other"):
+        eventually(lambda: not pool.promised())
+
+
+def test_namespaces_say_for_whom_leases_are_and_claims_only_where_they_may(
+    cluster: Cluster, pool: Pool
+) -> None:
+    with cluster.running(pool, "controller", "--every", "0.3"):
+        eventually(cluster.slices)
+        named = {"gpukernel.io/person": "eve"}
+        cluster.claim("spoofed", "64Mi", **named)
+        assert cluster.allocate("spoofed")
+        eventually(lambda: cluster.is_ready("spoofed"))
+        assert [one.holder.person for one in pool.live()] == [f"namespace:{cluster.namespace}"]
+        cluster.delete("spoofed")
+        eventually(lambda: not pool.promised())
+        cluster.label(persons="by-claim")
+        eventually(lambda: True)
+        cluster.claim("named", "64Mi", **named)
+
+        def is_eves() -> bool:  # the label may be heard of after the claim
+            assert cluster.allocate("named")
+            eventually(lambda: cluster.is_ready("named"))
+            return [one.holder.person for one in pool.live()] == ["eve"] or bool(cluster.deallocate("named"))
+
+        eventually(is_eves)
+
+
+def test_as_many_claims_as_a_device_has_room_for_are_live_and_the_next_one_waits(
+    cluster: Cluster, pool: Pool
+) -> None:
+    count = int(os.environ.get("GPUKERNEL_SLICES", "10"))
+    size = f"{16384 // count}Mi"
+    with cluster.running(pool, "controller", "--every", "0.3"):
+        eventually(cluster.slices)
+        for number in range(count):
+            cluster.claim(f"claim-{number}", size)
+            assert cluster.allocate(f"claim-{number}")
+        cluster.claim("one-more", size)
+        assert not cluster.allocate("one-more")
+        eventually(lambda: all(cluster.is_ready(f"claim-{number}") for number in range(count)), seconds=120)
+        assert len(pool.live()) == count
+        cluster.delete("claim-0")
+        eventually(lambda: cluster.allocate("one-more"))
+        eventually(lambda: cluster.is_ready("one-more"), seconds=10)
+        assert len(pool.live()) == count
+        for claim in cluster.claims():
+            cluster.delete(claim.metadata.name)
+        eventually(lambda: not pool.promised(), seconds=20)
