@@ -32,6 +32,7 @@ from gpukernel.cli.options import (
     LogLevel,
     Model,
     Name,
+    NoticeTime,
     Pool,
     Server,
     Simulate,
@@ -154,6 +155,7 @@ def agent(
     confinement: ConfinementSetting = "auto",
     worker_accounts: WorkerAccounts = "1900000000-1900000999",
     direct: Direct = False,
+    notice: NoticeTime = "0",
     log_level: LogLevel = Level.INFO,
     log_format: LogFormat = Form.TEXT,
 ) -> None:
@@ -163,8 +165,10 @@ def agent(
     Example:
       gpukernel agent --pool gpu1.pool --tcp-host gpu1.example.edu
       gpukernel agent --pool 10.0.0.5:7437 --token-file agent.token --tcp-host 10.0.0.21
+      gpukernel agent --pool gpu1.pool --tcp-host gpu1.example.edu --notice 5m
     """
     from gpukernel.cli import services
+    from gpukernel.cli.terminal.output import seconds
 
     services.agent(
         pool,
@@ -181,6 +185,7 @@ def agent(
         direct,
         log_level,
         log_format,
+        services.notice_of(seconds(notice)),
     )
 
 

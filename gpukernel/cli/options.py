@@ -32,6 +32,7 @@ __all__ = [
     "LogLevel",
     "Model",
     "Name",
+    "NoticeTime",
     "Pool",
     "Server",
     "Simulate",
@@ -179,6 +180,15 @@ Grace = Annotated[
         metavar="TIME",
         help="How long slices live on a GPU server that does not reach the pool, 5s to 1d: so long the pool may be away, and "
         "no slice is lost. The memory of a server that is lost is fenced for 1.23 times as long, and 13 s.",
+    ),
+]
+NoticeTime = Annotated[
+    str,
+    typer.Option(
+        "--notice",
+        metavar="TIME",
+        help="When told to stop (SIGTERM, Ctrl-C): take no new leases, tell the holders, and end after this time, or once nobody is left; "
+        "told again, at once. 0: end at once.",
     ),
 ]
 Command = Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The program and its arguments.")]

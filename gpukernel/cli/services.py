@@ -27,7 +27,7 @@ from gpukernel.common.machine import raise_descriptor_limit
 from gpukernel.pool.auth.listeners import Listener
 from gpukernel.pool.rpc.server import prepare_state, serve
 
-__all__ = ["Notice", "agent", "pool", "up", "watchdog_or_default"]
+__all__ = ["Notice", "agent", "notice_of", "pool", "up", "watchdog_or_default"]
 
 Notice = Callable[[asyncio.Event], Awaitable[tuple[float, str]]]
 """A function that returns how many seconds an agent that is told to stop has left for those who hold its slices, and the reason it stops.
@@ -106,6 +106,28 @@ async def _until_left(server: Agent, running: asyncio.Task[None], notice: Notice
                 return reason
         finally:
             leaving.cancel()
+
+
+def notice_of(given: float) -> Notice | None:
+    """Return the notice of an agent that gives its holders `given` seconds when it is told to stop, and none when it is told again.
+
+    None where they are given no time.
+
+    Raises
+    ------
+    Problem
+        When that is no time, or more than a day.
+    """
+    if not 0 <= given <= MOST_GRACE:
+        raise Problem("--notice is a time from 0 to 1d, such as 5m.", USAGE)
+    told = 0
+
+    async def notice(_: asyncio.Event) -> tuple[float, str]:
+        nonlocal told
+        told += 1
+        return given if told == 1 else 0.0, "the GPU server was stopped by its administrator"
+
+    return notice if given else None
 
 
 def watchdog_or_default(seconds: float | None, found: inventory.Inventory, *, shared: bool) -> float:

@@ -22,11 +22,21 @@ import sqlalchemy as sa
 
 from gpukernel.common.model import Device
 from gpukernel.pool.store.policy import note
-from gpukernel.pool.store.schema import IN_USE, devices, reservation_placements, servers, slices
+from gpukernel.pool.store.schema import IN_USE, audit, devices, reservation_placements, servers, slices
 
-__all__ = ["GONE", "GoneDevice", "by_agent", "found_by_pool", "free_to_offer", "record_devices"]
+__all__ = [
+    "GONE",
+    "GoneDevice",
+    "by_agent",
+    "end_own_drain",
+    "found_by_pool",
+    "free_to_offer",
+    "note_drain",
+    "record_devices",
+]
 
 GONE = "its server has it no more"
+_DRAINED = {True: "drained", False: "in use"}
 _ELSEWHERE = "it is offered by GPU server "
 _ROW = sa.select(*(column for column in devices.c if column.name != "index"), devices.c.index.label("number"))
 
@@ -48,6 +58,29 @@ class GoneDevice:
 def by_agent(server: str) -> str:
     """Return who did what an agent reports, for the audit table."""
     return f"agent of {server}"
+
+
+def note_drain(db: sa.Connection, now: float, who: str, server: str, before: bool, after: bool) -> None:
+    """Note in the audit table that a server was excluded from new leases, or admitted again."""
+    note(db, now, who, "drain", server, _DRAINED[before], _DRAINED[after])
+
+
+def end_own_drain(db: sa.Connection, server: str, now: float) -> None:
+    """Admit `server` to new leases again where nobody but its agent drained it: another one, which said that it ends.
+
+    A drain of an administrator stays, whether it came before or after.
+    """
+    others = (
+        sa.select(audit.c.after)
+        .where(audit.c.action == "drain", audit.c.subject == server, audit.c.who != by_agent(server))
+        .order_by(audit.c.id.desc())
+        .limit(1)
+    )
+    here = servers.c.name == server
+    drained = db.execute(sa.select(servers.c.name).where(here, servers.c.draining)).first() is not None
+    if drained and db.execute(others).scalar() != _DRAINED[True]:
+        db.execute(servers.update().where(here).values(draining=False, drain_until=None))
+        note_drain(db, now, by_agent(server), server, True, False)
 
 
 def found_by_pool(fault: str) -> bool:

@@ -28,8 +28,10 @@ from gpukernel.pool.store.device_reports import (
     GONE,
     GoneDevice,
     by_agent,
+    end_own_drain,
     found_by_pool,
     free_to_offer,
+    note_drain,
     record_devices,
 )
 from gpukernel.pool.store.devices import update_availability
@@ -183,6 +185,8 @@ class Servers:
                 db.execute(servers.insert().values(name=server, **values))
             else:
                 db.execute(servers.update().where(servers.c.name == server).values(**values))
+                if before.instance != new.instance:
+                    end_own_drain(db, server, self._database.clock.now())
             update_availability(db, [server])
             self._database.changes.server(server)
         self.agents.remember(server, HeardOf(new.instance, attachment.epoch, steady, fence))
@@ -398,7 +402,7 @@ class Servers:
                 return False
             values = {"draining": draining, "drain_until": until}
             db.execute(servers.update().where(servers.c.name == server).values(**values))
-            note(db, now, who, "drain", server, *(_drained(b) for b in (before.draining, draining)))
+            note_drain(db, now, who, server, before.draining, draining)
             update_availability(db, [server])
         return True
 
@@ -492,7 +496,3 @@ def _shown(row: Any, heard: float, steady: float) -> GpuServer:
         max(row.fenced_until - steady, 0.0) if fenced else -1.0,
         row.leases,
     )
-
-
-def _drained(draining: bool) -> str:
-    return "drained" if draining else "in use"
