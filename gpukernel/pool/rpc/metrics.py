@@ -1,6 +1,7 @@
-"""Metrics for Prometheus, read from the database when they are asked for (text format 0.0.4).
+"""Metrics for Prometheus, read from the database when they are asked for (text format 0.0.4), and probes for whoever watches the pool.
 
-They name devices and courses, and no person.
+``GET /metrics`` names devices and courses, and no person.  ``GET /livez`` answers where the pool decides, ``GET /readyz`` where its
+database answers too; neither says anything else.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["Known", "exposition", "known", "serve_metrics"]
 LONGEST_REQUEST = 8192
 PATIENCE_SECONDS = 5.0
 CONNECTIONS = 32
+PATHS = (b"/metrics", b"/livez", b"/readyz")
 
 Sample = tuple[dict[str, str], float]
 
@@ -51,6 +53,13 @@ def known(manager: LeaseManager) -> Known:
 def exposition(store: Store, known: Known) -> str:
     """Return all metrics in Prometheus' text format; it reads the database, so call it in a thread."""
     return "".join(_family(*family) for family in _families(store, known))
+
+
+def _database_answers(store: Store, known: Known) -> str:
+    """Ask the database for next to nothing."""
+    with store.reader.connect() as db:
+        db.execute(sa.select(sa.literal(1)))
+    return "ok\n"
 
 
 def _family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> str:
@@ -179,7 +188,7 @@ def _families(store: Store, known: Known) -> Iterator[tuple[str, str, str, list[
 async def serve_metrics(
     address: str, store: Store, manager: LeaseManager, deciding: asyncio.AbstractEventLoop
 ) -> AsyncIterator[None]:
-    """Answer ``GET /metrics`` over HTTP at ``HOST:PORT`` for as long as the context lasts; `deciding` is the manager's loop.
+    """Answer ``GET /metrics``, ``/livez`` and ``/readyz`` over HTTP at ``HOST:PORT`` for as long as the context lasts; `deciding` is the manager's loop.
 
     At most `CONNECTIONS` are open at a time, each for `PATIENCE_SECONDS`; the oldest goes for a new one.
 
@@ -196,6 +205,12 @@ async def serve_metrics(
 
     async def figures() -> Known:
         return known(manager)
+
+    async def body_of(path: bytes) -> str:
+        found = await answer(deciding, figures)  # nobody else is alive who decides
+        if path == b"/livez":
+            return "ok\n"
+        return await asyncio.to_thread(exposition if path == b"/metrics" else _database_answers, store, found)
 
     async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while len(there) >= CONNECTIONS:
@@ -215,11 +230,13 @@ async def serve_metrics(
             async with asyncio.timeout(PATIENCE_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
                 words = head.split(b"\r\n", 1)[0].split()
-                if len(words) == 3 and words[0] == b"GET" and words[1].split(b"?")[0] == b"/metrics":
-                    found = await answer(deciding, figures)
-                    status, body = "200 OK", await asyncio.to_thread(exposition, store, found)
-                else:
-                    status, body = "404 Not Found", "The figures are at /metrics.\n"
+                path = words[1].split(b"?")[0] if len(words) == 3 and words[0] == b"GET" else b""
+                status, body = "404 Not Found", "The figures are at /metrics.\n"
+                if path in PATHS:
+                    try:
+                        status, body = "200 OK", await body_of(path)
+                    except sa.exc.SQLAlchemyError:
+                        status, body = "503 Service Unavailable", "The database does not answer.\n"
                 data = body.encode()
                 writer.write(
                     f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"

@@ -44,8 +44,29 @@ _MIGRATION_LOCK = 0x6770756B  # PostgreSQL's advisory locks are numbers; this on
 
 
 def database_url(state: Path) -> str:
-    """Return ``GPUKERNEL_DATABASE``, else the SQLite file of a state directory, made readable by its owner only."""
-    if chosen := os.environ.get("GPUKERNEL_DATABASE"):
+    """Return ``GPUKERNEL_DATABASE``, else the first line of ``GPUKERNEL_DATABASE_FILE``, else the SQLite file of a state directory.
+
+    The SQLite file is made readable by its owner only.
+
+    Raises
+    ------
+    PoolError
+        When both variables are set, or the file named cannot be read or is empty.
+    """
+    chosen, named = os.environ.get("GPUKERNEL_DATABASE"), os.environ.get("GPUKERNEL_DATABASE_FILE")
+    if chosen and named:
+        raise PoolError("GPUKERNEL_DATABASE and GPUKERNEL_DATABASE_FILE exclude each other: name one.")
+    if named:
+        try:
+            chosen = Path(named).read_text().partition("\n")[0].strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise PoolError(f"GPUKERNEL_DATABASE_FILE names {named}, which cannot be read: {why}.") from None
+        if not chosen:
+            raise PoolError(
+                f"GPUKERNEL_DATABASE_FILE names {named}, whose first line is empty; write postgresql://user:password@host/name there."
+            )
+    if chosen:
         return chosen
     path = state / "pool.db"
     path.touch(mode=0o600)
@@ -76,7 +97,7 @@ def open_database(url: str) -> sa.Engine:
         raise PoolError("PostgreSQL needs its driver: pip install 'gpukernel[postgres]'.") from None
     except sa.exc.ArgumentError:
         raise PoolError(
-            f"“{url}” is no database; write postgresql://user@host/name or sqlite:////path/pool.db."
+            f"“{url.partition(':')[0][:20]}:…” is no database; write postgresql://user@host/name or sqlite:////path/pool.db."
         ) from None
     sa.event.listen(engine, "before_cursor_execute", _note_writing)
     if engine.dialect.name == "sqlite":

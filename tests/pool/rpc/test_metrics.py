@@ -9,8 +9,10 @@ import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from gpukernel.common.bounds import Bounds
 from gpukernel.common.course import Course
@@ -108,6 +110,8 @@ def test_they_are_served_over_http_and_nothing_else_is(tmp_path: Path) -> None:
             status, text = await asyncio.to_thread(fetch, "/metrics")
             assert status == 200
             assert read(text)["gpukernel_grants_total", ""] == 0
+            for probe in ("/livez", "/readyz"):
+                assert await asyncio.to_thread(fetch, probe) == (200, "ok\n")
             assert (await asyncio.to_thread(fetch, "/"))[0] == 404
             reader, writer = await asyncio.open_connection(*address.split(":"))
             writer.write(b"x" * 20_000)  # no request at all
@@ -119,5 +123,35 @@ def test_they_are_served_over_http_and_nothing_else_is(tmp_path: Path) -> None:
         with pytest.raises(PoolError, match="no address"):
             async with serve_metrics("nonsense", world.store, world.manager, asyncio.get_running_loop()):
                 pass
+
+    story(tmp_path, tell)
+
+
+def test_a_pool_without_its_database_is_alive_and_not_ready(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    class Away:
+        """A store whose database answers nobody."""
+
+        class reader:
+            @staticmethod
+            def connect() -> None:
+                raise sa.exc.OperationalError("", {}, Exception("connection refused"))
+
+    async def tell(world: World) -> None:
+        away: Any = Away()
+        async with serve_metrics(address, away, world.manager, asyncio.get_running_loop()):
+            found = {
+                path: await asyncio.to_thread(status, path) for path in ("/livez", "/readyz", "/metrics")
+            }
+        assert found == {"/livez": 200, "/readyz": 503, "/metrics": 503}
 
     story(tmp_path, tell)

@@ -13,7 +13,7 @@ from gpukernel.common.bounds import Account
 from gpukernel.common.errors import PoolError
 from gpukernel.pool.scheduling.pending_requests import PendingRequests
 from gpukernel.pool.store import quota_usage, schema
-from gpukernel.pool.store.database import NEWEST, open_database
+from gpukernel.pool.store.database import NEWEST, database_url, open_database
 from gpukernel.pool.store.store import Store
 from gpukernel.pool.store.usage_log import held_between
 from tests.pool.store.older_databases import make_old, make_previous, plain_engine
@@ -122,3 +122,29 @@ def test_an_error_of_the_database_does_not_show_what_was_written(tmp_path: Path)
         db.execute(schema.leases.insert().values(id="a", secret="hidden-secret"))
     assert "hidden-secret" not in str(error.value)
     engine.dispose()
+
+
+def test_the_address_may_be_in_a_file_which_no_environment_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUKERNEL_DATABASE", raising=False)
+    file = tmp_path / "url"
+    monkeypatch.setenv("GPUKERNEL_DATABASE_FILE", str(file))
+    file.write_text("postgresql://pool:secret@db/pool\nand a remark\n")
+    assert database_url(tmp_path) == "postgresql://pool:secret@db/pool"
+    for text, said in (("\n", "first line is empty"), (None, "cannot be read: No such file")):
+        file.write_text(text) if text else file.unlink()
+        with pytest.raises(PoolError, match=said):
+            database_url(tmp_path)
+    file.write_bytes(b"\xff")
+    with pytest.raises(PoolError, match="it is no text"):
+        database_url(tmp_path)
+    monkeypatch.setenv("GPUKERNEL_DATABASE", "postgresql://db/pool")
+    with pytest.raises(PoolError, match="exclude each other"):
+        database_url(tmp_path)
+
+
+def test_an_address_that_is_none_is_refused_without_its_password() -> None:
+    with pytest.raises(PoolError, match="no database") as refused:
+        open_database("postgresql//pool:hunter2@db/pool")
+    assert "hunter2" not in str(refused.value)
