@@ -59,7 +59,7 @@ VALUES: dict[str, dict[str, Any]] = {
         },
     },
     "the DRA driver": {
-        "dra": {"enabled": True, "node": {"nodeSelector": {"slices": "yes"}}},
+        "dra": {"enabled": True, "cluster": "lab", "node": {"nodeSelector": {"slices": "yes"}}},
         "networkPolicy": {"apiServer": {"peers": [{"ipBlock": {"cidr": "10.96.0.1/32"}}]}},
     },
 }

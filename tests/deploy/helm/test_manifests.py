@@ -93,6 +93,8 @@ def test_the_host_s_files_are_those_that_are_needed(manifests: list[dict[str, An
         ("/var/lib/kubelet/plugins", False),
         ("/var/lib/kubelet/plugins_registry", False),
         ("/var/run/cdi", False),
+        ("/run/gpukernel-claims", False),
+        ("/var/lib/gpukernel/libraries", False),
     }
 
 
@@ -165,7 +167,9 @@ def test_the_dra_driver_s_rights_are_as_few_as_can_be() -> None:
     }
     assert {right for right in rights if right[0] == "node"} == {("node", "resourceclaims", "get")}
     groups = {g for role in of_kind(manifests, "ClusterRole") for r in role["rules"] for g in r["apiGroups"]}
-    assert groups == {"resource.k8s.io"}  # no Secrets, no pods, no nodes
+    assert groups == {"", "resource.k8s.io"}
+    core = {resource for _, resource, _ in rights if not resource.startswith("resource")}
+    assert core == {"namespaces"}  # no Secrets, no pods, no nodes
     accounts = {account["metadata"]["name"] for account in of_kind(manifests, "ServiceAccount")}
     for binding in of_kind(manifests, "ClusterRoleBinding"):
         assert binding["roleRef"]["name"] in {
