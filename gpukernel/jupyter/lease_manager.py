@@ -33,7 +33,8 @@ from gpukernel.remoting.worker_query import WorkerSilent, usage_of
 
 if TYPE_CHECKING:
     from gpukernel.client.hub import HubClient
-    from gpukernel.common.model import Holder, Lease, SliceRequest
+    from gpukernel.common.course import Offered
+    from gpukernel.common.model import Chance, Holder, Lease, SliceRequest
 
 __all__ = ["GRACE_SECONDS", "KernelLeaseManager", "lease_manager"]
 
@@ -144,6 +145,10 @@ class KernelLeaseManager:
     async def offers(self, address: str, course: str, shares: Iterable[float]) -> tuple[Offer, ...]:
         """Return what this person may have of the pool, for a course or for none; raises as `leases` does."""
         return await self._ask(self._offers(address, course, shares))
+
+    async def chance(self, address: str, course: str, size: Offered) -> Chance:
+        """Return what this person would get of one size, offered or not; raises as `leases` does."""
+        return await self._ask(self._chance(address, course, size))
 
     async def end_lease(self, address: str, lease_id: str, reason: str) -> None:
         """End a lease that another server of this person may hold; raises `gpukernel.common.errors.PoolError`."""
@@ -286,6 +291,10 @@ class KernelLeaseManager:
         models = [device.name for device in devices if device.available]
         sizes = sizes_of(models, profile.offers if profile else (), shares)
         return offers_of(sizes, await client.estimate(course, sizes), profile.start if profile else "")
+
+    async def _chance(self, address: str, course: str, size: Offered) -> Chance:
+        (found,) = await (await self.client(address)).estimate(course, [size])
+        return found
 
     async def _end_lease(self, address: str, lease_id: str, reason: str) -> None:
         await (await self.client(address)).release(lease_id, reason)

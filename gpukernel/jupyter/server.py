@@ -5,6 +5,7 @@ Requests are authenticated, authorised (resource ``gpukernel``) and protected ag
 ======== ===================================== ===========================================================================
 ``GET``  ``status``                            this person's kernels and leases with their use; answers within a second
 ``GET``  ``offers``                            what may be taken now, and the models for a size of one's own
+``GET``  ``chance?share=0.07&model=V100``      what this person would get of any one size now
 ``GET``  ``hours``                             this person's GPU-hours since Monday, of those allowed, and the address of their page in the Hub
 ``POST`` ``sizes``                             ``{"share": 0.07, "model": "V100"}``: list that size; gives its kernel's name
 ``POST`` ``kernels/ID/release``                give the slice back; ``acquire``, ``cancel``, ``keep`` and ``resize`` likewise
@@ -49,6 +50,8 @@ SCHEMA = "https://events.gpukernel.org/slice/v1"
 LOOK_SECONDS = 0.8
 FRESH_SECONDS = 2.0
 HOURS_SECONDS = 10.0
+CHANCE_SECONDS = 5.0
+SIZE = "A size is a share of a device, for example 0.07, and a model."
 
 
 def event_schema() -> dict[str, Any]:
@@ -161,6 +164,30 @@ class OffersHandler(_Handler):
         )
 
 
+class ChanceHandler(_Handler):
+    """The prospects of one size, whether it is offered or not."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with its memory, how many are free, how many wait before it, and why it cannot be had at once."""
+        from gpukernel.common.course import Offered
+        from gpukernel.common.errors import PoolError
+
+        manager: Any = self.kernel_spec_manager
+        model = self.get_query_argument("model", "")
+        try:
+            share = float(self.get_query_argument("share", ""))
+        except ValueError:
+            return self.refuse(400, SIZE)
+        try:
+            asked = lease_manager().chance(self.own.address, manager.course, Offered(share, model))
+            found = await asyncio.wait_for(asked, CHANCE_SECONDS)
+        except (PoolError, TimeoutError) as error:
+            return self.refuse(502, str(error) or "The pool is slow to answer.")
+        self.finish(json.dumps(asdict(found)))
+
+
 class HoursHandler(_Handler):
     """The hours of this week."""
 
@@ -194,7 +221,7 @@ class SizesHandler(_Handler):
         except InvalidSpec as error:
             return self.refuse(400, str(error))
         except (KeyError, TypeError, ValueError):
-            return self.refuse(400, "A size is a share of a device, for example 0.07, and a model.")
+            return self.refuse(400, SIZE)
         self.set_status(201)
         self.finish(json.dumps({"name": name}))
 
@@ -293,6 +320,7 @@ def _serve(app: Any) -> None:
         [
             (url_path_join(root, "status"), StatusHandler),
             (url_path_join(root, "offers"), OffersHandler),
+            (url_path_join(root, "chance"), ChanceHandler),
             (url_path_join(root, "hours"), HoursHandler),
             (url_path_join(root, "sizes"), SizesHandler),
             (

@@ -115,8 +115,9 @@ class GPUKernelSpecManager(KernelSpecManager):
         return self._on_slice(offer, base, self.ordinary.get_kernel_spec(base))
 
     def get_all_specs(self) -> dict[str, Any]:
-        """Return all kernelspecs, with one look at the pool for all of them."""
+        """Return all kernelspecs in the order of menus, with one look at the pool for all of them."""
         listed: dict[str, Any] = {}
+        order: dict[str, tuple[int, str, float]] = {}
         found = self.ordinary.find_kernel_specs()
         offered = self._offered(found)
         bases: dict[str, KernelSpec] = {}
@@ -138,7 +139,16 @@ class GPUKernelSpecManager(KernelSpecManager):
                 self.log.warning("Error loading kernelspec %r", name, exc_info=True)
                 continue
             listed[name] = {"resource_dir": spec.resource_dir, "spec": spec.to_dict()}
-        return listed
+            order[name] = self._place(spec, offered[name][1] if name in offered else "")
+        return {name: listed[name] for name in sorted(listed, key=order.__getitem__)}
+
+    def _place(self, spec: KernelSpec, base: str) -> tuple[int, str, float]:
+        """Return where a kernel stands in lists: ordinary ones first, as they were found, then slices by base, model and size."""
+        if not _is_slice(spec):
+            return -1, "", 0.0
+        config = spec.metadata["kernel_provisioner"].get("config") or {}
+        number = self.bases.index(base) if base in self.bases else 0
+        return number, str(config.get("model", "")), float(config.get("share") or 0)
 
     def remove_kernel_spec(self, name: str) -> str:
         """Remove an installed kernelspec."""

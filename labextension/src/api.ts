@@ -10,6 +10,15 @@ export interface IOffers {
   note: string;
 }
 
+/** The prospects of one size: `free` at once, `wait` later, `refused` never. */
+export interface IChance {
+  state: 'free' | 'wait' | 'refused';
+  memory_bytes: number;
+  free: number;
+  waiting: number;
+  sentence: string;
+}
+
 /** Ask the server extension; an answer that is an error becomes an `Error` with its sentence. */
 export async function ask<T>(path: string, body?: object): Promise<T> {
   const settings = ServerConnection.makeSettings();

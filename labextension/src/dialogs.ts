@@ -1,10 +1,13 @@
 // A size of one's own: for a new kernel, or for a slice that is held.
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
-import { ask, IOffers } from './api';
+import { ask, IChance, IOffers } from './api';
 import { IKernelStatus } from './kernel_status';
 import { size } from './model';
-import { __ } from './texts';
+import { __, said, sentence } from './texts';
+
+// Between a change of the size and the question to the pool, so that a moving slider asks once.
+const PAUSE_MS = 200;
 
 export interface ISize {
   share: number;
@@ -12,11 +15,11 @@ export interface ISize {
 }
 
 class SizeForm extends Widget implements Dialog.IBodyWidget<ISize> {
-  constructor(models: { [model: string]: number }, now: ISize, fixed: boolean, offers?: IOffers) {
+  constructor(models: { [model: string]: number }, now: ISize, fixed: boolean) {
     super();
     this.addClass('gpukernel-size');
     this._models = models;
-    this._offers = offers;
+    this._fixed = fixed;
     for (const model of Object.keys(models)) {
       this._model.add(new Option(__('%1 — %2 each', model, size(models[model])), model));
     }
@@ -38,6 +41,7 @@ class SizeForm extends Widget implements Dialog.IBodyWidget<ISize> {
     };
     this._model.onchange = () => this._say();
     this._words.className = 'gpukernel-size-words';
+    this._words.setAttribute('role', 'status');
     this.node.append(
       this._row(__('GPU'), this._model),
       this._row(__('Share'), this._share),
@@ -61,23 +65,52 @@ class SizeForm extends Widget implements Dialog.IBodyWidget<ISize> {
   }
 
   private _say(): void {
+    window.clearTimeout(this._timer);
+    this._timer = 0;
     const { share, model } = this.getValue();
     if (!(share >= 0.001 && share <= 1)) {
       this._words.textContent = __('A share lies between 0.001 and 1.');
       return;
     }
     const bytes = Math.floor((share * (this._models[model] ?? 0)) / 2 ** 20) * 2 ** 20;
-    const whole = this._offers?.offers.find(offer => offer.model === model && offer.share === share);
-    const free = whole && whole.free !== null ? (whole.free ? __(', %1 free now', whole.free) : __(', would wait now')) : '';
-    this._words.textContent = bytes ? __('%1 of memory%2', size(bytes), free) : '';
+    const memory = bytes ? __('%1 of memory', size(bytes)) : '';
+    this._words.textContent = memory;
+    if (!this._fixed) {
+      this._timer = window.setTimeout(() => void this._ask(share, model, memory), PAUSE_MS);
+    }
+  }
+
+  /** Say what the pool says of the size, unless it has changed meanwhile. */
+  private async _ask(share: number, model: string, memory: string): Promise<void> {
+    const asked = this._timer;
+    let words = memory;
+    try {
+      const chance = await ask<IChance>(`chance?share=${share}&model=${encodeURIComponent(model)}`);
+      words = prospects(chance, chance.memory_bytes ? __('%1 of memory', size(chance.memory_bytes)) : memory);
+    } catch (error) {
+      words = `${memory}. ${(error as Error).message}`;
+    }
+    if (asked === this._timer && !this.isDisposed) {
+      this._words.textContent = words;
+    }
   }
 
   private _models: { [model: string]: number };
-  private _offers?: IOffers;
+  private _fixed: boolean;
+  private _timer = 0;
   private _model = document.createElement('select');
   private _share = document.createElement('input');
   private _slider = document.createElement('input');
   private _words = document.createElement('div');
+}
+
+/** The prospects of a size of `memory`, in words. */
+function prospects(chance: IChance, memory: string): string {
+  if (chance.state === 'free') {
+    return __('%1, %2 free now', memory, chance.free);
+  }
+  const why = sentence(said(chance.sentence));
+  return chance.state === 'wait' ? __('%1, would wait now. %2', memory, why) : why;
 }
 
 /** Ask for a size for a new kernel; null where the person thought better of it. */
@@ -91,7 +124,7 @@ export async function askForSize(button: string): Promise<ISize | null> {
     });
     return null;
   }
-  const form = new SizeForm(offers.models, { share: 0.05, model: Object.keys(offers.models)[0] }, false, offers);
+  const form = new SizeForm(offers.models, { share: 0.05, model: Object.keys(offers.models)[0] }, false);
   const result = await showDialog({
     title: __('A GPU slice of your own size'),
     body: form,

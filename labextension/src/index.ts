@@ -1,6 +1,6 @@
 // GPU slices in JupyterLab and Notebook: the status of the notebook in front, a side panel, notices of the queue, sizes of one's own.
 import { ILabShell, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { ICommandPalette, ISessionContext, IWidgetTracker, showErrorMessage } from '@jupyterlab/apputils';
+import { ICommandPalette, ISessionContext, IToolbarWidgetRegistry, IWidgetTracker, showErrorMessage } from '@jupyterlab/apputils';
 import { ConsolePanel, IConsoleTracker } from '@jupyterlab/console';
 import { DocumentRegistry } from '@jupyterlab/docregistry';
 import { ILauncher } from '@jupyterlab/launcher';
@@ -16,6 +16,7 @@ import { askForSize } from './dialogs';
 import { RING, sliceIcon } from './icon';
 import { Slices } from './model';
 import { showPlainNames } from './names';
+import { extendNewMenu } from './new_menu';
 import { Notices } from './notices';
 import { SlicesPanel } from './panel';
 import { StatusItem } from './status';
@@ -90,7 +91,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   id: 'gpukernel:plugin',
   description: 'GPU slices: status, side panel, queue, sizes of one’s own.',
   autoStart: true,
-  optional: [ILabShell, IStatusBar, ILauncher, ICommandPalette, INotebookTracker, IConsoleTracker, ITranslator],
+  optional: [ILabShell, IStatusBar, ILauncher, ICommandPalette, INotebookTracker, IConsoleTracker, ITranslator, IToolbarWidgetRegistry],
   activate: (
     app: JupyterFrontEnd,
     labShell: ILabShell | null,
@@ -99,7 +100,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     notebooks: INotebookTracker | null,
     consoles: IConsoleTracker | null,
-    translator: ITranslator | null
+    translator: ITranslator | null,
+    toolbars: IToolbarWidgetRegistry | null
   ) => {
     speak(translator);
     const slices = new Slices(app.serviceManager.events);
@@ -176,6 +178,9 @@ const plugin: JupyterFrontEndPlugin<void> = {
     // Beside the kernels, and like them with a picture of its own.
     const notebook = (translator ?? nullTranslator).load('jupyterlab').__('Notebook'); // the launcher's own section
     launcher?.add({ command: CUSTOM, category: notebook, kernelIconUrl: RING });
+    if (toolbars && !labShell) {
+      void extendNewMenu(app, toolbars, slices.event, CUSTOM);
+    }
     palette?.addItem({ command: CUSTOM, category: 'GPU', args: { isPalette: true } });
     palette?.addItem({ command: SHOW, category: 'GPU' });
   }

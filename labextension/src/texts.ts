@@ -27,7 +27,11 @@ export const SAID = [
   'its GPU server %1 was drained',
   'This slice is idle and will be released at %1; any CUDA call keeps it.',
   'This slice ends at %1: its longest time is over then.',
-  'The pool is slow to answer.'
+  'The pool is slow to answer.',
+  'All devices are in use now.',
+  'All %1 are in use now.',
+  'One request waits before you.',
+  '%1 requests wait before you.'
 ];
 
 const patterns = SAID.map(text => ({

@@ -16,6 +16,7 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import expect
 
+from gpukernel.jupyter import kernelspecs
 from tests.conftest import Pool, eventually
 from tests.e2e.lab import CHROMIUM, Lab, browser_page
 from tests.jupyter.server import Server, pool_environment
@@ -115,7 +116,14 @@ def test_a_size_of_ones_own(server: Server, own_pool: Pool) -> None:
         lab = Lab(page, server)
         lab.card("Your own size…").click()
         lab.own_size("0.07")
-        expect(page.locator(".gpukernel-size-words")).to_contain_text("2,293 MiB of memory")
+        words = page.locator(".gpukernel-size-words")
+        expect(words).to_have_text("2,293 MiB of memory, 14 free now")
+        lab.own_size("0.123")
+        expect(words).to_have_text("4,030 MiB of memory, 8 free now")
+        lab.own_size("1.2")
+        expect(words).to_have_text("A share lies between 0.001 and 1.")
+        lab.own_size("0.07")
+        expect(words).to_contain_text("14 free now")
         page.get_by_role("button", name="Start a notebook").click()
         expect(lab.status).to_contain_text("V100 × 0.07 · 0 MiB of 2,293 MiB")
         assert of(own_pool.promised) == 2293 << 20
@@ -165,3 +173,46 @@ def test_notebook_7_shows_the_slice_in_its_toolbar(own_pool: Pool, tmp_path: Pat
         expect(item).to_contain_text("V100 × 0.02 · 0 MiB of 655 MiB")
         item.locator("button").first.click()
         expect(page.locator(".gpukernel-panel")).to_contain_text("Release")
+
+
+@pytest.mark.skipif(not __import__("importlib.util").util.find_spec("notebook"), reason="needs Notebook 7")
+def test_notebook_7_s_menu_is_sorted_whole_and_has_a_size_of_ones_own(own_pool: Pool, tmp_path: Path) -> None:
+    # Installed ones are found in the order of the disk.
+    for share in (1.0, 0.1, 0.03):
+        kernelspecs.write(kernelspecs.SliceSpec(share), tmp_path / "data" / "kernels")
+    with (
+        Server(tmp_path, pool_environment(own_pool.state), application="notebook") as running,
+        browser_page() as page,
+    ):
+        page.goto(f"{running.url}/tree?token={running.token}")
+        new = page.locator(".jp-FileBrowser-toolbar .lm-MenuBar-item", has_text="New")
+        menu = page.locator(".lm-Menu")
+        own = menu.locator(".lm-Menu-item", has_text="Your own size…")
+        new.click()
+        expect(own).to_be_visible()
+        entries = menu.locator(".lm-Menu-itemLabel").all_inner_texts()
+        sizes = [entry.split("\N{NO-BREAK SPACE}")[0] for entry in entries if "×" in entry]
+        assert sizes == [f"V100 × {share}" for share in (0.02, 0.03, 0.05, 0.1, 0.25, 1.0)]
+        assert entries.index("Your own size…") == 1 + len(
+            sizes
+        )  # behind Python 3 and the slices, before the terminal
+        box = menu.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 1280
+        own.click()
+        page.locator(".gpukernel-size input[type=number]").fill("0.07")
+        expect(page.locator(".gpukernel-size-words")).to_contain_text("2,293 MiB of memory, 14 free now")
+        with page.expect_popup() as opened:
+            page.get_by_role("button", name="Start a notebook").click()
+        expect(opened.value.locator(".gpukernel-in-toolbar")).to_contain_text("V100 × 0.07")
+        # It stays in the menu when that is made anew, with the size between its neighbours.
+        page.bring_to_front()
+        expect(own).to_have_count(0)
+        new.click()
+        expect(menu.locator(".lm-Menu-item", has_text="V100 × 0.07")).to_be_visible()
+        entries = menu.locator(".lm-Menu-itemLabel").all_inner_texts()
+        assert [entry for entry in entries if "0.07" in entry][0] == entries[
+            entries.index("Your own size…") - 4
+        ]
+        assert entries.count("Your own size…") == 1

@@ -148,6 +148,22 @@ def test_a_size_of_ones_own_is_listed_and_starts(server: Server) -> None:
     assert offers["models"].keys() == {"V100"}
 
 
+def test_the_prospects_of_any_size_are_told_before_it_is_chosen(server: Server) -> None:
+    def chance(share: object, model: str = "V100") -> tuple[int, Any]:
+        return server.ask("GET", f"/gpukernel/api/chance?share={share}&model={model}")
+
+    code, found = chance(0.07)
+    assert (code, found["state"], found["memory_bytes"] >> 20, found["free"]) == (200, "free", 2293, 14)
+    server.session("gpu-v100-1.0")
+    code, found = chance(0.07)
+    assert (code, found["state"], found["sentence"]) == (200, "wait", "All V100 are in use now.")
+    for share, model, sentence in ((0.07, "H100", "no H100"), (7, "V100", "share"), ("nan", "V100", "share")):
+        code, found = chance(share, model)
+        assert (code, found["state"], sentence in found["sentence"]) == (200, "refused", True), found
+    code, found = chance("x")
+    assert (code, found["message"]) == (400, "A size is a share of a device, for example 0.07, and a model.")
+
+
 def test_leases_of_other_servers_are_shown_and_can_be_ended(server: Server, own_pool: Pool) -> None:
     program = own_pool.start_on_slice("print('up'); input()")
     assert program.stdout is not None

@@ -48,6 +48,18 @@ def plain(name: str) -> str:
     return name.replace("\N{NO-BREAK SPACE}", " ")
 
 
+def test_kernels_are_listed_by_model_and_size_behind_the_ordinary_ones(
+    home: Path, server: Server, own_pool: Pool
+) -> None:
+    for share, model in ((1.0, "V100"), (0.1, "A100"), (0.03, "V100")):
+        kernelspecs.write(kernelspecs.SliceSpec(share, model), home / "data" / "kernels")
+    code, _ = server.ask("POST", "/gpukernel/api/sizes", {"share": 0.07, "model": "V100"})
+    assert code == 201
+    eventually(lambda: "gpu-v100-0.25" in listed(server))
+    sizes = ["0.02", "0.03", "0.05", "0.07", "0.1", "0.25", "1.0"]
+    assert list(listed(server)) == ["python3", "gpu-a100-0.1", *(f"gpu-v100-{size}" for size in sizes)]
+
+
 @pytest.mark.parametrize(
     ("name", "short"),
     [
