@@ -84,3 +84,19 @@ def test_one_with_a_kernel_and_another_that_was_refused_a_slice_ends_too(
     assert "The pool has no H100" in refused.answer[1]["message"]
     assert stop(server) < ENDS_WITHIN
     assert eventually(lambda: own_pool.leases() == ([], []), 5)
+
+
+def test_one_that_stops_while_a_restart_waits_for_its_slice_ends_and_gives_the_place_up(
+    server: Server, own_pool: Pool
+) -> None:
+    kernel = server.session("gpu-v100-0.02")["kernel"]["id"]
+    assert server.ask("POST", f"/gpukernel/api/kernels/{kernel}/release", {})[0] == 204
+    server.session("gpu-v100-1.0", "b.ipynb")
+    restart = threading.Thread(
+        target=server.ask, args=("POST", f"/api/kernels/{kernel}/restart"), daemon=True
+    )
+    restart.start()
+    eventually(lambda: own_pool.leases()[1])
+    assert stop(server) < ENDS_WITHIN
+    restart.join(5)
+    assert eventually(lambda: own_pool.leases() == ([], []), 5)
