@@ -76,7 +76,7 @@ class KernelLease:
     Attributes
     ----------
     state
-        ``none`` (nothing asked for), ``waiting``, ``live`` or ``ended`` (refused, or over; `sentence` says why).
+        ``none``, ``waiting``, ``live`` or ``ended`` (refused, or over; `sentence` says why).
     queued
         The place in the queue while waiting; None before the pool has told it.
     driver
@@ -109,6 +109,7 @@ class KernelLease:
         self.askers = 0
         self.needs_restart = False
         self.trouble: Trouble = ""
+        self._larger = 0.0  # the next size, where `trouble` is memory
         self._had_slice = False  # since the kernel's process started
         self._releasing = asyncio.Lock()
         self._resizing = asyncio.Lock()
@@ -156,10 +157,13 @@ class KernelLease:
         self.starts += 1
         self.needs_restart, self.trouble, self._had_slice = False, "", self.lease is not None
 
-    def report(self, trouble: Trouble) -> None:
+    async def report(self, trouble: Trouble) -> None:
         """Take note of what became of the kernel's latest work on the GPU; a fault stays until the kernel is started again."""
-        if self.lease is not None and trouble != self.trouble and self.trouble != "fault":
-            self.trouble = trouble
+        if (lease := self.lease) and trouble != self.trouble and self.trouble != "fault":
+            if trouble == "memory" and self.request is not None:
+                pool = await self._services.client(self.address)
+                self._larger = await larger_share(pool, lease, self.request.model)
+            self.trouble = trouble if self.lease else ""
             self._tell()
 
     # --- request, cancel, release, resize ---
@@ -175,8 +179,7 @@ class KernelLease:
     def ask_for_remote(self) -> None:
         """Keep the place in the queue, but for a slice that a worker serves: the kernel will start without one."""
         assert self.request is not None
-        self.request = replace(self.request, mode="remote", machine="")
-        self.queued = None
+        self.request, self.queued = replace(self.request, mode="remote", machine=""), None
         self._queueing = asyncio.create_task(self._queue())  # the pool ends the call of the one before
 
     def cancel(self, sentence: str) -> None:
@@ -295,28 +298,26 @@ class KernelLease:
 
     def status(self) -> KernelStatus:
         """Return its status, with the use that the pool told last."""
-        request, lease = self.request, self.lease
-        share = request.share or 0.0 if request else 0.0
+        request, lease, place = self.request, self.lease, self.queued
         status = KernelStatus(
             kernel_id=self.key,
             state=self.state,
             what=request_words(request),
             words=self.place_words() if self.state == "waiting" else "",
             sentence=self.sentence,
-            position=self.queued.position if self.queued else 0,
-            estimate_seconds=self.queued.estimate_seconds if self.queued else -1.0,
+            position=place.position if place else 0,
+            estimate_seconds=place.estimate_seconds if place else -1.0,
             share=request.share if request else None,
             model=request.model if request else "",
             trouble=self.trouble,
             needs_restart=self.needs_restart,
-            larger_share=larger_share(share),
+            larger_share=self._larger if self.trouble == "memory" else 0.0,
         )
         if lease is None:
             return status
-        status = replace(
-            status, lease_id=lease.id, created=lease.created, until=lease.until, notice=lease.notice
-        )
-        status = replace(status, may_keep=IDLE in lease.notice and lease.mode != "direct")
+        status = replace(status, lease_id=lease.id, created=lease.created, until=lease.until)
+        keep = IDLE in lease.notice and lease.mode != "direct"
+        status = replace(status, notice=lease.notice, may_keep=keep)
         return status.with_devices(devices_of(lease))
 
     # --- the kernel's environment and its lease file ---

@@ -146,7 +146,7 @@ class KernelSocket:
                     await say("ok", lease.status().as_json())
                     await change.wait()
             elif command == "report":
-                lease.report(_trouble(data))
+                await lease.report(_trouble(data))
                 await say("ok", lease.status().as_json())
             elif command in ("show", "release", "resize", "cancel"):
                 if command != "show":

@@ -140,7 +140,7 @@ class KernelStatus(LeaseStatus):
     needs_restart
         Whether the kernel's process cannot use another slice, since it has used CUDA before.
     larger_share
-        The next larger of the usual sizes; 0 where there is none.
+        The next larger of the usual sizes that quotas allow, where `trouble` is ``memory``; 0 where there is none.
     devices
         The parts of the single devices.
     """

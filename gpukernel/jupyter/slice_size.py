@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.kernelspecs import STANDARD, figure
 
 if TYPE_CHECKING:
-    from gpukernel.common.model import Queued, SliceRequest
+    from gpukernel.client.hub import HubClient
+    from gpukernel.common.model import Lease, Queued, SliceRequest
 
 __all__ = ["duration_words", "larger_share", "queue_words", "request_from", "request_words"]
 
 MIB = 2**20
+ASK_SECONDS = 2.0
 
 
 def request_from(data: Any, before: SliceRequest | None) -> SliceRequest:
@@ -68,10 +71,24 @@ def queue_words(request: SliceRequest | None, queued: Queued | None) -> str:
     return f"waiting for {what}: position {queued.position} in the queue{about}{why} …"
 
 
-def larger_share(share: float) -> float:
-    """Return the next larger of the standard sizes, as a part of a device; 0 where there is none, or `share` is not known (0)."""
-    sizes = sorted(spec.share for spec in STANDARD)
-    return next((size for size in sizes if size > share * 1.001), 0.0) if share > 0 else 0.0
+async def larger_share(client: HubClient, lease: Lease, model: str) -> float:
+    """Return the next larger of the standard sizes than that of `lease` that quotas and devices allow; 0 where there is none.
+
+    Where the pool does not answer within `ASK_SECONDS` it is the next larger one.
+    """
+    from gpukernel.common.course import Offered
+    from gpukernel.common.errors import PoolError
+
+    first = lease.slices[0]
+    more = first.memory_bytes + 2 * MIB  # a slice is a whole number of MiB
+    sizes = sorted(spec.share for spec in STANDARD if spec.share * first.device_memory_bytes > more)
+    try:
+        offered = [Offered(size, model) for size in sizes]
+        chances = await asyncio.wait_for(client.estimate(lease.holder.course, offered), ASK_SECONDS)
+    except (PoolError, TimeoutError):
+        return sizes[0] if sizes else 0.0
+    allowed = (size for size, chance in zip(sizes, chances, strict=True) if chance.state != "refused")
+    return next(allowed, 0.0)
 
 
 def duration_words(seconds: float) -> str:

@@ -177,8 +177,11 @@ export function nextStep(kernel: IKernelStatus): string {
   }
   if (kernel.trouble === 'memory') {
     const has = size(kernel.memory_bytes);
-    return kernel.larger_share
-      ? __('Out of memory: this slice has %1. “%gpu resize %2” makes it larger.', has, kernel.larger_share)
+    if (kernel.larger_share) {
+      return __('Out of memory: this slice has %1. “%gpu resize %2” makes it larger.', has, kernel.larger_share);
+    }
+    return kernel.memory_bytes < kernel.device_memory_bytes
+      ? __('Out of memory: this slice has %1. Your quotas allow no larger one: use less, for example smaller batches.', has)
       : __('Out of memory: this slice has %1. It is the whole GPU: use less, for example smaller batches.', has);
   }
   return '';

@@ -64,7 +64,7 @@ export interface IKernelStatus extends ILeaseStatus {
   trouble: '' | 'fault' | 'memory';
   /** Whether the kernel's process cannot use another slice, since it has used CUDA before. */
   needs_restart: boolean;
-  /** The next larger of the usual sizes; 0 where there is none. */
+  /** The next larger of the usual sizes that quotas allow, where `trouble` is `memory`; 0 where there is none. */
   larger_share: number;
   /** The parts of the single devices. */
   devices: IDeviceStatus[];

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpukernel.common.course import Offered
 from gpukernel.common.errors import PoolUnreachable, Refused
-from gpukernel.common.model import Holder, Lease, Queued, Slice, SliceRequest
+from gpukernel.common.model import Chance, Holder, Lease, Queued, Slice, SliceRequest
 from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.kernel_lease import KernelLease
 from gpukernel.jupyter.trouble.process import CUDA
@@ -52,6 +53,7 @@ class FakePool:
         self.asked: list[SliceRequest] = []
         self.released: list[tuple[str, str]] = []
         self.started = True
+        self.allowed = 1.0
         self.loaded: Set[str] = frozenset()
         self.seen: list[str] = []
 
@@ -87,6 +89,9 @@ class FakePool:
         if request.share == 1:
             raise Refused("full", "There is no room for that.")
         return replace(LEASE, secret="")
+
+    async def estimate(self, course: str, sizes: Iterable[Offered]) -> list[Chance]:
+        return [Chance("free" if size.share <= self.allowed else "refused") for size in sizes]
 
 
 def told(
@@ -185,20 +190,31 @@ def test_leaving_the_queue_needs_a_restart_only_where_a_library_keeps_that_there
 
 def test_a_trouble_stays_until_it_is_over(tmp_path: Path) -> None:
     async def story(pool: FakePool, lease: KernelLease) -> None:
-        lease.report("memory")
+        await lease.report("memory")
         assert lease.status().trouble == ""  # without a slice there is nothing to say
         await granted(pool, lease)
-        lease.report("memory")
-        assert lease.status().larger_share == 0.05
+        await lease.report("memory")
+        assert lease.status().larger_share == 0.05  # the next larger than 20 MiB of 1 GiB
         assert "Out of memory: this slice has 20 MiB. “%gpu resize 0.05”" in str(lease.status())
-        lease.report("")
+        await lease.report("")
         assert lease.status().trouble == ""
-        lease.report("fault")
-        lease.report("memory")
-        lease.report("")
+        await lease.report("fault")
+        await lease.report("memory")
+        await lease.report("")
         assert lease.status().trouble == "fault"
         lease.begin()
         assert lease.status().trouble == ""
+
+    told(story, tmp_path)
+
+
+def test_the_size_that_is_suggested_is_one_that_quotas_allow(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        await granted(pool, lease)
+        pool.allowed = 0.02
+        await lease.report("memory")
+        assert lease.status().larger_share == 0
+        assert "Your quotas allow no larger one: use less" in str(lease.status())
 
     told(story, tmp_path)
 

@@ -40,8 +40,12 @@ class Troubled(Protocol):
         """Return the slice's memory."""
 
     @property
+    def device_memory_bytes(self) -> int:
+        """Return the memory of the whole device."""
+
+    @property
     def larger_share(self) -> float:
-        """Return the next larger size; 0 for none."""
+        """Return the next larger size that quotas allow; 0 for none."""
 
 
 def next_step(status: Troubled) -> str:
@@ -56,5 +60,10 @@ def next_step(status: Troubled) -> str:
         has = f"Out of memory: this slice has {status.memory_bytes // MIB:,} MiB."
         if status.larger_share:
             return f"{has} “%gpu resize {status.larger_share:g}” makes it larger."
-        return f"{has} It is the whole GPU: use less, for example smaller batches."
+        why = (
+            "It is the whole GPU"
+            if status.memory_bytes >= status.device_memory_bytes
+            else "Your quotas allow no larger one"
+        )
+        return f"{has} {why}: use less, for example smaller batches."
     return ""
