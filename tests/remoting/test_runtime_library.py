@@ -15,7 +15,8 @@ from tests.remoting.conftest import Worker, worker
 SENTENCE = (
     "gpukernel: this program uses NVIDIA's CUDA runtime (nvcc links it in), which gives up now: it asks the driver for "
     "undocumented functions that a slice does not have; link the shared one (nvcc -cudart shared), run it with "
-    "'gpukernel run --direct' on the GPU's own machine, or use the driver API (Numba, PyCUDA, cuda.core).\n"
+    "'gpukernel run --direct' on the GPU's own machine, or use the driver API (Numba, PyCUDA, cuda.core): "
+    "see “Which framework runs where” in docs/frameworks.md.\n"
 )
 STATIC = """
 #include <cstdio>

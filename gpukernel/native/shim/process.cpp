@@ -46,9 +46,8 @@ void runtime_gives_up() {
     shim::complain(
         "this program uses NVIDIA's CUDA runtime (nvcc links it in), which gives up now: it asks the driver "
         "for undocumented functions that a slice does not have; link the shared one (nvcc -cudart shared), "
-        "run it "
-        "with 'gpukernel run --direct' on the GPU's own machine, or use the driver API (Numba, PyCUDA, "
-        "cuda.core).");
+        "run it with 'gpukernel run --direct' on the GPU's own machine, or use the driver API (Numba, "
+        "PyCUDA, cuda.core): see “Which framework runs where” in docs/frameworks.md.");
 }
 
 namespace shim {
