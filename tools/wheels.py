@@ -96,6 +96,20 @@ def build_openssl(folder: Path, given: str, environment: Mapping[str, str]) -> P
     return installed
 
 
+def gather_licenses(folder: Path, zig: Path) -> Path:
+    """Return a folder with the licences of what is linked in: OpenSSL, Clang's C++ library, and zig's part of a compiler's runtime."""
+    licenses = folder / "licenses"
+    licenses.mkdir(exist_ok=True)
+    for name, found in (
+        ("OpenSSL.txt", folder / f"openssl-{OPENSSL}" / "LICENSE.txt"),
+        ("libcxx.txt", zig.parent / "lib" / "libcxx" / "LICENSE.TXT"),
+        ("libunwind.txt", zig.parent / "lib" / "libunwind" / "LICENSE.TXT"),
+        ("zig.txt", zig.parent / "LICENSE"),
+    ):
+        shutil.copyfile(found, licenses / name)
+    return licenses
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Build both into ``dist/``.
 
@@ -145,12 +159,14 @@ def main(arguments: list[str] | None = None) -> None:
     }
     openssl = build_openssl(folder, options.openssl_source, environment)
 
+    licenses = gather_licenses(folder, Path(zig))
     made = folder / "made"
     shutil.rmtree(made, ignore_errors=True)
     say("building the wheel (twenty minutes)")
     run(
         python, "-m", "build", "--wheel", "--outdir", made,
         f"-Ccmake.define.OPENSSL_ROOT_DIR={openssl}", "-Ccmake.define.SIMGPU_LEVELS=2;3;4",
+        f"-Ccmake.define.GPUKERNEL_LICENSES={licenses}",
         "-Cbuild-dir=build/wheels/{wheel_tag}",
         log=folder / "wheel.log", environment=environment,
     )  # fmt: skip

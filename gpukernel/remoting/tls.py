@@ -14,7 +14,7 @@ import socket
 
 from gpukernel import native
 
-__all__ = ["TlsFailed", "TlsSocket", "identity_of"]
+__all__ = ["TlsFailed", "TlsSocket", "identity_of", "provider"]
 
 _KEY, _BINDING, _RECORD, _MORE, _FLIGHT = 32, 32, 16384, 64, 4096
 _MOST_RECORD = 5 + _RECORD + 1 + 16 + 256
@@ -47,10 +47,16 @@ def _library() -> ctypes.CDLL:
     library.gpukernel_tls_new.restype = ctypes.c_void_p
     library.gpukernel_tls_binding.restype = ctypes.c_void_p
     library.gpukernel_tls_error.restype = ctypes.c_char_p
+    library.gpukernel_tls_provider.restype = ctypes.c_char_p
     for function in (library.gpukernel_tls_rest, library.gpukernel_tls_seal):
         function.restype = ctypes.c_size_t
     library.gpukernel_tls_open.restype = ctypes.c_long
     return library
+
+
+def provider() -> str:
+    """Return the name and version of the OpenSSL that the library has inside; raises `TlsFailed` where there is none."""
+    return str(_library().gpukernel_tls_provider().decode())
 
 
 class TlsSocket:

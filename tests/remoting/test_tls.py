@@ -166,6 +166,10 @@ def test_openssls_own_client_shakes_hands_with_a_worker() -> None:
     asyncio.run(story())
 
 
+def test_the_openssl_inside_names_itself() -> None:
+    assert re.fullmatch(r"OpenSSL 3\.\d+\.\d+.*", tls.provider())
+
+
 def test_the_key_changes_after_many_records() -> None:
     def pair() -> tuple[ctypes.CDLL, list[ctypes.c_void_p]]:
         library = tls._library()

@@ -5,7 +5,6 @@ A pool with one simulated V100 starts, a program runs a kernel on 2 % of it, and
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 import sys
 import tempfile
@@ -65,10 +64,11 @@ def main() -> None:
             up.terminate()
             up.wait()
     # What encrypts the data path is loaded by need, and is there only where OpenSSL was built in.
-    import gpukernel
+    from gpukernel.remoting.tls import provider
 
-    ctypes.CDLL(str(Path(gpukernel.__file__).parent / "native" / "shim" / "libgpukernel-tls.so"))
-    print(f"a kernel ran on 655 MiB; {time.monotonic() - start:.1f} s from nothing to its result")
+    print(
+        f"a kernel ran on 655 MiB; {time.monotonic() - start:.1f} s from nothing to its result; TLS has {provider()}"
+    )
 
 
 if __name__ == "__main__":

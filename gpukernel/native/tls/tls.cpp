@@ -302,6 +302,7 @@ const char* why_it_failed(const gpukernel_tls& one) {
 }  // namespace
 
 uint32_t gpukernel_tls_interface(void) { return GPUKERNEL_TLS_INTERFACE; }
+const char* gpukernel_tls_provider(void) { return OpenSSL_version(OPENSSL_VERSION); }
 
 gpukernel_tls* gpukernel_tls_new(int worker, const uint8_t* key, const char* identity) {
     SSL_CTX* context = settings();

@@ -27,6 +27,8 @@ constexpr size_t GPUKERNEL_TLS_FLIGHT = 4096;   // bytes that one step of a hand
 constexpr size_t GPUKERNEL_TLS_HELLO = 16384;   // bytes of a whole handshake that are taken in
 
 GPUKERNEL_TLS_API uint32_t gpukernel_tls_interface(void);
+// Returns the name and version of the OpenSSL that is inside.
+GPUKERNEL_TLS_API const char* gpukernel_tls_provider(void);
 // `worker`: the end that waits for the other's hello.  `identity` names the key.  nullptr: out of memory.
 GPUKERNEL_TLS_API gpukernel_tls* gpukernel_tls_new(int worker, const uint8_t* key, const char* identity);
 GPUKERNEL_TLS_API void gpukernel_tls_free(gpukernel_tls* one);
