@@ -6,6 +6,7 @@ What it keeps, whatever the Hub does
   is found dead, and ends with it everything that the server held.
 * Everything is keyed by person and server name and may be repeated: a Hub that is killed at any moment loses and doubles nothing.
 * What was chosen is checked at every start, against what the pool says then.
+* Where the spawner knows why a server ended by itself, its person reads it on the Hub's page until they start another one.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
     _course = ""
     _notebooks: tuple[str, ...] = ()
     _open = True  # as far as this process knows: closing twice does no harm
+    gpu_ending = ""
+    """A sentence for its person: why their last server ended, where nobody asked for that."""
 
     # --- who and where ---
 
@@ -139,7 +142,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             cards = await while_it_is_away(self._cards, self.pool_patience)
             chosen, card = choose(cards, self._asked(), without_course=self._may_go_without())
             self._apply_choice(chosen, card)
-            if chosen.course:
+            if chosen.course and self.leases_from_pool():
                 client = await self._pool_client()
                 self._credentials = await client.open_connection(
                     self.user.name, self.gpu_server, chosen.course
@@ -153,7 +156,9 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             raise refused(403, "pool_refused", str(error)) from None
         self._open = True
         try:
-            return await maybe_future(super().start())
+            started = await maybe_future(super().start())
+            self.gpu_ending = ""
+            return started
         except BaseException:
             await self._close("its server could not be started")
             raise
@@ -166,6 +171,10 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
 
     def _may_go_without(self) -> bool:
         return bool(self.without_course)
+
+    def leases_from_pool(self) -> bool:
+        """Return whether the server's kernels ask the pool for slices, as the environment that was chosen has it."""
+        return True
 
     def _asked(self) -> Chosen:
         return Chosen.of(self.user_options or {})
@@ -212,20 +221,17 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         """Return the variables that the single-user server asks for slices with; token and certificate are in its
         environment only.
         """
+        environment = {"GPUKERNEL_COURSE": self._course} if self._course else {}
+        if self._notebooks:
+            environment["GPUKERNEL_NOTEBOOKS"] = os.pathsep.join(self._notebooks)
         if not self._credentials.token:
-            return {}
+            return environment
         pool = self.connection_of_servers()
-        environment = {
-            "GPUKERNEL_POOL": pool.address,
-            "GPUKERNEL_POOL_TOKEN": pool.token,
-            "GPUKERNEL_COURSE": self._course,
-        }
+        environment |= {"GPUKERNEL_POOL": pool.address, "GPUKERNEL_POOL_TOKEN": pool.token}
         if pool.authority:
             environment["GPUKERNEL_POOL_CA"] = pool.authority
         if pool.certificate:
             environment["GPUKERNEL_POOL_CERTIFICATE"] = pool.certificate
-        if self._notebooks:
-            environment["GPUKERNEL_NOTEBOOKS"] = os.pathsep.join(self._notebooks)
         return environment
 
     async def stop(self, now: bool = False) -> Any:
@@ -239,8 +245,23 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         """Poll the spawner; a server that is found dead holds nothing any more."""
         status = await maybe_future(super().poll())
         if status is not None and self._open:
-            await self._close("its server ended")
+            self.gpu_ending = await self.why_ended()
+            await self._close(f"its server ended{f': {self.gpu_ending}' if self.gpu_ending else ''}")
         return status
+
+    async def why_ended(self) -> str:
+        """Return why a server that was found dead has ended, without a full stop; empty where that is not known, or not worth a word."""
+        return ""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the spawner's state, with the sentence about the last server, which outlives that."""
+        state: dict[str, Any] = super().get_state()
+        return state | ({"gpu_ending": self.gpu_ending} if self.gpu_ending else {})
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Load what `get_state` returned."""
+        super().load_state(state)
+        self.gpu_ending = str(state.get("gpu_ending", ""))
 
     async def _close(self, reason: str) -> None:
         """Close the server in the pool.  Where that cannot be reached, the reconciler finds it later, or the leases expire."""

@@ -1,10 +1,12 @@
-"""Servers as jobs of a real Slurm, with slices of a pool that they reach over TCP."""
+"""Servers as jobs of a real Slurm, whose kernels lease from a pool that they reach over TCP."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,16 +15,98 @@ pytest.importorskip("batchspawner")
 
 from tests import slurm
 from tests.conftest import Pool, eventually
-from tests.hub.hub import Hub, environment_of
+from tests.hub.hub import ADMIN, Hub, ServerRefused, environment_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing() or "-")]
-COURSES = "courses: {hpc: {students: [root], offers: [V100 x 0.1], environments: [wide, narrow]}}\n"
+long = pytest.mark.skipif(
+    os.environ.get("GPUKERNEL_SLURM") != "1", reason="make slurm runs these, on a quiet machine."
+)
+COURSES = "courses: {hpc: {students: [root], offers: [V100 x 0.1]}}\n"
+ENVIRONMENTS = {
+    "wide": {"req_nprocs": "2"},
+    "narrow": {"req_nprocs": "1"},
+    "again": {"req_options": "--requeue"},
+    "nowhere": {"req_partition": "nowhere"},
+    "later": {"req_options": "--begin=now+1hour"},
+}
+# Jobs run as the account of their person; here everything is root's, so no sudo is needed.
+EXTRA = """
+import batchspawner
+c.Spawner.env_keep = ["PATH", "LANG", "SLURM_CONF", "GPUKERNEL_NATIVE_DIR"]
+c.BatchSpawnerBase.exec_prefix = ""
+c.BatchSpawnerBase.req_homedir = "{home}"
+c.BatchSpawnerBase.batchspawner_singleuser_cmd = "{programs}/batchspawner-singleuser"
+c.SlurmSpawner.req_prologue = "export HOME={home}"
+c.Spawner.ip = "127.0.0.1"
+c.Spawner.start_timeout = 60
+c.Authenticator.blocked_users = set()
+c.Authenticator.admin_users = {{"{admin}"}}
+"""
+
+
+@dataclass
+class Site:
+    """A Hub whose servers are jobs, their cluster, and the pool of their slices."""
+
+    hub: Hub
+    cluster: slurm.Cluster
+    pool: Pool
+
+    def start(self, environment: str) -> str:
+        """Start root's server and return the number of its job."""
+        self.hub.start_server("root", {"course": "hpc", "environment": environment})
+        (job,) = self.jobs()
+        return job
+
+    def jobs(self) -> list[str]:
+        return self.cluster.ask("squeue", "--noheader", "--format=%i").split()
+
+    def lease(self) -> str:
+        """Start a kernel on a slice and return its lease."""
+        started = self.hub.server("root").start_kernel("gpu-v100-0.1")
+        assert started.status_code == 201, started.text
+        (lease,) = self.pool.live()
+        assert (lease.holder.person, lease.holder.course) == ("root", "hpc")
+        return lease.id
+
+    def end_of(self, lease: str) -> str:
+        """Return why a lease ended, once it has."""
+        eventually(lambda: self.pool.live() == [], 90)
+        leases, _ = self.pool.leases(ended=True)
+        return next(one.end_reason for one in leases if one.id == lease)
+
+    def page(self) -> str:
+        """Return the page that somebody sees whose server is not there."""
+        session = self.hub.browse("root")
+        answer = session.get(f"{self.hub.url}/user/root/lab", headers={"Accept": "text/html"}, timeout=60)
+        assert answer.status_code == 424
+        return answer.text
+
+
+@pytest.fixture(scope="module")
+def _site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    home = tmp_path_factory.mktemp("hub")
+    (home / "courses.yaml").write_text(COURSES)
+    with (
+        slurm.cluster_of() as cluster,
+        Pool("v100:1", home / "pool", tcp_host="127.0.0.1") as pool,
+    ):
+        assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
+        environment = environment_of(pool.state, home)
+        environment |= {"SLURM_CONF": cluster.environment["SLURM_CONF"]}
+        environment["PATH"] += f"{os.pathsep}/usr/sbin"
+        extra = EXTRA.format(home=home, programs=Path(sys.executable).parent, admin=ADMIN)
+        options = {"pool": pool.address, "environments": ENVIRONMENTS}
+        with Hub(home, environment, options, extra=extra, spawner="batchspawner.SlurmSpawner") as hub:
+            yield Site(hub, cluster, pool)
 
 
 @pytest.fixture
-def cluster() -> Iterator[slurm.Cluster]:
-    with slurm.cluster_of() as running:
-        yield running
+def site(_site: Site) -> Iterator[Site]:
+    yield _site
+    _site.hub.stop_all_servers()
+    _site.cluster.ask("scancel", "--user=root")
+    eventually(lambda: _site.jobs() == [], 60)
 
 
 def token_of_the_job() -> str:
@@ -37,45 +121,65 @@ def token_of_the_job() -> str:
     return ""
 
 
-def test_a_server_is_a_job_and_its_slices_end_with_it(
-    cluster: slurm.Cluster, own_pool: Pool, home: Path
+def test_a_server_is_a_job_whose_kernels_lease_and_a_cancelled_job_gives_all_back(site: Site) -> None:
+    job = site.start("narrow")
+    shown = site.cluster.ask("scontrol", "show", "job")
+    assert "NumCPUs=1" in shown
+    assert "Requeue=0" in shown
+    lease = site.lease()
+    # Neither the job's script nor what Slurm shows of it has the token.
+    token = token_of_the_job()
+    assert token.startswith("gpk")
+    assert token not in shown
+    assert all(token not in path.read_text(errors="replace") for path in site.cluster.home.rglob("script"))
+    # The job is cancelled behind the Hub's back.
+    site.cluster.ask("scancel", job)
+    why = f"Slurm's job {job}, in which it ran, was cancelled"
+    assert site.end_of(lease) in ("the kernel was shut down", f"its server ended: {why}")
+    eventually(lambda: site.hub.running() == set())
+    assert f"Your last server ended: {why}." in site.page().replace("&#39;", "'")
+
+
+@long
+def test_a_server_that_is_stopped_or_culled_ends_its_job_and_its_slices(site: Site) -> None:
+    site.start("narrow")
+    lease = site.lease()
+    site.hub.stop_server("root")
+    assert site.end_of(lease) in ("the kernel was shut down", "its server was stopped")
+    eventually(lambda: site.jobs() == [], 60)
+    assert "Your last server ended" not in site.page()
+
+
+@long
+def test_a_job_that_slurm_puts_back_into_its_queue_is_ended(site: Site) -> None:
+    job = site.start("again")  # whatever an administrator's options say
+    lease = site.lease()
+    site.cluster.ask("scontrol", "requeue", job)
+    why = f"Slurm put its job {job} back into the queue, since its node failed or somebody had precedence"
+    assert site.end_of(lease) in ("the kernel was shut down", f"its server ended: {why}")
+    eventually(lambda: site.jobs() == [], 60)
+    eventually(lambda: site.hub.running() == set())
+    assert why in site.page().replace("&#39;", "'")
+    # Its next start is an ordinary one.
+    assert site.start("narrow") != job
+    site.lease()
+
+
+@long
+def test_what_slurm_says_no_with_is_what_the_person_reads(site: Site) -> None:
+    with pytest.raises(ServerRefused, match="Slurm refused your server: Invalid partition name specified"):
+        site.start("nowhere")
+    assert site.jobs() == []
+
+
+@long
+def test_whoever_waits_in_slurms_queue_reads_why_and_nothing_is_left_when_it_takes_too_long(
+    site: Site,
 ) -> None:
-    home.mkdir()
-    (home / "courses.yaml").write_text(COURSES)
-    assert own_pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
-    environment = environment_of(own_pool.state, home)
-    environment |= {"SLURM_CONF": cluster.environment["SLURM_CONF"]}
-    environment["PATH"] += f"{os.pathsep}/usr/sbin"
-    # Jobs run as the account of their person; here everything is root's, so no sudo is needed.
-    extra = f"""
-import batchspawner
-c.Spawner.env_keep = ["PATH", "LANG", "SLURM_CONF", "GPUKERNEL_NATIVE_DIR"]
-c.BatchSpawnerBase.exec_prefix = ""
-c.BatchSpawnerBase.req_homedir = "{home}"
-c.BatchSpawnerBase.batchspawner_singleuser_cmd = "{Path(sys.executable).parent}/batchspawner-singleuser"
-c.SlurmSpawner.req_prologue = "export HOME={home}"
-c.Spawner.ip = "127.0.0.1"
-c.Authenticator.blocked_users = set()
-"""
-    options = {
-        "pool": own_pool.address,
-        "environments": {"wide": {"req_nprocs": "2"}, "narrow": {"req_nprocs": "1"}},
-    }
-    with Hub(home, environment, options, extra=extra, spawner="batchspawner.SlurmSpawner") as hub:
-        hub.start_server("root", {"course": "hpc", "environment": "narrow"})
-        assert cluster.jobs() == ["RUNNING"]
-        shown = cluster.ask("scontrol", "show", "job")
-        assert "NumCPUs=1" in shown
-        single = hub.server("root")
-        started = single.start_kernel("gpu-v100-0.1")
-        assert started.status_code == 201, started.text
-        (lease,) = own_pool.live()
-        assert (lease.holder.person, lease.holder.course) == ("root", "hpc")
-        # Neither the job's script nor what Slurm shows of it has the token.
-        token = token_of_the_job()
-        assert token.startswith("gpk")
-        assert token not in shown
-        assert all(token not in path.read_text(errors="replace") for path in cluster.home.rglob("script"))
-        # The job is cancelled behind the Hub's back.
-        cluster.ask("scancel", "--user=root")
-        eventually(lambda: own_pool.live() == [], 90)
+    with pytest.raises(ServerRefused) as refused:
+        site.start("later")
+    assert re.search(
+        r"Your server waits in Slurm's queue \(job \d+\): it is to start later \(BeginTime\)\. That took more than \d+ s\.",
+        str(refused.value),
+    )
+    eventually(lambda: site.jobs() == [], 60)
