@@ -10,8 +10,9 @@ from gpukernel.pool.store.store import Store
 
 __all__ = ["Expiry", "clock_time"]
 
-SERVER_GRACE = 30.0
-"""Seconds for which a server may be away before its leases end."""
+SERVER_GRACE = 28.0
+"""Seconds for which a server may be away before its leases end.  With the seconds between two looks, at its silence and at its leases, these
+have ended 30 s after its last sign of life."""
 
 NOTICE = 300.0
 """Seconds before its end at which a holder is told that a lease will be ended; at most a fifth of the whole time."""

@@ -424,8 +424,13 @@ class Servers:
         self.agents.forget(server)
 
     def mark_silent(self, server: str, pool: str, steady: float) -> None:
-        """Record that nothing was heard of a server for long; its connection is still open, and the next heartbeat counts."""
-        self._mark_away(sa.and_(servers.c.name == server, servers.c.pool == pool), steady)
+        """Record that nothing was heard of a server for `SILENT_SECONDS`; its connection is still open, and the next heartbeat counts.
+
+        It has been away since that silence began, in which this process has listened: whoever ends what was lost has waited for a part
+        of its time already.
+        """
+        condition = sa.and_(servers.c.name == server, servers.c.pool == pool)
+        self._mark_away(condition, steady - fencing.SILENT_SECONDS)
 
     def mark_unseen_away(self, unseen_since: float, steady: float) -> None:
         """Mark all servers away whose pool was not seen since a time: that pool is dead."""
@@ -434,7 +439,7 @@ class Servers:
                 return
         self._mark_away(unseen_since > _POOL_SEEN, steady, pool="")
 
-    def _mark_away(self, condition: Any, steady: float, **values: Any) -> None:
+    def _mark_away(self, condition: Any, since: float, **values: Any) -> None:
         with self._database.deciding() as (db, _):
             query = sa.select(servers, _POOL_SEEN.label("pool_seen"))
             found = list(db.execute(query.where(condition, servers.c.away_since.is_(None))))
@@ -443,7 +448,7 @@ class Servers:
             if values:  # also of those that are away for their silence
                 db.execute(servers.update().where(condition).values(**values))
             for name in gone:
-                away = {"away_since": steady, "heard": heard[name], "quiet": False}
+                away = {"away_since": since, "heard": heard[name], "quiet": False}
                 db.execute(servers.update().where(servers.c.name == name).values(**away))
                 self.agents.forget(name)
                 self._database.changes.server(name)

@@ -56,6 +56,24 @@ def test_a_silent_server_is_away_its_quotas_are_free_and_its_memory_is_fenced(tm
     story(tmp_path, tell)
 
 
+def test_the_leases_of_a_server_that_went_silent_have_ended_after_half_a_minute(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        lease = await world.get("a", 1.0)
+        world.manager.tick()
+        world.agent.beat()
+        world.agent.prompt = False
+        seconds = 0
+        while (found := world.store.leases.get(lease.id)) and not found.ended and seconds < 60:
+            world.manager.renew(lease.id)
+            await silence(world, 1)
+            seconds += 1
+        assert found is not None
+        assert found.end_reason == "its GPU server s was lost"
+        assert 25 < seconds <= 30
+
+    story(tmp_path, tell)
+
+
 def test_who_waits_keeps_the_place_while_every_server_is_away(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         holder = await world.get("a", 1.0)
