@@ -63,6 +63,7 @@ _SCRIPT = """#!/bin/bash
 trap : TERM  # The server hears it, too; the epilogue comes after it.
 set -euo pipefail
 {{prologue}}
+export SLURM_EXPORT_ENV=ALL  # What the prologue has set, and a slice's variables, reach the server.
 status=0
 {{srun}} {{cmd}} || status=$?
 {{epilogue}}

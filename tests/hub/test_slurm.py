@@ -8,14 +8,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+import websocket
 
 pytest.importorskip("batchspawner")
 
 from tests import slurm
 from tests.conftest import Pool, eventually
-from tests.hub.hub import ADMIN, Hub, ServerRefused, environment_of
+from tests.hub.hub import ADMIN, Hub, ServerRefused, Single, environment_of
+from tests.jupyter.server import KernelSocket
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing() or "-")]
 long = pytest.mark.skipif(
@@ -28,13 +31,31 @@ ENVIRONMENTS = {
     "again": {"req_options": "--requeue"},
     "nowhere": {"req_partition": "nowhere"},
     "later": {"req_options": "--begin=now+1hour"},
+    "slice": {
+        "req_gres": "shard:10",
+        "req_prologue": "HOME={home}; . {home}/prolog",
+        "req_epilogue": "{home}/epilog",
+    },
 }
+# What a node's prolog and epilog do for jobs with shards, inside of the job: here nothing but its script is ours.
+PROLOG = """
+gpukernel lease acquire --engine slurm --placed-on {uuid}=1638MiB --key slurm-$SLURM_JOB_ID --for root --lease-file {home}/leases/lease --pool {pool} >&2
+eval "$(python -c '
+import os, shlex, pathlib
+from gpukernel.remoting.environment import compiler_environment, shim_environment
+own = shim_environment(pathlib.Path("{home}/leases/lease"), compiler_environment(os.environ, simulated=True, part=True))
+for name, value in own.items():
+    print(f"export {{name}}={{shlex.quote(value)}}")
+')"
+"""
+EPILOG = """#!/bin/sh
+exec gpukernel lease release --engine slurm --key slurm-$SLURM_JOB_ID --lease-file {home}/leases/lease --pool {pool}
+"""
 # Jobs run as the account of their person; here everything is root's, so no sudo is needed.
 EXTRA = """
 import batchspawner
 c.Spawner.env_keep = ["PATH", "LANG", "SLURM_CONF", "GPUKERNEL_NATIVE_DIR"]
 c.BatchSpawnerBase.exec_prefix = ""
-c.BatchSpawnerBase.req_homedir = "{home}"
 c.BatchSpawnerBase.batchspawner_singleuser_cmd = "{programs}/batchspawner-singleuser"
 c.SlurmSpawner.req_prologue = "export HOME={home}"
 c.Spawner.ip = "127.0.0.1"
@@ -83,20 +104,49 @@ class Site:
         return answer.text
 
 
+class Sharing(slurm.Cluster):
+    """A cluster whose one node counts shards."""
+
+    def _configure(self) -> None:
+        super()._configure()
+        conf = (self.home / "slurm.conf").read_text().replace("GresTypes=gpu", "GresTypes=gpu,shard")
+        (self.home / "slurm.conf").write_text(conf.replace("Gres=gpu:1", "Gres=gpu:1,shard:100"))
+        with (self.home / "gres.conf").open("a") as file:
+            file.write("Name=shard Count=100\n")
+
+
 @pytest.fixture(scope="module")
-def _site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def cluster() -> Iterator[slurm.Cluster]:
+    with TemporaryDirectory(prefix="gpukernel-slurm-") as place:
+        Path(place).chmod(0o755)
+        with Sharing(Path(place), 1, 1) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def _site(cluster: slurm.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("hub")
     (home / "courses.yaml").write_text(COURSES)
-    with (
-        slurm.cluster_of() as cluster,
-        Pool("v100:1", home / "pool", tcp_host="127.0.0.1") as pool,
-    ):
+    with Pool("v100:2", home / "pool", tcp_host="127.0.0.1") as pool:
+        device = pool.devices()[1]
+        delegated = pool.gpukernel("server", "delegate", device.uuid, "--to", "slurm")
+        assert delegated.returncode == 0, delegated.stderr
+        (home / "leases").mkdir(mode=0o755)
+        names = {"home": home, "uuid": device.uuid, "pool": pool.address}
+        (home / "prolog").write_text(PROLOG.format(**names))
+        (home / "epilog").write_text(EPILOG.format(**names))
+        (home / "epilog").chmod(0o755)
         assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
         environment = environment_of(pool.state, home)
         environment |= {"SLURM_CONF": cluster.environment["SLURM_CONF"]}
         environment["PATH"] += f"{os.pathsep}/usr/sbin"
         extra = EXTRA.format(home=home, programs=Path(sys.executable).parent, admin=ADMIN)
-        options = {"pool": pool.address, "environments": ENVIRONMENTS}
+        environments = {
+            name: {setting: value.format(home=home) for setting, value in changes.items()}
+            | {"req_homedir": str(home)}
+            for name, changes in ENVIRONMENTS.items()
+        }
+        options = {"pool": pool.address, "environments": environments}
         with Hub(home, environment, options, extra=extra, spawner="batchspawner.SlurmSpawner") as hub:
             yield Site(hub, cluster, pool)
 
@@ -138,6 +188,40 @@ def test_a_server_is_a_job_whose_kernels_lease_and_a_cancelled_job_gives_all_bac
     assert site.end_of(lease) in ("the kernel was shut down", f"its server ended: {why}")
     eventually(lambda: site.hub.running() == set())
     assert f"Your last server ended: {why}." in site.page().replace("&#39;", "'")
+
+
+SEEN = """
+import os
+from cuda.bindings import driver as d
+d.cuInit(0)
+print("GPUKERNEL_POOL" in os.environ, "GPUKERNEL_POOL_TOKEN" in os.environ, d.cuDeviceTotalMem(d.cuDeviceGet(0)[1])[1] >> 20)
+"""
+
+
+def run(single: Single, code: str) -> str:
+    """Run code in an ordinary kernel of a server, and return what it shows."""
+    made = single.start_kernel("python3")
+    assert made.status_code == 201, made.text
+    address = f"{single.url.replace('http', 'ws', 1)}api/kernels/{made.json()['kernel']['id']}/channels"
+    header = {"Authorization": f"token {single.token}"}
+    link = websocket.create_connection(address, timeout=60, suppress_origin=True, header=header)
+    try:
+        return KernelSocket(link).run(code)
+    finally:
+        link.close()
+
+
+@long
+def test_a_job_with_shards_is_a_server_whose_ordinary_kernels_have_the_jobs_slice(site: Site) -> None:
+    job = site.start("slice")
+    (lease,) = site.pool.live()
+    assert lease.holder.person == "root"
+    assert run(site.hub.server("root"), SEEN) == "False False 1638\n"
+    assert [one.id for one in site.pool.live()] == [lease.id]  # nothing was leased besides
+    site.cluster.ask("scancel", job)
+    site.end_of(lease.id)
+    eventually(lambda: site.hub.running() == set(), 60)
+    assert f"Slurm's job {job}, in which it ran, was cancelled" in site.page().replace("&#39;", "'")
 
 
 @long
