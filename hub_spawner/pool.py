@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpukernel.client.hub import HubClient
-from gpukernel.common.address import is_network_address, resolve_address
+from gpukernel.common.address import are_network_addresses, resolve_address
 from gpukernel.common.connection import Connection, read_connection_file
 from gpukernel.common.errors import PoolUnreachable
 
@@ -45,7 +45,7 @@ async def hub_client(address: str, token_file: str = "") -> HubClient:
 
 def connection_file(resolved: str, token_file: str) -> Path | None:
     """Return the file with the credentials, where there is one: the address itself, or the token's file."""
-    if not (resolved.startswith("unix:") or is_network_address(resolved)):
+    if not (resolved.startswith("unix:") or are_network_addresses(resolved)):
         return Path(resolved)
     return Path(token_file) if token_file else None
 

@@ -215,7 +215,9 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         """Return the connection by which servers reach the pool: with their own token and certificate, never with the Hub's."""
         where = connection_to(resolve_address(self.pool_for_servers or self.pool or None), "none")
         own = self._credentials
-        return replace(where, token=own.token, certificate=own.certificate if where.encrypted else "")
+        return where.each(
+            lambda way: replace(way, token=own.token, certificate=own.certificate if way.encrypted else "")
+        )
 
     def gpu_environment(self) -> dict[str, str]:
         """Return the variables that the single-user server asks for slices with; token and certificate are in its
@@ -227,7 +229,10 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         if not self._credentials.token:
             return environment
         pool = self.connection_of_servers()
-        environment |= {"GPUKERNEL_POOL": pool.address, "GPUKERNEL_POOL_TOKEN": pool.token}
+        environment |= {
+            "GPUKERNEL_POOL": ",".join(pool.addresses),
+            "GPUKERNEL_POOL_TOKEN": pool.token,
+        }
         if pool.authority:
             environment["GPUKERNEL_POOL_CA"] = pool.authority
         if pool.certificate:

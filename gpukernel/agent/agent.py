@@ -39,6 +39,10 @@ HEARTBEAT_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 VALIDITY_SECONDS = 0.5
 SILENT_POOL_SECONDS = 2.0
+CONNECT_SECONDS = 2.0
+SPEECHLESS_SECONDS = 6.0
+"""Seconds after which another pool is tried, where there is one, beside one that accepts no connection, and one that answers no heartbeats."""
+
 LOOK_SECONDS = 0.25
 POOL_SECONDS = 2.0
 EMPTY_SECONDS = 1.0
@@ -93,6 +97,7 @@ class Agent:
         self._old_pool = True  # it knows nothing of validity, as far as is known
         self._valid_seconds = 0.0
         self._connection = connection
+        self._way = 0  # of the connection's
         directory = short_directory(state)
         inventory = numbered(inventory, state, name, self._own.machine, numbers_of_workers(directory))
         self._inventory = inventory
@@ -173,7 +178,7 @@ class Agent:
                     continue
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                     raise PermissionError(
-                        f"the pool at {self._connection.address} does not accept this agent's token"
+                        f"the pool at {self._pool.address} does not accept this agent's token"
                     ) from None
                 if error.code() is grpc.StatusCode.PERMISSION_DENIED:
                     raise PermissionError(
@@ -181,11 +186,20 @@ class Agent:
                     ) from None
                 log.warning("the pool is away: %s", error.code().name, extra=fields(server=self.name))
                 # The leases live on; once the pool shows a good certificate, the agent attaches by itself.
-                if (trouble := await tls_trouble(self._connection)) and trouble != said:
+                if (trouble := await tls_trouble(self._pool)) and trouble != said:
                     log.error("%s", trouble, extra=fields(server=self.name))
                     said = trouble
+            except TimeoutError:
+                log.warning("the pool at %s says nothing", self._pool.address, extra=fields(server=self.name))
             self.attached.clear()
-            await asyncio.sleep(RETRY_SECONDS)
+            self._way += 1
+            await asyncio.sleep(RETRY_SECONDS / len(self._connection.ways))
+
+    @property
+    def _pool(self) -> Connection:
+        """The connection to the pool that it speaks with, or tries next: they take turns."""
+        ways = self._connection.ways
+        return ways[self._way % len(ways)]
 
     def use(self, connection: Connection) -> None:
         """Attach with this connection from the next time on: its certificate was renewed."""
@@ -224,19 +238,21 @@ class Agent:
         return pb.AgentMessage(leaving=pb.Leaving(seconds=seconds, reason=self._leaves_why))
 
     async def _attach(self) -> None:
-        async with self._connection.channel() as channel:
+        several = bool(self._connection.others)
+        async with self._pool.channel(one_of_several=several) as channel:
             self._outgoing = asyncio.Queue()
             self._own.validity.connected()
             self._own.epochs.connected()
             hearts = [asyncio.create_task(beat(self._outgoing)) for beat in (self._heartbeats, self._reports)]
             stub = rpc.AgentsStub(channel)
-            call = stub.Attach(self._say(self._outgoing), metadata=self._connection.metadata)
+            call = stub.Attach(self._say(self._outgoing), metadata=self._pool.metadata)
             ready: asyncio.TimerHandle | None = None
             try:
-                await call.wait_for_connection()
+                async with asyncio.timeout(CONNECT_SECONDS if several else None):
+                    await call.wait_for_connection()
                 # A pool of version 0.2 may have nothing to say for long, and later ones speak at once.
                 ready = asyncio.get_running_loop().call_later(SILENT_POOL_SECONDS, self._admitted)
-                async for message in call:
+                while (message := await self._next_of(call, several=several)) is not grpc.aio.EOF:
                     ready.cancel()
                     self._admitted()
                     if not self._own.epochs.admit(message.epoch):
@@ -260,10 +276,16 @@ class Agent:
                 self._outgoing = None
                 await asyncio.sleep(0)
 
+    async def _next_of(self, call: Any, *, several: bool) -> Any:
+        """Return what the pool says next.  Where there are several, one that answers no heartbeats for some time is left, by `TimeoutError`."""
+        limit = SPEECHLESS_SECONDS if several and not self._old_pool else None
+        async with asyncio.timeout(limit):
+            return await call.read()
+
     def _admitted(self) -> None:
         if not self.attached.is_set():
             self.attached.set()
-            log.info("attached to %s", self._connection.address, extra=fields(server=self.name))
+            log.info("attached to %s", self._pool.address, extra=fields(server=self.name))
 
     async def _say(self, outgoing: asyncio.Queue[pb.AgentMessage | None]) -> AsyncIterator[pb.AgentMessage]:
         devices = [

@@ -19,7 +19,7 @@ from gpukernel.agent.data_path import TlsUnavailable, tls_wanted
 from gpukernel.cli.terminal.output import FAILED, USAGE, Problem, complain, failure, seconds
 from gpukernel.client.tokens import TokenRenewal, TokensClient
 from gpukernel.common import logs
-from gpukernel.common.address import is_network_address, resolve_address, resolve_state
+from gpukernel.common.address import are_network_addresses, resolve_address, resolve_state
 from gpukernel.common.connection import Connection, connection_to, read_connection_file
 from gpukernel.common.data_tls import DataTls
 from gpukernel.common.errors import PoolError
@@ -327,12 +327,12 @@ def agent(
 
         def renewed(changed: Connection) -> None:
             nonlocal connection
-            connection = replace(connection, certificate=changed.certificate)
+            connection = connection.each(lambda way: replace(way, certificate=changed.certificate))
             server.use(connection)
 
-        in_file = not (resolved.startswith("unix:") or is_network_address(resolved))
+        in_file = not (resolved.startswith("unix:") or are_network_addresses(resolved))
         renewal = TokenRenewal(
-            lambda: TokensClient(connection.address, connection),
+            lambda: TokensClient(",".join(connection.addresses), connection),
             Path(resolved) if in_file else token_file,
             renewed,
         )
@@ -342,7 +342,7 @@ def agent(
             await asyncio.wait([attached, task], return_when=asyncio.FIRST_COMPLETED)
             if attached.done():
                 _say(
-                    f"The agent is ready: {server.name} offers {_summary(found)} to {connection.address}. Stop it with Ctrl-C."
+                    f"The agent is ready: {server.name} offers {_summary(found)} to {connection.names}. Stop it with Ctrl-C."
                 )
             if notice is None:
                 await _until_told_to_stop(task)

@@ -48,6 +48,13 @@ def create(
             "address and authority and a client certificate: all that --pool FILE or GPUKERNEL_POOL=FILE needs elsewhere.",
         ),
     ] = None,
+    address: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="With --file: HOST:PORT or tls://HOST:PORT of a pool; again for each pool on its database. Else as the pools themselves say.",
+        ),
+    ] = None,
     pool: Pool = None,
     state: State = None,
 ) -> None:
@@ -61,12 +68,24 @@ def create(
     import os
 
     from gpukernel.cli.terminal.output import Problem
+    from gpukernel.common.address import network_addresses
     from gpukernel.common.connection import write_connection
+    from gpukernel.common.errors import PoolError
 
     chosen = scope or ("person" if person else "")
     if not chosen:
         raise Problem(
             "Say for whom: --person NAME, or --scope service, agent, admin, kubernetes or slurm.", USAGE
+        )
+    if address and file is None:
+        raise Problem("Addresses stand in a connection file: say which with --file.", USAGE)
+    try:
+        addresses = network_addresses(",".join(address), "--address") if address else ()
+    except PoolError as error:
+        raise Problem(str(error), USAGE) from None
+    if len({one.startswith("tls://") for one in addresses}) > 1:
+        raise Problem(
+            "Some of the addresses begin with tls:// and others do not; write it before all of them.", USAGE
         )
     span = seconds(valid) if valid.strip() else None
     descriptor = None
@@ -84,11 +103,13 @@ def create(
         if file is not None:
             file.unlink()
         raise
+    if addresses:
+        connection = connection.at(addresses)
     remark = f"The way into the pool for {person or name} ({chosen}, token {token.id}): whoever has this file is let in."
     with os.fdopen(descriptor, "w") as target:
         target.write(write_connection(connection, remark))
     if connection.address:
-        print(f"Token {token.id} for {connection.address} is in {file}; GPUKERNEL_POOL={file} uses it.")
+        print(f"Token {token.id} for {connection.names} is in {file}; GPUKERNEL_POOL={file} uses it.")
     else:
         print(f"Token {token.id} is in {file}; GPUKERNEL_POOL_TOKEN_FILE={file} uses it.")
 
@@ -148,7 +169,7 @@ def renew(
     from gpukernel.cli.terminal.output import failure
     from gpukernel.client.admin import AdminClient
     from gpukernel.client.tokens import TokenLine, write_renewed
-    from gpukernel.common.address import is_network_address, resolve_address
+    from gpukernel.common.address import are_network_addresses, resolve_address
     from gpukernel.common.errors import PoolError
 
     async def ask(client: AdminClient) -> tuple[TokenLine, str]:
@@ -159,7 +180,7 @@ def renew(
     if certificate:
         try:
             address = resolve_address(pool, state)
-            if address.startswith("unix:") or is_network_address(address):
+            if address.startswith("unix:") or are_network_addresses(address):
                 raise PoolError(
                     "The new certificate has no connection file to be written to; name yours with --pool."
                 )

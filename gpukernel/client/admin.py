@@ -133,8 +133,9 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient, TokensClient):
             without_end=valid_seconds == 0,
             with_certificate=with_certificate,
         )
-        reply = await self._call(self._administration.CreateToken, request)
-        connection = Connection(reply.address, reply.secret, reply.authority, reply.certificate)
+        reply = await self._call(self._administration.CreateToken, request, repeatable=False)
+        connection = Connection("", reply.secret, reply.authority, reply.certificate)
+        connection = connection.at(reply.addresses or [reply.address])
         return token_line(reply.token), connection
 
     async def tokens(self) -> list[TokenLine]:
@@ -158,6 +159,7 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient, TokensClient):
         """Return what leases that the caller may see held between two times, in seconds since the epoch; end 0: now."""
         request = pb.ReportRequest(begin=begin, end=end, course=course, person=person)
         try:
+            await self._ways.connect()
             call = self._administration.Report(request, timeout=60, metadata=self._metadata)
             return [_plain(LeaseUse, part) async for part in call]
         except grpc.aio.AioRpcError as error:

@@ -75,7 +75,7 @@ class EngineClient(PoolClient):
             wait_seconds=wait_seconds,
         )
         patience = self.patience + wait_seconds
-        reply = await self._call(self._engines.AcquirePlaced, request, patience)
+        reply = await self._call(self._engines.AcquirePlaced, request, patience, quick=False)
         if reply.WhichOneof("result") == "refused":
             raise messages.refused_from(reply.refused)
         return messages.lease_from(reply.lease)
@@ -91,7 +91,7 @@ class EngineClient(PoolClient):
             engine=self.engine, key=key, reason=reason, wait_seconds=wait_seconds
         )
         patience = self.patience + wait_seconds
-        reply = await self._call(self._engines.ReleasePlaced, request, patience)
+        reply = await self._call(self._engines.ReleasePlaced, request, patience, quick=False)
         return messages.lease_from(reply.lease) if reply.HasField("lease") else None
 
     async def placed(self, key: str = "") -> list[Lease]:

@@ -53,7 +53,7 @@ class KeepaliveStream:
 
     def __init__(
         self,
-        open_stream: Callable[[], HoldCall],
+        open_stream: Callable[[], Awaitable[HoldCall]],
         explain: Callable[[grpc.aio.AioRpcError], Awaitable[PoolError]],
     ) -> None:
         self._open_stream = open_stream
@@ -96,7 +96,11 @@ class KeepaliveStream:
             except PoolUnreachable:
                 pass
             except PoolError as error:
-                if not (isinstance(error, Refused) and error.code == "too_often"):
+                if (
+                    type(error) is PoolError
+                ):  # a fault of the pool, or of its database, which may be over in a moment
+                    log.warning("the keepalive of %d leases begins again: %s", len(self._kept), error)
+                elif not (isinstance(error, Refused) and error.code == "too_often"):
                     return self._all_over(str(error))  # the pool no longer knows the caller
             except Exception:
                 log.exception("the keepalive of %d leases failed and begins again", len(self._kept))
@@ -104,7 +108,7 @@ class KeepaliveStream:
 
     async def _once(self) -> None:
         self._orders = asyncio.Queue()  # the first message names all that is kept now
-        call = self._open_stream()
+        call = await self._open_stream()
         writing = asyncio.create_task(self._write(call))
         try:
             async for reply in call:

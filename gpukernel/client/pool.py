@@ -11,13 +11,14 @@ import copy
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from gpukernel.common.fork_safe_grpc import grpc  # before the messages import it
 
 # isort: split
 import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
+from gpukernel.client.failover import FailoverChannel
 from gpukernel.client.keepalive import KeepaliveStream
 from gpukernel.common import messages
 from gpukernel.common.address import MADE_BY, ON_BEHALF, REFUSAL, RETRY_AFTER, TEACHES, resolve_address
@@ -33,6 +34,9 @@ from gpukernel.common.errors import (
 from gpukernel.common.i18n import WORDS, say, words_behind
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 
+if TYPE_CHECKING:
+    from gpukernel.client.keepalive import HoldCall
+
 __all__ = ["PoolClient", "resolve_address"]
 
 Request = TypeVar("Request")
@@ -45,20 +49,40 @@ RENEW_SECONDS = 20.0
 """A pool that is overrun hears a renewal late, but none that was given up meanwhile; leases would end for nothing."""
 
 
+ATTEMPT_SECONDS = 5.0
+"""How long one of several pools may take for an answer before another one is asked the same."""
+
+RETURN_SECONDS = 60.0
+"""How long a request that waits looks for another pool; so long its place in the queue is kept."""
+
+AGAIN_SECONDS = 0.2
+
+
 def pause_before_again(error: grpc.aio.AioRpcError) -> float | None:
-    """Return the seconds to wait before a call is made again that came too soon; None where the pool did not say so.
+    """Return the seconds to wait before a call is made again that came too soon, or while the pool's database was away; None where the
+    pool did not say so.
 
     A crowd that is told to wait does not come back at one moment: everybody waits up to half as long again.
     """
     headers = error.trailing_metadata()
     said = headers.get(RETRY_AFTER) if headers is not None else None
     if (
-        error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+        error.code() not in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
         or not isinstance(said, str)
         or not said.isdigit()
     ):
         return None
     return min(int(said), 60_000) / 1000 * random.uniform(1.0, 1.5)
+
+
+def _is_lost(error: Any) -> bool:
+    """Return whether a call ended without an answer: its connection, its pool or the pool's database is gone."""
+    # CANCELLED does not come from the pool either: a connection broke down under load, for example.
+    return error.code() in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+    ) or (error.code() is grpc.StatusCode.INTERNAL and error.details() == _LOST)
 
 
 class PoolClient:
@@ -67,7 +91,8 @@ class PoolClient:
     Parameters
     ----------
     address
-        As `resolve_address` gives it; None looks where every command looks.
+        As `resolve_address` gives it; None looks where every command looks.  Of several addresses the first that answers is used, and
+        another one where it answers no more.
     token
         Bearer token, or what a connection file says; None looks where `gpukernel.common.connection.connection_to` does.
     on_behalf
@@ -97,8 +122,9 @@ class PoolClient:
     ) -> None:
         self.patience = CALL_SECONDS
         self.connection = connection_to(address, token)
-        self.address = self.connection.address
-        self._metadata: tuple[tuple[str, str | bytes], ...] = self.connection.metadata
+        self.address = self.connection.names
+        self._metadata: tuple[tuple[str, str | bytes], ...] = ()
+        self._held_over = 0
         if on_behalf is not None:
             self._metadata += ((ON_BEHALF, on_behalf.encode()),)
         self._metadata += tuple((TEACHES, course.encode()) for course in teaches)
@@ -113,10 +139,21 @@ class PoolClient:
         return other
 
     async def __aenter__(self) -> Self:
-        self._channel = self.connection.channel()
+        self._ways = FailoverChannel(self.connection)
+        self._channel = cast("grpc.aio.Channel", self._ways)
         self._pool = rpc.PoolStub(self._channel)
-        self.keepalive = KeepaliveStream(lambda: self._pool.Hold(metadata=self._metadata), self.explain)
+        self.keepalive = KeepaliveStream(self._hold, self._hold_failed)
         return self
+
+    async def _hold(self) -> HoldCall:
+        await self._ways.connect()
+        self._held_over = self._ways.current
+        return self._pool.Hold(metadata=self._metadata)
+
+    async def _hold_failed(self, error: grpc.aio.AioRpcError) -> PoolError:
+        if _is_lost(error):
+            self._ways.lost(self._held_over)
+        return await self.explain(error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -127,18 +164,8 @@ class PoolClient:
     def _translate(self, error: grpc.aio.AioRpcError) -> PoolError:
         code, headers = error.code(), error.trailing_metadata()
         said = words_behind(headers.get(WORDS) if headers is not None else None, error.details() or "")
-        # CANCELLED does not come from the pool either: a connection broke down under load, for example.
-        if code in (
-            grpc.StatusCode.UNAVAILABLE,
-            grpc.StatusCode.DEADLINE_EXCEEDED,
-            grpc.StatusCode.CANCELLED,
-        ) or (code is grpc.StatusCode.INTERNAL and error.details() == _LOST):
-            return PoolUnreachable(
-                say(
-                    "No pool answers at %(address)s; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL.",
-                    address=self.address,
-                )
-            )
+        if _is_lost(error):
+            return self._unreachable() if pause_before_again(error) is None else PoolUnreachable(said)
         if code is grpc.StatusCode.FAILED_PRECONDITION:
             # Somebody that the pool asks, a JupyterHub, does not answer; the same call may succeed later.
             return PoolUnreachable(said or f"The pool at {self.address} cannot do that now.")
@@ -162,28 +189,76 @@ class PoolClient:
     async def explain(self, error: grpc.aio.AioRpcError) -> PoolError:
         """Return the `PoolError` of a failed call; where the connection failed, look whether TLS is the reason."""
         translated = self._translate(error)
-        answered = error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        answered = (
+            error.code() is grpc.StatusCode.FAILED_PRECONDITION or pause_before_again(error) is not None
+        )
         if isinstance(translated, PoolUnreachable) and not answered:
-            trouble = await tls_trouble(self.connection)
-            return PoolUnreachable(trouble) if trouble else translated
+            return await self._explained(translated)
         return translated
+
+    async def _explained(self, unreachable: PoolUnreachable) -> PoolUnreachable:
+        """Return what is wrong with TLS on one of the ways, or else the error itself."""
+        troubles = await asyncio.gather(*map(tls_trouble, self.connection.ways))
+        trouble = next(filter(None, troubles), "")
+        return PoolUnreachable(trouble) if trouble else unreachable
+
+    def _unreachable(self) -> PoolUnreachable:
+        return PoolUnreachable(
+            say(
+                "No pool answers at %(address)s; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL.",
+                address=self.address,
+            )
+        )
 
     async def _call(
         self,
         method: grpc.aio.UnaryUnaryMultiCallable[Request, Reply],
         request: Request,
         patience: float | None = None,
+        *,
+        repeatable: bool = True,
+        quick: bool = True,
     ) -> Reply:
+        """Make a call, again where the pool asks for that, and at another pool where one is lost.
+
+        Parameters
+        ----------
+        repeatable
+            Making it twice does no more than making it once.  Else it is made again only where it cannot have been done.
+        quick
+            A pool answers at once: where it does not, another one is asked.
+        """
         clock = asyncio.get_running_loop().time
         end = clock() + (patience or self.patience)
+        tried = 0
         while True:
+            if not await self._ways.connect(max(end - clock(), 0.0)):
+                raise await self._explained(self._unreachable())
+            way, left = self._ways.current, max(end - clock(), 0.0)
+            attempt = min(left, ATTEMPT_SECONDS) if self._ways.several and repeatable and quick else left
             try:
-                return await method(request, timeout=max(end - clock(), 0.0), metadata=self._metadata)
+                return await method(request, timeout=attempt, metadata=self._metadata)
             except grpc.aio.AioRpcError as error:
                 pause = pause_before_again(error)
+                if _is_lost(error):
+                    self._ways.lost(way)
+                    if not repeatable:
+                        raise await self._unknown_outcome(error) from None
+                    tried += 1
+                    if pause is None and tried < 2 * len(self._ways.ways) and self._ways.several:
+                        pause = AGAIN_SECONDS
                 if pause is None or clock() + pause > end:
                     raise await self.explain(error) from None
             await asyncio.sleep(pause)
+
+    async def _unknown_outcome(self, error: grpc.aio.AioRpcError) -> PoolError:
+        """Return the error of a call that may have been done, and that would be done a second time if it were made again."""
+        explained = await self.explain(error)
+        if not self._ways.several and pause_before_again(error) is None:
+            return explained
+        return PoolUnreachable(
+            f"{explained} What was asked for may have been done; look before you ask again."
+        )
 
     async def acquire(
         self,
@@ -214,7 +289,7 @@ class PoolClient:
         Refused
             With a stable code and the pool's sentence.
         PoolUnreachable
-            When nobody answers, or the pool ended while this waited.
+            When nobody answers, or the pool ended while this waited; with several addresses, when none of them has for a minute.
         """
         request = pb.AcquireRequest(
             key=key,
@@ -224,18 +299,32 @@ class PoolClient:
             ttl_seconds=ttl_seconds,
             longest_seconds=longest_seconds,
         )
+        clock = asyncio.get_running_loop().time
+        end = clock() + wait_seconds
+        alone_since: float | None = None  # without a pool
         while True:
+            await self._ways.connect()
+            way = self._ways.current
             call = self._pool.Acquire(request, metadata=self._metadata)
             try:
                 async for event in self._events(call):
+                    alone_since = None
                     yield event
                 return
             except grpc.aio.AioRpcError as error:
-                if (pause := pause_before_again(error)) is None:
+                pause = pause_before_again(error)
+                if _is_lost(error) and self._ways.several:
+                    self._ways.lost(way)
+                    alone_since = clock() if alone_since is None else alone_since
+                    if clock() - alone_since < RETURN_SECONDS:
+                        pause = pause or AGAIN_SECONDS
+                if pause is None:
                     raise await self.explain(error) from None
             finally:
                 call.cancel()
             await asyncio.sleep(pause)
+            if wait_seconds > 0:
+                request.wait_seconds = max(end - clock(), 0.0)
 
     @staticmethod
     async def _events(
@@ -288,7 +377,7 @@ class PoolClient:
             With the pool's sentence and its figures; the lease keeps its size.
         """
         request = pb.ResizeRequest(lease_id=lease_id, slice=messages.request_to(slice))
-        reply = await self._call(self._pool.Resize, request)
+        reply = await self._call(self._pool.Resize, request, quick=False)
         if reply.WhichOneof("result") == "refused":
             raise messages.refused_from(reply.refused)
         lease = messages.lease_from(reply.lease)

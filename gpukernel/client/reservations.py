@@ -63,12 +63,16 @@ class ReservationsClient(PoolClient):
             preempt=new.preempt,
         )
         request = pb.AddReservationRequest(reservation=message, check=check)
-        return _known((await self._call(self._reservations.AddReservation, request)).reservation)
+        return _known(
+            (await self._call(self._reservations.AddReservation, request, repeatable=False)).reservation
+        )
 
     async def unreserve(self, identifier: str) -> KnownReservation:
         """Remove a reservation and return it; leases that it made room for stay."""
         request = pb.RemoveReservationRequest(id=identifier)
-        return _known((await self._call(self._reservations.RemoveReservation, request)).reservation)
+        return _known(
+            (await self._call(self._reservations.RemoveReservation, request, repeatable=False)).reservation
+        )
 
 
 def _known(message: pb.Reservation) -> KnownReservation:

@@ -90,7 +90,7 @@ def write_renewed(path: Path, certificate: str) -> Connection:
     PoolError
         With a sentence, where the file cannot be read or replaced.
     """
-    connection = replace(read_connection_file(path), certificate=certificate)
+    connection = read_connection_file(path).each(lambda way: replace(way, certificate=certificate))
     before = path.read_text()
     remark = (
         before.partition("\n")[0].removeprefix("# ") if before.startswith("# ") else "The way into the pool."

@@ -11,14 +11,17 @@ from gpukernel.common.errors import PoolError
 
 __all__ = [
     "MADE_BY",
+    "MOST_ADDRESSES",
     "ON_BEHALF",
     "REFUSAL",
     "RETRY_AFTER",
     "TEACHES",
+    "are_network_addresses",
     "container_sockets",
     "is_container_socket",
     "is_network_address",
     "make_container_sockets",
+    "network_addresses",
     "rename_state",
     "resolve_address",
     "resolve_state",
@@ -41,6 +44,9 @@ RETRY_AFTER = "grpc-retry-pushback-ms"
 TEACHES = "gpukernel-teaches-bin"
 """The header with a course, in UTF-8, that the person on whose behalf a call is made instructs by a role that only the caller knows: a
 JupyterHub's.  It may occur several times."""
+
+MOST_ADDRESSES = 16
+"""The most addresses of one connection."""
 
 _LONGEST_SOCKET_DIRECTORY = 60  # of the 107 characters that a unix socket's path may have
 
@@ -134,14 +140,54 @@ def is_network_address(text: str) -> bool:
     return bool(host) and "/" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
 
 
+def are_network_addresses(text: str) -> bool:
+    """Return whether `text` is one network address, or a list of them with commas in between."""
+    return all(is_network_address(one.strip()) for one in text.split(","))
+
+
+def network_addresses(text: str, where: str) -> tuple[str, ...]:
+    """Return the addresses in `text`, which is one or a list with commas in between: those of pools on one database.
+
+    Parameters
+    ----------
+    where
+        The place where the list was found, as the beginning of a sentence.
+
+    Raises
+    ------
+    PoolError
+        With a sentence that names what is wrong with which address.
+    """
+    found = tuple(one.strip() for one in text.split(","))
+    for one in found:
+        if not one:
+            raise PoolError(
+                f"{where} has a comma with no address beside it; write tls://HOST:PORT, tls://HOST:PORT."
+            )
+        if one.startswith("unix:"):
+            raise PoolError(
+                f"{where} lists the unix socket “{one[:100]}” among several addresses; list those that pools have on the network, "
+                "as HOST:PORT or tls://HOST:PORT."
+            )
+        if not is_network_address(one):
+            raise PoolError(
+                f"{where} lists “{one[:100]}”, which is no pool's address; write HOST:PORT or tls://HOST:PORT."
+            )
+        if found.count(one) > 1:
+            raise PoolError(f"{where} lists {one} more than once; each address is that of another pool.")
+    if len(found) > MOST_ADDRESSES:
+        raise PoolError(f"{where} lists {len(found)} addresses; at most {MOST_ADDRESSES} are possible.")
+    return found
+
+
 def resolve_address(explicit: str | None = None, state: Path | None = None) -> str:
     """Return the pool's address: `explicit`, else ``GPUKERNEL_POOL``, else the socket in the state directory.
 
     Returns
     -------
     str
-        ``unix:/path/pool.sock``, ``HOST:PORT``, ``tls://HOST:PORT``, or the whole path of a connection file
-        (`gpukernel.common.connection`).
+        ``unix:/path/pool.sock``, ``HOST:PORT``, ``tls://HOST:PORT``, several of the last two with commas in between, or the whole path
+        of a connection file (`gpukernel.common.connection`).
 
     Raises
     ------
@@ -151,6 +197,8 @@ def resolve_address(explicit: str | None = None, state: Path | None = None) -> s
     chosen = explicit or (None if state else os.environ.get("GPUKERNEL_POOL"))
     if not chosen:
         return f"unix:{socket_path(resolve_state(state))}"
+    if "," in chosen and not Path(chosen).is_file():
+        return ",".join(network_addresses(chosen, f"“{chosen[:200]}”"))
     if chosen.startswith("unix:/") or is_network_address(chosen):
         return chosen
     file = in_home(chosen, "write the whole path of the connection file.")
@@ -158,5 +206,5 @@ def resolve_address(explicit: str | None = None, state: Path | None = None) -> s
         return str(file.absolute())
     raise PoolError(
         f"“{chosen}” is no pool's address and no connection file; write unix:/path/pool.sock, HOST:PORT, "
-        "tls://HOST:PORT or the file's path."
+        "tls://HOST:PORT, several of these with commas in between, or the file's path."
     )

@@ -13,7 +13,7 @@ import gpukernel.common.proto.pool_pb2 as pb
 from gpukernel.client import keepalive
 from gpukernel.client.keepalive import KeepaliveStream
 from gpukernel.common import messages
-from gpukernel.common.errors import PoolError
+from gpukernel.common.errors import PoolError, UnknownToken
 from gpukernel.common.fork_safe_grpc import grpc
 from gpukernel.common.model import Holder, Lease
 
@@ -50,14 +50,14 @@ class Kept:
         self._faults = list(faults)
         self.keepalive = KeepaliveStream(self._open, self._explain)
 
-    def _open(self) -> Any:
+    async def _open(self) -> Any:
         if self._faults:
             raise self._faults.pop()
         self.streams.append(Stream())
         return self.streams[-1]
 
     async def _explain(self, error: grpc.aio.AioRpcError) -> PoolError:
-        return PoolError("The pool does not know this token.")
+        return UnknownToken("The pool does not know this token.")
 
     def keep(self, lease_id: str, *, fails: bool = False) -> None:
         def hear(words: str) -> None:

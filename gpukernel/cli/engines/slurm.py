@@ -194,7 +194,7 @@ def _supply(
     hold: bool,
 ) -> Supply:
     from gpukernel.client.admin import AdminClient
-    from gpukernel.common.address import is_network_address, resolve_address
+    from gpukernel.common.address import are_network_addresses, resolve_address
     from gpukernel.common.connection import connection_to
     from gpukernel.engines.slurm.commands import Slurm
     from gpukernel.engines.slurm.offer import JobOffer
@@ -203,7 +203,7 @@ def _supply(
 
     if simulate and not re.fullmatch(r"[a-z0-9-]{1,20}", simulate):
         raise Problem(f"“{simulate[:40]}” is no model; write --simulate v100, without a number.", USAGE)
-    if jobs_pool and not is_network_address(jobs_pool):
+    if jobs_pool and not are_network_addresses(jobs_pool):
         raise Problem(
             f"“{jobs_pool[:60]}” is no address for jobs; write HOST:PORT or tls://HOST:PORT.", USAGE
         )
@@ -213,7 +213,7 @@ def _supply(
         address = resolve_address(pool, state)
         connection = connection_to(address)
         if not jobs_pool and not connection.address.startswith("unix:"):
-            jobs_pool = connection.address
+            jobs_pool = ",".join(connection.addresses)
         offer = JobOffer(
             name,
             partition,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from gpukernel.common.connection.tls import BEGIN, trusted_by_this_machine
 from gpukernel.common.fork_safe_grpc import grpc
@@ -19,9 +20,17 @@ _OPTIONS = [
 ]
 
 
+_OPTIONS_OF_SEVERAL = [
+    *(option for option in _OPTIONS if not option[0].startswith("grpc.keepalive")),
+    # A pool whose machine is gone is given up after nine seconds.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
+]
+
+
 @dataclass(frozen=True)
 class Connection:
-    """The address of a pool, and all that it asks of who connects.
+    """The address of a pool, and all that it asks of who connects; with `others`, the ways to several pools on one database.
 
     Attributes
     ----------
@@ -33,12 +42,41 @@ class Connection:
         PEM of the authorities whose word about the pool is believed; empty for those that this machine trusts anyway.
     certificate
         PEM of a private key and of the certificate to show with it; empty where there is none.
+    others
+        The ways to the other pools, in the order in which they are tried; each has its own address and token.
     """
 
     address: str
     token: str = field(default="", repr=False)
     authority: str = ""
     certificate: str = field(default="", repr=False)
+    others: tuple[Connection, ...] = ()
+
+    @property
+    def ways(self) -> tuple[Connection, ...]:
+        """The connections to each of the pools, the first one first."""
+        return (replace(self, others=()), *self.others)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of all pools."""
+        return (self.address, *(way.address for way in self.others))
+
+    @property
+    def names(self) -> str:
+        """The addresses as a sentence has them."""
+        *most, last = self.addresses
+        return f"{', '.join(most)} or {last}" if most else last
+
+    def each(self, change: Callable[[Connection], Connection]) -> Connection:
+        """Return the connection whose ways are what `change` makes of each."""
+        first, *others = map(change, self.ways)
+        return replace(first, others=tuple(others))
+
+    def at(self, addresses: Iterable[str]) -> Connection:
+        """Return the same connection to pools at these addresses."""
+        first, *others = (replace(self, address=address, others=()) for address in addresses)
+        return replace(first, others=tuple(others))
 
     @property
     def encrypted(self) -> bool:
@@ -55,13 +93,17 @@ class Connection:
         """The headers of every call."""
         return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
-    def channel(self) -> grpc.aio.Channel:
-        """Return a gRPC channel, which connects when it is first used, and again by itself."""
+    def channel(self, *, one_of_several: bool = False) -> grpc.aio.Channel:
+        """Return a gRPC channel to `address`, which connects when it is first used, and again by itself.
+
+        `one_of_several`: there are other pools, so it is not to wait long for one that says nothing.
+        """
+        options = _OPTIONS_OF_SEVERAL if one_of_several else _OPTIONS
         if not self.encrypted:
-            return grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+            return grpc.aio.insecure_channel(self.target, options=options)
         roots = self.authority or trusted_by_this_machine()
         key, begin, chain = self.certificate.partition(BEGIN)
         credentials = grpc.ssl_channel_credentials(
             roots.encode() or None, key.encode() or None, (begin + chain).encode() or None
         )
-        return grpc.aio.secure_channel(self.target, credentials, options=_OPTIONS)
+        return grpc.aio.secure_channel(self.target, credentials, options=options)

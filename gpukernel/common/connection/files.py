@@ -8,15 +8,18 @@ A connection file holds all at once::
     -----BEGIN PRIVATE KEY-----       one's own, for a pool that asks for client certificates
     -----BEGIN CERTIFICATE-----       that belongs to the key and to the token
 
-A file with a token alone is one too.
+A file with a token alone is one too.  Several pools on one database are named in one line, ``addresses: tls://a:7437, tls://b:7437``, or
+in a line ``address: …`` for each; a token that only one of them knows stands below its address.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from gpukernel.common.address import is_network_address
+from gpukernel.common.address import is_network_address, network_addresses
 from gpukernel.common.connection.connection import Connection
 from gpukernel.common.connection.tls import BEGIN, BEGIN_KEY, show_certificate, tls_context
 from gpukernel.common.errors import PoolError
@@ -41,38 +44,79 @@ def read_connection_file(path: Path) -> Connection:
         raise PoolError(f"The pool's token cannot be read from {path}: {why_unreadable(error)}.") from None
     text, begin_key, own = text.partition(BEGIN_KEY)
     head, begin, certificates = text.partition(BEGIN)
-    found = {"address": "", "token": ""}
+    entries = list(_entries(head, path))
+    addresses, tokens = _addresses(entries, path), [value for name, value in entries if name == "token"]
+    if not any(addresses) and not any(tokens):
+        raise PoolError(f"{path} holds neither an address nor a token.")
+    if len(tokens) > 1 and [name for name, _ in entries] != ["address", "token"] * len(addresses):
+        raise PoolError(
+            f"{path} holds {len(tokens)} tokens; write one for all pools, or one below the line “address: …” of each."
+        )
+    if not all(token.isascii() and token.isprintable() for token in tokens):
+        raise PoolError(f"The token in {path} is none; get the file from the pool's administrator again.")
+    if begin_key and len(set(tokens)) > 1:
+        raise PoolError(
+            f"{path} holds a client certificate, which belongs to one token, and {len(tokens)} tokens; "
+            "write one for all pools, or a file for each."
+        )
+    authority = authorities_in(begin + certificates, str(path)) if begin else ""
+    certificate = certificate_in(begin_key + own, str(path)) if begin_key else ""
+    if len(tokens) < len(addresses):
+        tokens = (tokens or [""]) * len(addresses)
+    first, *others = (
+        Connection(address, token, authority, certificate)
+        for address, token in zip(addresses, tokens, strict=True)
+    )
+    return replace(first, others=tuple(others))
+
+
+def _entries(head: str, path: Path) -> Iterator[tuple[str, str]]:
+    """Iterate over names and values of the lines before the certificates."""
     lines = [(n, line.strip()) for n, line in enumerate(head.splitlines(), 1)]
     lines = [(n, line) for n, line in lines if line and not line.startswith("#")]
     for number, line in lines:
         name, colon, value = line.partition(":")
-        if colon and name in found:
-            found[name] = value.strip()
+        if colon and name in ("address", "addresses", "token"):
+            yield name, value.strip()
         elif len(lines) == 1 and not colon and " " not in line:
-            found["token"] = line
+            yield "token", line
         else:
             raise PoolError(
-                f"Line {number} of {path} is neither “address: …” nor “token: …” nor a certificate; it is no connection file."
+                f"Line {number} of {path} is neither “address: …” nor “addresses: …” nor “token: …” nor a certificate; "
+                "it is no connection file."
             )
-    if not found["address"] and not found["token"]:
-        raise PoolError(f"{path} holds neither an address nor a token.")
-    if found["address"] and not is_network_address(found["address"]):
-        raise PoolError(f"{path} names no pool's address; write “address: tls://HOST:PORT”.")
-    if not (found["token"].isascii() and found["token"].isprintable()):
-        raise PoolError(f"The token in {path} is none; get the file from the pool's administrator again.")
-    return Connection(
-        **found,
-        authority=authorities_in(begin + certificates, str(path)) if begin else "",
-        certificate=certificate_in(begin_key + own, str(path)) if begin_key else "",
-    )
+
+
+def _addresses(entries: list[tuple[str, str]], path: Path) -> tuple[str, ...]:
+    """Return the addresses of a connection file; one that is empty where it says none."""
+    lists = [value for name, value in entries if name == "addresses"]
+    single = [value for name, value in entries if name == "address"]
+    if len(lists) > 1 or (lists and single):
+        raise PoolError(
+            f"{path} names its pools twice; write one line “addresses: …” with commas, or a line “address: …” for each."
+        )
+    if lists:
+        return network_addresses(lists[0], f"The line “addresses: …” of {path}")
+    for address in single:
+        if "," in address:
+            raise PoolError(
+                f"{path} lists several pools in a line “address: …”; write “addresses: {address[:200]}”."
+            )
+        if not is_network_address(address):
+            raise PoolError(f"{path} names no pool's address; write “address: tls://HOST:PORT”.")
+    return network_addresses(",".join(single), str(path)) if single else ("",)
 
 
 def write_connection(connection: Connection, remark: str) -> str:
     """Return the text of a connection file; without an address just the token, for ``GPUKERNEL_POOL_TOKEN_FILE``."""
     if not connection.address:
         return f"{connection.token}\n"
-    secrets = f"{connection.authority}{connection.certificate}"
-    return f"# {remark}\naddress: {connection.address}\ntoken: {connection.token}\n{secrets}"
+    if len({way.token for way in connection.ways}) > 1:
+        lines = [f"address: {way.address}\ntoken: {way.token}\n" for way in connection.ways]
+    else:
+        name = "addresses" if connection.others else "address"
+        lines = [f"{name}: {', '.join(connection.addresses)}\ntoken: {connection.token}\n"]
+    return f"# {remark}\n{''.join(lines)}{connection.authority}{connection.certificate}"
 
 
 def authorities_in(text: str, where: str) -> str:

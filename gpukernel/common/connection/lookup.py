@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpukernel.common.address import is_network_address, resolve_address
+from gpukernel.common.address import are_network_addresses, network_addresses, resolve_address
 from gpukernel.common.connection.connection import Connection
 from gpukernel.common.connection.files import (
     authorities_in,
@@ -41,20 +41,32 @@ def connection_to(address: str | None = None, token: str | Connection | None = N
         named = replace(named, token=os.environ.get("GPUKERNEL_POOL_TOKEN", ""))
     if address.startswith("unix:"):
         return Connection(address, named.token)
-    found = Connection(address) if is_network_address(address) else read_connection_file(Path(address))
+    if are_network_addresses(address):
+        found = Connection("").at(network_addresses(address, f"“{address[:200]}”"))
+    else:
+        found = read_connection_file(Path(address))
     if not found.address:
         raise PoolError(f"{address} holds a token but no “address: tls://HOST:PORT”, so it leads to no pool.")
     if not (named.token or found.token) and (path := os.environ.get("GPUKERNEL_POOL_TOKEN_FILE")):
         named = read_connection_file(Path(path))
-    found = Connection(
-        found.address,
-        named.token or found.token,
-        found.authority or named.authority or _named_pem("GPUKERNEL_POOL_CA", authorities_in),
-        named.certificate or _named_pem("GPUKERNEL_POOL_CERTIFICATE", certificate_in) or found.certificate,
+    tokens = {way.address: way.token for way in named.ways}
+    authority = found.authority or named.authority or _named_pem("GPUKERNEL_POOL_CA", authorities_in)
+    certificate = (
+        named.certificate or _named_pem("GPUKERNEL_POOL_CERTIFICATE", certificate_in) or found.certificate
     )
-    if found.authority and not found.encrypted:
+
+    def completed(way: Connection) -> Connection:
+        token = tokens.get(way.address, named.token) or way.token
         # Naming an authority asks for TLS.
-        found = replace(found, address=f"tls://{found.address}")
+        plain = authority and not way.encrypted
+        return Connection(f"tls://{way.address}" if plain else way.address, token, authority, certificate)
+
+    found = found.each(completed)
+    if len({way.encrypted for way in found.ways}) > 1:
+        raise PoolError(
+            f"Of {found.names} some begin with tls:// and others do not; write it before all of them, "
+            "since what goes to the others could be read by anybody on the way."
+        )
     return found
 
 

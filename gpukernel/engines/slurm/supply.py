@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpukernel.client.admin import AdminClient
+from gpukernel.common.address import network_addresses
 from gpukernel.common.connection import write_connection
 from gpukernel.common.errors import PoolError
 from gpukernel.common.model import GpuServer
@@ -293,7 +294,8 @@ class Supply:
         if stale or not path.exists():  # a supply that was killed in between has written it
             await self._revoke(client, record)
             _, way = await client.create_connection(self._token_name(record), "", "agent", valid)
-            way = replace(way, address=way.address or self.offer.address)
+            if not way.address and self.offer.address:
+                way = way.at(network_addresses(self.offer.address, "--jobs-pool"))
             if not way.address:
                 raise PoolError(
                     "The pool tells no address by which jobs reach it, since it has no TLS; name it with --jobs-pool HOST:PORT."

@@ -35,6 +35,7 @@ from gpukernel.pool.leases.agent_orders import AgentOrders
 from gpukernel.pool.leases.expiry import Expiry, clock_time
 from gpukernel.pool.leases.following import Following
 from gpukernel.pool.leases.keepalive import Keepalive
+from gpukernel.pool.leases.outages import Outages
 from gpukernel.pool.leases.positions import Positions
 from gpukernel.pool.leases.resizes import Resizes
 from gpukernel.pool.leases.server_watch import ServerWatch
@@ -56,7 +57,6 @@ log = logging.getLogger(__name__)
 DEFAULT_TTL = 20.0
 LONGEST_TTL = 3600.0
 POOL_GRACE = 15.0
-TURNS_OF_A_CALL = 12
 
 
 class LeaseManager:
@@ -70,6 +70,9 @@ class LeaseManager:
         This process among the pools on one database.
     valid_seconds
         How long workers live without a word from the pool.
+    stops
+        Set when this process is told to stop: calls that break then give up neither their place in the queue nor what was granted to them,
+        since their holders ask again, here or at another pool.
     """
 
     def __init__(
@@ -79,14 +82,18 @@ class LeaseManager:
         *,
         steady: Callable[[], float] | None = None,
         valid_seconds: float = VALID_SECONDS,
+        address: str = "",
     ) -> None:
         self.store = store
+        self.stops = False
+        self._address = address
         self.id = secrets.token_hex(8)
         self.orders = AgentOrders(store)
         self.waiters = Waiters()
         self.resizes = Resizes(store)
         self.keepalive = Keepalive(store)
         self.usage_reports = UsageReports(store)
+        self.outages = Outages(store, self.id)
         self.valid_seconds = valid_seconds
         if clock is not None:
             store.clock = Clock(store, clock, steady or clock, asks=False)
@@ -101,7 +108,7 @@ class LeaseManager:
         with store.deciding():
             alone = store.clock.start()
             now, steady_now = self.now(), self.steady()
-            store.servers.mark_seen(self.id, steady_now)
+            store.servers.mark_seen(self.id, steady_now, address)
             # A restart is no reason to lose a lease: everyone gets their time again.
             if alone:
                 store.leases.renew_all(steady_now)
@@ -188,12 +195,13 @@ class LeaseManager:
                         ) from None
         finally:
             self.watch.forget_key(key)
-            if self.waiters.leave(waiter) and self._queue.get(key) is not None:
+            waited = self.waiters.leave(waiter)
+            if waited and self._queue.get(key) is not None and not self.stops:
                 self._queue.leave(key)
                 self.places_changed()
                 self.schedule()
-            if waiter.lease_id and not delivered and not waiter.replaced:
-                self.end(waiter.lease_id, "the request was given up")
+            if waiter.lease_id and not (delivered or waiter.replaced or self.stops):
+                self.end(waiter.lease_id, "the request was given up", caller=self.id)
                 self.schedule()
 
     def holder_of(self, key: str) -> Holder | None:
@@ -304,12 +312,15 @@ class LeaseManager:
             self.keepalive.changed(lease_id)
         return lease
 
-    def end(self, lease_id: str, reason: str) -> Lease | None:
-        """End a lease: stop its workers, and free its memory when they are dead."""
+    def end(self, lease_id: str, reason: str, caller: str = "") -> Lease | None:
+        """End a lease: stop its workers, and free its memory when they are dead.
+
+        `caller`: only where that pool was asked for it last, since its holder may have asked another one meanwhile.
+        """
         lease = self.store.leases.get(lease_id)
         if lease is None:
             return None
-        if self.store.leases.end(lease_id, reason, self.now()):
+        if self.store.leases.end(lease_id, reason, self.now(), caller):
             self._ends(lease, reason)
         return self.lease(lease_id)
 
@@ -450,7 +461,8 @@ class LeaseManager:
         with self.store.transaction(awaited=False):
             self.store.clock.follow()
             steady = self.steady()
-            self.store.servers.mark_seen(self.id, steady)
+            self.store.servers.mark_seen(self.id, steady, self._address)
+        self.outages.look(self.steady())
         self.keepalive.renew(steady)
         if self.store.shared:
             self.store.servers.mark_unseen_away(steady - POOL_GRACE, steady)
@@ -468,22 +480,3 @@ class LeaseManager:
     def look(self) -> None:
         """See what other pools on the database decided: grants for calls that wait here, orders for agents attached here."""
         self._following.look(self.steady())
-
-    async def run(self, every: float = 1.0) -> None:
-        """Tick until cancelled."""
-        while True:
-            await asyncio.sleep(every)
-            try:
-                if self.store.leases.expired(self.steady()):
-                    await self._receive_pending()
-                self.tick()
-            except Exception:  # a database that is away comes back; the clock must go on until then
-                log.exception("the clock's work was not done")
-
-    async def _receive_pending(self) -> None:
-        """Let calls that have arrived come to their end: a renewal that waits in this process counts.
-
-        A call takes some turns of the loop, and where a class starts its kernels on the pool's own machine a turn may take a second.
-        """
-        for _ in range(TURNS_OF_A_CALL):
-            await asyncio.sleep(0.01)

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 import gpukernel.common.proto.admin_pb2 as pb
 import gpukernel.common.proto.admin_pb2_grpc as rpc
 from gpukernel.common import messages
+from gpukernel.common.address import MOST_ADDRESSES
 from gpukernel.common.bounds import MILLION, Account, Bounds
 from gpukernel.common.connection import Connection
 from gpukernel.common.course_entries import BOUNDS
@@ -41,6 +42,7 @@ from gpukernel.pool.rpc.tokens import token_to
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.schema import audit
+from gpukernel.pool.store.signs_of_life import pool_addresses
 from gpukernel.pool.store.store import Store
 from gpukernel.pool.store.usage_log import held_between
 
@@ -49,6 +51,9 @@ __all__ = ["AdministrationService", "may_share_out"]
 MIB = 2**20
 HOUR = 3600.0
 MOST_ENTRIES = 1000
+
+ALIVE_SECONDS = 600.0
+"""Seconds for which the address of a pool that is not seen any more stands in new connection files: it may be restarted now."""
 
 
 class AdministrationService(rpc.AdministrationServicer):
@@ -166,9 +171,18 @@ class AdministrationService(rpc.AdministrationServicer):
                 address=public.address,
                 authority=public.authority,
                 certificate=certificate,
+                addresses=self._addresses(public.address),
             )
 
         return await or_refuse(access.context, work)
+
+    def _addresses(self, own: str) -> list[str]:
+        """Return where this pool and the others on its database are reached over TLS, this one first."""
+        if not own:
+            return []
+        with self._store.reader.connect() as db:
+            known = pool_addresses(db, self._manager.steady() - ALIVE_SECONDS)
+        return list(dict.fromkeys([own, *known]))[:MOST_ADDRESSES]
 
     @unary
     async def ListTokens(self, request: pb.ListTokensRequest, access: Access) -> pb.ListTokensReply:

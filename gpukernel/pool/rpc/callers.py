@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import grpc
 import grpc.aio
 import sqlalchemy as sa
 
-from gpukernel.common.address import MADE_BY, ON_BEHALF, REFUSAL, TEACHES
+from gpukernel.common.address import MADE_BY, ON_BEHALF, REFUSAL, RETRY_AFTER, TEACHES
 from gpukernel.common.errors import Refused, in_details
 from gpukernel.common.i18n import say, sentence_of, words_beside
 from gpukernel.common.model import Holder
@@ -27,6 +28,7 @@ from gpukernel.pool.auth.hub_tokens import HubAway
 from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.auth.permissions import PERMISSIONS, Permission
 from gpukernel.pool.doors.crossing import CallContext
+from gpukernel.pool.store.database import is_away, sentence_of_database
 from gpukernel.pool.store.store import Store
 
 __all__ = [
@@ -40,6 +42,11 @@ __all__ = [
     "teacher",
     "unary",
 ]
+
+log = logging.getLogger(__name__)
+
+AWAY_MS = 500
+"""Milliseconds after which a call is made again whose pool could not reach its database."""
 
 T = TypeVar("T")
 Service = TypeVar("Service", bound="_Authenticating")
@@ -74,7 +81,9 @@ def unary(
 
     @functools.wraps(method)
     async def call(self: Service, request: Request, context: Context) -> Reply:
-        return await method(self, request, await _admitted(self.identity, context, _permission(method)))
+        async with _database_answers(context):
+            return await method(self, request, await _admitted(self.identity, context, _permission(method)))
+        raise AssertionError("the call was ended")
 
     return _marked(call)
 
@@ -88,19 +97,38 @@ def stream(
 
     @functools.wraps(method)
     async def call(self: Service, request: Request, context: Context) -> AsyncIterator[Reply]:
-        access = await _admitted(self.identity, context, _permission(method))
-        with self.identity.open_calls.opened(access.caller) as opened:
-            try:
-                async with contextlib.aclosing(method(self, request, access)) as replies:  # type: ignore[type-var]
-                    async for reply in replies:
-                        yield reply
-            except asyncio.CancelledError:
-                if not opened.ended:
-                    raise
-                opened.task.uncancel()
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "The token of this call counts no more.")
+        async with _database_answers(context):
+            access = await _admitted(self.identity, context, _permission(method))
+            with self.identity.open_calls.opened(access.caller) as opened:
+                try:
+                    async with contextlib.aclosing(method(self, request, access)) as replies:  # type: ignore[type-var]
+                        async for reply in replies:
+                            yield reply
+                except asyncio.CancelledError:
+                    if not opened.ended:
+                        raise
+                    opened.task.uncancel()
+                    await context.abort(
+                        grpc.StatusCode.UNAUTHENTICATED, "The token of this call counts no more."
+                    )
 
     return _marked(call)
+
+
+@contextlib.asynccontextmanager
+async def _database_answers(context: Context) -> AsyncIterator[None]:
+    """End a call whose database does not answer so that its caller asks again: nothing that was committed is lost."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        if not is_away(error):
+            raise
+        log.warning("a call ends, since the database does not answer: %s", sentence_of_database(error))
+        await context.abort(
+            grpc.StatusCode.UNAVAILABLE,
+            "The pool's database does not answer; leases that there are live on.",
+            ((RETRY_AFTER, str(AWAY_MS)),),
+        )
 
 
 def _marked(call: T) -> T:

@@ -12,6 +12,7 @@ import logging
 import sqlalchemy as sa
 
 from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.store.database import driver_options
 from gpukernel.pool.store.leases import Conflict
 from gpukernel.pool.store.store import Store
 
@@ -34,12 +35,12 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
 
     changed, called = asyncio.Event(), asyncio.Event()
     store.changes.on_written = changed.set
-    address = store.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    options = driver_options(store.engine)
 
     async def listen() -> None:
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
+                async with await psycopg.AsyncConnection.connect(**options, autocommit=True) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     async for notice in connection.notifies():
                         if notice.payload != manager.id:

@@ -38,6 +38,7 @@ from gpukernel.pool.doors.connections import Connections
 from gpukernel.pool.doors.crossing import IoThread
 from gpukernel.pool.doors.field_bounds import LARGEST_MESSAGE
 from gpukernel.pool.doors.guard import Guard
+from gpukernel.pool.leases.clockwork import run_clock
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.administration import AdministrationService
 from gpukernel.pool.rpc.agents import AgentsService
@@ -177,7 +178,7 @@ async def serve(
     """
     descriptors = raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
-    hub = HubTokens(hub_api) if hub_api else None
+    hub, loop = HubTokens(hub_api) if hub_api else None, asyncio.get_running_loop()
     prepare_state(state)
     with _only_one(state):
         store = Store.in_directory(state)
@@ -190,19 +191,19 @@ async def serve(
         identity = Identity(
             store, _tokens(state) if listeners else {}, require_certificates=certified, hub=hub
         )
-        manager = LeaseManager(store, valid_seconds=valid_seconds)
-        agents = AgentsService(manager, identity)
 
         def public() -> Connection:
             return tls[0].public(listeners[0].address) if tls and tls[0] else Connection("")
 
+        manager = LeaseManager(store, valid_seconds=valid_seconds, address=public().address)
+        agents = AgentsService(manager, identity)
         certify = certifier(state, tls[0] if tls else None, require_certificates=certified)
         services = _services(manager, store, identity, agents, public, certify, token_seconds)
         check_services(*(service for _, service in services))
         rates = CallRates(calls_per_second, calls_at_once)
         doors = _Doors(services, identity, rates, Connections.within(descriptors), store.commits)
         work = [
-            asyncio.create_task(manager.run()),
+            asyncio.create_task(run_clock(manager)),
             asyncio.create_task(_write_back(store)),
             asyncio.create_task(follow_peers(store, manager)),
             asyncio.create_task(identity.open_calls.watch()),
@@ -217,10 +218,10 @@ async def serve(
                 try:
                     await io.run(doors.open(state, listeners, tls, everybody=everybody))
                     if metrics:
-                        deciding = asyncio.get_running_loop()
-                        await io.run(doors.enter(serve_metrics(metrics, store, manager, deciding)))
+                        await io.run(doors.enter(serve_metrics(metrics, store, manager, loop)))
                     yield RunningPool(manager, agents, address, next(filter(None, warnings), ""))
                 finally:
+                    manager.stops = True
                     await io.run(doors.close())
         finally:
             for task in work:

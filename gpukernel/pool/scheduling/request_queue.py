@@ -23,6 +23,7 @@ from gpukernel.pool.scheduling.preemption import Eviction, evictions
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
 from gpukernel.pool.scheduling.resize import Queue
 from gpukernel.pool.scheduling.scheduling_cycle import CycleResult, Granted, SchedulingCycle
+from gpukernel.pool.store.lease_queries import ASKED_FOR
 from gpukernel.pool.store.store import Store
 
 __all__ = ["KEY_IN_USE", "RequestQueue", "reason_for_no_room"]
@@ -202,6 +203,9 @@ class RequestQueue:
                 }
                 granted, looked_at = cycle.run(order, living, held)
                 over = {g.key for g in granted}
+                for one in granted:
+                    if newcomer is not None and one.key == newcomer.key and one.fresh is None:
+                        ASKED_FOR.run(db, lease=one.lease_id, us=self._pool)
                 self._requests.doubtful = set(living)
                 self._order = [request.key for request in looked_at if request.key not in over]
                 if then is not None:

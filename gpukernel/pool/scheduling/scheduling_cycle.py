@@ -262,6 +262,7 @@ class SchedulingCycle:
             state.steady,
             mode,
             request.wanted.user if mode == "direct" else 0,
+            caller=request.pool,
         )
         share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
         state.add(request, Claim(share, sum(p.memory_bytes for p in placed), 0))

@@ -30,9 +30,17 @@ from gpukernel.pool.store.commits import Commits
 from gpukernel.pool.store.compiled_sql import WROTE, CompiledSql
 from gpukernel.pool.store.schema import ledger
 
-__all__ = ["NEWEST", "Database", "database_url", "open_database"]
+__all__ = [
+    "NEWEST",
+    "Database",
+    "database_url",
+    "driver_options",
+    "is_away",
+    "open_database",
+    "sentence_of_database",
+]
 
-NEWEST = "0020_deciders"  # the last of the migrations; a test compares
+NEWEST = "0021_failover"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
 _VERSIONS = CompiledSql(sa.select(ledger.c.policy_version, ledger.c.devices_version, ledger.c.queue_version))
@@ -41,6 +49,32 @@ T = TypeVar("T")
 _READERS = 2  # threads in which long answers are read
 
 _MIGRATION_LOCK = 0x6770756B  # PostgreSQL's advisory locks are numbers; this one is ours
+
+
+_PATIENCE = {
+    "connect_timeout": 3,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 8_000,
+}
+"""Options of libpq where the address has none of its own: a server whose machine is gone is given up within ten seconds."""
+
+
+def is_away(error: sa.exc.DBAPIError) -> bool:
+    """Return whether an error says that the database does not answer now; the same may succeed in a moment."""
+    return error.connection_invalidated or isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+
+
+def sentence_of_database(error: sa.exc.DBAPIError) -> str:
+    """Return what the database's driver says of an error, in one line."""
+    return " ".join(str(error.orig).split())
+
+
+def driver_options(engine: sa.Engine) -> dict[str, Any]:
+    """Return what psycopg connects to an engine's database with."""
+    _, options = engine.dialect.create_connect_args(engine.url)
+    return {**_PATIENCE, **options}
 
 
 def database_url(state: Path) -> str:
@@ -100,6 +134,8 @@ def open_database(url: str) -> sa.Engine:
             f"“{url.partition(':')[0][:20]}:…” is no database; write postgresql://user@host/name or sqlite:////path/pool.db."
         ) from None
     sa.event.listen(engine, "before_cursor_execute", _note_writing)
+    if engine.dialect.name == "postgresql":
+        sa.event.listen(engine, "do_connect", _patience)
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _sqlite_settings)
         sa.event.listen(engine, "begin", _sqlite_begin)
@@ -120,6 +156,7 @@ def _upgrade(engine: sa.Engine) -> None:
     """Migrate in one transaction: a pool that is killed in the middle has changed nothing."""
     config = alembic.config.Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("recursive_version_locations", "true")  # a folder of `versions` has twenty files
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
@@ -132,6 +169,11 @@ def _upgrade(engine: sa.Engine) -> None:
         elif "leases" in tables:
             alembic.command.stamp(config, _FIRST)
         alembic.command.upgrade(config, "head")
+
+
+def _patience(_dialect: Any, _record: Any, _arguments: list[Any], options: dict[str, Any]) -> None:
+    for name, value in _PATIENCE.items():
+        options.setdefault(name, value)
 
 
 def _sqlite_settings(connection: Any, _: object) -> None:

@@ -51,9 +51,17 @@ ALL_WORKERS_READY = CompiledSql(
     )
     .values(state="live", expires=sa.bindparam("now") + leases.c.ttl_seconds)
 )
+ASKED_FOR = CompiledSql(
+    leases.update().where(leases.c.id == sa.bindparam("lease"), LIVING).values(caller=sa.bindparam("us"))
+)
+# `us`: only where that pool was asked for it last; empty: in any case.
 END = CompiledSql(
     leases.update()
-    .where(leases.c.id == sa.bindparam("lease"), LIVING)
+    .where(
+        leases.c.id == sa.bindparam("lease"),
+        LIVING,
+        sa.or_(sa.bindparam("us", type_=sa.String) == "", leases.c.caller.in_(["", sa.bindparam("us")])),
+    )
     .values(state="ending", end_reason=sa.bindparam("reason"), ended=sa.bindparam("now"))
     .returning(leases.c.person, leases.c.course, leases.c.role, leases.c.share, leases.c.memory_bytes)
 )

@@ -84,6 +84,7 @@ class Leases:
         mode: str = "remote",
         user: int = 0,
         decided_by: str = "pool",
+        caller: str = "",
     ) -> Lease:
         """Promise the memory, charge the quotas and write the lease down, in state ``starting``.
 
@@ -127,6 +128,7 @@ class Leases:
                 "mode": mode,
                 "uid": user,
                 "decided_by": decided_by,
+                "caller": caller,
             }
             queries.NEW_LEASE.run(db, **values)
             rows = [
@@ -185,10 +187,10 @@ class Leases:
         with self._database.transaction(awaited=False) as db:
             db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE).values(limit_bytes=0))
 
-    def end(self, lease_id: str, reason: str, now: float) -> bool:
-        """Begin to end a lease, so that its workers must be stopped now; return False where it was ending already."""
+    def end(self, lease_id: str, reason: str, now: float, caller: str = "") -> bool:
+        """Begin to end a lease, whose workers must be stopped now; `caller`: only one that this pool was asked for last.  Return whether it did."""
         with self._database.deciding(awaited=False) as (db, row):
-            return self._end(db, row, lease_id, reason, now)
+            return self._end(db, row, lease_id, reason, now, caller)
 
     def worker_gone(
         self, lease_id: str, device_id: str, reason: str, now: float, *, fenced: bool = False
@@ -204,9 +206,9 @@ class Leases:
                 PROMISE.run(db, device=device_id, size=-piece.memory_bytes)
             return self._end(db, row, lease_id, reason, now)
 
-    def _end(self, db: sa.Connection, row: Any, lease_id: str, reason: str, now: float) -> bool:
+    def _end(self, db: sa.Connection, row: Any, lease_id: str, why: str, now: float, us: str = "") -> bool:
         """End a lease and refund its quotas; one that has no worker left is over at once."""
-        if ends := queries.END.first(db, lease=lease_id, reason=reason, now=now):
+        if ends := queries.END.first(db, lease=lease_id, reason=why, now=now, us=us):
             self._database.changes.lease("ends", lease_id)
             self._refund(db, row, lease_id, ends, now)
         if over := queries.LEASE_OVER.first(db, lease=lease_id):

@@ -107,6 +107,7 @@ pools = Table(
     metadata,
     Column("id", String, primary_key=True),
     Column("seen", Float, nullable=False),
+    Column("address", String, nullable=False, server_default=""),  # at which it is reached over TLS
 )
 
 # One row: the steady time, by which leases expire, and where the machine's clocks stood when it was written down.
@@ -229,6 +230,7 @@ leases = Table(
     Column("mode", String, nullable=False, server_default="remote"),  # or "direct"
     Column("uid", BigInteger, nullable=False, server_default="0"),  # in direct mode: whose programs
     Column("decided_by", String, nullable=False, server_default="pool"),  # who chose its devices
+    Column("caller", String, nullable=False, server_default=""),  # the pool that was asked for it last
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
     CheckConstraint("decided_by IN ('pool', 'kubernetes', 'slurm')", name="known_decider"),
     # One key, one living lease: asking twice cannot give two.  Keys of the pool and of each engine are apart.

@@ -413,10 +413,10 @@ class Servers:
 
     # --- servers that are away ---
 
-    def mark_seen(self, pool: str, steady: float) -> None:
-        """Record that a pool process is alive, for the agents and the calls that it speaks for."""
+    def mark_seen(self, pool: str, steady: float, address: str = "") -> None:
+        """Record that a pool process is alive, for the agents and the calls that it speaks for, and where it is reached."""
         with self._database.transaction() as db:
-            mark_pool_seen(db, pool, steady)
+            mark_pool_seen(db, pool, steady, address)
 
     def mark_away(self, server: str, pool: str, steady: float) -> None:
         """Record that the agent no longer speaks with `pool`; change nothing where it speaks with another one by now."""

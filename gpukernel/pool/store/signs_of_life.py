@@ -21,13 +21,28 @@ import sqlalchemy as sa
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import pools, servers
 
-__all__ = ["FOLLOWED_SECONDS", "HeardAgents", "HeardOf", "last_seen", "mark_pool_seen"]
+__all__ = [
+    "FOLLOWED_SECONDS",
+    "OUTAGE_SECONDS",
+    "HeardAgents",
+    "HeardOf",
+    "last_seen",
+    "mark_pool_seen",
+    "pool_addresses",
+    "see_again",
+]
 
 FOLLOWED_SECONDS = 3.0
 
 FORGET_SECONDS = 3600.0
 """Seconds after which the row of a pool that is no more is removed; everything that names it was settled long before."""
 
+OUTAGE_SECONDS = 5.0
+"""Seconds without a sign of life of any pool after which the database was away, and not one of them."""
+
+_AGAIN = CompiledSql(
+    pools.update().where(pools.c.seen >= sa.bindparam("since")).values(seen=sa.bindparam("now"))
+)
 _SEEN = CompiledSql(pools.update().where(pools.c.id == sa.bindparam("us")).values(seen=sa.bindparam("now")))
 _NEW = CompiledSql(pools.insert())
 _OLD = CompiledSql(pools.delete().where(pools.c.seen < sa.bindparam("before")))
@@ -39,11 +54,26 @@ _SPEAKERS = CompiledSql(
 )
 
 
-def mark_pool_seen(db: sa.Connection, pool: str, steady: float) -> None:
-    """Record that a pool process is alive."""
+def mark_pool_seen(db: sa.Connection, pool: str, steady: float, address: str = "") -> None:
+    """Record that a pool process is alive, and where it is reached."""
     if not _SEEN.run(db, us=pool, now=steady):
         _OLD.run(db, before=steady - FORGET_SECONDS)
-        _NEW.run(db, id=pool, seen=steady)
+        _NEW.run(db, id=pool, seen=steady, address=address)
+
+
+def pool_addresses(db: sa.Connection, since: float) -> list[str]:
+    """Return where the pools are reached that were alive at some time since then, in the order of their addresses."""
+    return sorted({row.address for row in _ALL.rows(db) if row.address and row.seen >= since})
+
+
+def see_again(db: sa.Connection, pool: str, steady: float) -> bool:
+    """Give the pools that lived until the database went away their time again; return False where another one was seen since."""
+    others = [row.seen for row in _ALL.rows(db) if row.id != pool]
+    newest = max(others, default=float("-inf"))
+    if steady - newest < OUTAGE_SECONDS:
+        return False
+    _AGAIN.run(db, since=newest - OUTAGE_SECONDS, now=steady)
+    return True
 
 
 def last_seen(db: sa.Connection) -> dict[str, float]:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, SliceRequest, Usage
+from gpukernel.pool.leases.clockwork import run_clock
 from gpukernel.pool.leases.expiry import SERVER_GRACE
 from gpukernel.pool.leases.manager import DEFAULT_TTL, LeaseManager
 from gpukernel.pool.store.schema import devices as devices_table
@@ -99,7 +100,7 @@ def test_a_renewal_that_waits_in_an_overrun_pool_keeps_its_lease(tmp_path: Path,
             world.manager.renew(lease.id)
 
         arrived = asyncio.create_task(call()) if heard else None
-        clock = asyncio.create_task(world.manager.run(0))
+        clock = asyncio.create_task(run_clock(world.manager, 0))
         try:
             async with asyncio.timeout(0.5 if heard else 10):
                 while world.store.leases.get(lease.id).state == "live":  # type: ignore[union-attr]

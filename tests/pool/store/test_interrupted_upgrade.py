@@ -40,7 +40,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "fenced_until": 1e18,
     },
     "devices": {"uuid": "", "decided_by": "pool", "next_decider": ""},
-    "leases": {"decided_by": "pool"},
+    "leases": {"decided_by": "pool", "caller": ""},
     "requests": {"on_device": ""},
     "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None, "decided_by": "pool"},
     "tokens": {"renewed": None},

@@ -1,0 +1,47 @@
+"""The clock of a pool process: its lease manager's work of each second, through whatever the database does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from gpukernel.pool.store.database import is_away, sentence_of_database
+
+if TYPE_CHECKING:
+    from gpukernel.pool.leases.manager import LeaseManager
+
+__all__ = ["run_clock"]
+
+log = logging.getLogger(__name__)
+
+TURNS_OF_A_CALL = 12
+
+
+async def run_clock(manager: LeaseManager, every: float = 1.0) -> None:
+    """Have `manager` tick until cancelled; a database that is away comes back, and the clock goes on until then."""
+    while True:
+        await asyncio.sleep(every)
+        try:
+            if manager.store.leases.expired(manager.steady()):
+                await _receive_pending()
+            manager.tick()
+            manager.outages.answered()
+        except sa.exc.DBAPIError as error:
+            if is_away(error):
+                log.error("the database does not answer: %s", sentence_of_database(error))
+            else:
+                log.exception("the clock's work was not done")
+        except Exception:
+            log.exception("the clock's work was not done")
+
+
+async def _receive_pending() -> None:
+    """Let calls that have arrived come to their end: a renewal that waits in this process counts.
+
+    A call takes some turns of the loop, and where a class starts its kernels on the pool's own machine a turn may take a second.
+    """
+    for _ in range(TURNS_OF_A_CALL):
+        await asyncio.sleep(0.01)
