@@ -44,6 +44,9 @@ __all__ = ["Guard"]
 READ_SECONDS = 30.0
 """The time within which the one message of a call arrives, once it is read."""
 
+AGAIN_MS = "500"
+"""Milliseconds after which a call is made again that a crash of the database ended."""
+
 UNPROVEN_CALLS = 32
 """Calls with credentials that nobody knows yet, which may wait on a connection that a person was admitted with."""
 
@@ -229,7 +232,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     await asyncio.sleep(LATE_SECONDS)
             await context.abort(aborted.code, aborted.details, aborted.trailing)
         except DatabaseLost as lost:
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, lost)
+            await _refuse(context, grpc.StatusCode.UNAVAILABLE, lost, ((RETRY_AFTER, AGAIN_MS),))
         except Unfit as unfit:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, unfit)
         except TooMany as many:

@@ -56,7 +56,7 @@ class Transactions(Protocol):
 
     shared: bool
 
-    def transaction(self) -> AbstractContextManager[sa.Connection]:
+    def transaction(self, *, awaited: bool = True) -> AbstractContextManager[sa.Connection]:
         """Open a transaction, or join the one that is under way."""
         ...
 
@@ -130,7 +130,7 @@ class Clock:
 
     def follow(self) -> None:
         """Write the steady time down, and move up to the other pools'; look at the wall clock of the database."""
-        with self._database.transaction() as db:
+        with self._database.transaction(awaited=False) as db:
             self._ask_database(db)
             self._move(db)
 

@@ -276,26 +276,28 @@ class Database:
 
         Without `awaited` nobody waits until what it wrote is on disk: losing it costs nothing but time.
         """
-        self._awaited |= awaited
         if self._under_way:
+            before = self._db.info.pop(WROTE, False)
             yield self._db
+            wrote = self._db.info.get(WROTE, False)
+            self._awaited |= awaited and wrote
+            self._db.info[WROTE] = before or wrote
             return
         try:
             with self._db.begin():
-                self._under_way = True
+                self._under_way, self._awaited = True, False
                 try:
                     if self.shared:
                         self._begun()
                     yield self._db
                     self.changes.write(self._db)
-                    wrote = self.shared and self._db.info.pop(WROTE, False)
+                    awaited = self._awaited or (awaited and self._db.info.get(WROTE, False))
                 finally:
-                    awaited, self._awaited = self._awaited, False
                     self._under_way = self.decides = False
         except BaseException:
             self.changes.rolled_back()
             raise
-        if wrote and awaited:
+        if awaited and self.shared:
             self.commits.made()
         self.changes.committed()
 

@@ -415,7 +415,7 @@ class Servers:
 
     def mark_seen(self, pool: str, steady: float, address: str = "") -> None:
         """Record that a pool process is alive, for the agents and the calls that it speaks for, and where it is reached."""
-        with self._database.transaction() as db:
+        with self._database.transaction(awaited=False) as db:
             mark_pool_seen(db, pool, steady, address)
 
     def mark_away(self, server: str, pool: str, steady: float) -> None:

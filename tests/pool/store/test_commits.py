@@ -26,9 +26,11 @@ from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import socket_path
 from gpukernel.common.errors import DatabaseLost, PoolError
 from gpukernel.common.model import Holder, Lease, SliceRequest
+from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.server import serve
 from gpukernel.pool.store.commits import Commits
 from gpukernel.pool.store.database import Database
+from gpukernel.pool.store.store import Store
 from tests.pool.conftest import _programs
 
 CRASHES = 4
@@ -269,3 +271,14 @@ def test_many_wait_for_one_flush() -> None:
 
     asyncio.run(work())
     assert 1 <= len(flushes) < 50
+
+
+def test_nobody_waits_for_signs_of_life(fragile: FragileDatabase) -> None:
+    database = Store(fragile.url)
+    manager = LeaseManager(database)
+    before = database.commits.number
+    for _ in range(3):
+        manager.tick()
+        database.leases.renew(["none"], manager.steady())
+    assert database.commits.number - before <= 1  # a look at everything others have done
+    database.close()
