@@ -66,7 +66,6 @@ class Devices:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.forget()
-        database.on_renewed.append(self.forget)
 
     def forget(self) -> None:
         """Read the kinds and places anew at their next use."""

@@ -34,7 +34,6 @@ class StoredPolicy:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._cached: tuple[int, Policy] = (-1, Policy())
-        database.on_renewed.append(self.forget)
 
     def forget(self) -> None:
         """Read everything anew at the next use."""

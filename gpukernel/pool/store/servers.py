@@ -118,7 +118,6 @@ class Servers:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.agents = HeardAgents()
-        database.on_renewed.append(self.agents.doubt_all)
 
     # --- who speaks for them ---
 

@@ -24,6 +24,7 @@ class Store(Database):
         self.devices = Devices(self)
         self.leases = Leases(self, self.policy)
         self.deciders = Deciders(self)
+        self.on_renewed += [self.policy.forget, self.devices.forget, self.servers.agents.doubt_all]
 
     @classmethod
     def in_directory(cls, state: Path) -> Store:
