@@ -64,6 +64,7 @@ def node(
     from gpukernel.common import logs
     from gpukernel.common.address import resolve_address
     from gpukernel.common.errors import PoolError
+    from gpukernel.common.machine import raise_descriptor_limit
     from gpukernel.engines.shards.folder import JobsFolder
     from gpukernel.engines.shards.node import ShardNode
     from gpukernel.engines.slurm.commands import Slurm
@@ -72,6 +73,7 @@ def node(
     if not 1 <= every <= 600:
         raise Problem(f"--sweep {sweep} is not possible; it is 1s to 10m.", USAGE)
     logs.configure(log_level, log_format)
+    raise_descriptor_limit()
     name = name or platform.node().partition(".")[0]
     address = resolve_address(pool, state)
 
@@ -124,7 +126,8 @@ def configure(
         print(f"# /etc/slurm/gpukernel-hook, with mode 0755\n#!{hook} {folder}\n")
         hook = "/etc/slurm/gpukernel-hook"
     print(
-        f"# slurm.conf\nGresTypes=gpu,shard\nSelectType=select/cons_tres\nAccountingStorageTRES=gres/gpu,gres/shard\n"
+        f"# slurm.conf\nGresTypes=gpu,shard\nSelectType=select/cons_tres\n"
+        f"AccountingStorageTRES=gres/gpu,gres/shard  # with slurmdbd only\n"
         f"Prolog={hook}\nTaskProlog={hook}\nEpilog={hook}\n"
         f"NodeName={nodes} Gres=gpu:{gpus},shard:{gpus * shards} …\n\n# gres.conf"
     )

@@ -1,4 +1,4 @@
-"""What Slurm allocated to jobs of one node: shards and their GPU, from ``scontrol show job --details`` and ``squeue``."""
+"""The shards and the GPU that Slurm allocated to jobs of one node, from ``scontrol show job --details`` and ``squeue``."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pathlib import Path
 __all__ = ["Calls"]
 
 LONGEST_LINE = 256
-MOST_OF_AN_ACCOUNT = 64
+MOST_OF_AN_ACCOUNT = 512
 SILENT_SECONDS = 5.0
 
 Answers = Callable[[str, int], AsyncIterator[tuple[str, str]]]

@@ -40,7 +40,7 @@ _SOON = frozenset(["full", "unavailable", "too_often", "failed"])
 
 
 class NodeOfJobs(Protocol):
-    """What a job's lease needs of its node."""
+    """The node, as the lease of a job needs it."""
 
     folder: JobsFolder
     name: str
@@ -206,11 +206,11 @@ class JobLease:
         self._again.clear()
         return min(2 * seconds, LONGEST_PAUSE)
 
-    def lost(self, why: str) -> None:
+    def lost(self, lease: Lease, why: str) -> None:
         """Note that the lease is over though the job runs: its programs are told, and the next one asks for another."""
-        if self.lease is None or self._over:
+        if self.lease is not lease or self._over:
             return
-        log.warning("job %s has lost its slice: %s", self.note.job, why, extra=of_lease(self.lease))
+        log.warning("job %s has lost its slice: %s", self.note.job, why, extra=of_lease(lease))
         self.lease = None
         socket = str(self._node.folder.socket)
         with contextlib.suppress(OSError):

@@ -272,7 +272,8 @@ class ShardNode:
             Nothing is ended where one of them does not answer.
         """
         self._look()
-        before = dict(self._jobs)
+        # Each as it was before the pool and Slurm were asked.
+        before = {job: (held, held.lease) for job, held in self._jobs.items()}
         client = await self.client()
         leases = await client.placed()
         if not self._cluster:
@@ -282,15 +283,12 @@ class ShardNode:
         keys = {lease.key.removeprefix(begin).removesuffix(end): lease.key for lease in leases}
         ours = {job: key for job, key in keys.items() if key == f"{begin}{job}{end}"}
         missing = ({*before, *ours}) - there
-        for job, held in before.items():
+        living = {lease.id for lease in leases}
+        for job, (held, lease) in before.items():
             if job in missing & self._missing:
                 self._end(held, EPILOG_LOST)
-            elif (
-                job in there
-                and held.lease is not None
-                and held.lease.id not in {lease.id for lease in leases}
-            ):
-                held.lost(ENDED_BY_POOL)
+            elif job in there and lease is not None and lease.id not in living:
+                held.lost(lease, ENDED_BY_POOL)
         for job in (missing & self._missing & set(ours)) - set(self._jobs):
             log.warning("%s is released: %s", ours[job], EPILOG_LOST)
             await client.release_placed(ours[job], EPILOG_LOST, 0)

@@ -194,6 +194,15 @@ class Sharing:
 
         return asyncio.run(work())
 
+    def end(self, lease: Lease) -> None:
+        """End a lease as an administrator."""
+
+        async def work() -> None:
+            async with AdminClient(str(self.admin)) as client:
+                await client.release(lease.id, "ended by hand")
+
+        asyncio.run(work())
+
     def devices(self) -> list[Device]:
         async def work() -> list[Device]:
             async with AdminClient(str(self.admin)) as client:

@@ -157,7 +157,7 @@ def test_a_hundred_jobs_some_killed_at_every_step_leave_nothing_and_the_books_ag
         (place / way).mkdir(parents=True, exist_ok=True)
         end = "kill -9 $$" if way == "program" else "exit"
         job = shards.sbatch(
-            f"{program}; sleep {10 + number % 11}; {end}", f"--gres=shard:{1 + number * 7 % 40}", "--account=ml101",
+            f"{program}; sleep {20 + number % 11}; {end}", f"--gres=shard:{1 + number * 7 % 40}", "--account=ml101",
             f"--chdir={place / way}", "--output=/dev/null", "--requeue", user=(0, ANNA, BEN)[number % 3],
         )  # fmt: skip
         ways[job] = way

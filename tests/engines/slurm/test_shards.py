@@ -120,10 +120,13 @@ def test_a_requeued_job_has_a_slice_under_the_same_number(shards: Sharing) -> No
     shards.until(lambda: [lease.state for lease in shards.leases()] == ["live"])
     (first,) = shards.leases()
     shards.cluster.ask("scontrol", "requeue", job)
-    # Slurm holds a requeued job back for a while.
     shards.until(lambda: not any(one.id == first.id for one in shards.leases()), 60)
+
+    # Slurm holds a requeued job back for two minutes.
+    shards.until(lambda: shards.cluster.jobs() == ["PENDING"])
     shards.cluster.ask("scontrol", "update", f"jobid={job}", "starttime=now")
-    shards.until(lambda: any(one.state == "live" and one.id != first.id for one in shards.leases()), 200)
+    shards.until(lambda: [one.state for one in shards.leases()] == ["live"], 200)
+    assert shards.leases()[0].id != first.id
     assert [one.key for one in shards.leases()] == [first.key]
     shards.cluster.ask("scancel", job)
     shards.until(lambda: shards.leases() == [])
@@ -177,6 +180,28 @@ def test_a_job_waits_for_a_device_that_slurm_may_not_use_and_is_told_why(shards:
     assert "is decided by the pool, not by slurm" in done.stdout + done.stderr
     for device in shards.devices():
         shards.run("server", "delegate", device.label, "--to", "slurm", "--pool", str(shards.admin))
+
+
+def test_a_job_whose_slice_was_ended_gets_another_when_a_program_asks(shards: Sharing) -> None:
+    program, output = memory_program(shards.cluster.home), shards.home / "ended"
+    go = shards.cluster.home / "go"
+    job = shards.sbatch(
+        f"{program}; until [ -e {go} ]; do sleep 0.1; done; {program}; exec sleep 600",
+        "--gres=shard:4",
+        f"--output={output}",
+    )
+    shards.until(lambda: [lease.state for lease in shards.leases()] == ["live"])
+    (lease,) = shards.leases()
+    shards.end(lease)
+    file = shards.jobs_folder() / job / "lease"
+    shards.until(lambda: "state none" in file.read_text())
+    assert "the pool has ended the job's slice" in file.read_text()
+    go.touch()
+    shards.until(lambda: output.read_text().split() == [str(slice_of(shards, 4))] * 2)
+    (another,) = shards.leases()
+    assert (another.key, another.id != lease.id) == (lease.key, True)
+    shards.cluster.ask("scancel", job)
+    shards.until(lambda: shards.leases() == [])
 
 
 def test_leases_go_on_while_the_controller_is_down(shards: Sharing) -> None:

@@ -45,7 +45,9 @@ bool read_line(wire::Socket& socket, std::string& line) {
 // A signal does not end the wait, because its handler belongs to the program.  An interrupt of the kernel
 // also reaches the lease manager, which then answers `left`.
 LeaseWait wait_for_lease(const std::string& kernel_socket, const std::string& kernel, std::string& error) {
-    error = "the Jupyter server that asks for this kernel's slice does not answer; restart the kernel";
+    error =
+        "what asks for this slice does not answer: the Jupyter server (restart the kernel) or the node's "
+        "daemon (start the program again)";
     std::string reason;
     wire::Socket socket = wire::connect_to("unix:" + kernel_socket, CONNECT_SECONDS, reason);
     const std::string request = "acquire " + kernel + "\n";
