@@ -182,7 +182,24 @@ const Shapes& shapes() {
                        {"match.any.b32", "ww"},
                        {"match.all.b32", "ww"},
                        {"match.all.b64", "wd"},
-                       {"match.any.b64", "wd"}});
+                       {"match.any.b64", "wd"},
+                       {"elect", "w"},
+                       {"mapa.b32", "www"},
+                       {"mapa.b64", "ddw"},
+                       {"getctarank.b32", "ww"},
+                       {"getctarank.b64", "wd"},
+                       {"cp.async", ".ddw"},
+                       {"cp.async.bulk", ".ddw"},
+                       {"mbarrier.init", ".dw"},
+                       {"mbarrier.inval", ".dw"},
+                       {"mbarrier.arrive", ".dw"},
+                       {"mbarrier.arrive_drop", ".dw"},
+                       {"mbarrier.expect_tx", ".dw"},
+                       {"mbarrier.complete_tx", ".dw"},
+                       {"mbarrier.arrive.expect_tx", ".dw"},
+                       {"mbarrier.wait", ".dd"},
+                       {"mbarrier.wait.parity", ".dw"},
+                       {"mbarrier.pending_count", "wd"}});
         return s;
     }();
     return all;
@@ -215,6 +232,25 @@ void atomic(const Op& op, Signature& out) {
     out.reads = {{op.a, 8}, {op.b, bytes}};
     if (key.starts_with("atom.cas")) out.reads.push_back({op.c, bytes});
     if (op.sub2 & 1) out.writes.push_back({op.dst, bytes});
+}
+
+// Instructions of a whole warp on matrices, whose registers the decoder has listed.
+bool matrix(const Function& function, const Op& op, Signature& out) {
+    const std::string& key = out.key;
+    const bool multiplies = key.starts_with("mma."), stores = key == "stmatrix" || key == "wmma.store";
+    if (!multiplies && !stores && key != "ldmatrix" && key != "wmma.load" && key != "movmatrix") return false;
+    const MatrixPlan& plan = function.matrices[op.extra];
+    const auto add = [](const Fragment& f, std::vector<Access>& to) {
+        for (uint32_t n = 0; n < f.count; ++n) to.push_back({f.slot[n], f.element == Element::f64 ? 8u : 4u});
+    };
+    if (multiplies || key == "movmatrix") {
+        for (const Fragment* f : {&plan.a, &plan.b, &plan.c}) add(*f, out.reads);
+    } else {
+        out.reads.push_back({op.a, 8});
+        if (key.starts_with("wmma.")) out.reads.push_back({op.b, 4});
+    }
+    add(plan.d, stores ? out.reads : out.writes);
+    return true;
 }
 
 void control(const Function& function, const Op& op, Signature& out) {
@@ -261,18 +297,22 @@ std::optional<Signature> signature_of(const Function& function, const Op& op) {
         atomic(op, out);
         return out;
     }
+    if (matrix(function, op, out)) return out;
     out.key = out.key.substr(0, out.key.find('@'));
     const auto found = shapes().find(out.key);
     if (found == shapes().end()) return std::nullopt;
     const std::string& shape = found->second;
-    if (!shape.empty()) out.writes.push_back({op.dst, bytes_of(shape[0])});
+    if (!shape.empty() && shape[0] != '.') out.writes.push_back({op.dst, bytes_of(shape[0])});
+    if (op.sub2 & 1 && out.key.starts_with("mbarrier."))  // the state, or whether it has ended
+        out.writes.push_back({op.dst, out.key.starts_with("mbarrier.wait") ? 0u : 8u});
     const uint32_t operands[] = {op.a, op.b, op.c, op.extra};
     for (size_t n = 1; n < shape.size(); ++n) out.reads.push_back({operands[n - 1], bytes_of(shape[n])});
     // Carry chains keep their flags in a predicate of their own.
     if (out.key.starts_with("addc.") || out.key.starts_with("subc.") || out.key.starts_with("madc."))
         out.reads.push_back({op.extra, 0});
     if (out.key.find(".cc.") != std::string::npos) out.writes.push_back({op.extra, 0});
-    if (op.sub2 & 1 && (out.key.starts_with("shfl.") || out.key.starts_with("match.all")))
+    if (op.sub2 & 1 &&
+        (out.key.starts_with("shfl.") || out.key.starts_with("match.all") || out.key == "elect"))
         out.writes.push_back({op.extra, 0});
     return out;
 }

@@ -223,7 +223,7 @@ int32_t Generator::cost_of_loop(uint32_t from, uint32_t to) const {
     bool spins = false;
     for (uint32_t n = flow_.blocks[from].begin; n < flow_.blocks[to].end; ++n) {
         const std::string& key = flow_.signatures[n].key;
-        spins |= key == "touch" || key.starts_with("atom.");
+        spins |= key == "touch" || key.starts_with("atom.") || key.starts_with("mbarrier.");
         cost += key.empty() || vector_op(key) ? 1 : kCallCosts;
     }
     return spins ? kBudget / kSpins : std::min(cost, kBudget);
