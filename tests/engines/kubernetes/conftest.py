@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gpukernel.client.engines import EngineClient
 from tests.conftest import Pool
 from tests.engines.kubernetes.cluster import Cluster, running_cluster
 
@@ -26,7 +28,20 @@ def lent(pool: Pool, devices: int = 1) -> Pool:
 
 
 @pytest.fixture(scope="package")
-def pool() -> Iterator[Pool]:
-    """A pool with two V100, over one of which Kubernetes decides.  Leases of the test before are released by the next controller."""
+def lent_pool() -> Iterator[Pool]:
+    """A pool with two V100 of 32 GiB, over one of which Kubernetes decides."""
     with Pool("v100:2", tcp_host="127.0.0.1") as pool:
         yield lent(pool)
+
+
+@pytest.fixture
+def pool(lent_pool: Pool) -> Iterator[Pool]:
+    """The same, without leases; what a test leaves is released."""
+    yield lent_pool
+
+    async def release() -> None:
+        async with EngineClient(lent_pool.address) as client:
+            client.engine = "kubernetes"
+            await asyncio.gather(*(client.release_placed(one.key) for one in await client.placed()))
+
+    asyncio.run(release())

@@ -29,7 +29,6 @@ print(cuda.cuInit(0), cuda.cuDeviceTotalMem_v2(ctypes.byref(size), 0), size.valu
 def kubelet(cluster: Cluster, pool: Pool) -> Iterator[Kubelet]:
     with cluster.running(pool, "controller", "--every", "0.3"):
         eventually(cluster.slices)
-        eventually(lambda: not pool.promised())  # of the test before
         with running_kubelet(cluster, pool) as kubelet:
             yield kubelet
 
