@@ -44,7 +44,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a claim has of this driver's devices; `key` is that of its lease."""
+    """The devices of this driver that a claim has; `key` is that of its lease."""
 
     namespace: str
     name: str

@@ -28,7 +28,7 @@ _LONGEST = 64  # characters of an attribute
 
 @dataclass(frozen=True)
 class SliceSettings:
-    """How devices are shown.
+    """The settings by which devices are shown.
 
     Attributes
     ----------

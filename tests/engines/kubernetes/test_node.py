@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 
 from gpukernel.remoting.lease_file import read_lease_file
 from tests.conftest import Pool, eventually
+from tests.engines.containers.podman import RUNTIME_FOLDER, Podman, root_filesystem, running_podman
 from tests.engines.kubernetes.cluster import Cluster
 from tests.engines.kubernetes.fake_kubelet import Kubelet, mode, running_kubelet
 
@@ -23,6 +26,11 @@ cuda = ctypes.CDLL("libcuda.so.1")
 size = ctypes.c_size_t()
 print(cuda.cuInit(0), cuda.cuDeviceTotalMem_v2(ctypes.byref(size), 0), size.value >> 20)
 """
+
+
+@pytest.fixture(scope="module")
+def podman() -> Iterator[Podman]:
+    yield from running_podman()
 
 
 @pytest.fixture
@@ -191,3 +199,30 @@ def test_two_parts_of_one_device_are_one_slice(cluster: Cluster, pool: Pool, kub
     assert len([name for one in answer.devices for name in one.cdi_device_ids]) == 1
     (lease,) = pool.live()
     assert [one.memory_bytes for one in lease.slices] == [2048 * MIB]
+
+
+def test_a_runtime_gives_a_container_of_any_account_the_slice_of_its_claim(
+    cluster: Cluster, pool: Pool, podman: Podman, tmp_path: Path
+) -> None:
+    sockets = ("--sockets", str(pool.state / "containers"), "--libraries", str(tmp_path / "libraries"))
+    with cluster.running(pool, "controller", "--every", "0.3"):
+        eventually(cluster.slices)
+        with running_kubelet(cluster, pool, *sockets) as kubelet:
+            allocated(cluster)
+            (device,) = kubelet.prepare("one").devices
+            (file,) = kubelet.cdi.iterdir()
+            found = RUNTIME_FOLDER / file.name
+            RUNTIME_FOLDER.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, found)
+            try:
+                done = podman.start(
+                    device.cdi_device_ids[0],
+                    root_filesystem(tmp_path / "image"),
+                    "/usr/bin/python3",
+                    "-c",
+                    LOOK,
+                    options=("--rm", "--user", "1234:77"),
+                )
+            finally:
+                found.unlink()
+            assert (done.stdout, done.returncode) == ("0 0 655\n", 0), done.stderr
