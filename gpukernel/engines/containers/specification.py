@@ -69,7 +69,7 @@ def variables(simulated: bool, part: bool) -> dict[str, str]:
     found = shim_environment(LEASE_FILE, compiler_environment({}, simulated=simulated, part=part))
     for folder, inside in library_folders(simulated=True).items():
         found = {
-            name: re.sub(f"{re.escape(str(folder))}(?=[/:]|$)", str(inside), value)
+            name: re.sub(f"{re.escape(str(folder))}(?=[/:\\s]|$)", str(inside), value)
             for name, value in found.items()
         }
     return found

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gpukernel import native
 from gpukernel.remoting.lease_file import read_lease_file
 from tests.conftest import Pool, eventually
 from tests.engines.containers.podman import RUNTIME_FOLDER, Podman, root_filesystem, running_podman
@@ -75,6 +76,7 @@ def test_preparing_twice_is_one_lease_that_a_program_can_use(
 
     edits = kubelet.device(device.cdi_device_ids[0])
     environment = dict(one.split("=", 1) for one in edits["env"])
+    assert not [value for value in environment.values() if str(native.shim_dir().parent) in value]
     for mount in edits["mounts"]:  # no container here: the same places on this machine
         environment = {
             k: v.replace(mount["containerPath"], mount["hostPath"]) for k, v in environment.items()
