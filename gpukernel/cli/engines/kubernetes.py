@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import platform
+import re
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from lightkube import AsyncClient
 
     from gpukernel.client.engines import EngineClient
+    from gpukernel.engines.kubernetes.claim_files import ClaimFiles
 
 __all__ = ["app"]
 
@@ -38,6 +42,21 @@ Cluster = Annotated[
     typer.Option(
         metavar="NAME",
         help="The cluster's name, where several clusters share one pool; the same for controller and nodes.",
+    ),
+]
+Cdi = Annotated[Path, typer.Option(metavar="DIR", help="Where the container runtime looks for CDI files.")]
+Libraries = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Copy the client's libraries there, the same path on the node itself; needed where this runs in a container.",
+    ),
+]
+Sockets = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder “containers” of an agent's state directory on this node; may be repeated.",
     ),
 ]
 Every = Annotated[
@@ -104,6 +123,32 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         raise failure(error) from None
 
 
+def _files(claims: Path, cdi: Path, libraries: Path | None, sockets: list[Path] | None) -> ClaimFiles:
+    """Return the files of a node's claims; a `Problem` where they cannot be there."""
+    from gpukernel.engines.kubernetes.claim_files import ClaimFiles, not_in_memory
+    from gpukernel.engines.kubernetes.node_libraries import copy_libraries
+
+    try:
+        copies = copy_libraries(libraries) if libraries is not None else None
+        files = ClaimFiles(claims, cdi, [one.absolute() for one in sockets or []], copies)
+    except OSError as error:
+        raise Problem(f"{error.filename or claims} cannot be written: {error.strerror}.", FAILED) from None
+    if kind := not_in_memory(claims):
+        raise Problem(
+            f"{claims} is on {kind}, and secrets belong in memory; name a folder on tmpfs with --claims, such as one below /run.",
+            USAGE,
+        )
+    return files
+
+
+def _name(text: str) -> str:
+    if text and not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,50}", text):
+        raise Problem(
+            f"“{text[:40]}” is no name here; it has up to 51 small letters, digits, dots and dashes.", USAGE
+        )
+    return text
+
+
 def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts or []]
     if wrong := [text for text, sign, value in pairs if not (text and sign and value)]:
@@ -155,6 +200,7 @@ def controller(
     settings = SliceSettings(
         share, _pairs("--round-trip", round_trip), _pairs("--driver-version", driver_version)
     )
+    cluster = _name(cluster)
     logs.configure(log_level, log_format)
 
     async def work() -> None:
@@ -216,27 +262,13 @@ def node(
     registry: Annotated[
         Path, typer.Option(metavar="DIR", help="The kubelet's folder in which it finds plugins.")
     ] = Path("/var/lib/kubelet/plugins_registry"),
-    cdi: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the container runtime looks for CDI files.")
-    ] = Path("/var/run/cdi"),
+    cdi: Cdi = Path("/var/run/cdi"),
     claims: Annotated[
         Path,
         typer.Option(metavar="DIR", help="For lease files; in memory, and the same path on the node itself."),
     ] = Path("/run/gpukernel-claims"),
-    libraries: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Copy the client's libraries there, the same path on the node itself; needed where this runs in a container.",
-        ),
-    ] = None,
-    sockets: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder “containers” of an agent's state directory on this node; may be repeated.",
-        ),
-    ] = None,
+    libraries: Libraries = None,
+    sockets: Sockets = None,
     wait: Annotated[
         float,
         typer.Option(min=0, max=300, metavar="SECONDS", help="How long a call waits for a claim's slice."),
@@ -258,25 +290,71 @@ def node(
     """
     _needs_lightkube()
     from gpukernel.common import logs
-    from gpukernel.engines.kubernetes.claim_files import ClaimFiles, not_in_memory
     from gpukernel.engines.kubernetes.kubelet import KubeletPlugin
-    from gpukernel.engines.kubernetes.node_libraries import copy_libraries
     from gpukernel.engines.kubernetes.preparing import Preparing
 
-    try:
-        copies = copy_libraries(libraries) if libraries is not None else None
-        files = ClaimFiles(claims, cdi, [one.absolute() for one in sockets or []], copies)
-    except OSError as error:
-        raise Problem(f"{error.filename or claims} cannot be written: {error.strerror}.", FAILED) from None
-    if kind := not_in_memory(claims):
-        raise Problem(
-            f"{claims} is on {kind}, and secrets belong in memory; name a folder on tmpfs with --claims, such as one below /run.",
-            USAGE,
-        )
+    cluster = _name(cluster)
+    files = _files(claims, cdi, libraries, sockets)
     logs.configure(log_level, log_format)
 
     async def work() -> None:
         async with _clients(kubeconfig, pool, state) as (api, client):
             await KubeletPlugin(Preparing(api, client, files, cluster, wait), plugins, registry).run(every)
+
+    _run(work())
+
+
+@app.command("device-plugin")
+def device_plugin(
+    model: Annotated[str, typer.Option(help="Devices whose model contains it, such as v100.")],
+    share: Share = 0.02,
+    slots: Annotated[int, typer.Option(min=1, max=1000, help="Slots that this node counts.")] = 10,
+    node_name: Annotated[
+        str, typer.Option("--node", metavar="NAME", help="The node's name. Else NODE_NAME, else the host's.")
+    ] = "",
+    plugins: Annotated[
+        Path, typer.Option(metavar="DIR", help="The kubelet's folder of device plugins.")
+    ] = Path("/var/lib/kubelet/device-plugins"),
+    pod_resources: Annotated[
+        Path, typer.Option(metavar="SOCKET", help="The kubelet's socket that tells what containers have.")
+    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    cdi: Cdi = Path("/var/run/cdi"),
+    claims: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="For lease files; in memory, and the same path on the node itself."),
+    ] = Path("/run/gpukernel-slots"),
+    libraries: Libraries = None,
+    sockets: Sockets = None,
+    every: Every = 5.0,
+    pool: Pool = None,
+    state: State = None,
+    log_level: LogLevel = Level.INFO,
+    log_format: LogFormat = Form.TEXT,
+) -> None:
+    """Count slices on this node as a device plugin, for clusters before 1.34: “limits: gpukernel.io/v100-slice: 1”.
+
+    A pod for which the pool has no room fails when it starts: let all nodes together have no more slots than the devices have room.
+
+    \b
+    Example:
+      gpukernel kubernetes device-plugin --model v100 --share 0.05 --slots 5 --pool /etc/gpukernel/kubernetes.pool
+    """
+    from gpukernel.client.engines import EngineClient
+    from gpukernel.common import logs
+    from gpukernel.common.address import resolve_address
+    from gpukernel.engines.kubernetes.device_plugin import DevicePlugin
+    from gpukernel.engines.kubernetes.slots import Slots
+
+    word = _name(model.lower())
+    name = _name(node_name or os.environ.get("NODE_NAME") or platform.node().lower())
+    files = _files(claims, cdi, libraries, sockets)
+    logs.configure(log_level, log_format)
+
+    async def work() -> None:
+        async with EngineClient(resolve_address(pool, state)) as client:
+            client.engine = "kubernetes"
+            known = Slots(client, files, name, word, share, slots)
+            while True:  # again after each start of the kubelet
+                await DevicePlugin(known, f"gpukernel.io/{word}-slice", plugins, pod_resources).run(every)
 
     _run(work())

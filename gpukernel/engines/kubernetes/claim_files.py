@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gpukernel.common.model import Lease
 from gpukernel.engines.containers.bundle import LEASE_FILE, LEASE_FOLDER
@@ -82,8 +83,15 @@ class ClaimFiles:
         claims.chmod(0o700)
         cdi.mkdir(parents=True, exist_ok=True)
 
-    def write(self, prepared: Prepared, lease: Lease) -> None:
+    def write(
+        self, prepared: Prepared, lease: Lease, uuids: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         """Write a claim's files; replaces what is there, each file in one step.
+
+        Parameters
+        ----------
+        uuids
+            The devices of each request, where `prepared` names others: a device plugin's slots.
 
         Raises
         ------
@@ -95,8 +103,8 @@ class ClaimFiles:
         lease = reachable(lease, self._sockets)
         folder = self._folder(prepared.uid)
         folder.mkdir(mode=0o700, exist_ok=True)
-        for request, uuids in prepared.requests.items():
-            self._write_lease(prepared.uid, request, lease, uuids)
+        for request, own in (uuids or prepared.requests).items():
+            self._write_lease(prepared.uid, request, lease, own)
         _put(folder / _STATE, json.dumps(prepared.__dict__ | {"requests": dict(prepared.requests)}), 0o600)
         _put(self._cdi_file(prepared.uid), json.dumps(self._specification(prepared, lease), indent=1), 0o600)
 
@@ -141,7 +149,8 @@ class ClaimFiles:
     def _cdi_file(self, uid: str) -> Path:
         return self._cdi / f"gpukernel.io-claim_{uid}.json"
 
-    def _specification(self, prepared: Prepared, lease: Lease) -> dict[str, object]:
+    def edits(self, prepared: Prepared, lease: Lease, request: str) -> dict[str, Any]:
+        """Return what a container with a request's devices is given: variables and mounts, as CDI names them."""
         simulated = any(one.device_name.endswith("(simulated)") for one in lease.slices)
         part = any(one.memory_bytes < one.device_memory_bytes for one in lease.slices)
         folders = library_folders(simulated)
@@ -149,17 +158,19 @@ class ClaimFiles:
             folders = {self._libraries / host.name: inside for host, inside in folders.items()}
         mounts = [mount(host, inside) for host, inside in folders.items()]
         mounts += [mount(one, one) for one in self._sockets]
-        environment = [f"{name}={value}" for name, value in sorted(variables(simulated, part).items())]
+        return {
+            "env": [f"{name}={value}" for name, value in sorted(variables(simulated, part).items())],
+            "mounts": [*mounts, mount(self._folder(prepared.uid) / request, LEASE_FOLDER)],
+        }
+
+    def _specification(self, prepared: Prepared, lease: Lease) -> dict[str, Any]:
         return {
             "cdiVersion": VERSION,
             "kind": CDI_KIND,
             "devices": [
                 {
                     "name": f"{prepared.uid}-{request}",
-                    "containerEdits": {
-                        "env": environment,
-                        "mounts": [*mounts, mount(self._folder(prepared.uid) / request, LEASE_FOLDER)],
-                    },
+                    "containerEdits": self.edits(prepared, lease, request),
                 }
                 for request in prepared.requests
             ],
