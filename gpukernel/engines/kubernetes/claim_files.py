@@ -7,6 +7,7 @@ program may run as any account, so there the file's mode lets each of them read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -102,11 +103,20 @@ class ClaimFiles:
         """
         lease = reachable(lease, self._sockets)
         folder = self._folder(prepared.uid)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        for request, own in (uuids or prepared.requests).items():
-            self._write_lease(prepared.uid, request, lease, own)
-        _put(folder / _STATE, json.dumps(prepared.__dict__ | {"requests": dict(prepared.requests)}), 0o600)
-        _put(self._cdi_file(prepared.uid), json.dumps(self._specification(prepared, lease), indent=1), 0o600)
+        is_new = not (folder / _STATE).exists()
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            for request, own in (uuids or prepared.requests).items():
+                self._write_lease(prepared.uid, request, lease, own)
+            state = json.dumps(prepared.__dict__ | {"requests": dict(prepared.requests)})
+            _put(folder / _STATE, state, 0o600)
+            cdi = json.dumps(self._specification(prepared, lease), indent=1)
+            _put(self._cdi_file(prepared.uid), cdi, 0o600)
+        except OSError:
+            if is_new:
+                with contextlib.suppress(OSError):
+                    self.remove(prepared.uid)
+            raise
 
     def _write_lease(self, uid: str, request: str, lease: Lease, uuids: Sequence[str]) -> None:
         own = replace(lease, slices=tuple(one for one in lease.slices if one.uuid in uuids))
@@ -122,10 +132,10 @@ class ClaimFiles:
 
     def remove(self, uid: str) -> None:
         """Remove a claim's files, if there are any; first what a new container could still be given."""
-        self._cdi_file(uid).unlink(missing_ok=True)
-        folder = self._folder(uid)
-        if folder.exists():
-            shutil.rmtree(folder)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            self._cdi_file(uid).unlink()
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._folder(uid))
 
     def all(self) -> list[Prepared]:
         """Return the claims that are prepared; one whose files are not whole is left out."""

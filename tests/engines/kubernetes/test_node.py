@@ -135,6 +135,20 @@ def test_claims_that_cannot_be_prepared_say_why_and_the_others_are(
     assert "has no device of this driver" in answer.claims[other].error
 
 
+def test_a_claim_whose_files_cannot_be_written_leaves_none(
+    cluster: Cluster, pool: Pool, kubelet: Kubelet
+) -> None:
+    uid = allocated(cluster)
+    kubelet.cdi.rmdir()
+    kubelet.cdi.write_text("no folder")
+    assert "Not a directory" in kubelet.prepare("one").error
+    assert list(kubelet.claims.iterdir()) == []
+    assert kubelet.unprepare("one", uid) == ""
+    kubelet.cdi.unlink()
+    kubelet.cdi.mkdir()
+    assert kubelet.prepare("one").error == ""
+
+
 def test_a_plugin_that_is_killed_in_any_state_goes_on(cluster: Cluster, pool: Pool, kubelet: Kubelet) -> None:
     kubelet.kill()  # nothing is prepared
     kubelet.start()
