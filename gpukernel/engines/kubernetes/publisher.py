@@ -6,6 +6,7 @@ Guarantees
   slices stays, only those that changed are written, in one step each, and the generation stays.  Where it changes, all of them get the next
   generation, the newest found plus one, whoever was killed on the way.
 * A slice is written with the version that was read: two publishers refuse each other's old views (409) and look again.
+* What an API without a feature gate leaves out is said once, and not written again and again.
 * While the pool does not answer, the slices stay as they are; devices whose servers are away get taints once the pool says so.
 """
 
@@ -41,6 +42,7 @@ class Publisher:
 
     def __init__(self, api: AsyncClient, pool: PoolClient, settings: SliceSettings) -> None:
         self._api, self._pool, self._settings = api, pool, settings
+        self._cut: dict[str, tuple[str, dict[str, Any]]] = {}
 
     async def run(self, every: float = 5.0) -> None:
         """Publish every so many seconds, until this is cancelled."""
@@ -82,12 +84,10 @@ class Publisher:
             spec = spec_of(shown, generation, len(wanted))
             if number >= len(in_order):
                 manifest = slice_manifest(number, spec)
-                await self._api.create(_resource(manifest))
-            elif not _says(in_order[number], spec):
-                metadata = in_order[number].metadata
-                assert metadata is not None
-                manifest = slice_manifest(number, spec, str(metadata.resourceVersion))
-                await self._api.replace(_resource(manifest))
+                self._note(spec, await self._api.create(_resource(manifest)))
+            elif not _says(in_order[number], spec) and not self._is_cut(in_order[number], spec):
+                manifest = slice_manifest(number, spec, _version(in_order[number]))
+                self._note(spec, await self._api.replace(_resource(manifest)))
         for name in [slice_name(number) for number in range(len(wanted), len(in_order))] + list(found):
             try:
                 await self._api.delete(ResourceSlice, name)
@@ -96,6 +96,27 @@ class Publisher:
                     raise
         if not whole and (wanted or in_order or found):
             log.info("%d ResourceSlices of generation %d are written", len(wanted), generation)
+
+    def _note(self, spec: dict[str, Any], written: ResourceSlice) -> None:
+        """Say so where the API has left out what it does not know; the same is not written again and again then."""
+        if _says(written, spec):
+            return
+        assert written.metadata is not None
+        self._cut[str(written.metadata.name)] = (_version(written), spec)
+        log.error(
+            "the API has left out a part of ResourceSlice %s: parts of devices need its feature gate DRAConsumableCapacity, "
+            "taints DRADeviceTaints",
+            written.metadata.name,
+        )
+
+    def _is_cut(self, known: ResourceSlice, spec: dict[str, Any]) -> bool:
+        assert known.metadata is not None
+        return self._cut.get(str(known.metadata.name)) == (_version(known), spec)
+
+
+def _version(known: ResourceSlice) -> str:
+    assert known.metadata is not None
+    return str(known.metadata.resourceVersion)
 
 
 def _resource(manifest: dict[str, Any]) -> ResourceSlice:

@@ -102,6 +102,8 @@ class ApiServer:
         What goes wrong; nothing at first.
     requests
         The method and path of everything that was asked.
+    unknown
+        Fields of devices that it leaves out, as one without a feature gate does.
     tests
         The user agent for which nothing goes wrong.
     """
@@ -112,6 +114,7 @@ class ApiServer:
         self.store = _Store()
         self.faults = Faults()
         self.requests: list[tuple[str, str]] = []
+        self.unknown: set[str] = set()
         self.watches: set[socket.socket] = set()
         api = self
 
@@ -165,6 +168,9 @@ class ApiServer:
         query: Object,
     ) -> Object:
         """Carry out a write; returns the object."""
+        for device in body.get("spec", {}).get("devices", []) if plural == "resourceslices" else []:
+            for gone in self.unknown & set(device):
+                del device[gone]
         with self.store.changed:
             objects = self.store.objects[plural]
             if method == "POST":

@@ -63,11 +63,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def publish(cluster: Cluster, pool: Pool) -> None:
+def publish(cluster: Cluster, pool: Pool, times: int = 1) -> None:
     async def once() -> None:
         api = AsyncClient(KubeConfig.from_file(str(cluster.kubeconfig)).get())
+        publisher = Publisher(api, pool, SETTINGS)  # type: ignore[arg-type]
         try:
-            await Publisher(api, pool, SETTINGS).publish()  # type: ignore[arg-type]
+            for _ in range(times):
+                await publisher.publish()
         finally:
             await api.close()
 
@@ -202,6 +204,19 @@ def test_a_publisher_that_is_killed_on_the_way_is_followed_by_a_whole_generation
     assert [pool_of(one) for one in shown(cluster)] == [(generation, 3)] * 3
     names = [one.name for part in shown(cluster) for one in part.spec.devices]
     assert len(names) == len(set(names)) == 2 * MOST_DEVICES + 1
+
+
+def test_what_the_api_leaves_out_is_said_once_and_not_written_again(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = cluster.stand_in
+    assert server is not None
+    server.unknown = {"allowMultipleAllocations", "taints"}
+    publish(cluster, Pool(device(0, trouble="drained")), times=3)
+    assert [method for method, path in server.requests if "resourceslices" in path and method != "GET"] == [
+        "POST"
+    ]
+    assert len([one for one in caplog.messages if "DRAConsumableCapacity" in one]) == 1
 
 
 def test_an_old_view_is_refused_and_the_next_look_is_right(cluster: Cluster) -> None:
