@@ -23,7 +23,7 @@ WHEEL_FOR_demo = $(WHEEL)
 WHEEL_FOR_hub-demo = $(WHEEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes slurm kubernetes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels minute system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes slurm kubernetes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels minute images system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -171,6 +171,9 @@ wheels: $(VENV)/bin/python  ## Build a wheel for every Linux with glibc 2.28 or 
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 minute:  ## Try the wheel in dist/ with each of PYTHONS='python3.11 python3.14 …', without compiler and Node: seconds to the demo's result
 	$(PYTHON) tests/wheels/minute.py $(foreach one,$(PYTHONS),--python $(one)) dist/gpukernel-$(VERSION)-py3-none-manylinux*.whl
+
+images: $(VENV)/.test  ## Build container images with buildah from the wheel in dist/: IMAGES="pool agent" BASE=NAME@sha256:…
+	$(BIN)/python -m tools.images $(IMAGES) $(if $(BASE),--base $(BASE)) $(IMAGES_ARGS)
 
 clean:  ## Remove everything that was built
 	rm -rf $(VENV) build dist site
