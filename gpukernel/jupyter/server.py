@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -265,6 +266,17 @@ class LeaseHandler(_Handler):
         self.finish()
 
 
+def keeping_commands(shell: str, folder: str) -> list[str]:
+    """Return the command of a terminal whose shell has `folder` in ``PATH`` after its login files; empty for a shell of another language.
+
+    Without a terminal of its own a server starts login shells in terminals, and ``/etc/profile`` sets ``PATH`` anew on many systems.
+    """
+    if os.path.basename(shell) not in ("bash", "dash", "ksh", "sh", "zsh"):
+        return []
+    add = 'case ":$PATH:" in *":$1:"*) ;; *) export PATH="$PATH:$1" ;; esac; exec "$0" -i'
+    return [shell, "-l", "-c", add, shell, folder]
+
+
 class Extension(ExtensionApp):
     """The application that jupyter_server loads when it starts."""
 
@@ -275,6 +287,12 @@ class Extension(ExtensionApp):
         from gpukernel.remoting.environment import with_commands
 
         os.environ["PATH"] = with_commands(os.environ).get("PATH", "")
+        assert self.serverapp is not None
+        settings = self.serverapp.terminado_settings
+        if "shell_command" not in settings and not sys.stdout.isatty():
+            shell = os.environ.get("SHELL") or "sh"
+            if command := keeping_commands(shell, os.path.dirname(sys.executable)):
+                self.serverapp.terminado_settings = {**settings, "shell_command": command}
         _serve(self.serverapp)
 
     async def stop_extension(self) -> None:

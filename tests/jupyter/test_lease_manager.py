@@ -154,6 +154,26 @@ def test_a_terminal_of_the_server_runs_programs_on_slices_of_their_own(
     link.close()
 
 
+def test_a_terminal_finds_the_commands_of_the_servers_environment(own_pool: Pool, tmp_path: Path) -> None:
+    """``gpukernel``, ``gpustat`` and ``nvitop``, where nobody has activated that environment."""
+    environment = {**pool_environment(own_pool.state), "PATH": "/usr/bin:/bin"}
+    with Server(tmp_path, environment) as running:
+        _, terminal = running.ask("POST", "/api/terminals")
+        address = (
+            f"ws://127.0.0.1:{running.port}/terminals/websocket/{terminal['name']}?token={running.token}"
+        )
+        link = websocket.create_connection(address, timeout=60, suppress_origin=True)
+        for command, word in (("gpustat --no-color", "V100"), ("nvitop --once", "NVITOP")):
+            line = f"gpukernel run -p 0.02 -- {command} | grep -o {word} | head -n 1; echo en''d\r"
+            link.send(json.dumps(["stdin", line]))
+            said = ""
+            while "end" not in said:
+                kind, *rest = json.loads(link.recv())
+                said += rest[0] if kind == "stdout" else ""
+            assert f"{word}\r\n" in said, said
+        link.close()
+
+
 def test_what_a_manager_persists_brings_another_back_to_the_kernel_and_its_lease(
     own_pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
