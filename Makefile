@@ -80,7 +80,7 @@ crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, and upgr
 
 slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm, with a class of 50, and let nodes, pool, controller and supply die (a quarter of an hour)
 	@deploy/system-packages.sh --optional $(PACKAGES)
-	GPUKERNEL_SLURM=1 $(BIN)/python -m pytest -rs tests/engines/slurm $(PYTEST_ARGS)
+	GPUKERNEL_SLURM=1 $(BIN)/python -m pytest -rs tests/engines/slurm tests/hub/test_slurm.py $(PYTEST_ARGS)
 
 CLAIMS ?= 1000
 kubernetes: $(VENV)/.test  ## Let CLAIMS=1000 claims come and go at random while the controller is killed, without a cluster or with GPUKERNEL_TEST_KUBECONFIG (a quarter of an hour)

@@ -118,7 +118,7 @@ def test_the_page_s_commands_give_a_desktop_slices_of_the_pool(network: dict[str
     assert {"python3", "gpu-v100-0.1"} <= set(specs.split())
     # The account has no rights, and the desktop nothing of the other machines but the network.
     assert anna.run("id -u").strip() != "0"
-    assert anna.try_("ls /root")[0] != 0
+    assert anna.try_("cat /etc/shadow")[0] != 0
     assert desktop.shell().try_("ls /var/lib/gpukernel /var/lib/gpukernel-agent")[0] != 0
     # Whoever has no file is not let in.
     status, refusal = anna.try_("GPUKERNEL_POOL=tls://pool.example.edu:7437 gpukernel list-gpus")

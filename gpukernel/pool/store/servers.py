@@ -423,11 +423,7 @@ class Servers:
         self.agents.forget(server)
 
     def mark_silent(self, server: str, pool: str, steady: float) -> None:
-        """Record that nothing was heard of a server for `SILENT_SECONDS`; its connection is still open, and the next heartbeat counts.
-
-        It has been away since that silence began, in which this process has listened: whoever ends what was lost has waited for a part
-        of its time already.
-        """
+        """Record that nothing was heard of a server for `SILENT_SECONDS`, since when it is away; the next heartbeat counts."""
         condition = sa.and_(servers.c.name == server, servers.c.pool == pool)
         self._mark_away(condition, steady - fencing.SILENT_SECONDS)
 
