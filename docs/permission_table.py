@@ -21,6 +21,7 @@ ROLES: dict[str, Callable[[Any], str]] = {
     "service": lambda permission: str(permission.service),
     "agent": lambda permission: str(permission.agent),
     "engine": lambda permission: str(permission.engine),
+    "supply": lambda permission: str(permission.supply),
     "administrator": lambda permission: str(permission.administrator),
     "pool's account": lambda permission: str(permission.administrator),
 }

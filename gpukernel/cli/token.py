@@ -31,7 +31,7 @@ def create(
         str,
         typer.Option(
             metavar="SCOPE",
-            help="Without --person: service (a JupyterHub: asks for anybody), agent (a GPU server), admin, or an engine: kubernetes or slurm.",
+            help="Without --person: service (a JupyterHub: asks for anybody), agent (a GPU server), supply (who starts GPU servers), admin, or an engine: kubernetes or slurm.",
         ),
     ] = "",
     valid: Annotated[
@@ -75,7 +75,8 @@ def create(
     chosen = scope or ("person" if person else "")
     if not chosen:
         raise Problem(
-            "Say for whom: --person NAME, or --scope service, agent, admin, kubernetes or slurm.", USAGE
+            "Say for whom: --person NAME, or --scope service, agent, supply, admin, kubernetes or slurm.",
+            USAGE,
         )
     if address and file is None:
         raise Problem("Addresses stand in a connection file: say which with --file.", USAGE)

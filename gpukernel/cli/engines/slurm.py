@@ -90,14 +90,14 @@ def supply(
 ) -> None:
     """Keep GPU servers running as jobs of Slurm: more when people wait, fewer when slices are idle.
 
-    It runs in the foreground, as an administrator of the pool and as the account that the jobs run as.  Each job lends its GPUs for as
+    It runs in the foreground, with a token of scope supply and as the account that the jobs run as.  Each job lends its GPUs for as
     long as it lives.  Stopped, it leaves its jobs alone; started again, it takes them over.  “gpukernel slurm stop” ends them.
 
     \b
     Examples:
-      gpukernel slurm supply --partition gpu --gpus 4 --hours 8 --pool admin.pool
-      gpukernel slurm supply --partition gpu --gpus 4 --min 1 --max 8 --schedule 'Mo-Fr 8-18' --pool admin.pool
-      gpukernel slurm supply --partition gpu --gpus 2 --sbatch=--account=lab --dry-run --pool admin.pool
+      gpukernel slurm supply --partition gpu --gpus 4 --hours 8 --pool supply.pool
+      gpukernel slurm supply --partition gpu --gpus 4 --min 1 --max 8 --schedule 'Mo-Fr 8-18' --pool supply.pool
+      gpukernel slurm supply --partition gpu --gpus 2 --sbatch=--account=lab --dry-run --pool supply.pool
     """
     from gpukernel.engines.slurm.autoscaler import Settings
     from gpukernel.engines.slurm.schedule import parse_schedule

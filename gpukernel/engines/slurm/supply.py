@@ -49,6 +49,11 @@ _ORDINARY = frozenset(["", "BeginTime", "Cleaning", "Priority", "Reservation", "
 
 EMPTY_SECONDS = 15.0
 
+_NOBODY_CAN_WAIT = (
+    "Nobody can wait for a job of this supply: the pool has no device now, so it refuses who asks for one. "
+    "With --min 1 there is one; or keep such a GPU in the pool."
+)
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -97,7 +102,7 @@ class Supply:
     Attributes
     ----------
     pool
-        Opens a client of an administrator.
+        Opens a client with a token of scope ``supply``, or an administrator's.
     """
 
     slurm: Slurm
@@ -213,7 +218,8 @@ class Supply:
 
     async def _revoke(self, client: AdminClient, record: JobRecord) -> None:
         for token in await client.tokens():
-            if token.name == self._token_name(record) and not token.revoked:
+            # The pool puts a supply's own name before it.
+            if token.name.endswith(self._token_name(record)) and not token.revoked:
                 await client.revoke_token(token.id)
 
     async def _forget(self, client: AdminClient, record: JobRecord) -> None:
@@ -253,6 +259,8 @@ class Supply:
                     record, job, server, Job(record.tag, state, ends, server.leases if server else 0, begins)
                 )
             )
+        if self.settings.most and not (self.settings.least or seen or any(one.available for one in devices)):
+            self.journal.say_once(_NOBODY_CAN_WAIT)
         ours = {one.server.name for one in seen if one.server}
         name = f"{self.offer.name}-"
         return seen, waiting_gpus(waiting, devices, ours, name, self.settings.gpus, self.offer.simulate)

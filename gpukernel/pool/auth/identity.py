@@ -62,7 +62,7 @@ class Caller:
         The person, or what a token is for.
     scope
         ``person``: their own leases, and those of courses they instruct.  ``service``: leases of anybody (a JupyterHub).
-        ``agent``: a GPU server.  ``admin``: everything.  The name of an engine (`gpukernel.common.model.ENGINES`): what it has placed.
+        ``agent``: a GPU server.  ``supply``: who starts GPU servers.  ``admin``: everything.  The name of an engine (`gpukernel.common.model.ENGINES`): what it has placed.
     uid
         The account of this machine at the other end; None where the call came over TCP.
     course, server
@@ -88,8 +88,8 @@ class Caller:
 
     @property
     def role(self) -> str:
-        """The role by which `gpukernel.pool.auth.permissions` decides: ``person``, ``server``, ``service``, ``agent``, ``engine`` or
-        ``administrator``.
+        """The role by which `gpukernel.pool.auth.permissions` decides: ``person``, ``server``, ``service``, ``agent``, ``engine``,
+        ``supply`` or ``administrator``.
         """
         if self.scope == "admin":
             return "administrator"

@@ -49,6 +49,8 @@ class Permission:
         Tokens of these scopes; the pool's own account and root are administrators.
     engine
         Kubernetes' or Slurm's token: what that engine decides over and has placed, and never another's.
+    supply
+        The token of ``gpukernel slurm supply``: the tokens of agents that it has made, and the GPU servers that enrolled with them.
     stays_open
         The call lasts, and ends when its credentials count no more.
     """
@@ -60,6 +62,7 @@ class Permission:
     agent: Reach = Reach.NONE
     administrator: Reach = Reach.ALL
     engine: Reach = Reach.NONE
+    supply: Reach = Reach.NONE
     stays_open: bool = False
 
     def of(self, caller: Caller) -> Reach:
@@ -86,7 +89,7 @@ class Permission:
         """Return the sentence for a caller whom the call is not for."""
         if caller.role == "agent":
             return say("%(person)s is for a GPU server's agent, which may not do that.", person=caller.name)
-        if caller.engine:
+        if caller.engine or caller.role == "supply":
             return say("%(person)s is for an engine, which may not do that.", person=caller.name)
         if self.agent is not Reach.NONE and self.service is not Reach.NONE:
             return say(
@@ -112,6 +115,7 @@ _TEACHERS = Permission(instructor=Reach.COURSE)
 _ADMINISTRATORS = Permission()
 _HUBS = Permission(service=Reach.ALL)
 _ENGINES = Permission(engine=Reach.OWN)
+_SUPPLIES = Permission(supply=Reach.OWN)
 
 PERMISSIONS: Mapping[str, Permission] = {
     "Pool/Acquire": replace(_HOLDERS, stays_open=True),
@@ -120,8 +124,10 @@ PERMISSIONS: Mapping[str, Permission] = {
     "Pool/Release": replace(_HOLDERS, instructor=Reach.COURSE),
     "Pool/Interrupt": _HOLDERS,
     "Pool/Resize": replace(_HOLDERS, instructor=Reach.COURSE),
-    "Pool/ListDevices": Permission(person=Reach.ALL, server=Reach.ALL, service=Reach.ALL, engine=Reach.ALL),
-    "Pool/ListLeases": replace(_HOLDERS, instructor=Reach.COURSE),
+    "Pool/ListDevices": Permission(
+        person=Reach.ALL, server=Reach.ALL, service=Reach.ALL, engine=Reach.ALL, supply=Reach.ALL
+    ),
+    "Pool/ListLeases": replace(_HOLDERS, instructor=Reach.COURSE, supply=Reach.ALL),
     "Agents/Attach": Permission(agent=Reach.ALL, stays_open=True),
     "Hub/ListCourses": replace(_HOLDERS, instructor=Reach.COURSE),
     "Hub/Estimate": _HOLDERS,
@@ -141,23 +147,23 @@ PERMISSIONS: Mapping[str, Permission] = {
     "Administration/SetQuota": _TEACHERS,
     "Administration/ImportCourses": _ADMINISTRATORS,
     "Administration/ExportCourses": _ADMINISTRATORS,
-    "Administration/CreateToken": _ADMINISTRATORS,
-    "Administration/ListTokens": _ADMINISTRATORS,
-    "Administration/RevokeToken": _ADMINISTRATORS,
+    "Administration/CreateToken": _SUPPLIES,
+    "Administration/ListTokens": _SUPPLIES,
+    "Administration/RevokeToken": _SUPPLIES,
     "Administration/Drain": _ADMINISTRATORS,
     "Administration/ShowConfinement": _ADMINISTRATORS,
     "Administration/Report": replace(_HOLDERS, instructor=Reach.COURSE),
     "Administration/ShowAudit": _ADMINISTRATORS,
     "Tokens/ShowToken": Permission(
-        Reach.OWN, Reach.OWN, Reach.NONE, Reach.OWN, Reach.OWN, Reach.OWN, Reach.OWN
+        Reach.OWN, Reach.OWN, Reach.NONE, Reach.OWN, Reach.OWN, Reach.OWN, Reach.OWN, Reach.OWN
     ),
-    "Tokens/RenewToken": Permission(service=Reach.OWN, agent=Reach.OWN, engine=Reach.OWN),
+    "Tokens/RenewToken": Permission(service=Reach.OWN, agent=Reach.OWN, engine=Reach.OWN, supply=Reach.OWN),
     "Engines/AcquirePlaced": _ENGINES,
     "Engines/ReleasePlaced": _ENGINES,
     "Engines/ListPlaced": _ENGINES,
     "Administration/Delegate": _ADMINISTRATORS,
-    "Administration/ListGpuServers": _ADMINISTRATORS,
-    "Administration/ForgetGpuServer": _ADMINISTRATORS,
+    "Administration/ListGpuServers": Permission(supply=Reach.ALL),
+    "Administration/ForgetGpuServer": _SUPPLIES,
     "Administration/ResetGpuServer": _ADMINISTRATORS,
 }
 """The permission of every RPC, by service and name.  An instructor sets the quotas of the course's students, and no others."""

@@ -47,7 +47,7 @@ VALID_SECONDS = 365 * DAY
 WARN_SECONDS = 14 * DAY
 """The pool's log warns of tokens that end within this time, or within a tenth of the time for which they were made."""
 
-SCOPES = ("person", "service", "agent", "admin", *ENGINES)
+SCOPES = ("person", "service", "agent", "admin", "supply", *ENGINES)
 """The scopes of tokens; an engine's is its name, and opens what that engine decides over."""
 
 Certify = Callable[[str, str, float, float], tuple[str, float]]

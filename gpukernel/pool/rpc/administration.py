@@ -38,6 +38,13 @@ from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.leases.placed_leases import PlacedLeases
 from gpukernel.pool.policy.changes import change_policy, quota_change
 from gpukernel.pool.rpc.callers import Access, or_refuse, refuse, stream, unary
+from gpukernel.pool.rpc.supplies import (
+    is_made_by,
+    refusal_to_forget,
+    refusal_to_make,
+    refusal_to_revoke,
+    token_name,
+)
 from gpukernel.pool.rpc.tokens import token_to
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.policy import note
@@ -152,11 +159,12 @@ class AdministrationService(rpc.AdministrationServicer):
     async def CreateToken(self, request: pb.CreateTokenRequest, access: Access) -> pb.CreateTokenReply:
         """Create a token, and where clients need one, its certificate."""
         caller = access.caller
+        await _or_deny(access, refusal_to_make(caller, request))
 
         def work() -> pb.CreateTokenReply:
             token, secret, certificate = create_token(
                 self._store,
-                request.name,
+                token_name(caller, request.name),
                 request.person,
                 request.scope,
                 0.0 if request.without_end else request.valid_seconds or self._valid_seconds,
@@ -186,14 +194,16 @@ class AdministrationService(rpc.AdministrationServicer):
 
     @unary
     async def ListTokens(self, request: pb.ListTokensRequest, access: Access) -> pb.ListTokensReply:
-        """Answer with all tokens, without their secrets."""
+        """Answer with all tokens that the caller reaches, without their secrets."""
         found = await asyncio.to_thread(list_tokens, self._store)
-        return pb.ListTokensReply(tokens=[token_to(token) for token in found])
+        seen = [token for token in found if is_made_by(access.caller, token)]
+        return pb.ListTokensReply(tokens=[token_to(token) for token in seen])
 
     @unary
     async def RevokeToken(self, request: pb.RevokeTokenRequest, access: Access) -> pb.RevokeTokenReply:
         """Revoke a token."""
         caller = access.caller
+        await _or_deny(access, refusal_to_revoke(self._store, caller, request.id))
 
         def work() -> pb.RevokeTokenReply:
             token = revoke_token(self._store, request.id, caller.name, time.time())
@@ -266,6 +276,8 @@ class AdministrationService(rpc.AdministrationServicer):
         self, request: pb.ForgetGpuServerRequest, access: Access
     ) -> pb.ForgetGpuServerReply:
         """Count a server that does not answer as gone for good."""
+        steady = self._manager.steady()
+        await _or_deny(access, refusal_to_forget(self._store, access.caller, request.server, steady))
 
         def work() -> pb.ForgetGpuServerReply:
             leases = self._manager.forget_server(request.server, access.caller.name)
@@ -305,6 +317,12 @@ class AdministrationService(rpc.AdministrationServicer):
         names = ("time", "who", "action", "subject", "before", "after")
         entries = [pb.AuditEntry(**{name: getattr(row, name) for name in names}) for row in reversed(rows)]
         return pb.ShowAuditReply(entries=entries)
+
+
+async def _or_deny(access: Access, sentence: str) -> None:
+    """End the call with a sentence, where there is one."""
+    if sentence:
+        await refuse(access.context, grpc.StatusCode.PERMISSION_DENIED, sentence)
 
 
 def may_share_out(access: Access, policy: Policy, subject: str) -> bool:

@@ -183,7 +183,7 @@ async def _known_caller(identity: Identity, context: Context) -> Caller:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "A valid token is needed.")
     assert caller is not None
     if isinstance(context, CallContext):
-        for_many = caller.speaks_for_others or caller.role in ("agent", "engine")
+        for_many = caller.speaks_for_others or caller.role in ("agent", "engine", "supply")
         context.on_caller(caller.name, for_many, not caller.administers, caller.speaks_for_others)
     # Who may speak for others may say so of the course's instructors too, or put the person into a group of theirs; so a course that
     # they vouch for gives them nothing that they had not.  It is no more than for this call, and the audit table names who vouched.

@@ -30,30 +30,24 @@ class Lending:
     Attributes
     ----------
     admin
-        The connection file of an administrator, which the supply uses.
+        The connection file of an administrator.
+    way
+        The supply's.
     """
 
     def __init__(self, cluster: Cluster, home: Path) -> None:
         self.cluster, self.home = cluster, home
         self.state, self.folder = home / "pool", home / "supply"
         self.environment = {**os.environ, **cluster.environment}
-        self.admin = home / "admin.pool"
+        self.admin, self.way = home / "admin.pool", home / "supply.pool"
         self._supply: subprocess.Popen[str] | None = None
         self._log = home / "supply.log"
         self._run("pool", "init", "--state", str(self.state), "--name", "127.0.0.1")
         self._port = free_port()
         self.start_pool()
-        self._run(
-            "token",
-            "create",
-            "supply",
-            "--scope",
-            "admin",
-            "--file",
-            str(self.admin),
-            "--state",
-            str(self.state),
-        )
+        for scope, file in (("admin", self.admin), ("supply", self.way)):
+            create = ["token", "create", scope, "--scope", scope, "--file", str(file)]
+            self._run(*create, "--state", str(self.state))
 
     def kill_pool(self) -> None:
         self._pool.kill()
@@ -84,7 +78,7 @@ class Lending:
     def words(self, *options: str) -> list[str]:
         return command(
             "slurm", "supply", "--partition", "gpu", "--gpus", "2", "--hours", "2", "--simulate", "v100",
-            "--tcp-host", "127.0.0.1", "--every", "1s", "--folder", str(self.folder), "--pool", str(self.admin), *options,
+            "--tcp-host", "127.0.0.1", "--every", "1s", "--folder", str(self.folder), "--pool", str(self.way), *options,
         )  # fmt: skip
 
     def stop_words(self) -> list[str]:

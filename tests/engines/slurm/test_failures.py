@@ -167,7 +167,7 @@ def supply(world: Lending, slurm: Slurm, records: Records, now: list[float]) -> 
     """A supply in this process, by the clock `now`."""
     offer = JobOffer("gpu", "gpu", ("/bin/sleep",))  # nobody runs long enough to need one
     settings = Settings(gpus=2)
-    return Supply(slurm, records, settings, offer, lambda: AdminClient(str(world.admin)), lambda: now[0])
+    return Supply(slurm, records, settings, offer, lambda: AdminClient(str(world.way)), lambda: now[0])
 
 
 @pytest.mark.parametrize("moment", ["before", "after", "unheard"])
@@ -225,7 +225,7 @@ def test_a_way_into_the_pool_is_made_once_and_anew_before_it_ends(world: Lending
 
 async def made(world: Lending) -> list[TokenLine]:
     async with AdminClient(str(world.admin)) as client:
-        return [token for token in await client.tokens() if token.name.startswith("Slurm job gpu ")]
+        return [token for token in await client.tokens() if token.name.startswith("supply: Slurm job gpu ")]
 
 
 def listed(world: Lending) -> list[str]:

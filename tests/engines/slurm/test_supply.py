@@ -52,7 +52,7 @@ def test_a_class_of_fifty_takes_what_two_nodes_lend(world: Lending) -> None:
     assert shown == [("serving", "n1"), ("serving", "n2")]
     # Secrets: neither the supply's nor the jobs' are in a command line, a script, or a file that others may read.
     secrets = [path.read_text().partition("token: ")[2].split()[0] for path in world.home.rglob("*.pool")]
-    assert len(secrets) == 3
+    assert len(secrets) == 4
     commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     scripts = [path.read_bytes() for path in world.cluster.home.rglob("script")]
     scripts = [
@@ -69,6 +69,14 @@ def test_a_class_of_fifty_takes_what_two_nodes_lend(world: Lending) -> None:
 async def confinement(world: Lending) -> dict[str, tuple[Rung, ...]]:
     async with AdminClient(str(world.admin)) as client:
         return await client.confinement()
+
+
+def test_a_supply_for_which_nobody_could_wait_says_so_once(world: Lending) -> None:
+    world.start("--min", "0", "--max", "1")
+    eventually(lambda: "Nobody can wait for a job of this supply" in world.log(), 60)
+    looked = world.status()["at"]
+    eventually(lambda: world.status()["at"] > looked + 3)
+    assert (world.log().count("Nobody can wait"), world.jobs()) == (1, {})
 
 
 def test_a_job_that_cannot_start_is_named(world: Lending) -> None:

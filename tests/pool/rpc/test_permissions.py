@@ -110,6 +110,9 @@ def expected(cell: str, role: str, by_itself: str, rpc: str) -> set[str]:
     """Return the names of the things that a cell of the table promises."""
     if role == "engine" and cell == "own" and rpc.startswith("Engines/"):
         return {thing.name for thing in things("anna")}  # whoever's they are, it has placed them
+    if role == "supply" and cell == "own" and not rpc.startswith("Tokens/"):
+        # Nothing of these is its own (test_supplies.py), but the list of what is.
+        return {thing.name for thing in things("anna")} if rpc.endswith("/ListTokens") else set()
     own = {"own in ml"} if role == "server's token" else {"own in ml", "own in bio"}
     taught = {"own in ml", "another's in ml"}
     return {
@@ -459,6 +462,7 @@ async def pool(state: Path) -> AsyncIterator[tuple[World, dict[str, tuple[str, s
                 ("service", "prof"),
                 ("agent", "prof"),
                 ("slurm", "prof"),
+                ("supply", "prof"),
                 ("admin", "root's laptop"),
             )
         }
@@ -470,6 +474,7 @@ async def pool(state: Path) -> AsyncIterator[tuple[World, dict[str, tuple[str, s
             "service": (tcp, tokens["service"], "anna"),
             "agent": (tcp, tokens["agent"], "prof"),
             "engine": (tcp, tokens["slurm"], "anna"),
+            "supply": (tcp, tokens["supply"], "anna"),
             "administrator": (tcp, tokens["admin"], "anna"),
             "pool's account": (own, "", "anna"),
         }
