@@ -309,6 +309,8 @@ def with_gpus(spawner: type[Spawner]) -> type[GPUSpawnerMixin]:
     if issubclass(spawner, GPUSpawnerMixin):
         return spawner
     for base in spawner.__mro__:
+        if base.__module__.partition(".")[0] == "batchspawner":
+            import_module("hub_spawner.spawners.batch_port").take_ports_only()
         module = READY.get((base.__module__.partition(".")[0], base.__name__))
         if module is not None:
             ready: type[GPUSpawnerMixin] = getattr(import_module(module), f"GPU{base.__name__}")

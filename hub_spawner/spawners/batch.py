@@ -7,6 +7,7 @@ Guarantees
 * A job runs once.  One that Slurm puts back into its queue is ended: whoever had it open would find it empty, or not at all.
 * Its person reads in a sentence what a start waits for, why it was refused, and why a server ended that nobody stopped.
 * Nothing secret is in a job's script or command line.
+* A server's token tells the Hub a port, and changes nothing else of the spawner.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from batchspawner.batchspawner import JobStatus, format_template
 from traitlets import Dict, Unicode, default
 
 from hub_spawner.spawner import GPUSpawnerMixin, refused
+from hub_spawner.spawners.batch_port import take_ports_only
 from hub_spawner.spawners.slurm_words import (
     FORMAT,
     ServerJob,
@@ -32,6 +34,8 @@ from hub_spawner.spawners.slurm_words import (
 )
 
 __all__ = ["GPUSlurmSpawner"]
+
+take_ports_only()  # also where somebody uses this class without `configure`
 
 LOOK_SECONDS = 5.0
 """Seconds for which one look at a job that waits serves everybody who watches it."""

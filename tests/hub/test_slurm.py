@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import websocket
@@ -159,18 +160,6 @@ def site(_site: Site) -> Iterator[Site]:
     eventually(lambda: _site.jobs() == [], 60)
 
 
-def token_of_the_job() -> str:
-    """The pool's token in the environment of the process that Slurm started."""
-    for process in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            environment = dict(line.split("=", 1) for line in process.read_text().split("\0") if "=" in line)
-        except OSError:
-            continue
-        if "SLURM_JOB_ID" in environment and "GPUKERNEL_POOL_TOKEN" in environment:
-            return environment["GPUKERNEL_POOL_TOKEN"]
-    return ""
-
-
 def test_a_server_is_a_job_whose_kernels_lease_and_a_cancelled_job_gives_all_back(site: Site) -> None:
     job = site.start("narrow")
     shown = site.cluster.ask("scontrol", "show", "job")
@@ -178,7 +167,7 @@ def test_a_server_is_a_job_whose_kernels_lease_and_a_cancelled_job_gives_all_bac
     assert "Requeue=0" in shown
     lease = site.lease()
     # Neither the job's script nor what Slurm shows of it has the token.
-    token = token_of_the_job()
+    token = environment_of_the_job()["GPUKERNEL_POOL_TOKEN"]
     assert token.startswith("gpk")
     assert token not in shown
     assert all(token not in path.read_text(errors="replace") for path in site.cluster.home.rglob("script"))
@@ -188,6 +177,37 @@ def test_a_server_is_a_job_whose_kernels_lease_and_a_cancelled_job_gives_all_bac
     assert site.end_of(lease) in ("the kernel was shut down", f"its server ended: {why}")
     eventually(lambda: site.hub.running() == set())
     assert f"Your last server ended: {why}." in site.page().replace("&#39;", "'")
+
+
+def environment_of_the_job() -> dict[str, str]:
+    """The environment of a server's process."""
+    for process in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            environment = dict(line.split("=", 1) for line in process.read_text().split("\0") if "=" in line)
+        except OSError:
+            continue
+        if "SLURM_JOB_ID" in environment and "JUPYTERHUB_API_TOKEN" in environment:
+            return environment
+    raise AssertionError("no process of a server")
+
+
+@long
+def test_a_servers_token_changes_nothing_of_its_spawner_but_the_port(site: Site) -> None:
+    site.start("narrow")
+    token = environment_of_the_job()["JUPYTERHUB_API_TOKEN"]
+    mark = site.hub.home / "mark"
+    refused: list[Any] = [
+        {"batch_cancel_cmd": f"touch {mark}; scancel {{job_id}}"},  # which the Hub's account would run
+        {"port": 1, "batch_query_cmd": f"touch {mark}"},
+        {"accounts": {}},
+        *({"port": port} for port in ("8888", 0, 65536, True, None)),
+        [],
+    ]
+    for told in refused:
+        answer = site.hub.ask("POST", "/batchspawner", told, token=token)
+        assert (answer.status_code, "tells its port" in answer.text) == (400, True), told
+    site.hub.stop_server("root")
+    assert not mark.exists()
 
 
 SEEN = """

@@ -277,6 +277,22 @@ def test_a_spawner_that_somebody_derived_keeps_its_own_behind_what_ours_knows() 
     assert order.index("GPUDockerSpawner") < order.index("GPUSpawnerMixin") < order.index("Mine")
 
 
+def test_no_spawner_of_batchspawner_lets_a_servers_token_set_what_it_likes() -> None:
+    batchspawner = pytest.importorskip("batchspawner")
+    from jupyterhub.apihandlers import default_handlers
+
+    theirs = batchspawner.api.BatchSpawnerAPIHandler
+    default_handlers.append((r"/api/batchspawner", theirs))  # as its import did
+    try:
+        hub_spawner.with_gpus(batchspawner.TorqueSpawner)
+        handlers = [entry[1] for entry in default_handlers if entry[0] == r"/api/batchspawner"]
+        assert handlers
+        assert theirs not in handlers
+        assert all(issubclass(handler, theirs) for handler in handlers)
+    finally:
+        default_handlers.pop()
+
+
 @pytest.mark.parametrize(
     ("package", "name"),
     [

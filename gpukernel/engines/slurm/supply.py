@@ -137,6 +137,8 @@ class Supply:
                 seen = [self._note(one) for one in seen]
                 seen = [await self._let_in(client, one) for one in seen]
                 decision = self._decide(seen, waiting)
+                if not (self.settings.least or seen or any(one.available for one in await client.devices())):
+                    self.journal.say_once(_NOBODY_CAN_WAIT)
                 for sentence in decision.sentences:
                     self.journal.say(sentence)
                 await self._give_up(decision, seen)
@@ -259,8 +261,6 @@ class Supply:
                     record, job, server, Job(record.tag, state, ends, server.leases if server else 0, begins)
                 )
             )
-        if self.settings.most and not (self.settings.least or seen or any(one.available for one in devices)):
-            self.journal.say_once(_NOBODY_CAN_WAIT)
         ours = {one.server.name for one in seen if one.server}
         name = f"{self.offer.name}-"
         return seen, waiting_gpus(waiting, devices, ours, name, self.settings.gpus, self.offer.simulate)
