@@ -98,6 +98,7 @@ class Agent:
         self._valid_seconds = 0.0
         self._connection = connection
         self._way = 0  # of the connection's
+        self._complaints: set[str] = set()
         directory = short_directory(state)
         inventory = numbered(inventory, state, name, self._own.machine, numbers_of_workers(directory))
         self._inventory = inventory
@@ -184,16 +185,22 @@ class Agent:
                     raise PermissionError(
                         (error.details() or "the pool refuses this agent").rstrip(".")
                     ) from None
-                log.warning("the pool is away: %s", error.code().name, extra=fields(server=self.name))
+                self._say_once(f"the pool at {self._pool.address} is away: {error.code().name}")
                 # The leases live on; once the pool shows a good certificate, the agent attaches by itself.
                 if (trouble := await tls_trouble(self._pool)) and trouble != said:
                     log.error("%s", trouble, extra=fields(server=self.name))
                     said = trouble
             except TimeoutError:
-                log.warning("the pool at %s says nothing", self._pool.address, extra=fields(server=self.name))
+                self._say_once(f"the pool at {self._pool.address} says nothing")
             self.attached.clear()
             self._way += 1
             await asyncio.sleep(RETRY_SECONDS / len(self._connection.ways))
+
+    def _say_once(self, sentence: str) -> None:
+        """Log what is wrong with a pool, once until a pool admits this agent again."""
+        if sentence not in self._complaints:
+            self._complaints.add(sentence)
+            log.warning("%s", sentence, extra=fields(server=self.name))
 
     @property
     def _pool(self) -> Connection:
@@ -285,6 +292,7 @@ class Agent:
     def _admitted(self) -> None:
         if not self.attached.is_set():
             self.attached.set()
+            self._complaints.clear()
             log.info("attached to %s", self._pool.address, extra=fields(server=self.name))
 
     async def _say(self, outgoing: asyncio.Queue[pb.AgentMessage | None]) -> AsyncIterator[pb.AgentMessage]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from gpukernel.common.logs import fields, of_lease
-from gpukernel.common.model import Device, Rung, Slice, Usage
+from gpukernel.common.model import Device, Lease, Rung, Slice, Usage
 from gpukernel.pool.domain.fencing import NOBODY, Registration
 from gpukernel.pool.domain.placement import MIB
 from gpukernel.pool.leases.agent_orders import AgentOrders, AgentStream
@@ -141,7 +141,12 @@ class AgentSessions:
         if workers and not strays:
             self._store.servers.settling(server, False)
         for lease_id, device_id in [worker for worker in expected if worker not in fenced]:
-            if attachment.missing_are_dead:
+            lease, piece = expected[lease_id, device_id]
+            if attachment.missing_are_dead and self._never_ordered(lease, piece) and device_id not in lost:
+                self._orders.start(
+                    lease, [piece]
+                )  # the pool that granted it died before, or could not reach the agent
+            elif attachment.missing_are_dead:
                 dead = "its worker ended while the pool or its server was away"
                 self._manager.worker_died(lease_id, device_id, lost.get(device_id, dead))
             else:
@@ -151,6 +156,11 @@ class AgentSessions:
                 self._manager.end(lease_id, lost.get(device_id, rival))
         for device in attachment.gone:
             log.error("gone: %s", GONE, extra=fields(server=server, device=device.label))
+
+    def _never_ordered(self, lease: Lease, piece: Slice) -> bool:
+        """Return whether the order to start a worker has reached no agent, by what agents confirm."""
+        starts = lease.state == "starting" and not piece.endpoints
+        return starts and piece.server in self._store.leases.unconfirmed(lease.id)
 
     def confined(self, server: str, rungs: Iterable[Rung]) -> None:
         """Record what confines the workers of a server."""

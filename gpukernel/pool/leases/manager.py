@@ -179,7 +179,8 @@ class LeaseManager:
                         raise Refused(self._positions.refusal_code(key), queued.reason)
                     # That an estimate has become shorter by the time that has passed is no news.
                     news = replace(queued, estimate_seconds=0.0), self._queue.start(key)
-                    if news != told:
+                    # One that another pool has granted has no place any more, and its lease in a moment.
+                    if news != told and self._queue.get(key) is not None:
                         told = news
                         yield queued
                         continue

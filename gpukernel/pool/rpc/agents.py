@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import sqlalchemy as sa
 
 import gpukernel.common.proto.pool_pb2 as pb
 import gpukernel.common.proto.pool_pb2_grpc as rpc
@@ -29,6 +30,7 @@ from gpukernel.pool.rpc.agent_reports import (
     reported_usage,
 )
 from gpukernel.pool.rpc.callers import Access, stream
+from gpukernel.pool.store.database import sentence_of_database
 from gpukernel.pool.store.servers import Attachment
 
 __all__ = ["AgentsService"]
@@ -230,6 +232,23 @@ class AgentsService(rpc.AgentsServicer):
         requests: AsyncIterator[pb.AgentMessage],
         orders: _Stream,
     ) -> None:
+        """Take what an agent says.  What cannot be taken ends its stream: it attaches again, and reports everything."""
+        try:
+            await self._take(attachment, requests, orders)
+        except sa.exc.DBAPIError as error:
+            said = sentence_of_database(error)
+            log.warning("an agent's report is lost: %s", said, extra=fields(server=attachment.server))
+        except Exception:
+            log.exception("an agent's report is lost", extra=fields(server=attachment.server))
+        finally:
+            orders.outgoing.put_nowait(None)
+
+    async def _take(
+        self,
+        attachment: Attachment,
+        requests: AsyncIterator[pb.AgentMessage],
+        orders: _Stream,
+    ) -> None:
         server, faults, device = attachment.server, dict[str, str](), attachment.device
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for request in requests:
@@ -295,4 +314,3 @@ class AgentsService(rpc.AgentsServicer):
                         cap.done,
                         cap.allocated_bytes,
                     )
-        orders.outgoing.put_nowait(None)

@@ -123,7 +123,7 @@ async def _database_answers(context: Context) -> AsyncIterator[None]:
     except sa.exc.DBAPIError as error:
         if not is_away(error):
             raise
-        log.warning("a call ends, since the database does not answer: %s", sentence_of_database(error))
+        log.debug("a call ends, since the database does not answer: %s", sentence_of_database(error))
         await context.abort(
             grpc.StatusCode.UNAVAILABLE,
             "The pool's database does not answer; leases that there are live on.",

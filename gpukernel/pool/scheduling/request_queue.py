@@ -28,6 +28,9 @@ from gpukernel.pool.store.store import Store
 
 __all__ = ["KEY_IN_USE", "RequestQueue", "reason_for_no_room"]
 
+RETURNS_SECONDS = 30.0
+"""For so long a server that is away is expected back: who asks for what it has waits, and is not refused."""
+
 KEY_IN_USE = "This key is in use by somebody else."
 
 
@@ -183,7 +186,7 @@ class RequestQueue:
                     self._requests.doubtful.add(newcomer.key)
                     if old is None:
                         self._check_waiting(db, policy, newcomer)
-                    newcomer = self._check_newcomer(policy, kinds, places, newcomer, row.ticket + 1)
+                    newcomer = self._check_newcomer(db, policy, kinds, places, newcomer, row.ticket + 1)
                     waiting[newcomer.key] = newcomer
                     here.add(newcomer.key)
                 state = BackfillState(
@@ -259,6 +262,7 @@ class RequestQueue:
 
     def _check_newcomer(
         self,
+        db: sa.Connection,
         policy: Policy,
         kinds: list[DeviceClass],
         places: Places,
@@ -266,7 +270,14 @@ class RequestQueue:
         ticket: int,
     ) -> PendingRequest:
         """Return `request` with its role, size and ticket; raise `Refused` where it can never be granted."""
-        fitting = matching_in_mode(request.wanted, kinds, places)
+        try:
+            fitting = matching_in_mode(request.wanted, kinds, places)
+        except Refused as refusal:
+            if refusal.code == "no_direct":
+                raise
+            # An agent that changes over to another pool is away for a moment.
+            back = self._store.devices.returning(db, request.seen - RETURNS_SECONDS)
+            fitting = matching_in_mode(request.wanted, back, places)
         role = policy.role(request.course, request.holder.person)
         old = self._requests.by_key.get(request.key)
         levels = [Standing(a, policy.bounds(a, role), role=role) for a in request.accounts]

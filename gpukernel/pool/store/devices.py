@@ -120,6 +120,19 @@ class Devices:
             self._classes = (version, found)
         return self._classes[1]
 
+    def returning(self, db: sa.Connection, since: float) -> list[DeviceClass]:
+        """Return the kinds of devices that are available, or will be when servers come back that are away only since then."""
+        here = sa.or_(servers.c.away_since.is_(None), servers.c.away_since >= since)
+        works = (devices.c.fault == "", devices.c.decided_by == "pool", devices.c.next_decider == "")
+        query = (
+            sa.select(devices.c.name, devices.c.memory_bytes, sa.func.count().label("number"))
+            .join(servers, servers.c.name == devices.c.server)
+            .where(here, *works, servers.c.draining.is_(False), servers.c.forgotten.is_(False))
+            .group_by(devices.c.name, devices.c.memory_bytes)
+            .order_by(devices.c.name, devices.c.memory_bytes)
+        )
+        return [DeviceClass(row.name, row.memory_bytes, row.number) for row in db.execute(query)]
+
     def places(self, db: sa.Connection | None = None, version: int | None = None) -> Places:
         """Return the machines that allow direct mode and the servers, from memory unless devices or servers came or went."""
         if db is None:

@@ -182,10 +182,11 @@ class Leases:
             return self._one(lease_id, db)
 
     def forget_caps(self, server: str) -> None:
-        """Forget which caps the workers of a server have, since its agent attaches anew."""
+        """Forget which caps the workers of a server have, since its agent attaches anew; one that starts has the cap of its order."""
         here = sa.select(devices.c.id).where(devices.c.server == server)
         with self._database.transaction(awaited=False) as db:
-            db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE).values(limit_bytes=0))
+            ran = sa.or_(slices.c.worker != "starting", slices.c.confirmed)
+            db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE, ran).values(limit_bytes=0))
 
     def end(self, lease_id: str, reason: str, now: float, caller: str = "") -> bool:
         """Begin to end a lease, whose workers must be stopped now; `caller`: only one that this pool was asked for last.  Return whether it did."""

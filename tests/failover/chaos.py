@@ -1,0 +1,267 @@
+"""Pools, PostgreSQL and agents that are killed at random under load, with the books' invariants, and the times to recover.
+
+    python -m tests.failover.chaos --seconds 600
+
+It fails where a lease is lost that somebody holds, a key has two leases, a place in the queue is lost, a byte is promised twice,
+or something takes longer than a minute to recover.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import psycopg
+
+from gpukernel.pool.store.store import Store
+from tests.failover.cluster import Cluster, Process, cluster
+from tests.failover.load import Load, Seen
+from tests.pool.books import check_books
+
+__all__ = ["Chaos", "main"]
+
+RECOVERS_SECONDS = 60.0
+FROZEN_SECONDS = 12.0
+
+Times = dict[str, list[float]]
+
+_OVERFULL = """
+    SELECT d.id, sum(s.memory_bytes) FROM slices s JOIN devices d ON d.id = s.device_id
+    WHERE s.worker <> 'gone' GROUP BY d.id, d.memory_bytes HAVING sum(s.memory_bytes) > d.memory_bytes
+"""
+_TWICE = (
+    "SELECT key, count(*) FROM leases WHERE state IN ('starting', 'live') GROUP BY key HAVING count(*) > 1"
+)
+_OTHER = "SELECT key, id, state, end_reason FROM leases"
+
+GIVEN_UP = (
+    "the request was given up",
+    "did not confirm the start",
+    "its worker ended",
+    "gave no sign of life",
+)
+"""How a lease may end that was never delivered to whoever asked for it."""
+
+
+class Chaos:
+    """The faults of one run."""
+
+    def __init__(self, running: Cluster, load: Load, chance: random.Random) -> None:
+        self._cluster, self._load, self._chance = running, load, chance
+        self.times: dict[str, Times] = defaultdict(lambda: defaultdict(list))
+
+    @property
+    def seen(self) -> Seen:
+        return self._load.seen
+
+    def faults(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Return the faults by their names in the table."""
+        return {
+            "`kill -9` of a pool": self.kill_pool,
+            "a pool is frozen for 12 s": self.freeze_pool,
+            "rolling restart of all pools": self.restart_pools,
+            "`kill -9` of PostgreSQL, 2 s": self.kill_postgresql,
+            "PostgreSQL is restarted": self.restart_postgresql,
+            "`kill -9` of an agent, 2 s": self.kill_agent,
+        }
+
+    async def run(self, seconds: float, only: str = "") -> None:
+        """Let one fault come after the other, each as often as the others."""
+        faults = {name: fault for name, fault in self.faults().items() if only in name}
+        end = time.monotonic() + seconds
+        left: list[str] = []
+        while time.monotonic() < end:
+            if not left:
+                left = list(faults)
+                self._chance.shuffle(left)
+            await self.one(left[0], faults[left.pop(0)])
+            await asyncio.sleep(self._chance.uniform(0.5, 3))
+
+    async def one(self, name: str, fault: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Let a fault happen, and see how long everybody takes to recover from its beginning."""
+        begun = time.monotonic()
+        work = asyncio.create_task(fault())
+        waits = {
+            "holders": self._until(lambda: self._last_answer(begun)),
+            "grants": self._until(
+                lambda: next((done for ask, done in self.seen.grants if ask > begun), None)
+            ),
+        }
+        found = await asyncio.gather(*waits.values())
+        await work
+        self.check()
+        # The last of several restarts may come later than the first answers.
+        servers = await self._until(lambda: next((at for at in self.seen.complete if at > begun + 1), None))
+        for what, when in zip((*waits, "servers"), (*found, servers), strict=True):
+            assert when is not None, f"{name}: no {what} within {RECOVERS_SECONDS:.0f} s"
+            self.times[name][what].append(when - begun)
+        print(f"{name}: " + ", ".join(f"{w} {t[-1]:.1f} s" for w, t in self.times[name].items()), flush=True)
+
+    def _last_answer(self, begun: float) -> float | None:
+        """Return when the last of those who hold a lease was answered after the fault; None where somebody was not yet."""
+        held = [self.seen.answers.get(number, 0.0) for number in self.seen.holding]
+        return time.monotonic() if held and min(held) > begun else None
+
+    async def _until(self, found: Callable[[], float | None]) -> float | None:
+        end = time.monotonic() + RECOVERS_SECONDS
+        while (when := found()) is None and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        return when
+
+    def check(self) -> None:
+        """Fail where something was lost, or promised twice."""
+        seen = self.seen
+        assert not seen.lost, f"lost: {seen.lost}"
+        with psycopg.connect(self._cluster.postgresql.address()) as db:
+            for key in seen.passed:
+                # One that was granted, but could not be started, begins anew.
+                ended = db.execute("SELECT count(*) FROM leases WHERE key = %s", [key]).fetchone()
+                assert ended is not None
+                assert ended[0] > (key in seen.delivered), f"{key} lost its place"
+            for query in (_OVERFULL, _TWICE):
+                assert not (found := db.execute(query).fetchall()), f"{query}: {found}"
+            for key, lease_id, state, reason in db.execute(_OTHER).fetchall():
+                mine = seen.delivered.get(key)
+                assert mine in (None, lease_id) or state == "ended" or state == "ending", (
+                    key,
+                    lease_id,
+                    state,
+                )
+                if mine not in (None, lease_id):
+                    assert any(words in reason for words in GIVEN_UP), (
+                        f"{key} has {mine} and {lease_id}: {reason}"
+                    )
+
+    # --- faults ---
+
+    async def _again(self, process: Process, number: int, pause: float) -> None:
+        """End a process, and start it again."""
+        times = process.log.read_text(errors="replace").count(" is ready")
+        await asyncio.to_thread(process.end, number)
+        await asyncio.sleep(pause)
+        process.start()
+        await asyncio.to_thread(process.wait_ready, times + 1)
+
+    def _pool(self) -> Process:
+        return self._chance.choice(self._cluster.pools)
+
+    async def kill_pool(self) -> None:
+        await self._again(self._pool(), signal.SIGKILL, self._chance.uniform(0, 4))
+
+    async def freeze_pool(self) -> None:
+        pool = self._pool().process
+        assert pool is not None
+        pool.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(FROZEN_SECONDS)
+        pool.send_signal(signal.SIGCONT)
+
+    async def restart_pools(self) -> None:
+        for pool in self._cluster.pools:
+            await self._again(pool, signal.SIGTERM, 0)
+
+    async def kill_postgresql(self) -> None:
+        self._cluster.postgresql.kill()
+        await asyncio.sleep(2)
+        await asyncio.to_thread(self._cluster.postgresql.start)
+
+    async def restart_postgresql(self) -> None:
+        await asyncio.to_thread(self._cluster.postgresql.stop)
+        await asyncio.to_thread(self._cluster.postgresql.start)
+
+    async def kill_agent(self) -> None:
+        await self._again(self._chance.choice(self._cluster.agents), signal.SIGKILL, 2)
+
+    # --- the end ---
+
+    async def settle(self) -> None:
+        """Have everybody give back what they have; fail where a lease, a promise or a worker is left."""
+        end = time.monotonic() + RECOVERS_SECONDS
+        while True:
+            with psycopg.connect(self._cluster.postgresql.address()) as db:
+                left = db.execute(
+                    "SELECT key, state, end_reason FROM leases WHERE state <> 'ended'"
+                ).fetchall()
+            if not left:
+                break
+            assert time.monotonic() < end, f"not over: {left}"
+            await asyncio.sleep(0.5)
+        self.check()
+        store = await asyncio.to_thread(Store, self._cluster.postgresql.address())
+        try:
+            check_books(store, {})
+        finally:
+            store.close()
+        assert not (workers := self._workers()), workers
+
+    def _workers(self) -> list[str]:
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        ours = (line for line in listed.splitlines() if str(self._cluster.folder) in line)
+        return [line for line in ours if "gpukernel-worker" in line.split()[0]]
+
+    def table(self) -> str:
+        """Return the times to recover as a table."""
+        lines = [
+            "| fault | times | holders | new grants | GPU servers |",
+            "| --- | ---: | ---: | ---: | ---: |",
+        ]
+        for name, times in self.times.items():
+            cells = [f"{statistics.median(one):.1f} s, {max(one):.1f} s" for one in times.values()]
+            lines.append(f"| {name} | {len(times['holders'])} | {' | '.join(cells)} |")
+        return "\n".join(lines)
+
+
+async def _run(running: Cluster, seconds: float, holders: int, seed: int, only: str) -> Chaos:
+    chance = random.Random(seed)
+    load = Load(running.holders, running.administrator, holders, running.devices, chance)
+    chaos = Chaos(running, load, chance)
+    making = asyncio.create_task(load.run())
+    try:
+        while len(load.seen.holding) < 4:
+            assert not making.done(), making.result()
+            await asyncio.sleep(0.1)
+        running_chaos = asyncio.create_task(chaos.run(seconds, only))
+        await asyncio.wait([making, running_chaos], return_when=asyncio.FIRST_COMPLETED)
+        if making.done():
+            running_chaos.cancel()
+            making.result()
+        await running_chaos
+    finally:
+        load.stop()
+        await asyncio.wait([making], timeout=RECOVERS_SECONDS)
+    await making
+    await chaos.settle()
+    return chaos
+
+
+def main(arguments: list[str]) -> int:
+    """Run it, and print the table."""
+    parser = argparse.ArgumentParser(prog="tests.failover.chaos")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--holders", type=int, default=14)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--only", default="", help="faults with this in their names")
+    chosen = parser.parse_args(arguments)
+    print(f"seed {chosen.seed}", flush=True)
+    with cluster() as running:
+        chaos = asyncio.run(_run(running, chosen.seconds, chosen.holders, chosen.seed, chosen.only))
+        seen = chaos.seen
+        print("median and longest time from the fault on:\n")
+        print(chaos.table())
+        print(
+            f"\n{len(seen.delivered)} leases, none lost; {len(seen.again)} starts failed and were made again; "
+            f"{seen.unreachable} calls found no pool within their time."
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
