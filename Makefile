@@ -23,7 +23,7 @@ WHEEL_FOR_demo = $(WHEEL)
 WHEEL_FOR_hub-demo = $(WHEEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes slurm kubernetes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels minute images system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels minute images system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,11 @@ crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, and upgr
 	GPUKERNEL_CRASH_STRIDE=1 GPUKERNEL_CRASH_MOMENTS=60 GPUKERNEL_CRASH_JOBS=2 \
 	    $(BIN)/python -m pytest tests/pool/test_crashes.py tests/pool/store/test_interrupted_upgrade.py \
 	    --timeout=0 -rP $(PYTEST_ARGS)
+
+FAILOVER_SECONDS ?= 600
+failover: $(VENV)/.test  ## Kill pools, PostgreSQL and agents at random under load, and print the times to recover (a quarter of an hour)
+	@deploy/system-packages.sh --optional $(PACKAGES)
+	$(BIN)/python -m tests.failover.chaos --seconds $(FAILOVER_SECONDS) $(FAILOVER_ARGS)
 
 slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm, with a class of 50, and let nodes, pool, controller and supply die (a quarter of an hour)
 	@deploy/system-packages.sh --optional $(PACKAGES)

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -75,11 +75,12 @@ class Chaos:
         }
 
     async def run(self, seconds: float, only: str = "") -> None:
-        """Let one fault come after the other, each as often as the others."""
+        """Let one fault come after the other, each as often as the others; with 0 seconds, each once."""
         faults = {name: fault for name, fault in self.faults().items() if only in name}
         end = time.monotonic() + seconds
-        left: list[str] = []
-        while time.monotonic() < end:
+        left = list(faults)
+        self._chance.shuffle(left)
+        while time.monotonic() < end or (left and not seconds):
             if not left:
                 left = list(faults)
                 self._chance.shuffle(left)
@@ -152,7 +153,9 @@ class Chaos:
         await asyncio.to_thread(process.wait_ready, times + 1)
 
     def _pool(self) -> Process:
-        return self._chance.choice(self._cluster.pools)
+        """Return the pool that most holders speak with."""
+        ways = Counter(client._ways.current for client in self._load.clients)
+        return self._cluster.pools[max(ways, key=lambda way: ways[way])]
 
     async def kill_pool(self) -> None:
         await self._again(self._pool(), signal.SIGKILL, self._chance.uniform(0, 4))

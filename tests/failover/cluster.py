@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.ports import free_port
 
@@ -40,12 +39,14 @@ class Postgresql:
         found = programs()
         assert found is not None
         self.programs, self.folder = found, folder
-        self._who: dict[str, Any] = {}
+        self._as_account: list[str] = []
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             names = {p.pw_name for p in pwd.getpwall()}
             account = pwd.getpwnam(next(n for n in ("postgres", "nobody", getpass.getuser()) if n in names))
             os.chown(folder, account.pw_uid, account.pw_gid)
-            self._who = {"user": account.pw_uid, "group": account.pw_gid}
+            # Another program changes the account: what runs between fork and exec in a process with gRPC's threads may crash.
+            who = f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"
+            self._as_account = ["setpriv", *who]
         self.port = free_port()
         self._run("initdb", "-D", self.data, "-A", "trust", "-U", "pool")
 
@@ -60,13 +61,12 @@ class Postgresql:
         # Output goes to a file: a server that is started keeps what it inherits open.
         with (self.folder / "output").open("w") as output:
             return subprocess.run(
-                [self.programs / program, *map(str, arguments)],
+                [*self._as_account, self.programs / program, *map(str, arguments)],
                 stdout=output,
                 stderr=output,
                 check=True,
                 cwd=self.folder,
                 text=True,
-                **self._who,
             )
 
     def start(self) -> None:

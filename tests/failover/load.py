@@ -64,6 +64,7 @@ class Load:
         self.seen = Seen()
         self._file, self._administrator = str(file), str(administrator)
         self._holders, self._devices, self._chance = holders, devices, chance
+        self.clients: list[PoolClient] = []
         self._stops = asyncio.Event()
         self._asking = set[asyncio.Task[Lease | None]]()
 
@@ -85,6 +86,7 @@ class Load:
     async def _hold(self, number: int) -> None:
         count = 0
         async with PoolClient(self._file) as client:
+            self.clients.append(client)
             while not self._stops.is_set():
                 count += 1
                 key, holder = f"holder{number}-{count}", Holder(f"person{number}")
@@ -163,6 +165,7 @@ class Load:
         """Take and give back a slice of a device that nobody else wants."""
         count = 0
         async with PoolClient(self._file) as client:
+            self.clients.append(client)
             while not self._stops.is_set():
                 count += 1
                 begun = time.monotonic()

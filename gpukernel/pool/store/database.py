@@ -61,6 +61,12 @@ _PATIENCE = {
 """Options of libpq where the address has none of its own: a server whose machine is gone is given up within ten seconds."""
 
 
+_IDLE = "SET idle_in_transaction_session_timeout = '5s'"
+"""A pool that stands still in the middle of a decision, as its machine may, gives the ledger's lock up after this time."""
+
+_MAY_IDLE = sa.text("SET LOCAL idle_in_transaction_session_timeout = 0")
+
+
 def is_away(error: sa.exc.DBAPIError) -> bool:
     """Return whether an error says that the database does not answer now; the same may succeed in a moment."""
     return error.connection_invalidated or isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
@@ -136,6 +142,7 @@ def open_database(url: str) -> sa.Engine:
     sa.event.listen(engine, "before_cursor_execute", _note_writing)
     if engine.dialect.name == "postgresql":
         sa.event.listen(engine, "do_connect", _patience)
+        sa.event.listen(engine, "connect", _postgresql_settings)
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _sqlite_settings)
         sa.event.listen(engine, "begin", _sqlite_begin)
@@ -174,6 +181,11 @@ def _upgrade(engine: sa.Engine) -> None:
 def _patience(_dialect: Any, _record: Any, _arguments: list[Any], options: dict[str, Any]) -> None:
     for name, value in _PATIENCE.items():
         options.setdefault(name, value)
+
+
+def _postgresql_settings(connection: Any, _: object) -> None:
+    connection.execute(_IDLE)
+    connection.commit()
 
 
 def _sqlite_settings(connection: Any, _: object) -> None:
@@ -252,6 +264,8 @@ class Database:
 
         def there() -> T:
             with self.reader.connect() as db:
+                if self.shared:
+                    db.execute(_MAY_IDLE)  # an answer that is long to make holds no lock
                 return work(db)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, there)
