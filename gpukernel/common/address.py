@@ -10,6 +10,7 @@ from gpukernel.common.account import in_home, state_in_home
 from gpukernel.common.errors import PoolError
 
 __all__ = [
+    "AWAY_MS",
     "MADE_BY",
     "MOST_ADDRESSES",
     "ON_BEHALF",
@@ -40,6 +41,9 @@ REFUSAL = "gpukernel-refusal"
 
 RETRY_AFTER = "grpc-retry-pushback-ms"
 """The trailing header of a call that came too soon: after how many milliseconds to make it again, as gRPC names it (gRFC A6)."""
+
+AWAY_MS = 500
+"""Milliseconds after which a call is made again whose pool could not reach its database."""
 
 TEACHES = "gpukernel-teaches-bin"
 """The header with a course, in UTF-8, that the person on whose behalf a call is made instructs by a role that only the caller knows: a

@@ -24,7 +24,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from gpukernel.common.address import ON_BEHALF, RETRY_AFTER
+from gpukernel.common.address import AWAY_MS, ON_BEHALF, RETRY_AFTER
 from gpukernel.common.errors import DatabaseLost, in_details
 from gpukernel.common.i18n import sentence_of, words_beside
 from gpukernel.pool.doors.call_rates import (
@@ -43,9 +43,6 @@ __all__ = ["Guard"]
 
 READ_SECONDS = 30.0
 """The time within which the one message of a call arrives, once it is read."""
-
-AGAIN_MS = "500"
-"""Milliseconds after which a call is made again that a crash of the database ended."""
 
 UNPROVEN_CALLS = 32
 """Calls with credentials that nobody knows yet, which may wait on a connection that a person was admitted with."""
@@ -232,7 +229,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     await asyncio.sleep(LATE_SECONDS)
             await context.abort(aborted.code, aborted.details, aborted.trailing)
         except DatabaseLost as lost:
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, lost, ((RETRY_AFTER, AGAIN_MS),))
+            await _refuse(context, grpc.StatusCode.UNAVAILABLE, lost, ((RETRY_AFTER, str(AWAY_MS)),))
         except Unfit as unfit:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, unfit)
         except TooMany as many:

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 import sqlalchemy as sa
 
-from gpukernel.common.address import MADE_BY, ON_BEHALF, REFUSAL, RETRY_AFTER, TEACHES
+from gpukernel.common.address import AWAY_MS, MADE_BY, ON_BEHALF, REFUSAL, RETRY_AFTER, TEACHES
 from gpukernel.common.errors import Refused, in_details
 from gpukernel.common.i18n import say, sentence_of, words_beside
 from gpukernel.common.model import Holder
@@ -44,9 +44,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-AWAY_MS = 500
-"""Milliseconds after which a call is made again whose pool could not reach its database."""
 
 T = TypeVar("T")
 Service = TypeVar("Service", bound="_Authenticating")
