@@ -47,7 +47,7 @@ Pool = Annotated[
     typer.Option(
         "--pool",
         metavar="ADDRESS",
-        help="The pool: unix:/path/pool.sock, tls://HOST:PORT, HOST:PORT, or a connection file. Else GPUKERNEL_POOL.",
+        help="The pool: unix:/path/pool.sock, tls://HOST:PORT, HOST:PORT, several of the last two with commas, or a connection file. Else GPUKERNEL_POOL.",
     ),
 ]
 State = Annotated[

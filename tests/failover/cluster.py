@@ -27,7 +27,7 @@ CLI = (sys.executable, "-m", "gpukernel.cli")
 def programs() -> Path | None:
     """Return the folder of PostgreSQL's server programs, which Debian keeps out of PATH; None where it is not installed."""
     if found := shutil.which("initdb"):
-        return Path(found).parent
+        return Path(found).resolve().parent  # there may be a link to it alone
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     return installed[-1] if installed else None
 
