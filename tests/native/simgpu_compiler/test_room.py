@@ -68,6 +68,29 @@ def test_code_is_not_written_beyond_its_bound(tiers: Tiers) -> None:
     assert resident("VmHWM") - before < 40 << 10  # written to its end it has 54 MB, and took twice that
 
 
+def test_a_kernel_that_leads_everywhere_is_not_looked_at_for_long(tiers: Tiers) -> None:
+    """400 places that each may lead to every other one: 160,000 ways."""
+    labels = ", ".join(f"L{n}" for n in range(400))
+    places = "".join(f"L{n}: add.u32 %s, %s, {n + 1}; @%p bra END; brx.idx %n, ALL;\n" for n in range(400))
+    ptx = f"""{HEAD}.visible .entry k(.param .u64 out)
+{{
+    .reg .pred %p; .reg .b32 %t, %n, %s; .reg .b64 %o, %by;
+    ALL: .branchtargets {labels};
+    ld.param.u64 %o, [out]; mov.u32 %t, %tid.x; mov.u32 %s, 0; and.b32 %n, %t, 31; setp.ne.u32 %p, %t, 99;
+    brx.idx %n, ALL;
+    {places}
+    END: mul.wide.u32 %by, %t, 4; add.u64 %o, %o, %by; st.global.u32 [%o], %s;
+    ret;
+}}
+"""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident("VmRSS")
+    (got,) = tiers.same(ptx, "k", 1, 64, np.zeros(64, np.uint32))
+    assert got.tolist() == [n % 32 + 1 for n in range(64)]
+    assert tiers.said[-1].endswith("its branches lead to too many places")
+    assert resident("VmHWM") - before < 40 << 10
+
+
 def test_all_kernels_together_have_64_mib(
     tiers: Tiers, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

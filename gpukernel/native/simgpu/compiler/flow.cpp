@@ -6,6 +6,10 @@ namespace gpukernel::simgpu::compiler {
 namespace {
 
 constexpr size_t kMostOperations = 4096, kMostValues = 2048, kMostBlocks = 512;
+// What a student's kernel may have the compiler look at: some tenths of a second, and no more
+// than its tables may take.
+constexpr uint64_t kMostSteps = 1 << 22;
+constexpr size_t kMostWaits = kMostOfOne / kNode, kMostWays = 1 << 13;
 constexpr uint32_t kDeepest = 6;  // loops within each other that count for a value's weight
 
 // What leaves the lanes that run it somewhere else than behind it.
@@ -23,9 +27,11 @@ bool goes_on(const Op& op) {  // some lanes may continue with the next operation
     }
 }
 
-void find_blocks(Flow& flow) {
+// Finds the blocks; false: they lead to too many others.
+bool find_blocks(Flow& flow) {
     const std::vector<Op>& code = flow.function->code;
     std::set<uint32_t> leaders = {0}, entries = {0};
+    std::map<uint32_t, std::set<uint32_t>> tables;  // each is looked at once, however long and often used
     for (uint32_t n = 0; n < code.size(); ++n) {
         const Op& op = code[n];
         if (!ends_block(op)) continue;
@@ -34,7 +40,11 @@ void find_blocks(Flow& flow) {
             leaders.insert(op.aux);
             if (op.aux <= n) entries.insert(op.aux);
         } else if (op.control == Control::branch_table) {
-            for (uint32_t to : flow.function->tables[op.extra]) leaders.insert(to), entries.insert(to);
+            const auto [at, fresh] = tables.try_emplace(op.extra);
+            const std::vector<uint32_t>& all = flow.function->tables[op.extra];
+            if (fresh) at->second.insert(all.begin(), all.end());
+            if (fresh) leaders.insert(at->second.begin(), at->second.end());
+            if (fresh) entries.insert(at->second.begin(), at->second.end());
         } else if (n + 1 < code.size() && goes_on(op)) {
             entries.insert(n + 1);
         }
@@ -50,17 +60,21 @@ void find_blocks(Flow& flow) {
                   static_cast<uint32_t>(flow.blocks.size()));
         flow.blocks.push_back(std::move(block));
     }
+    size_t ways = 0;
     for (CodeBlock& block : flow.blocks) {
         const Op& last = code[block.end - 1];
         if (goes_on(last) && block.end < code.size()) block.next.push_back(flow.block_of[block.end]);
         if (last.control == Control::branch) block.next.push_back(flow.block_of[last.aux]);
         if (last.control == Control::branch_table)
-            for (uint32_t to : flow.function->tables[last.extra]) block.next.push_back(flow.block_of[to]);
+            for (uint32_t to : tables[last.extra]) block.next.push_back(flow.block_of[to]);
+        if ((ways += block.next.size()) > kMostWays) return false;
     }
+    if (flow.blocks.size() > kMostBlocks) return true;
     for (uint32_t b = 0; b < flow.blocks.size(); ++b)
         for (uint32_t to : flow.blocks[b].next)
             if (to <= b)
                 for (uint32_t n = to; n <= b; ++n) ++flow.blocks[n].depth;
+    return true;
 }
 
 // Gives each register a number; a register has one size wherever it stands.
@@ -105,10 +119,11 @@ Set live_behind(const Flow& flow, const CodeBlock& block) {
 
 void find_live(Flow& flow) {
     for (CodeBlock& block : flow.blocks) block.live = block.kept = flow.nothing();
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && !flow.endless();) {
         changed = false;
         for (size_t behind = flow.blocks.size(); behind > 0; --behind) {
             CodeBlock& block = flow.blocks[behind - 1];
+            flow.steps += block.end - block.begin + block.next.size();
             Set live = live_behind(flow, block);
             for (uint32_t n = block.end; n > block.begin; --n) step_back(flow, n - 1, live);
             if (live != block.live) block.live = std::move(live), changed = true;
@@ -121,11 +136,12 @@ bool wait_at(Flow& flow, uint32_t at, uint32_t first) {
     bool changed = !flow.blocks[at].waitable;
     flow.blocks[at].waitable = true;
     std::vector<uint32_t> left = {first};
-    while (!left.empty()) {
+    while (!left.empty() && !flow.endless()) {
         const uint32_t b = left.back();
         left.pop_back();
+        ++flow.steps;
         if (b >= at || !flow.blocks[b].waited_for.insert(at).second) continue;
-        changed = true;
+        changed = true, ++flow.waits;
         left.insert(left.end(), flow.blocks[b].next.begin(), flow.blocks[b].next.end());
     }
     return changed;
@@ -134,10 +150,11 @@ bool wait_at(Flow& flow, uint32_t at, uint32_t first) {
 // Which blocks run while lanes wait elsewhere, given which branches lanes take apart.
 bool find_waiting(Flow& flow) {
     bool changed = false;
-    for (bool more = true; more;) {
+    for (bool more = true; more && !flow.endless();) {
         more = false;
-        for (uint32_t b = 0; b < flow.blocks.size(); ++b) {
+        for (uint32_t b = 0; b < flow.blocks.size() && !flow.endless(); ++b) {
             const CodeBlock& block = flow.blocks[b];
+            flow.steps += 1 + block.waited_for.size() * (1 + block.next.size());
             if (flow.diverges(block) && !block.next.empty()) {
                 const auto [low, high] = std::minmax_element(block.next.begin(), block.next.end());
                 const uint32_t first = *low;
@@ -160,6 +177,12 @@ bool find_waiting(Flow& flow) {
 }
 
 }  // namespace
+
+std::string too_large() {
+    return "its code and tables would take more than " + std::to_string(kMostOfOne >> 10) + " KiB";
+}
+
+bool Flow::endless() const { return steps > kMostSteps || waits > kMostWaits; }
 
 bool Flow::diverges(const CodeBlock& block) const {
     const Op& last = function->code[block.end - 1];
@@ -203,7 +226,7 @@ Flow analyse(const Function& function, bool rows) {
             return refuse("line " + std::to_string(op.line) + " of its PTX: warpgroups");
         flow.signatures.push_back(std::move(*signature));
     }
-    find_blocks(flow);
+    if (!find_blocks(flow)) return refuse("its branches lead to too many places");
     if (flow.blocks.size() > kMostBlocks)
         return refuse("it has " + std::to_string(flow.blocks.size()) + " blocks of code, more than " +
                       std::to_string(kMostBlocks));
@@ -213,7 +236,9 @@ Flow analyse(const Function& function, bool rows) {
                       std::to_string(kMostValues));
     find_live(flow);
     do find_shapes(flow, rows);
-    while (find_waiting(flow));
+    while (find_waiting(flow) && !flow.endless());
+    if (flow.waits > kMostWaits) return refuse(too_large());
+    if (flow.endless()) return refuse("it takes too long to find out which lanes wait for which");
     return flow;
 }
 

@@ -14,6 +14,10 @@
 
 namespace gpukernel::simgpu::compiler {
 
+constexpr size_t kMostOfOne = 4 << 20;  // bytes of a kernel's code and tables
+constexpr size_t kNode = 48;            // bytes of a set's or map's entry, with the allocator's own
+std::string too_large();                // the sentence about a kernel that would take more
+
 // What the 32 lanes of a register hold, as far as it is known before the kernel runs.
 struct LaneShape {
     enum Kind : uint8_t { unknown, line, any } kind = unknown;
@@ -54,7 +58,10 @@ struct Flow {
     std::vector<uint32_t> block_of;  // of each operation
     std::vector<Value> values;
     std::map<uint32_t, uint32_t> by_slot;
-    std::string refused;  // why not; empty: it can be compiled
+    std::string refused;   // why not; empty: it can be compiled
+    uint64_t steps = 0;    // that were taken to find all this out
+    size_t waits = 0;      // entries of all `waited_for`
+    bool endless() const;  // too many of them: it is not looked at any further
 
     uint32_t value(uint32_t operand) const { return by_slot.at(operand); }
     Set nothing() const { return Set((values.size() + 63) / 64); }

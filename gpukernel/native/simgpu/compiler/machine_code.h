@@ -43,8 +43,6 @@ enum class Left : uint32_t {
     met,      // at a barrier of the whole block, with the lines still in the context
 };
 
-constexpr size_t kMostOfOne = 4 << 20;  // bytes of a kernel's code and tables
-
 struct MachineCode {
     Flow flow;
     Layout layout;

@@ -109,8 +109,9 @@ void find_shapes(Flow& flow, bool rows) {
     // What is there when the kernel begins was written by nobody.
     for (uint32_t v = 0; v < flow.values.size(); ++v)
         if (contains(flow.blocks[0].live, v)) flow.values[v].shape = {LaneShape::any, 0};
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && !flow.endless();) {
         changed = false;
+        flow.steps += 8 * flow.signatures.size();  // as dear as eight of the others
         for (const CodeBlock& block : flow.blocks)
             for (uint32_t n = block.begin; n < block.end; ++n) {
                 const Signature& s = flow.signatures[n];

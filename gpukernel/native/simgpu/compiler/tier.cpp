@@ -19,7 +19,6 @@ namespace {
 // Bytes of code and tables of all kernels of a process.
 constexpr size_t kMostOfAll = 64 << 20;
 std::atomic<size_t> room_taken{0};
-constexpr size_t kNode = 48;  // bytes of a set's or map's entry, with the allocator's own
 
 bool logs() {
     const char* text = std::getenv("GPUKERNEL_SIMGPU_TIER_LOG");
@@ -41,10 +40,6 @@ void tell(const Function& function, const CompiledKernel& kernel, std::chrono::m
                  "gpukernel: %s: compiled: %u operations, %u more by handlers%s, %zu bytes, %lld us\n",
                  function.name.c_str(), image.native, image.called, names.c_str(), image.code_size,
                  static_cast<long long>(took.count()));
-}
-
-std::string too_large() {
-    return "its code and tables would take more than " + std::to_string(kMostOfOne >> 10) + " KiB";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -19,7 +20,8 @@ struct FreeBytes {
 [[noreturn]] inline void no_host_memory() {
     throw Fault{Status::out_of_memory, "the host has no memory for a simulated block"};
 }
-// Aligned storage that grows and is not cleared.
+// Aligned storage that grows.  It is cleared when it is taken from the host, so that no kernel sees what else
+// the process has had there; what a kernel leaves there the next one of the process may see, as on a GPU.
 struct Storage {
     std::unique_ptr<char, FreeBytes> bytes;
     size_t size = 0;
@@ -32,6 +34,7 @@ struct Storage {
             if (!share.grow(wanted)) no_host_memory();
             bytes.reset(static_cast<char*>(std::aligned_alloc(64, wanted)));
             if (!bytes) no_host_memory();
+            std::memset(bytes.get(), 0, wanted);
             size = wanted;
         }
         return bytes.get();
