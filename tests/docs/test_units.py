@@ -53,7 +53,9 @@ def test_systemd_understands_them(name: str, tmp_path: Path) -> None:
     assert said == [], done.stderr
 
 
-@pytest.mark.parametrize("name", ["gpukernel-pool.service", "gpukernel-agent.service"])
+@pytest.mark.parametrize(
+    "name", ["gpukernel-pool.service", "gpukernel-agent.service", "gpukernel-slurm.service"]
+)
 def test_systemd_finds_little_exposed(name: str) -> None:
     if not (analyze := shutil.which("systemd-analyze")):
         pytest.skip("needs systemd-analyze, of the package systemd")

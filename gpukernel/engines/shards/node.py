@@ -76,7 +76,7 @@ class ShardNode:
         self._client: EngineClient | None = None
         self._connecting = asyncio.Lock()
         self._devices: list[Device] = []
-        self._shards, self._shards_at = 0, 0.0
+        self._shards, self._known_at = 0, 0.0
         self._cluster = ""
         self._missing = set[str]()
         self._said = ""
@@ -173,10 +173,9 @@ class ShardNode:
         NotUnderstood, SlurmAway, SlurmRefused, PoolError
         """
         now = time.monotonic()
-        if not self._shards or now > self._shards_at + KNOWN_SECONDS:
-            self._shards, self._shards_at = shards_of_a_gpu(await self._slurm.show_node(self.name)), now
-        if len(self._devices) <= allocation.gpu:
+        if not self._shards or now > self._known_at + KNOWN_SECONDS or len(self._devices) <= allocation.gpu:
             self._devices = await self._own_devices()
+            self._shards, self._known_at = shards_of_a_gpu(await self._slurm.show_node(self.name)), now
         if len(self._devices) <= allocation.gpu:
             raise NotUnderstood(
                 f"Slurm gave GPU {allocation.gpu} of {self.name}, and the pool has {len(self._devices)} devices of GPU server {self._server}."

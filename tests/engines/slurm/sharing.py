@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpukernel import native
@@ -24,6 +24,8 @@ Prolog={home}/hook
 TaskProlog={home}/hook
 Epilog={home}/hook
 """
+LITTLE = ["setpriv", "--bounding-set=-all,+chown,+fowner", "--no-new-privs"]
+"""What the daemon may do besides what every account may, as in ``deploy/systemd/gpukernel-slurm.service``."""
 MEMORY = (
     "from cuda.bindings import driver as d\n"
     "d.cuInit(0); _, one = d.cuDeviceGet(0); _, context = d.cuDevicePrimaryCtxRetain(one); d.cuCtxSetCurrent(context)\n"
@@ -111,10 +113,14 @@ class Sharing:
 
     # --- servers ---
 
-    def _start(self, name: str, says: str, *words: str) -> None:
+    def _start(self, name: str, says: str, *words: str, before: Sequence[str] = ()) -> None:
         with (self.home / f"{name}.log").open("a") as log:
             process = subprocess.Popen(
-                command(*words), env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True
+                [*before, *command(*words)],
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
         self._processes[name] = process
         assert process.stdout is not None
@@ -139,7 +145,7 @@ class Sharing:
     def start_daemon(self, node: str, sweep: str = "1s") -> None:
         self._start(
             f"daemon-{node}", "get their slices", "slurm", "node", "--pool", str(self.own), "--node", node,
-            "--folder", str(self.folder), "--sweep", sweep,
+            "--folder", str(self.folder), "--sweep", sweep, before=LITTLE,
         )  # fmt: skip
 
     def close(self) -> None:
