@@ -83,8 +83,8 @@ failover: $(VENV)/.test  ## Kill pools, PostgreSQL and agents at random under lo
 	@deploy/system-packages.sh --optional $(PACKAGES)
 	$(BIN)/python -m tests.failover.chaos --seconds $(FAILOVER_SECONDS) $(FAILOVER_ARGS)
 
-slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm, with a class of 50, and let nodes, pool, controller and supply die (a quarter of an hour)
-	@deploy/system-packages.sh --optional $(PACKAGES)
+slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm to a class of 50, give slices to 100 jobs, and let everything die (25 minutes)
+	@deploy/system-packages.sh --optional $(PACKAGES) slurmdbd mariadb-server faketime
 	GPUKERNEL_SLURM=1 $(BIN)/python -m pytest -rs tests/engines/slurm tests/hub/test_slurm.py $(PYTEST_ARGS)
 
 CLAIMS ?= 1000

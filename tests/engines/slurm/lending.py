@@ -165,4 +165,5 @@ def lending(cluster: Cluster, home: Path) -> Iterator[Lending]:
     try:
         yield world
     finally:
+        print(world.log())  # which a test that fails shows
         world.close()

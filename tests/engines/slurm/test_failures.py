@@ -44,7 +44,7 @@ def test_the_leases_of_a_dead_node_end_with_the_reason_and_its_job_is_requeued(w
         assert ended.end_reason == f"its GPU server {server} was lost"
         program.communicate("", timeout=60)
         # Slurm notices after its SlurmdTimeout, and starts the same job anew on the other node: as another GPU server.
-        eventually(lambda: set(world.offered()) == {f"{server}-1"}, 120)
+        eventually(lambda: set(world.offered()) == {f"{server}-1"}, 240)
         state, elsewhere, restarts = world.jobs()[job]
         assert (state, restarts, elsewhere != node) == ("RUNNING", 1, True)
         assert f"Job {job} was put back into the queue by Slurm, for the first time." in world.log()
