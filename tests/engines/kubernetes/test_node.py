@@ -49,6 +49,18 @@ def allocated(cluster: Cluster, name: str = "one", memory: str = "655Mi", count:
     return uid
 
 
+@contextlib.contextmanager
+def no_room(pool: Pool) -> Iterator[None]:
+    """Have something hold all of the device, so that claims wait for their leases."""
+    (device,) = (one for one in pool.devices() if one.decided_by == "kubernetes")
+    words = ("--engine", "kubernetes", "--key", "other/all")
+    size = f"{device.uuid}={device.memory_bytes // MIB}MiB"
+    held = pool.gpukernel("lease", "acquire", *words, "--for", "anna", "--placed-on", size)
+    assert held.returncode == 0, held.stderr
+    yield
+    assert pool.gpukernel("lease", "release", *words).returncode == 0
+
+
 def test_the_kubelet_registers_the_plugin_at_sockets_of_its_own(kubelet: Kubelet) -> None:
     info = kubelet.register()
     assert (info.type, info.name) == ("DRAPlugin", "gpukernel.io")
@@ -152,12 +164,14 @@ def test_a_claim_whose_files_cannot_be_written_leaves_none(
 def test_a_plugin_that_is_killed_in_any_state_goes_on(cluster: Cluster, pool: Pool, kubelet: Kubelet) -> None:
     kubelet.kill()  # nothing is prepared
     kubelet.start()
-    uid = str(cluster.claim("one", "655Mi").metadata.uid)
-    assert cluster.allocate("one")
-    call = kubelet.start_preparing("one")
-    kubelet.kill()  # in the middle of it, or just after
-    with contextlib.suppress(grpc.RpcError):  # or it was quicker
-        call.result()
+    with no_room(pool):
+        uid = allocated(cluster)
+        call = kubelet.start_preparing("one")
+        eventually(lambda: cluster.condition("one")[1] == "Full")
+        kubelet.kill()  # in the middle of it
+        with pytest.raises(grpc.RpcError):
+            call.result()
+        assert kubelet.files() == []
     kubelet.start()
     before = kubelet.prepare("one")
     kubelet.kill()  # prepared: pods go on, and the kubelet asks again
@@ -175,15 +189,19 @@ def test_a_plugin_that_is_killed_in_any_state_goes_on(cluster: Cluster, pool: Po
 def test_a_pod_that_is_deleted_while_its_claim_is_prepared_leaves_nothing(
     cluster: Cluster, pool: Pool, kubelet: Kubelet
 ) -> None:
-    uid = str(cluster.claim("one", "1Gi").metadata.uid)
-    assert cluster.allocate("one")
-    call = kubelet.start_preparing("one")
-    call.cancel()  # the kubelet's patience is over, the pod goes
-    cluster.deallocate("one")
-    cluster.delete("one")
-    assert kubelet.unprepare("one", uid) == ""
+    with no_room(pool):
+        uid = allocated(cluster)
+        call = kubelet.start_preparing("one")
+        eventually(lambda: cluster.condition("one")[1] == "Full")
+        call.cancel()  # the kubelet's patience is over, the pod goes
+        cluster.deallocate("one")
+        cluster.delete("one")
+        assert kubelet.unprepare("one", uid) == ""
+        assert kubelet.files() == []
     eventually(lambda: not pool.promised())
-    assert kubelet.files() == []
+    again = allocated(cluster)  # another claim of this name
+    assert kubelet.prepare("one").error == ""
+    assert [lease.key.partition(".")[0] for lease in pool.live()] == [again]
 
 
 def test_a_lease_that_is_lost_is_held_again_and_its_file_follows(
