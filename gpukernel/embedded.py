@@ -64,7 +64,17 @@ class EmbeddedPool:
 
     def start(self) -> None:
         """Start the pool and return when it is ready; also used to start it again after it died."""
-        command = [sys.executable, "-m", "gpukernel.cli", "up", "--state", str(self.state), *self._options]
+        # -P: what is installed, not a checkout that lies in the current folder and was never built.
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "gpukernel.cli",
+            "up",
+            "--state",
+            str(self.state),
+            *self._options,
+        ]
         if self.simulate:
             command += ["--simulate", self.simulate]
         if self._tcp_host:

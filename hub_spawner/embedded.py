@@ -38,7 +38,16 @@ def main() -> None:
     arguments = parser.parse_args()
     while _is_running(arguments.state):
         time.sleep(1)
-    command = [sys.executable, "-m", "gpukernel.cli", "up", "--state", str(arguments.state), "--everybody"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "gpukernel.cli",
+        "up",
+        "--state",
+        str(arguments.state),
+        "--everybody",
+    ]
     if arguments.simulate:
         command += ["--simulate", arguments.simulate]
     if arguments.hub_tokens:

@@ -53,7 +53,7 @@ def tried(python: str, wheel: Path, downloads: Path, folder: Path) -> tuple[str,
 
     def run(*words: str | Path, **others: str) -> str:
         command = [str(word) for word in words]
-        done = subprocess.run(command, env={**environment, **others}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        done = subprocess.run(command, cwd=folder, env={**environment, **others}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
         if done.returncode:
             say(done.stdout[-3000:])
             raise subprocess.CalledProcessError(done.returncode, command)

@@ -217,7 +217,7 @@ def _supply(
         offer = JobOffer(
             name,
             partition,
-            tuple(shlex.split(program)) if program else (sys.executable, "-m", "gpukernel.cli"),
+            tuple(shlex.split(program)) if program else (sys.executable, "-P", "-m", "gpukernel.cli"),
             simulate,
             tcp_host,
             jobs_pool,
