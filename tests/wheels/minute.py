@@ -2,18 +2,22 @@
 
 What the demo needs is downloaded first.  Then the clock starts: a new environment, the installation of the wheel with its ``demo`` extra from
 the downloads, and ``gpukernel demo``, until it has printed its result.  ``PATH`` has all that it had but compilers, build tools and Node.
+Behind the seconds of each step stand, in parentheses, those of the processors, which say more on a machine that does other work, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 NOT_THERE = re.compile(
@@ -36,8 +40,23 @@ def say(what: str) -> None:
     print(what, flush=True)
 
 
-def tried(python: str, wheel: Path, downloads: Path, folder: Path) -> tuple[str, float, float, float]:
-    """Return Python's version, and the seconds of environment and installation, of the demo, and of the check of a kernel and TLS.
+def clock() -> tuple[float, float]:
+    """Return the seconds of the monotonic clock, and those of processors that ended children have taken."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.monotonic(), used.ru_utime + used.ru_stime
+
+
+def fetch(run: Callable[..., str], python: str, wanted: str, downloads: Path, folder: Path) -> None:
+    """Download `wanted` and all that it depends on, with the network settings of this process."""
+    kinds = ("PIP_", "SSL_", "http", "HTTP", "no_proxy", "NO_PROXY")
+    network = {name: value for name, value in os.environ.items() if name.startswith(kinds)}
+    run(python, "-m", "venv", folder / "fetching")
+    pip = (folder / "fetching" / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet")
+    run(*pip, "download", "--only-binary", ":all:", "--dest", downloads, wanted, **network)
+
+
+def tried(python: str, wheel: Path, downloads: Path, folder: Path) -> tuple[str, list[tuple[float, float]]]:
+    """Return Python's version, and `clock` before the environment, after the installation, after the demo, and after a kernel and TLS.
 
     Raises
     ------
@@ -61,22 +80,20 @@ def tried(python: str, wheel: Path, downloads: Path, folder: Path) -> tuple[str,
 
     version = run(python, "--version").split()[1]
     wanted = f"{wheel}[demo]"
-    run(python, "-m", "venv", folder / "fetching")
-    network = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "http", "HTTP", "no_proxy", "NO_PROXY"))}  # fmt: skip
-    pip = (folder / "fetching" / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet")
-    run(*pip, "download", "--only-binary", ":all:", "--dest", downloads, wanted, **network)
+    if not downloads.is_dir():
+        fetch(run, python, wanted, downloads, folder)
 
-    began = time.monotonic()
+    times = [clock()]
     here = folder / "environment"
     run(python, "-m", "venv", here)
     pip = (here / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet")
     run(*pip, "install", "--no-index", "--find-links", downloads, wanted, PIP_CONFIG_FILE=os.devnull)
-    installed = time.monotonic()
+    times.append(clock())
     said = run(here / "bin" / "gpukernel", "demo", "--no-browser")
-    shown = time.monotonic()
+    times.append(clock())
     assert "accuracy" in said, said
     run(here / "bin" / "python", CHECK)
-    return version, installed - began, shown - installed, time.monotonic() - shown
+    return version, [*times, clock()]
 
 
 def main() -> None:
@@ -86,7 +103,9 @@ def main() -> None:
     parser.add_argument(
         "--python", action="append", default=[], help="an interpreter; repeatable (default: this one)"
     )
-    parser.add_argument("--downloads", type=Path, help="where downloads are kept for the next time")
+    parser.add_argument(
+        "--downloads", type=Path, help="a folder with the downloads; filled where it is not there yet"
+    )
     options = parser.parse_args()
     failed = False
     say(
@@ -99,15 +118,17 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="wheel-") as folder:
             downloads = options.downloads or Path(folder, "downloads")
             try:
-                version, install, demo, check = tried(
-                    python, options.wheel.resolve(), downloads, Path(folder)
-                )
+                version, times = tried(python, options.wheel.resolve(), downloads, Path(folder))
             except (subprocess.CalledProcessError, AssertionError) as error:
                 failed = True
                 say(f"| {python} | FAILED: {error} | | | |")
             else:
+                steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(times)]
+                steps.append((times[2][0] - times[0][0], times[2][1] - times[0][1]))
                 say(
-                    f"| {version} | {install:.1f} s | {demo:.1f} s | {check:.1f} s | **{install + demo:.1f} s** |"
+                    f"| {version} | "
+                    + " | ".join(f"{wall:.1f} s ({used:.1f})" for wall, used in steps)
+                    + " |"
                 )
     sys.exit(failed)
 
