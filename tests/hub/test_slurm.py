@@ -61,6 +61,7 @@ c.BatchSpawnerBase.batchspawner_singleuser_cmd = "{programs}/batchspawner-single
 c.SlurmSpawner.req_prologue = "export HOME={home}"
 c.Spawner.ip = "127.0.0.1"
 c.Spawner.start_timeout = 60
+c.GPUSlurmSpawner.accounts = {{"hpc": "teaching"}}
 c.Authenticator.blocked_users = set()
 c.Authenticator.admin_users = {{"{admin}"}}
 """
@@ -165,6 +166,7 @@ def test_a_server_is_a_job_whose_kernels_lease_and_a_cancelled_job_gives_all_bac
     shown = site.cluster.ask("scontrol", "show", "job")
     assert "NumCPUs=1" in shown
     assert "Requeue=0" in shown
+    assert "Account=teaching" in shown
     lease = site.lease()
     # Neither the job's script nor what Slurm shows of it has the token.
     token = environment_of_the_job()["GPUKERNEL_POOL_TOKEN"]

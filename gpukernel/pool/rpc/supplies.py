@@ -1,4 +1,4 @@
-"""What a supply of GPU servers, such as ``gpukernel slurm supply``, reaches of tokens and servers: what it has made itself.
+"""The reach of a supply of GPU servers, such as ``gpukernel slurm supply``, to tokens and servers: what it has made itself.
 
 A supply's token makes tokens of agents.  Their names begin with its own, so that the pool knows them again; what it has not made, it neither
 sees, revokes nor forgets.  An administrator who gives two supplies' tokens one name has made them one.
