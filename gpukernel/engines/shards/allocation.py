@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 __all__ = [
-    "Allocation",
+    "JobShards",
     "NotUnderstood",
     "RunningJob",
     "cluster_name",
@@ -25,7 +25,7 @@ class NotUnderstood(Exception):
 
 
 @dataclass(frozen=True)
-class Allocation:
+class JobShards:
     """The shards of one job on one node; `gpu` is the number of their GPU there, counted from 0 as in ``gres.conf``."""
 
     shards: int
@@ -57,7 +57,7 @@ def _hosts(text: str) -> set[str]:
     return found
 
 
-def parse_allocation(said: str, node: str) -> Allocation | None:
+def parse_allocation(said: str, node: str) -> JobShards | None:
     """Return the shards of the job that ``scontrol show job --details --oneliner`` describes; None where it has none on `node`.
 
     Raises
@@ -76,7 +76,7 @@ def parse_allocation(said: str, node: str) -> Allocation | None:
         shards = int(found[0][0])
         account = re.search(r"\bAccount=(\S+)", said)
         name = account[1] if account and account[1] != "(null)" else ""
-        return Allocation(shards, _gpu(shards, found[0][1], gres), name)
+        return JobShards(shards, _gpu(shards, found[0][1], gres), name)
     return None
 
 

@@ -20,7 +20,7 @@ from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import PoolError, Refused
 from gpukernel.common.logs import of_lease
 from gpukernel.common.model import Holder, Lease, PlacedOn
-from gpukernel.engines.shards.allocation import Allocation, NotUnderstood
+from gpukernel.engines.shards.allocation import JobShards, NotUnderstood
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
 from gpukernel.engines.slurm.commands import SlurmAway, SlurmRefused
 from gpukernel.remoting.lease_file import lease_text, no_lease_text
@@ -48,10 +48,10 @@ class NodeOfJobs(Protocol):
     async def client(self) -> EngineClient:
         """Return the client of the pool."""
 
-    async def allocation(self, job: str) -> Allocation | None:
+    async def allocation(self, job: str) -> JobShards | None:
         """Return what Slurm allocated to a job here."""
 
-    async def placement(self, allocation: Allocation) -> PlacedOn:
+    async def placement(self, allocation: JobShards) -> PlacedOn:
         """Return the part of the device that this is."""
 
     def without_shards(self, job: str) -> None:

@@ -20,7 +20,7 @@ from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import NotAllowed, PoolError, UnknownToken
 from gpukernel.common.model import Device, PlacedOn
 from gpukernel.engines.shards.allocation import (
-    Allocation,
+    JobShards,
     NotUnderstood,
     cluster_name,
     parse_allocation,
@@ -156,7 +156,7 @@ class ShardNode:
             return [known[uuid] for uuid in self._uuids if uuid in known]
         return sorted((one for one in devices if one.server == self._server), key=lambda one: one.index)
 
-    async def allocation(self, job: str) -> Allocation | None:
+    async def allocation(self, job: str) -> JobShards | None:
         """Return the shards of a job here; None where it has none.
 
         Raises
@@ -165,7 +165,7 @@ class ShardNode:
         """
         return parse_allocation(await self._slurm.show_job(job), self.name)
 
-    async def placement(self, allocation: Allocation) -> PlacedOn:
+    async def placement(self, allocation: JobShards) -> PlacedOn:
         """Return the part of a device that the shards are.
 
         Raises

@@ -11,7 +11,7 @@ import pytest
 
 from gpukernel import native
 from gpukernel.engines.shards.allocation import (
-    Allocation,
+    JobShards,
     NotUnderstood,
     cluster_name,
     parse_allocation,
@@ -29,17 +29,17 @@ JOB = "JobId=7 UserId=anna(1000) Account=ml101 QOS=normal JOB_GRES=shard:2   Nod
 @pytest.mark.parametrize(
     ("nodes", "gres", "found"),
     [
-        ("n1", "shard:2(IDX:1)", Allocation(2, 1, "ml101")),
-        ("n1", "shard:v100:60(IDX:0)", Allocation(60, 0, "ml101")),
-        ("n1", "shard:2(0/100,2/100)", Allocation(2, 1, "ml101")),
-        ("n[0-2,7]", "gpu:1(IDX:0),shard:3(IDX:2)", Allocation(3, 2, "ml101")),
+        ("n1", "shard:2(IDX:1)", JobShards(2, 1, "ml101")),
+        ("n1", "shard:v100:60(IDX:0)", JobShards(60, 0, "ml101")),
+        ("n1", "shard:2(0/100,2/100)", JobShards(2, 1, "ml101")),
+        ("n[0-2,7]", "gpu:1(IDX:0),shard:3(IDX:2)", JobShards(3, 2, "ml101")),
         ("n1", "gpu:1(IDX:0)", None),
         ("n1", "", None),
         ("n2", "shard:2(IDX:1)", None),
         ("n[10-12]", "shard:2(IDX:1)", None),
     ],
 )
-def test_the_gpu_of_a_jobs_shards_is_read_from_slurm(nodes: str, gres: str, found: Allocation | None) -> None:
+def test_the_gpu_of_a_jobs_shards_is_read_from_slurm(nodes: str, gres: str, found: JobShards | None) -> None:
     assert parse_allocation(JOB.format(nodes, gres), "n1") == found
 
 
@@ -61,8 +61,8 @@ def test_shards_whose_gpu_is_not_said_are_nobodys(gres: str) -> None:
 def test_jobs_on_a_node_with_several_lines_are_those_of_the_node() -> None:
     said = JOB.format("n1", "shard:2(IDX:0)") + "  Nodes=n2 CPU_IDs=1 Mem=0 GRES=shard:2(IDX:1) MinCPUsNode=1"
     assert [parse_allocation(said, node) for node in ("n1", "n2")] == [
-        Allocation(2, 0, "ml101"),
-        Allocation(2, 1, "ml101"),
+        JobShards(2, 0, "ml101"),
+        JobShards(2, 1, "ml101"),
     ]
 
 
