@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import platform
 import signal
+import stat
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpukernel.cli.options import Level, LogFormat, LogLevel, Pool, State
-from gpukernel.cli.terminal.output import USAGE, Problem, failure, seconds
+from gpukernel.cli.terminal.output import USAGE, Problem, complain, failure, seconds
 from gpukernel.common.logs import Form
 
 __all__ = ["configure", "node"]
@@ -60,6 +61,7 @@ def node(
       gpukernel slurm node --pool /etc/gpukernel/slurm.pool
       gpukernel slurm node --pool slurm.pool --node n1 --server gpu1 --device GPU-5e2f… --device GPU-77a0…
     """
+    from gpukernel import native
     from gpukernel.client.engines import EngineClient
     from gpukernel.common import logs
     from gpukernel.common.address import resolve_address
@@ -76,6 +78,12 @@ def node(
     raise_descriptor_limit()
     name = name or platform.node().partition(".")[0]
     address = resolve_address(pool, state)
+
+    if hidden := hidden_from_others(native.shim_dir()):
+        complain(
+            f"accounts other than {hidden.owner()} cannot read {hidden}, so their jobs would not find gpukernel's libraries; "
+            "install it where everybody can read, such as /opt/gpukernel."
+        )
 
     def connect() -> EngineClient:
         client = EngineClient(address)
@@ -100,6 +108,12 @@ def node(
         asyncio.run(run())
     except PoolError as error:
         raise failure(error) from None
+
+
+def hidden_from_others(folder: Path) -> Path | None:
+    """Return the first folder on the way to `folder` that not every account may pass through; None where all may."""
+    places = (*reversed(folder.parents), folder)
+    return next((place for place in places if not place.stat().st_mode & stat.S_IXOTH), None)
 
 
 def configure(

@@ -148,7 +148,7 @@ class JobLease:
                 await self._refused(str(error))
                 continue
             except SlurmRefused as error:
-                await self._refused(f"Slurm does not know job {self.note.job}: {error}.")
+                await self._refused(f"Slurm does not tell what job {self.note.job} has: {error}.")
                 continue
             except (SlurmAway, PoolError) as error:
                 self._say("waiting", f"{error}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gpukernel import native
+from gpukernel.cli.engines.slurm_node import hidden_from_others
 from gpukernel.engines.shards.allocation import (
     JobShards,
     NotUnderstood,
@@ -218,6 +220,29 @@ def test_a_task_without_shards_keeps_its_variables(folder: JobsFolder) -> None:
     hook(folder, "prolog_slurmd")
     assert hook(folder, "prolog_task").stdout == ""
     assert hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="0").stdout == ""
+
+
+def test_a_folder_that_other_accounts_cannot_pass_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "lib"
+    folder.mkdir(parents=True)
+    for place in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        place.chmod(place.stat().st_mode | 0o001)
+    assert hidden_from_others(folder) is None
+    (tmp_path / "home").chmod(0o700)
+    assert hidden_from_others(folder) == tmp_path / "home"
+
+
+def test_the_lines_for_slurm_name_the_hook_and_every_gpu() -> None:
+    words = [sys.executable, "-m", "gpukernel.cli", "slurm", "configure", "--gpus", "2", "--shards", "50"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    for script in ("Prolog", "TaskProlog", "Epilog"):
+        assert f"\n{script}={native.slurm_hook()}\n" in said
+    assert "Gres=gpu:2,shard:100" in said
+    assert said.count("Name=shard Count=50 File=/dev/nvidia") == 2
+    elsewhere = subprocess.run(
+        [*words, "--folder", "/var/jobs"], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"#!{native.slurm_hook()} /var/jobs\n" in elsewhere
 
 
 def test_a_value_with_a_line_break_makes_no_line_of_its_own(folder: JobsFolder) -> None:
