@@ -88,7 +88,7 @@ slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm to a class of 50, give slices
 	GPUKERNEL_SLURM=1 $(BIN)/python -m pytest -rs tests/engines/slurm tests/hub/test_slurm.py $(PYTEST_ARGS)
 
 CLAIMS ?= 1000
-kubernetes: $(VENV)/.test  ## Let CLAIMS=1000 claims come and go at random while the controller is killed, without a cluster or with GPUKERNEL_TEST_KUBECONFIG (a quarter of an hour)
+kubernetes: $(VENV)/.test  ## Let CLAIMS=1000 claims come and go at random while the controller is killed, without a cluster or with GPUKERNEL_TEST_KUBECONFIG (half an hour or more)
 	GPUKERNEL_CLAIMS=$(CLAIMS) $(BIN)/python -m pytest -rP tests/engines/kubernetes/test_churn.py $(PYTEST_ARGS)
 
 crowd: $(VENV)/.test  ## Put 200 honest students and 5 hostile ones into one pool, and compare the honest ones' waits (ten minutes)

@@ -22,41 +22,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import kubernetes_validate
+from tests.engines.kubernetes.api_objects import (
+    KINDS,
+    Object,
+    Status,
+    at,
+    check,
+    check_claim,
+    device_key,
+    merged,
+    now,
+    place,
+    public,
+)
 
-__all__ = ["ApiServer", "Faults", "Object"]
-
-Object = dict[str, Any]
-
-VERSION = "1.34"
-GROUP = "/apis/resource.k8s.io/v1"
-# The address of each kind: its group, whether it is in namespaces.
-KINDS = {
-    "namespaces": ("/api/v1", "Namespace", False),
-    "resourceclaims": (GROUP, "ResourceClaim", True),
-    "resourceslices": (GROUP, "ResourceSlice", False),
-    "deviceclasses": (GROUP, "DeviceClass", False),
-}
-
-
-class Status(Exception):
-    """An error as the API answers it."""
-
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.code, self.reason = code, reason
-
-    @property
-    def object(self) -> Object:
-        return {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "code": self.code,
-            "reason": self.reason,
-            "message": str(self),
-        }
+__all__ = ["ApiServer", "Faults"]
 
 
 @dataclass
@@ -195,7 +175,7 @@ class ApiServer:
             elif kind == "application/apply-patch+yaml":
                 changed = self._applied(known, body, query["fieldManager"], part)
             else:
-                changed = _merged(known, body)
+                changed = merged(known, body)
             return self._store(plural, namespace, name, known, changed)
 
     def _create(self, plural: str, namespace: str, body: Object) -> Object:
@@ -205,18 +185,18 @@ class ApiServer:
             raise Status(409, "AlreadyExists", f'{plural} "{name}" already exists')
         if namespace and ("", namespace) not in self.store.objects["namespaces"]:
             raise Status(404, "NotFound", f'namespaces "{namespace}" not found')
-        one["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=_now(), generation=1)
+        one["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=now(), generation=1)
         if namespace:
             one["metadata"]["namespace"] = namespace
         one.pop("status", None)
-        _check(one)
+        check(one)
         self.store.objects[plural][namespace, name] = one
         return self.store.note("ADDED", plural, one)
 
     def _delete(self, plural: str, namespace: str, name: str) -> Object:
         known = copy.deepcopy(self.store.objects[plural][namespace, name])
         if known["metadata"].get("finalizers"):
-            known["metadata"].setdefault("deletionTimestamp", _now())
+            known["metadata"].setdefault("deletionTimestamp", now())
             self.store.objects[plural][namespace, name] = known
             return self.store.note("MODIFIED", plural, known)
         del self.store.objects[plural][namespace, name]
@@ -239,10 +219,10 @@ class ApiServer:
             raise Status(422, "Invalid", "the stand-in applies the status only")
         changed = copy.deepcopy(known)
         owned = {tuple(key) for key in changed["metadata"].get("x-owned", {}).get(manager, [])}
-        entries = {_device(one): one for one in changed.get("status", {}).get("devices", [])}
+        entries = {device_key(one): one for one in changed.get("status", {}).get("devices", [])}
         for key in owned:
             entries.pop(key, None)
-        applied = {_device(one): one for one in body["status"].get("devices", [])}
+        applied = {device_key(one): one for one in body["status"].get("devices", [])}
         entries.update(copy.deepcopy(applied))
         changed.setdefault("status", {})["devices"] = list(entries.values())
         changed["metadata"].setdefault("x-owned", {})[manager] = [list(key) for key in applied]
@@ -254,12 +234,12 @@ class ApiServer:
         if plural == "resourceslices":
             for device in changed["spec"].get("devices", []):
                 for taint in device.get("taints", []):
-                    taint.setdefault("timeAdded", _now())
+                    taint.setdefault("timeAdded", now())
         if plural == "resourceclaims":
-            _check_claim(changed)
+            check_claim(changed)
         if changed == known:
             return known  # nothing has changed: no new version, and no event
-        _check(changed)
+        check(changed)
         if changed.get("spec") != known.get("spec"):
             changed["metadata"]["generation"] = known["metadata"]["generation"] + 1
         self.store.objects[plural][namespace, name] = changed
@@ -282,7 +262,7 @@ class ApiServer:
                 ]
                 if wanted := query.get("fieldSelector", ""):
                     path, _, value = wanted.partition("=")
-                    found = [one for one in found if _at(one, path) == value]
+                    found = [one for one in found if at(one, path) == value]
             page, rest = (found[:limit], found[limit:]) if limit else (found, [])
             metadata = {"resourceVersion": str(version)}
             if rest:
@@ -294,7 +274,7 @@ class ApiServer:
             "kind": f"{kind}List",
             "apiVersion": version_name,
             "metadata": metadata,
-            "items": [_public(one) for one in page],
+            "items": [public(one) for one in page],
         }
 
     def events(self, plural: str, namespace: str | None, version: int, until: float) -> Iterator[Object]:
@@ -318,62 +298,7 @@ class ApiServer:
             for number, event, kind, one in news:
                 version = number
                 if kind == plural and (namespace is None or one["metadata"].get("namespace") == namespace):
-                    yield {"type": event, "object": _public(one)}
-
-
-def _at(one: Object, path: str) -> Any:
-    for word in path.split("."):
-        one = one.get(word, {})
-    return one
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _device(one: Object) -> tuple[str, str, str, str]:
-    return one["driver"], one["pool"], one["device"], one.get("shareID", "")
-
-
-def _public(one: Object) -> Object:
-    shown = copy.deepcopy(one)
-    shown["metadata"].pop("x-owned", None)
-    return shown
-
-
-def _check(one: Object) -> None:
-    try:
-        kubernetes_validate.validate(_public(one), VERSION, strict=True)
-    except kubernetes_validate.ValidationError as error:
-        raise Status(422, "Invalid", str(error)[:500]) from None
-
-
-def _check_claim(one: Object) -> None:
-    """Check what the schema cannot: a device's status stands only where the device is allocated, and deallocation takes it along."""
-    status = one.get("status", {})
-    results = {
-        _device(result) for result in status.get("allocation", {}).get("devices", {}).get("results", [])
-    }
-    for number, device in enumerate(status.get("devices", [])):
-        if _device(device) not in results:
-            raise Status(
-                422,
-                "Invalid",
-                f"status.devices[{number}]: must be an allocated device in the claim: {_device(device)}",
-            )
-
-
-def _merged(known: Any, patch: Any) -> Any:
-    """Merge as RFC 7386 says."""
-    if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    merged = copy.deepcopy(known) if isinstance(known, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = _merged(merged.get(name), value)
-    return merged
+                    yield {"type": event, "object": public(one)}
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -403,7 +328,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if faults.draw(faults.error):
                 code = faults.random.choice((500, 503))
                 raise Status(code, "InternalError", "the stand-in was told to fail")
-            plural, namespace, name, part = _place(parts.path)
+            plural, namespace, name, part = place(parts.path)
             if faults.draw(faults.kill):
                 faults.killer()
             if self.command == "GET":
@@ -419,7 +344,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            self._answer(201 if self.command == "POST" else 200, _public(done))
+            self._answer(201 if self.command == "POST" else 200, public(done))
         except Status as status:
             self._answer(status.code, status.object)
 
@@ -430,7 +355,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 one = api.store.objects[plural].get((namespace or "", name))
                 if one is None:
                     raise Status(404, "NotFound", f'{plural} "{name}" not found')
-                found = _public(one)
+                found = public(one)
             self._answer(200, found)
         elif query.get("watch") != "true":
             self._answer(200, api.listed(plural, namespace, query))
@@ -459,18 +384,3 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             api.watches.discard(self.connection)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
-
-
-def _place(path: str) -> tuple[str, str | None, str, str]:
-    """Return the kind, the namespace, the name and the part that an address means."""
-    for plural, (group, _, namespaced) in KINDS.items():
-        if not path.startswith(f"{group}/"):
-            continue
-        words = path.removeprefix(f"{group}/").split("/")
-        namespace = None
-        if namespaced and words[0] == "namespaces" and len(words) > 2:
-            namespace, words = words[1], words[2:]
-        if words[0] == plural:
-            name, part = [*words[1:], "", ""][:2]
-            return plural, namespace if namespaced else None, name, part
-    raise Status(404, "NotFound", f"the server could not find the requested resource {path}")
