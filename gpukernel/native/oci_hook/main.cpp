@@ -50,11 +50,26 @@ std::string read_all(int descriptor) {
     return text;
 }
 
-// The folder of locks and of the log: what keepers have to say when they fail.
+// The account outside of this user namespace: of a runtime without root, who is root here, the person's own.
+unsigned account_outside() {
+    unsigned inside = 0, outside = ::getuid();
+    if (std::FILE* map = std::fopen("/proc/self/uid_map", "re")) {
+        if (std::fscanf(map, "%u %u", &inside, &outside) != 2) outside = ::getuid();
+        std::fclose(map);
+    }
+    return ::getuid() == inside ? outside : ::getuid();
+}
+
+// The folder of locks and of the log: what keepers have to say when they fail.  Root's, or the account's own
+// where the runtime is not root's.
 std::string own_folder() {
     const char* given = std::getenv("GPUKERNEL_CONTAINERS");
-    const std::string folder = given && *given ? given : "/run/gpukernel-containers";
+    std::string folder = given && *given ? given : "/run/gpukernel-containers";
     ::mkdir(folder.c_str(), 0700);
+    if (!(given && *given) && ::access(folder.c_str(), W_OK | X_OK) != 0) {
+        folder = "/run/user/" + std::to_string(account_outside()) + "/gpukernel-containers";
+        ::mkdir(folder.c_str(), 0700);
+    }
     return folder;
 }
 
@@ -106,7 +121,8 @@ int create(const std::string& words, bool first_use, char** of_keeper) {
     const int process = static_cast<int>(::syscall(SYS_pidfd_open, state->pid, 0));
     int pipe[2] = {-1, -1};
     if (lock < 0 || ::flock(lock, LOCK_EX) != 0 || process < 0 || ::pipe2(pipe, O_CLOEXEC) != 0)
-        return complain(std::string("the container's keeper cannot be started: ") + std::strerror(errno));
+        return complain("the container's keeper cannot be started, with its lock in " + own_folder() + ": " +
+                        std::strerror(errno));
     const pid_t keeper = ::fork();
     if (keeper < 0)
         return complain(std::string("the container's keeper cannot be started: ") + std::strerror(errno));
