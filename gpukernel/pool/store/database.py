@@ -40,6 +40,9 @@ __all__ = [
     "sentence_of_database",
 ]
 
+OLDEST_SQLITE = (3, 35)
+"""The first with ``ALTER TABLE … DROP COLUMN``, which migrations use: Debian 12 has it, Debian 11 does not."""
+
 NEWEST = "0021_failover"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
@@ -144,6 +147,12 @@ def open_database(url: str) -> sa.Engine:
         sa.event.listen(engine, "do_connect", _patience)
         sa.event.listen(engine, "connect", _postgresql_settings)
     if engine.dialect.name == "sqlite":
+        has = engine.dialect.dbapi.sqlite_version_info  # type: ignore[union-attr]
+        if has < OLDEST_SQLITE:
+            raise PoolError(
+                f"The pool needs SQLite {_version(OLDEST_SQLITE)} or newer, and this Python has {_version(has)}: "
+                "use a Python that brings a newer one, or a PostgreSQL database (GPUKERNEL_DATABASE)."
+            )
         sa.event.listen(engine, "connect", _sqlite_settings)
         sa.event.listen(engine, "begin", _sqlite_begin)
     try:
@@ -186,6 +195,10 @@ def _patience(_dialect: Any, _record: Any, _arguments: list[Any], options: dict[
 def _postgresql_settings(connection: Any, _: object) -> None:
     connection.execute(_IDLE)
     connection.commit()
+
+
+def _version(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
 
 
 def _sqlite_settings(connection: Any, _: object) -> None:

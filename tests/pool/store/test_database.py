@@ -148,3 +148,9 @@ def test_an_address_that_is_none_is_refused_without_its_password() -> None:
     with pytest.raises(PoolError, match="no database") as refused:
         open_database("postgresql//pool:hunter2@db/pool")
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_sqlite_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sqlite3.dbapi2.sqlite_version_info", (3, 34, 1))
+    with pytest.raises(PoolError, match=r"needs SQLite 3\.35 or newer, and this Python has 3\.34\.1"):
+        open_database(f"sqlite:///{tmp_path}/pool.db")

@@ -190,9 +190,12 @@ def _fill_in_what_is_held() -> None:
         ("'person'", "''", "person", "true"),
     ):
         by = ", ".join(name for name in (course, person) if name != "''")
+        # Sums of nothing are one row, which HAVING would leave out: without GROUP BY, from SQLite 3.39 on only.
         op.execute(
             "INSERT INTO accounts (kind, course, person, share_held, memory_held, leases_held, settled) "
-            f"SELECT {kind}, {course}, {person}, sum(share), sum(memory_bytes), count(*), max(created) "
+            "SELECT * FROM ("
+            f"SELECT {kind} AS k, {course} AS c, {person} AS p, sum(share) AS s, sum(memory_bytes) AS m, count(*) AS n, max(created) AS t "
             f"FROM leases WHERE state <> 'ended' AND {where} "
-            + (f"GROUP BY {by}" if by else "HAVING count(*) > 0")
+            + (f"GROUP BY {by}" if by else "")
+            + ") AS held WHERE n > 0"
         )
