@@ -8,8 +8,10 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.native.simgpu_compiler.conftest import Tiers
 from tests.native.simgpu_exec import fault
 
 OFFSETS = (-(2**31), -(2**31) + 64, -(2**30) - 8, -(2**30), -64, 0, 64, 2**30, 2**31 - 64)
@@ -112,3 +114,25 @@ def test_both_tiers_reach_the_same_bytes(tmp_path: Path, space: str, address_bit
         rest = [line for line in lines if ": compiled: " not in line]
         assert rest == said["interpreter"][name].splitlines(), name
         assert (rest[-1] == "0") == ("inside" in name), (name, rest)
+
+
+def test_one_generic_address_of_local_memory_is_a_place_for_each_lane(tiers: Tiers) -> None:
+    """By ``cvta.local``, and made up by a student, who knows the window."""
+    ptx = """.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u64 made_up)
+{
+    .reg .b32 %t, %v, %w; .reg .b64 %o, %l, %g, %m, %by;
+    .local .align 16 .b8 own[16];
+    ld.param.u64 %o, [out]; ld.param.u64 %m, [made_up]; mov.u32 %t, %tid.x;
+    mov.u64 %l, own; st.local.u32 [%l+4], %t; cvta.local.u64 %g, %l;
+    ld.u32 %v, [%g+4];
+    and.b64 %g, %l, 0xffffff; add.u64 %m, %m, %g;
+    ld.u32 %w, [%m+4];
+    mul.wide.u32 %by, %t, 8; add.u64 %o, %o, %by; st.global.v2.u32 [%o], {%v, %w};
+    ret;
+}
+"""
+    (got,) = tiers.same(ptx, "k", 1, 64, np.zeros((64, 2), np.uint32), np.uint64(2 << 56))
+    np.testing.assert_array_equal(got, np.arange(64).repeat(2).reshape(64, 2))

@@ -124,6 +124,10 @@ void Assembler::shift_left(Gpr to, uint8_t bits, bool wide) {
     rm(wide, 0xc1, 4, to);
     byte(bits);
 }
+void Assembler::shift_right(Gpr to, uint8_t bits, bool wide) {
+    rm(wide, 0xc1, 5, to);
+    byte(bits);
+}
 void Assembler::sign_extend(Gpr to, Gpr from) { rm(true, 0x63, to, from); }
 void Assembler::complement(Gpr r) { rm(false, 0xf7, 2, r); }
 void Assembler::negate(Gpr r) { rm(false, 0xf7, 3, r); }

@@ -79,6 +79,7 @@ class Assembler {
     void multiply(Gpr to, Gpr with);  // 64 bits
     void multiply(Gpr to, Gpr from, int32_t value, bool wide);
     void shift_left(Gpr to, uint8_t bits, bool wide);
+    void shift_right(Gpr to, uint8_t bits, bool wide);
     void sign_extend(Gpr to, Gpr from);  // 32 bits to 64
     void complement(Gpr r);
     void negate(Gpr r);

@@ -17,7 +17,8 @@ void Generator::operation() {
         a_.store(warp_field(offsetof(Warp, touched), 1), 1, false);
     } else if (key.starts_with("special.") && s_->writes[0].bytes >= 4 &&
                (op_->imm <= kTidZ || is_launch_constant(op_->imm) || line_result() || op_->imm == kWarpId ||
-                (op_->imm == kLaneId || (op_->imm >= kLanemaskEq && op_->imm <= kLanemaskGt)))) {
+                (s_->writes[0].bytes == 4 &&
+                 (op_->imm == kLaneId || (op_->imm >= kLanemaskEq && op_->imm <= kLanemaskGt))))) {
         special();
         ++image_.native;
     } else if (memory() || atomic()) {

@@ -63,6 +63,13 @@ void Generator::slow_path(std::shared_ptr<Slow> slow, int site) {
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
         a_.bind(slow->begin);
+        if (s_->key.starts_with("ld.generic.") && line_result()) {
+            // One address of local memory is another place for each lane, so their values are not one.
+            a_.move(rdx, rax);
+            a_.shift_right(rdx, kWindowShift, true);
+            a_.alu(Assembler::compare, rdx, static_cast<int32_t>(kLocalWindow >> kWindowShift), true);
+            a_.jump(equal, hand_over_label());
+        }
         Memory place = field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site), 8);
         call(site >= 0 ? &place : nullptr);
         masks_ = Masks::unknown;
