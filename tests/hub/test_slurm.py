@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ import websocket
 
 pytest.importorskip("batchspawner")
 
+from gpukernel import native
+from gpukernel.common.model import Device
 from tests import slurm
 from tests.conftest import Pool, eventually
+from tests.engines.slurm.sharing import CONF
 from tests.hub.hub import ADMIN, Hub, ServerRefused, Single, environment_of
 from tests.jupyter.server import KernelSocket
 
@@ -32,26 +36,8 @@ ENVIRONMENTS = {
     "again": {"req_options": "--requeue"},
     "nowhere": {"req_partition": "nowhere"},
     "later": {"req_options": "--begin=now+1hour"},
-    "slice": {
-        "req_gres": "shard:10",
-        "req_prologue": "HOME={home}; . {home}/prolog",
-        "req_epilogue": "{home}/epilog",
-    },
+    "slice": {"req_gres": "shard:10"},
 }
-# What a node's prolog and epilog do for jobs with shards, inside of the job: here nothing but its script is ours.
-PROLOG = """
-gpukernel lease acquire --engine slurm --placed-on {uuid}=1638MiB --key slurm-$SLURM_JOB_ID --for root --lease-file {home}/leases/lease --pool {pool} >&2
-eval "$(python -c '
-import os, shlex, pathlib
-from gpukernel.remoting.environment import compiler_environment, shim_environment
-own = shim_environment(pathlib.Path("{home}/leases/lease"), compiler_environment(os.environ, simulated=True, part=True))
-for name, value in own.items():
-    print(f"export {{name}}={{shlex.quote(value)}}")
-')"
-"""
-EPILOG = """#!/bin/sh
-exec gpukernel lease release --engine slurm --key slurm-$SLURM_JOB_ID --lease-file {home}/leases/lease --pool {pool}
-"""
 # Jobs run as the account of their person; here everything is root's, so no sudo is needed.
 EXTRA = """
 import batchspawner
@@ -106,23 +92,32 @@ class Site:
         return answer.text
 
 
-class Sharing(slurm.Cluster):
-    """A cluster whose one node counts shards."""
-
-    def _configure(self) -> None:
-        super()._configure()
-        conf = (self.home / "slurm.conf").read_text().replace("GresTypes=gpu", "GresTypes=gpu,shard")
-        (self.home / "slurm.conf").write_text(conf.replace("Gres=gpu:1", "Gres=gpu:1,shard:100"))
-        with (self.home / "gres.conf").open("a") as file:
-            file.write("Name=shard Count=100\n")
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[slurm.Cluster]:
-    with TemporaryDirectory(prefix="gpukernel-slurm-") as place:
-        Path(place).chmod(0o755)
-        with Sharing(Path(place), 1, 1) as running:
-            yield running
+    with slurm.cluster_of(gpus=1, shards=100, more=CONF) as running:
+        hook = running.home / "hook"
+        hook.write_text(f"#!{native.slurm_hook()} {running.home}/jobs\n")
+        hook.chmod(0o755)
+        yield running
+
+
+@contextlib.contextmanager
+def node_daemon(cluster: slurm.Cluster, pool: Pool, device: Device) -> Iterator[None]:
+    """Run what gives jobs with shards their slices, of one device."""
+    words = ["slurm", "node", "--folder", f"{cluster.home}/jobs", "--sweep", "1s", "--pool", pool.address]
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "gpukernel.cli", *words, "--server", device.server, "--device", device.uuid],
+        env=pool.environment | cluster.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert daemon.stdout is not None
+    assert "get their slices" in daemon.stdout.readline()
+    try:
+        yield
+    finally:
+        daemon.terminate()
+        daemon.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -133,23 +128,17 @@ def _site(cluster: slurm.Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
         device = pool.devices()[1]
         delegated = pool.gpukernel("server", "delegate", device.uuid, "--to", "slurm")
         assert delegated.returncode == 0, delegated.stderr
-        (home / "leases").mkdir(mode=0o755)
-        names = {"home": home, "uuid": device.uuid, "pool": pool.address}
-        (home / "prolog").write_text(PROLOG.format(**names))
-        (home / "epilog").write_text(EPILOG.format(**names))
-        (home / "epilog").chmod(0o755)
         assert pool.gpukernel("quota", "import", str(home / "courses.yaml")).returncode == 0
         environment = environment_of(pool.state, home)
         environment |= {"SLURM_CONF": cluster.environment["SLURM_CONF"]}
         environment["PATH"] += f"{os.pathsep}/usr/sbin"
         extra = EXTRA.format(home=home, programs=Path(sys.executable).parent, admin=ADMIN)
-        environments = {
-            name: {setting: value.format(home=home) for setting, value in changes.items()}
-            | {"req_homedir": str(home)}
-            for name, changes in ENVIRONMENTS.items()
-        }
+        environments = {name: {**changes, "req_homedir": str(home)} for name, changes in ENVIRONMENTS.items()}
         options = {"pool": pool.address, "environments": environments}
-        with Hub(home, environment, options, extra=extra, spawner="batchspawner.SlurmSpawner") as hub:
+        with (
+            node_daemon(cluster, pool, device),
+            Hub(home, environment, options, extra=extra, spawner="batchspawner.SlurmSpawner") as hub,
+        ):
             yield Site(hub, cluster, pool)
 
 
@@ -236,10 +225,9 @@ def run(single: Single, code: str) -> str:
 @long
 def test_a_job_with_shards_is_a_server_whose_ordinary_kernels_have_the_jobs_slice(site: Site) -> None:
     job = site.start("slice")
-    (lease,) = site.pool.live()
-    assert lease.holder.person == "root"
-    assert run(site.hub.server("root"), SEEN) == "False False 1638\n"
-    assert [one.id for one in site.pool.live()] == [lease.id]  # nothing was leased besides
+    assert run(site.hub.server("root"), SEEN) == "False False 3276\n"  # a tenth of a V100
+    (lease,) = site.pool.live()  # and nothing was leased besides
+    assert (lease.holder.person, lease.decided_by) == ("root", "slurm")
     site.cluster.ask("scancel", job)
     site.end_of(lease.id)
     eventually(lambda: site.hub.running() == set(), 60)
