@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.deploy.helm.chart import VALUES, containers, lint, needs_helm, pods, render
+from tests.deploy.helm.chart import ROOT, VALUES, containers, lint, needs_helm, pods, render
 
 pytestmark = needs_helm
 
@@ -265,3 +266,21 @@ def test_two_releases_side_by_side_share_nothing() -> None:
     ]
     assert not names[0] & names[1]
     assert ("StatefulSet", "lab-gpukernel-pool") in names[1]
+
+
+def test_the_chart_and_the_plain_files_give_the_dra_driver_the_same_rights() -> None:
+    def rights(roles: list[dict[str, Any]], name: str) -> set[tuple[str, ...]]:
+        (role,) = (one for one in roles if one["metadata"]["name"].endswith(name))
+        return {
+            (r, verb, *rule.get("resourceNames", ()))
+            for rule in role["rules"]
+            for r in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    plain = list(yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "rbac.yaml").read_text()))
+    chart = of_kind(render(VALUES["the DRA driver"]), "ClusterRole")
+    for ours, theirs in (("dra-controller", "gpukernel-controller"), ("dra-node", "gpukernel-node")):
+        here, there = rights(chart, ours), rights(plain, theirs)
+        assert here <= there
+        assert {right[1] for right in there - here} <= {"get", "list", "watch"}
