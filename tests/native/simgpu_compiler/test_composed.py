@@ -98,7 +98,9 @@ def numbers(random: np.random.Generator, threads: int) -> np.ndarray[Any, Any]:
             words >> random.integers(0, 64, (threads, 4), np.uint64),
         ]
     )
-    drawn = np.take_along_axis(kinds, random.integers(0, len(kinds), (1, threads, 4)), 0)[0]
+    drawn: np.ndarray[Any, Any] = np.take_along_axis(
+        kinds, random.integers(0, len(kinds), (1, threads, 4)), 0
+    )[0]
     # (1 - 2^-10)(1 + 2^-10)2^-11 + 1 + 2^-10 lies below the middle of two halves by less than a float has bits for.
     drawn[: min(threads, 2), :3] = [
         [0x3BFE3BFE, 0x10011001, 0x3C013C01],
