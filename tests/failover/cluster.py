@@ -194,7 +194,8 @@ class Cluster:
         self.gpukernel("token", "create", name, *options, "--file", path)
         return path
 
-    def __enter__(self) -> Cluster:
+    def start(self) -> None:
+        """Start everything, and return when all of it is ready."""
         self.postgresql.start()
         self.gpukernel("pool", "init", "--name", "127.0.0.1", "--state", self.state(0))
         for number in range(1, len(self.pools)):
@@ -211,9 +212,9 @@ class Cluster:
             agent.start()
         for agent in self.agents:
             agent.wait_ready()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """Stop everything."""
         for process in (*self.agents, *self.pools):
             process.end(signal.SIGTERM)
         with contextlib.suppress(subprocess.CalledProcessError):
@@ -226,7 +227,10 @@ def cluster(pools: int = 3, models: Sequence[str] = MODELS) -> Iterator[Cluster]
     folder = Path(tempfile.mkdtemp(prefix="gpukernel-failover-"))
     folder.chmod(0o755)
     try:
-        with Cluster(folder, pools, models) as running:
+        with contextlib.ExitStack() as stack:
+            running = Cluster(folder, pools, models)
+            stack.callback(running.stop)  # also where it does not come up
+            running.start()
             yield running
     except BaseException:
         print(f"what the processes have said is in {folder}", file=sys.stderr)
