@@ -125,7 +125,11 @@ class Cluster:
         )
         self._until(lambda: (munge / "socket").exists())
         if self.accounting:
-            self.accounting.start()
+            try:
+                self.accounting.start()
+            except BaseException:
+                self._daemons["munged"].kill()
+                raise
             # A cluster is known before its controller speaks for the first time, which then starts at once.
             self.accounting.must("sacctmgr", "--immediate", "add", "cluster", "gpukernel")
         self.start_controller()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -69,7 +71,7 @@ class Accounting:
                 ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}", "--user=root",
                  f"--port={self._database}", "--bind-address=127.0.0.1", "--skip-grant-tables",
                  "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M"],
-                env=self.environment, stdout=out, stderr=out,
+                env=self.environment, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
         self._daemons.append(database)
         conf = self.home / "slurmdbd.conf"
@@ -81,16 +83,18 @@ class Accounting:
     def _start_slurmdbd(self, *before: str) -> None:
         with (self.home / "slurmdbd.out").open("ab") as out:
             process = subprocess.Popen(
-                [*before, "slurmdbd", "-D"], env=self.environment, stdout=out, stderr=out
+                [*before, "slurmdbd", "-D"],
+                env=self.environment,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,  # faketime runs it as a child
             )
         self._daemons.append(process)
         self._until(lambda: self.ask("sacctmgr", "--noheader", "show", "cluster") is not None)
 
     def roll_up(self) -> None:
         """Have slurmdbd add up the hours that are not over: it is started again with a clock that is an hour and more ahead."""
-        process = self._daemons.pop()
-        process.terminate()
-        process.wait(30)
+        _end(self._daemons.pop())
         self._start_slurmdbd("faketime", "-f", "+65m")
 
     def ask(self, *command: str) -> str | None:
@@ -110,13 +114,8 @@ class Accounting:
 
     def stop(self) -> None:
         """Stop both."""
-        for process in reversed(self._daemons):
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        while self._daemons:
+            _end(self._daemons.pop())
 
     def _until(self, ready: object, seconds: float = 60) -> None:
         end = time.monotonic() + seconds
@@ -124,5 +123,18 @@ class Accounting:
         while not ready():
             if time.monotonic() > end or any(one.poll() is not None for one in self._daemons):
                 said = "\n".join(path.read_text()[-1500:] for path in self.home.glob("*d*.out"))
+                self.stop()
                 raise RuntimeError(f"Slurm's accounting did not start:\n{said}")
             time.sleep(0.2)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a daemon with all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(30)
+            return
+        except subprocess.TimeoutExpired:
+            pass
