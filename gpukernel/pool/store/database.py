@@ -249,7 +249,7 @@ class Database:
     commits
         Which commits are on disk.
     on_renewed
-        Called in the first transaction of a new connection: what was read before may not be there any more.
+        Called before the first transaction through a new connection: what was read before may not be there any more.
     renewals
         How often that was: each time commits may be lost.
     """
@@ -311,11 +311,11 @@ class Database:
             self._db.info[WROTE] = before or wrote
             return
         try:
+            if self.shared:
+                self._connected()
             with self._db.begin():
                 self._under_way, self._awaited = True, False
                 try:
-                    if self.shared:
-                        self._begun()
                     yield self._db
                     self.changes.write(self._db)
                     awaited = self._awaited or (awaited and self._db.info.get(WROTE, False))
@@ -328,11 +328,12 @@ class Database:
             self.commits.made()
         self.changes.committed()
 
-    def _begun(self) -> None:
-        """Begin a transaction on PostgreSQL; on a new connection, anew."""
+    def _connected(self) -> None:
+        """See that there is a connection to PostgreSQL, before a transaction; through a new one, begin anew."""
         driver = self._db.connection.dbapi_connection
         if driver is not self._driver or self.commits.broken:
-            self._db.execute(sa.text("SET SESSION synchronous_commit = off"))
+            with self._db.begin():
+                self._db.exec_driver_sql("SET SESSION synchronous_commit = off")
             self.commits.renewed()
             self.renewals += self._driver is not None
             for forget in self.on_renewed:

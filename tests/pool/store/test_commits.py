@@ -273,6 +273,15 @@ def test_many_wait_for_one_flush() -> None:
     assert 1 <= len(flushes) < 50
 
 
+def test_decisions_go_on_without_the_disk_whatever_becomes_of_the_first(fragile: FragileDatabase) -> None:
+    database = Database(fragile.url)
+    with contextlib.suppress(ZeroDivisionError), database.deciding():
+        raise ZeroDivisionError
+    with database.transaction() as db:
+        assert db.execute(sa.text("SHOW synchronous_commit")).scalar_one() == "off"
+    database.close()
+
+
 def test_nobody_waits_for_signs_of_life(fragile: FragileDatabase) -> None:
     database = Store(fragile.url)
     manager = LeaseManager(database)
