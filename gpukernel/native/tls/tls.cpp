@@ -195,7 +195,8 @@ BIO_METHOD* buffers() {
 
 // --- the key ---
 
-// Instructions for AES-GCM.  __builtin_cpu_supports says no where zig has compiled this, whatever the processor.
+// Instructions for AES-GCM.  __builtin_cpu_supports says no where zig has compiled this, whatever the
+// processor.
 bool has_aes() {
     unsigned a, b, c, d;
     constexpr unsigned PCLMULQDQ = 1u << 1, AES = 1u << 25;
@@ -258,9 +259,8 @@ SSL_CTX* settings() {
             return nullptr;
         SSL_CTX* one = SSL_CTX_new(TLS_method());
         if (!one) return nullptr;
-        const char* ciphers = has_aes()
-                                  ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
-                                  : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
+        const char* ciphers = has_aes() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
+                                        : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
         SSL_CTX_set_min_proto_version(one, TLS1_3_VERSION);
         SSL_CTX_set_max_proto_version(one, TLS1_3_VERSION);
         SSL_CTX_set_options(one, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
