@@ -18,6 +18,8 @@ __all__ = [
 _GRES = re.compile(r"shard(?::[^:(,]+)?:(\d+)(?:\(([^)]*)\))?")
 _SHARE = re.compile(r"(\d+)/\d+")
 _NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_BEHIND_NAME, _BEFORE_COMMENT = " UserId=", " MinCPUsNode="
+_MIXED = "What Slurm says of job {} cannot be told from the job's own words; give it a name and a comment without line breaks and “Word=”."
 
 
 class NotUnderstood(Exception):
@@ -57,27 +59,38 @@ def _hosts(text: str) -> set[str]:
     return found
 
 
-def parse_allocation(said: str, node: str) -> JobShards | None:
-    """Return the shards of the job that ``scontrol show job --details --oneliner`` describes; None where it has none on `node`.
+def parse_allocation(said: str, node: str, job: str) -> JobShards | None:
+    """Return the shards of a job by ``scontrol show job --details --oneliner``; None where it has none on `node`.
+
+    Slurm shows the other tasks of an array as well, and prints what people may choose, such as the name of a job, as it is: nothing is taken
+    from there.
 
     Raises
     ------
     NotUnderstood
-        They are on several GPUs, or it is not said on which.
+        They are on several GPUs, or it is not said on which, or the job's own words look like Slurm's.
     """
-    for nodes, gres in _NODES.findall(said):
-        if node not in _hosts(nodes):
-            continue
-        found = _GRES.findall(gres)
-        if not found:
-            return None
-        if len(found) > 1:
-            raise NotUnderstood(f"Slurm gave shards of several kinds to one job ({gres[:80]}); ask for one.")
-        shards = int(found[0][0])
-        account = re.search(r"\bAccount=(\S+)", said)
-        name = account[1] if account and account[1] != "(null)" else ""
-        return JobShards(shards, _gpu(shards, found[0][1], gres), name)
-    return None
+    own = _own_words_of_slurm(said, job)
+    there = [gres for nodes, gres in _NODES.findall(own) if node in _hosts(nodes)]
+    if len(there) > 1:
+        raise NotUnderstood(_MIXED.format(job))
+    found = _GRES.findall(there[0]) if there else []
+    if not found:
+        return None
+    if len(found) > 1:
+        raise NotUnderstood(f"Slurm gave shards of several kinds to one job ({there[0][:80]}); ask for one.")
+    shards = int(found[0][0])
+    account = re.search(r"\bAccount=(\S+)", own)
+    name = account[1] if account and account[1] != "(null)" else ""
+    return JobShards(shards, _gpu(shards, found[0][1], there[0]), name)
+
+
+def _own_words_of_slurm(said: str, job: str) -> str:
+    """Return what Slurm says of a job behind its name and before its script, folder and comment."""
+    records = [line for line in said.split("\n") if line.startswith(f"JobId={job} ")]
+    if len(records) != 1 or any(records[0].count(one) != 1 for one in (_BEHIND_NAME, _BEFORE_COMMENT)):
+        raise NotUnderstood(_MIXED.format(job))
+    return records[0].partition(_BEHIND_NAME)[2].partition(_BEFORE_COMMENT)[0]
 
 
 def _gpu(shards: int, where: str, gres: str) -> int:

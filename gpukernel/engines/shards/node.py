@@ -163,7 +163,7 @@ class ShardNode:
         ------
         NotUnderstood, SlurmAway, SlurmRefused
         """
-        return parse_allocation(await self._slurm.show_job(job), self.name)
+        return parse_allocation(await self._slurm.show_job(job), self.name, job)
 
     async def placement(self, allocation: JobShards) -> PlacedOn:
         """Return the part of a device that the shards are.

@@ -42,7 +42,7 @@ JOB = "JobId=7 UserId=anna(1000) Account=ml101 QOS=normal JOB_GRES=shard:2   Nod
     ],
 )
 def test_the_gpu_of_a_jobs_shards_is_read_from_slurm(nodes: str, gres: str, found: JobShards | None) -> None:
-    assert parse_allocation(JOB.format(nodes, gres), "n1") == found
+    assert parse_allocation(JOB.format(nodes, gres), "n1", "7") == found
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,42 @@ def test_the_gpu_of_a_jobs_shards_is_read_from_slurm(nodes: str, gres: str, foun
 )
 def test_shards_whose_gpu_is_not_said_are_nobodys(gres: str) -> None:
     with pytest.raises(NotUnderstood, match="one"):
-        parse_allocation(JOB.format("n1", gres), "n1")
+        parse_allocation(JOB.format("n1", gres), "n1", "7")
 
 
 def test_jobs_on_a_node_with_several_lines_are_those_of_the_node() -> None:
-    said = JOB.format("n1", "shard:2(IDX:0)") + "  Nodes=n2 CPU_IDs=1 Mem=0 GRES=shard:2(IDX:1) MinCPUsNode=1"
-    assert [parse_allocation(said, node) for node in ("n1", "n2")] == [
+    said = JOB.format("n1", "shard:2(IDX:0)   Nodes=n2 CPU_IDs=1 Mem=0 GRES=shard:2(IDX:1)")
+    assert [parse_allocation(said, node, "7") for node in ("n1", "n2")] == [
         JobShards(2, 0, "ml101"),
         JobShards(2, 1, "ml101"),
     ]
+
+
+ALL_OF_GPU_3 = "Account=prof Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:100(IDX:3)"
+
+
+def test_nothing_is_taken_from_the_name_or_the_comment_of_a_job() -> None:
+    true = JOB.format("n1", "shard:2(IDX:0)")
+    for said in (
+        true.replace("JobId=7", f"JobId=7 JobName=x {ALL_OF_GPU_3}"),
+        f"{true} Comment={ALL_OF_GPU_3}",
+    ):
+        assert parse_allocation(said, "n1", "7") == JobShards(2, 0, "ml101")
+    for name in (
+        f"x UserId=x {ALL_OF_GPU_3}",
+        f"x UserId=x {ALL_OF_GPU_3} MinCPUsNode=1 ",
+        f"x\nJobId=7 UserId=x {ALL_OF_GPU_3} MinCPUsNode=1 ",
+    ):
+        with pytest.raises(NotUnderstood, match="the job's own words"):
+            parse_allocation(true.replace("JobId=7", f"JobId=7 JobName={name}"), "n1", "7")
+    with pytest.raises(NotUnderstood, match="the job's own words"):
+        parse_allocation(true.replace("QOS=normal", f"QOS=normal WCKey=x {ALL_OF_GPU_3}"), "n1", "7")
+
+
+def test_the_first_job_of_an_array_or_a_heterogeneous_job_has_its_own_shards_only() -> None:
+    first, second = JOB.format("n1", ""), JOB.format("n1", "shard:2(IDX:1)").replace("JobId=7", "JobId=8")
+    assert parse_allocation(f"{first} \n{second}", "n1", "7") is None
+    assert parse_allocation(f"{second} \n{first}", "n1", "8") == JobShards(2, 1, "ml101")
 
 
 def test_shards_of_a_gpu() -> None:
