@@ -206,7 +206,7 @@ class ShardNode:
             return  # the hook was killed in the middle; Slurm starts such a job again
         if held is None and note is not None:
             held = self._jobs[job] = JobLease(self, note, fresh=fresh)
-        elif held is not None and note is not None and note.restart != held.note.restart:
+        elif held is not None and note is not None and note != held.note:
             self._end(held, "its job was started again")
             return
         if held is not None and self.folder.is_over(job):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 
 from gpukernel import native
 from gpukernel.cli.engines.slurm_node import hidden_from_others
+from gpukernel.client.engines import EngineClient
+from gpukernel.common.errors import PoolError
 from gpukernel.engines.shards.allocation import (
     JobShards,
     NotUnderstood,
@@ -21,7 +24,9 @@ from gpukernel.engines.shards.allocation import (
     shards_of_a_gpu,
 )
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
+from gpukernel.engines.shards.node import ShardNode
 from gpukernel.engines.shards.recipe import recipe
+from gpukernel.engines.slurm.commands import Slurm
 from gpukernel.remoting.environment import compiler_environment, shim_environment, with_commands
 from gpukernel.remoting.lease_file import read_lease_file
 
@@ -277,3 +282,24 @@ def test_a_value_with_a_line_break_makes_no_line_of_its_own(folder: JobsFolder) 
     done = hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="2", LD_LIBRARY_PATH="/a\nexport EVIL=1")
     assert not any("EVIL" in line for line in done.stdout.splitlines())
     assert "print gpukernel: LD_LIBRARY_PATH has a line break" in done.stdout
+
+
+def test_a_number_that_slurm_uses_again_is_another_job(tmp_path: Path) -> None:
+    def nobody() -> EngineClient:
+        raise PoolError("no pool here")
+
+    async def look() -> None:
+        folder = JobsFolder(tmp_path, "n1")
+        (folder.jobs / "7").mkdir(parents=True)
+        node = ShardNode(Slurm({}), folder, "n1", "n1", [], nobody)
+        endings = []
+        for user in (1000, 1000, 1001):
+            (folder.jobs / "7" / "job").write_text(
+                f"version 1\njob 7\nuser {user}\ngroup 1\ncluster c\nrestart 0\n"
+            )
+            node._see("7", fresh=True)
+            endings.append(node._jobs["7"].ending)
+        await node._jobs["7"].leave()
+        assert endings == [False, False, True]
+
+    asyncio.run(look())
