@@ -29,6 +29,13 @@ __all__ = ["Commits"]
 # A record in the log that means nothing to anybody: committing it waits for the disk, and so for all that stands before it.
 _FLUSH = sa.text("SELECT pg_logical_emit_message(true, 'gpukernel', '')")
 
+_WAITS = sa.text(
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""Flushes wait for the disk also where the server's settings let commits not wait."""
+
+CLOSE_SECONDS = 1.0
+
 LOST = say("The pool's database was away. Ask again.")
 
 
@@ -53,8 +60,9 @@ class Commits:
         self._lost = 0
         self._flusher: sa.Connection | None = None
         self._state = threading.Condition()
-        self._waiting: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._waiting = set[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]]()
         self._thread: threading.Thread | None = None
+        self._flushes = False  # the thread, through the connection for flushes
         self._closed = False
 
     # --- the deciding thread ---
@@ -74,10 +82,15 @@ class Commits:
         The connection for flushes is made after that one and before any commit: whatever breaks it breaks both, or comes before.
         """
         flusher = self._connect()
+        flusher.execute(_WAITS)
         with self._state:
             before, self._flusher = self._flusher, flusher
             self._lost = self.number
             self.number += 1
+            if self._flushes:  # its thread closes it, however long that flush takes; another one goes on
+                before = self._thread = None
+                self._flushes = False
+            self._settle()
         if before is not None:
             _close(before)
 
@@ -104,23 +117,31 @@ class Commits:
                 return
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
-            self._waiting.append((number, loop, future))
+            waiting = (number, loop, future)
+            self._waiting.add(waiting)
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._work, name="gpukernel-flush", daemon=True)
                 self._thread.start()
-            self._state.notify()
-        await future
+            self._state.notify_all()
+        try:
+            await future
+        except asyncio.CancelledError:
+            with self._state:
+                self._waiting.discard(waiting)
+            raise
 
     # --- the thread that waits for the disk ---
 
     def _work(self) -> None:
+        own = threading.current_thread()
         while True:
             with self._state:
-                self._state.wait_for(lambda: self._waiting or self._closed)
-                if self._closed:
+                self._state.wait_for(lambda: self._waiting or self._closed or self._thread is not own)
+                if self._closed or self._thread is not own:
                     return
                 # Whoever waits took a number after its commit was made.
                 target, flusher = max(number for number, _, _ in self._waiting), self._flusher
+                self._flushes = flusher is not None
             error: Exception | None = None
             if flusher is not None:
                 try:
@@ -128,27 +149,35 @@ class Commits:
                 except (sa.exc.SQLAlchemyError, sa.exc.DBAPIError) as failure:
                     error = failure
             with self._state:
-                if flusher is self._flusher and error is None and flusher is not None:
-                    self._lasting = max(self._lasting, target)
-                elif flusher is self._flusher:
-                    self._lost, self._flusher = self.number, None
-                settled = max(self._lasting, self._lost)
-                over = [one for one in self._waiting if one[0] <= settled]
-                self._waiting = [one for one in self._waiting if one[0] > settled]
-                lost = self._lost
-            for number, loop, future in over:
-                with contextlib.suppress(RuntimeError):  # that loop is closed
-                    loop.call_soon_threadsafe(_tell, future, number <= lost)
-            if error is not None and flusher is not None:
+                is_last = self._thread is not own
+                if not is_last:
+                    self._flushes = False
+                    if error is None and flusher is not None:
+                        self._lasting = max(self._lasting, target)
+                    elif flusher is self._flusher:
+                        self._lost, self._flusher = self.number, None
+                    self._settle()
+            if flusher is not None and (is_last or error is not None):
                 _close(flusher)
 
+    def _settle(self) -> None:
+        """Tell those whose commits are on disk or lost; whoever calls holds the lock."""
+        settled = max(self._lasting, self._lost)
+        over = {one for one in self._waiting if one[0] <= settled}
+        self._waiting -= over
+        for number, loop, future in over:
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(_tell, future, number <= self._lost)
+
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; one that waits for a disk that does not answer is left to itself."""
         with self._state:
             self._closed = True
-            self._state.notify()
+            self._state.notify_all()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)
+            if self._thread.is_alive():
+                return
         if self._flusher is not None:
             _close(self._flusher)
 

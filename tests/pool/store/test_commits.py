@@ -11,6 +11,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -291,3 +292,57 @@ def test_nobody_waits_for_signs_of_life(fragile: FragileDatabase) -> None:
         database.leases.renew(["none"], manager.steady())
     assert database.commits.number - before <= 1  # a look at everything others have done
     database.close()
+
+
+def test_decisions_go_on_through_a_new_connection_while_a_flush_hangs(fragile: FragileDatabase) -> None:
+    async def work() -> None:
+        database = Database(fragile.url)
+        admin = database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+        def change() -> int:
+            with database.deciding() as (db, _):
+                db.execute(sa.text("UPDATE ledger SET epoch = epoch + 1"))
+                return int(db.execute(sa.text("SELECT pg_backend_pid()")).scalar_one())
+
+        change()
+        for words in ("ALTER SYSTEM SET synchronous_standby_names = 'gone'", "SELECT pg_reload_conf()"):
+            admin.exec_driver_sql(words)
+        hung = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        waiting: list[asyncio.Task[None]] = []
+        while not admin.exec_driver_sql(hung).scalar_one():
+            own = change()
+            waiting.append(asyncio.create_task(database.commits.lasting(database.commits.number)))
+            await asyncio.sleep(0.05)
+        admin.exec_driver_sql(f"SELECT pg_terminate_backend({own})")
+        with pytest.raises(sa.exc.DBAPIError):
+            change()
+        rescue = threading.Timer(30, fragile.crash)  # without which a failure would last for ever
+        rescue.start()
+        change()  # did not come back before the standby did
+        rescue.cancel()
+        assert isinstance((await asyncio.gather(*waiting, return_exceptions=True))[-1], DatabaseLost)
+        for words in ("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"):
+            admin.exec_driver_sql(words)
+        await database.commits.lasting(database.commits.number)
+        admin.close()
+        database.close()
+
+    asyncio.run(work())
+
+
+def test_answers_wait_for_the_disk_whatever_the_server_does_by_default(fragile: FragileDatabase) -> None:
+    async def work() -> None:
+        Database(fragile.url).close()
+        engine = sa.create_engine(fragile.url.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as admin:
+            admin.exec_driver_sql("ALTER DATABASE postgres SET synchronous_commit = off")
+        engine.dispose()
+        database = Database(fragile.url)
+        with database.deciding() as (db, _):
+            db.execute(sa.text("UPDATE ledger SET epoch = epoch + 1"))
+        behind = fragile.rows("SELECT pg_current_wal_insert_lsn() AS at")[0].at
+        await database.commits.lasting(database.commits.number)
+        assert fragile.rows(f"SELECT '{behind}'::pg_lsn - pg_current_wal_flush_lsn() AS bytes")[0].bytes <= 0
+        database.close()
+
+    asyncio.run(work())
