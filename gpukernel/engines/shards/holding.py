@@ -35,6 +35,8 @@ QUIET_SECONDS = 3.0
 STARTING_SECONDS = 10.0
 STOP_SECONDS = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+LEAST_SECONDS = 1.0
+"""Slurm and the pool are asked again for a program that asks, but no sooner: one that never stops asking shares them with every job."""
 _SOON = frozenset(["full", "unavailable", "too_often", "failed"])
 """Codes of refusals that time may mend."""
 
@@ -81,7 +83,7 @@ class JobLease:
         self._node = node
         self._word, self._sentence = "waiting", "the slice is being started"
         self._changed = asyncio.Event()
-        self._again = asyncio.Event()
+        self._again, self._ended = asyncio.Event(), asyncio.Event()
         self._over, self._may_have = False, not fresh
         self._task = asyncio.create_task(self._hold())
 
@@ -121,7 +123,7 @@ class JobLease:
         """Acquire the slice, and again when it was lost and a program asks, until the job is over."""
         try:
             if not self._may_have:
-                await self._pause(HEAD_SECONDS)
+                await self._pause(HEAD_SECONDS, 0)
             placed = await self._placement()
             while placed is not None and not self._over:
                 self.lease = await self._acquire(*placed)
@@ -129,6 +131,7 @@ class JobLease:
                     return
                 self._again.clear()
                 await self._again.wait()
+                await self._pause(LEAST_SECONDS)
         except Exception:
             log.exception("job %s: its slice cannot be held", self.note.job)
             self._say("refused", "The node's daemon failed; its log says how.")
@@ -198,11 +201,14 @@ class JobLease:
         self._again.clear()
         self._say("refused", sentence)
         await self._again.wait()
+        await self._pause(LEAST_SECONDS)
 
-    async def _pause(self, seconds: float) -> float:
-        """Wait, but no longer than until a program asks or the job is over; return how long to wait the next time."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._again.wait(), seconds)
+    async def _pause(self, seconds: float, least: float = LEAST_SECONDS) -> float:
+        """Wait, after `least` seconds no longer than until a program asks or the job is over; return how long to wait the next time."""
+        least = min(least, seconds)
+        for event, time in ((self._ended, least), (self._again, seconds - least)):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), time)
         self._again.clear()
         return min(2 * seconds, LONGEST_PAUSE)
 
@@ -222,6 +228,7 @@ class JobLease:
     async def end(self, why: str) -> bool:
         """Release the slice and remove the job's folder; False where the pool does not answer, so that it is tried again later."""
         self._over = True
+        self._ended.set()
         self._again.set()
         self._say("refused", f"Job {self.note.job} is over.")
         # What is being started ends, so that whoever waits for it need not wait for long.

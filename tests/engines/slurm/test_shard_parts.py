@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from gpukernel.engines.shards.allocation import (
     shards_of_a_gpu,
 )
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
+from gpukernel.engines.shards.holding import JobLease
 from gpukernel.engines.shards.node import ShardNode
 from gpukernel.engines.shards.recipe import recipe
 from gpukernel.engines.slurm.commands import Slurm
@@ -303,3 +305,25 @@ def test_a_number_that_slurm_uses_again_is_another_job(tmp_path: Path) -> None:
         assert endings == [False, False, True]
 
     asyncio.run(look())
+
+
+def test_a_program_that_never_stops_asking_does_not_ask_slurm_as_often(tmp_path: Path) -> None:
+    asked = []
+
+    class Node:
+        folder, name = JobsFolder(tmp_path, "n1"), "n1"
+
+        async def allocation(self, job: str) -> JobShards | None:
+            asked.append(job)
+            raise NotUnderstood("on several GPUs")
+
+    async def ask() -> None:
+        job = JobLease(Node(), JobNote("7", 1000, 1000, "c", 0), fresh=False)  # type: ignore[arg-type]
+        for _ in range(40):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await anext(job.answers())
+        await job.leave()
+
+    asyncio.run(ask())
+    assert 1 <= len(asked) <= 4
