@@ -95,3 +95,13 @@ def test_each_pool_gets_its_own_token_and_no_other(tmp_path: Path) -> None:
     # A connection that is asked for by its addresses, with its credentials, is the same one.
     assert connection_to(",".join(found.addresses), found) == found
     assert found.at(["c:3"]) == Connection("c:3", "t")
+
+
+def test_the_token_of_one_pool_goes_to_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, f"address: {AB[0]}\ntoken: t\naddress: {AB[1]}\ntoken: u\n")
+    monkeypatch.setenv("GPUKERNEL_POOL_TOKEN_FILE", str(file))
+    both = connection_to(f"{AB[1]},{AB[0]}")
+    assert [way.token for way in both.ways] == ["u", "t"]
+    assert connection_to(AB[1].removeprefix("tls://")).token == "u"
+    with pytest.raises(PoolError, match="c.example.edu:7437 has no token among those of"):
+        connection_to("tls://c.example.edu:7437")

@@ -49,14 +49,19 @@ def connection_to(address: str | None = None, token: str | Connection | None = N
         raise PoolError(f"{address} holds a token but no “address: tls://HOST:PORT”, so it leads to no pool.")
     if not (named.token or found.token) and (path := os.environ.get("GPUKERNEL_POOL_TOKEN_FILE")):
         named = read_connection_file(Path(path))
-    tokens = {way.address: way.token for way in named.ways}
+    tokens = {way.target: way.token for way in named.ways}
+    for_any = named.token if len(set(tokens.values())) == 1 else ""
     authority = found.authority or named.authority or _named_pem("GPUKERNEL_POOL_CA", authorities_in)
     certificate = (
         named.certificate or _named_pem("GPUKERNEL_POOL_CERTIFICATE", certificate_in) or found.certificate
     )
 
     def completed(way: Connection) -> Connection:
-        token = tokens.get(way.address, named.token) or way.token
+        token = tokens.get(way.target, for_any) or way.token
+        if not token and named.others:
+            raise PoolError(
+                f"The pool at {way.address} has no token among those of {named.names}, which are theirs alone."
+            )
         # Naming an authority asks for TLS.
         plain = authority and not way.encrypted
         return Connection(f"tls://{way.address}" if plain else way.address, token, authority, certificate)
