@@ -289,7 +289,8 @@ class PoolClient:
         Refused
             With a stable code and the pool's sentence.
         PoolUnreachable
-            When nobody answers, or the pool ended while this waited; with several addresses, when none of them has for a minute.
+            When nobody answers, or the pool ended while this waited; with several addresses, when none of them has for a minute.  Where the
+            pool's database is away, `patience` seconds after `wait_seconds`.
         """
         request = pb.AcquireRequest(
             key=key,
@@ -313,6 +314,8 @@ class PoolClient:
                 return
             except grpc.aio.AioRpcError as error:
                 pause = pause_before_again(error)
+                if pause is not None and wait_seconds >= 0 and clock() + pause > end + self.patience:
+                    pause = None  # who waits for a time does not wait for ever for the pool or its database
                 if _is_lost(error) and self._ways.several:
                     self._ways.lost(way)
                     alone_since = clock() if alone_since is None else alone_since
