@@ -14,6 +14,7 @@ from gpukernel.pool.store.store import Store
 __all__ = ["is_made_by", "refusal_to_forget", "refusal_to_make", "refusal_to_revoke", "token_name"]
 
 AGENT = "agent"
+_BETWEEN = ": "
 
 
 def token_name(caller: Caller, name: str) -> str:
@@ -28,6 +29,8 @@ def is_made_by(caller: Caller, token: Token) -> bool:
 
 def refusal_to_make(caller: Caller, request: pb.CreateTokenRequest) -> str:
     """Return why the caller may not make a token; empty where it may."""
+    if request.scope == "supply" and _BETWEEN.strip() in request.name:
+        return "The name of a supply's token has no colon: the names of what it makes begin with it and one."
     if caller.role != "supply" or (request.scope == AGENT and not request.person and not request.without_end):
         return ""
     return f"{caller.name} may make tokens of scope agent that end, and no others."
@@ -55,4 +58,4 @@ def refusal_to_forget(store: Store, caller: Caller, server: str, steady: float) 
 
 
 def _prefix(caller: Caller) -> str:
-    return f"{caller.name}: "
+    return f"{caller.name}{_BETWEEN}"

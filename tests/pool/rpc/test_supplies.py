@@ -21,6 +21,10 @@ def test_a_supply_makes_sees_and_revokes_tokens_of_its_own_agents_only(tmp_path:
         address = f"127.0.0.1:{free_port()}"
         async with serve(tmp_path, address), AdminClient(f"unix:{socket_path(tmp_path)}") as admin:
             texts = {name: (await admin.create_token(name, scope="supply"))[1] for name in ("east", "west")}
+            with pytest.raises(
+                NotAllowed, match="has no colon"
+            ):  # what it makes would be within reach of “east”
+                await admin.create_token("east: too", scope="supply")
             others, _ = await admin.create_token("gpu1", scope="agent")
             async with (
                 AdminClient(address, texts["east"]) as east,
