@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 
@@ -25,6 +26,8 @@ from gpukernel.common.errors import DatabaseLost
 from gpukernel.common.i18n import say
 
 __all__ = ["Commits"]
+
+log = logging.getLogger(__name__)
 
 # A record in the log that means nothing to anybody: committing it waits for the disk, and so for all that stands before it.
 _FLUSH = sa.text("SELECT pg_logical_emit_message(true, 'gpukernel', '')")
@@ -156,6 +159,10 @@ class Commits:
                         self._lasting = max(self._lasting, target)
                     elif flusher is self._flusher:
                         self._lost, self._flusher = self.number, None
+                        if error is not None:
+                            log.warning(
+                                "commits may be lost, since a flush failed: %s", " ".join(str(error).split())
+                            )
                     self._settle()
             if flusher is not None and (is_last or error is not None):
                 _close(flusher)

@@ -346,3 +346,22 @@ def test_answers_wait_for_the_disk_whatever_the_server_does_by_default(fragile: 
         database.close()
 
     asyncio.run(work())
+
+
+def test_why_nothing_reaches_the_disk_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    class Connection:
+        def execute(self, statement: object) -> None:
+            if "emit" in str(statement):
+                raise sa.exc.ProgrammingError("SELECT", {}, Exception("permission denied for function"))
+
+        def close(self) -> None: ...
+
+    async def work() -> None:
+        commits = Commits(Connection)  # type: ignore[arg-type]
+        commits.renewed()
+        with pytest.raises(DatabaseLost):
+            await commits.lasting(commits.number)
+        commits.close()
+
+    asyncio.run(work())
+    assert "permission denied for function" in caplog.text
