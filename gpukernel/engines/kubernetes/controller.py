@@ -176,13 +176,16 @@ class Controller:
         if any(result.device not in self._devices for result in wanted.results):
             self._devices = {device_name(one.uuid): one for one in await self._pool.devices() if one.uuid}
         devices = {name: (one.uuid, one.memory_bytes) for name, one in self._devices.items()}
-        holder = holder_of(claim, self._labels(wanted.namespace))
+        holder = holder_of(claim, await self._labels(wanted.namespace))
         return await self._pool.acquire_placed(placed_on(wanted, devices), wanted.key, holder, START_SECONDS)
 
-    def _labels(self, namespace: str) -> dict[str, str]:
-        for one in self._namespaces.objects.values():
-            if one.metadata is not None and one.metadata.name == namespace:
-                return dict(one.metadata.labels or {})
+    async def _labels(self, namespace: str) -> dict[str, str]:
+        for new in (False, True):  # the cache may not have a namespace that is as young as its claim
+            if new:
+                await self._namespaces.relist()
+            for one in self._namespaces.objects.values():
+                if one.metadata is not None and one.metadata.name == namespace:
+                    return dict(one.metadata.labels or {})
         return {}
 
     async def _tell(

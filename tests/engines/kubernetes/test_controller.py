@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Mapping
 
-from gpukernel.engines.kubernetes.names import DRIVER
+import pytest
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+from gpukernel.engines.kubernetes.controller import Controller
+from gpukernel.engines.kubernetes.names import COURSE, DRIVER
 from tests.conftest import Pool, eventually
 from tests.engines.kubernetes.cluster import Cluster
 
@@ -121,3 +128,17 @@ def test_as_many_claims_as_a_device_has_room_for_are_live_and_the_next_one_waits
         for claim in cluster.claims():
             cluster.delete(claim.metadata.name)
         eventually(lambda: not pool.promised(), seconds=20)
+
+
+def test_a_namespace_as_young_as_its_claim_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Young:
+        """Namespaces of which the cache has none before a new list."""
+
+        objects: Mapping[str, Namespace] = {}
+
+        async def relist(self) -> None:
+            self.objects = {"1": Namespace(metadata=ObjectMeta(name="ml101", labels={COURSE: "ml101"}))}
+
+    controller = Controller(None, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(controller, "_namespaces", Young())
+    assert asyncio.run(controller._labels("ml101")) == {COURSE: "ml101"}
