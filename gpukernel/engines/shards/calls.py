@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 from collections import Counter
@@ -18,9 +19,12 @@ from pathlib import Path
 
 __all__ = ["Calls"]
 
+log = logging.getLogger(__name__)
+
 LONGEST_LINE = 256
 MOST_OF_AN_ACCOUNT = 512
 SILENT_SECONDS = 5.0
+FULL_SECONDS = 0.5
 
 Answers = Callable[[str, int], AsyncIterator[tuple[str, str]]]
 """A function of a job and the calling account that gives pairs of a word and a sentence."""
@@ -51,7 +55,12 @@ class Calls:
             draft.rename(path)  # there is a socket at every moment, of the daemon before or of this one
             async with asyncio.TaskGroup() as calls:
                 while True:
-                    link, _ = await asyncio.get_running_loop().sock_accept(listening)
+                    try:
+                        link, _ = await asyncio.get_running_loop().sock_accept(listening)
+                    except OSError as error:  # of open files there may be no more: one that is open may end
+                        log.warning("nobody is let in: %s", error.strerror)
+                        await asyncio.sleep(FULL_SECONDS)
+                        continue
                     user = _caller(link)
                     if self._now[user] >= MOST_OF_AN_ACCOUNT or not (user == 0 or self._accounts(user)):
                         link.close()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from gpukernel.engines.shards.allocation import (
     parse_running,
     shards_of_a_gpu,
 )
+from gpukernel.engines.shards.calls import Calls
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
 from gpukernel.engines.shards.holding import JobLease
 from gpukernel.engines.shards.node import ShardNode
@@ -327,3 +330,32 @@ def test_a_program_that_never_stops_asking_does_not_ask_slurm_as_often(tmp_path:
 
     asyncio.run(ask())
     assert 1 <= len(asked) <= 4
+
+
+def test_a_socket_without_free_descriptors_is_served_again_when_there_are(tmp_path: Path) -> None:
+    async def answers(job: str, user: int) -> AsyncIterator[tuple[str, str]]:
+        yield "live", ""
+
+    async def crowd() -> None:
+        path = tmp_path / "socket"
+        serving = asyncio.create_task(Calls(answers, lambda user: True).serve(path))
+        while not path.exists():
+            await asyncio.sleep(0.01)
+        waiting = socket.socket(socket.AF_UNIX)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, limits[1]))
+        try:
+            waiting.connect(str(path))
+            await asyncio.sleep(0.1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        reader, writer = await asyncio.open_unix_connection(sock=waiting)
+        writer.write(b"acquire 7\n")
+        answer = asyncio.ensure_future(reader.readline())
+        await asyncio.wait({answer, serving}, return_when=asyncio.FIRST_COMPLETED)
+        assert answer.done()
+        assert answer.result() == b"live\n"
+        serving.cancel()
+        writer.close()
+
+    asyncio.run(crowd())
