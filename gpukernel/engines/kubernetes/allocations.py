@@ -69,7 +69,7 @@ def allocation_of(claim: ResourceClaim, cluster: str = "") -> Allocation | None:
     Raises
     ------
     AllocationError
-        A capacity cannot be read.
+        A capacity cannot be read, or the claim has parameters for this driver, which knows none.
     """
     metadata, status = claim.metadata, claim.status
     if metadata is None or status is None or status.allocation is None or status.allocation.devices is None:
@@ -85,6 +85,11 @@ def allocation_of(claim: ResourceClaim, cluster: str = "") -> Allocation | None:
         results.append(Result(one.request.partition("/")[0], one.pool, one.device, one.shareID or "", size))
     if not results:
         return None
+    for config in status.allocation.devices.config or []:
+        if config.opaque is not None and config.opaque.driver == DRIVER:
+            raise AllocationError(
+                f"The claim, or its class, has parameters for {DRIVER}, which knows none; a size is asked for with “capacity”."
+            )
     uid = str(metadata.uid)
     key = lease_key(uid, min(result.share for result in results), cluster)
     return Allocation(str(metadata.namespace), str(metadata.name), uid, key, tuple(results))
