@@ -26,5 +26,5 @@ def allocated(driver: str) -> Any:
 
 def test_parameters_for_this_driver_are_not_passed_over_in_silence() -> None:
     assert allocation_of(allocated("other.example.com")) is not None
-    with pytest.raises(AllocationError, match="has parameters for .*, which knows none"):
+    with pytest.raises(AllocationError, match=r"has parameters for .*, which knows none"):
         allocation_of(allocated(DRIVER))
