@@ -325,6 +325,7 @@ def device_plugin(
     ] = Path("/run/gpukernel-slots"),
     libraries: Libraries = None,
     sockets: Sockets = None,
+    cluster: Cluster = "",
     every: Every = 5.0,
     pool: Pool = None,
     state: State = None,
@@ -353,7 +354,7 @@ def device_plugin(
     async def work() -> None:
         async with EngineClient(resolve_address(pool, state)) as client:
             client.engine = "kubernetes"
-            known = Slots(client, files, name, word, share, slots)
+            known = Slots(client, files, name, word, share, slots, _name(cluster))
             while True:  # again after each start of the kubelet
                 await DevicePlugin(known, f"gpukernel.io/{word}-slice", plugins, pod_resources).run(every)
 

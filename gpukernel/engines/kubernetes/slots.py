@@ -5,7 +5,8 @@ names the slot for another container, or lists it for no container any more.
 
 Guarantees
 ----------
-* A slot has one lease at most, by the key ``slots/NODE/SLOT``; a container with several slots has one lease, by the first of them.
+* A slot has one lease at most, by the key ``slots/NODE/SLOT``, of a named cluster ``CLUSTER/slots/NODE/SLOT``; a container with several
+  slots has one lease, by the first of them.
 * A lease that the kubelet still counts to a container is never released.  One is released only when the kubelet's list, asked for after
   the pool's, has none of its slots, twice in a row: a container that is being started may not be in it yet.
 * Nothing is kept but the lease files: their names say which slots belong together.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -47,19 +49,31 @@ class Slots:
         Part of a device in each slot.
     count
         Number of slots.
+    cluster
+        The cluster's name where several share one pool.
     """
 
     def __init__(
-        self, pool: EngineClient, files: ClaimFiles, node: str, model: str, share: float, count: int
+        self,
+        pool: EngineClient,
+        files: ClaimFiles,
+        node: str,
+        model: str,
+        share: float,
+        count: int,
+        cluster: str = "",
     ) -> None:
         self._pool, self._files = pool, files
         self._node, self._model, self._share = node, model.lower(), share
-        self.names = [f"slot-{number}" for number in range(count)]
+        self._prefix = f"{cluster}/" if cluster else ""
+        # A node may have a plugin for each of several models: what is one's own is known by its name.
+        word = re.sub(r"[^a-z0-9]+", "-", self._model).strip("-") or "any"
+        self.names = [f"{word}-slot-{number}" for number in range(count)]
         self._unused: set[str] = set()
         self._one_at_a_time = asyncio.Lock()  # a slot is not swept while it is given out
 
     def _key(self, slot: str) -> str:
-        return f"slots/{self._node}/{slot}"
+        return f"{self._prefix}slots/{self._node}/{slot}"
 
     async def _devices(self) -> list[Device]:
         """Return the devices that slots may be on, the emptiest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,9 @@ import gpukernel.engines.kubernetes.proto.device_plugin_pb2 as pb
 import gpukernel.engines.kubernetes.proto.device_plugin_pb2_grpc as rpc
 import gpukernel.engines.kubernetes.proto.pod_resources_pb2 as resources_pb
 import gpukernel.engines.kubernetes.proto.pod_resources_pb2_grpc as resources_rpc
+from gpukernel.client.engines import EngineClient
+from gpukernel.engines.kubernetes.claim_files import Prepared
+from gpukernel.engines.kubernetes.slots import Slots
 from gpukernel.remoting.lease_file import read_lease_file
 from tests.conftest import Pool, eventually
 
@@ -116,9 +120,9 @@ def test_a_container_with_slots_has_one_slice_until_it_ends(kubelet: Kubelet, po
     assert (request.version, request.resource_name) == ("v1beta1", RESOURCE)
     assert request.endpoint == "gpukernel.io-v100-slice.sock"
     told = next(iter(kubelet.stub().ListAndWatch(pb.Empty(), timeout=10)))
-    assert [(one.ID, one.health) for one in told.devices] == [(f"slot-{n}", "Healthy") for n in range(3)]
-    first = kubelet.allocate("a", "slot-2", "slot-0")
-    second = kubelet.allocate("b", "slot-1")
+    assert [(one.ID, one.health) for one in told.devices] == [(f"v100-slot-{n}", "Healthy") for n in range(3)]
+    first = kubelet.allocate("a", "v100-slot-2", "v100-slot-0")
+    second = kubelet.allocate("b", "v100-slot-1")
     leases = {lease.id: lease for lease in pool.live()}
     assert sorted(one.slices[0].memory_bytes // MIB for one in leases.values()) == [655, 1310]
     mine = read_lease_file(lease_file(first))
@@ -131,8 +135,8 @@ def test_a_container_with_slots_has_one_slice_until_it_ends(kubelet: Kubelet, po
 
 
 def test_a_slot_that_is_named_anew_gets_another_lease(kubelet: Kubelet, pool: Pool) -> None:
-    before = read_lease_file(lease_file(kubelet.allocate("a", "slot-0", "slot-1")))
-    after = read_lease_file(lease_file(kubelet.allocate("a", "slot-1")))
+    before = read_lease_file(lease_file(kubelet.allocate("a", "v100-slot-0", "v100-slot-1")))
+    after = read_lease_file(lease_file(kubelet.allocate("a", "v100-slot-1")))
     assert after.secret != before.secret
     assert [one.id for one in pool.live()] == [after.lease]
 
@@ -143,15 +147,15 @@ def test_a_pod_without_room_fails_with_a_sentence(kubelet: Kubelet, pool: Pool) 
     size = f"{device.uuid}={device.memory_bytes // MIB}MiB"
     assert pool.gpukernel("lease", "acquire", *words, "--placed-on", size).returncode == 0
     with pytest.raises(grpc.RpcError) as caught:
-        kubelet.allocate("a", "slot-0")
+        kubelet.allocate("a", "v100-slot-0")
     assert "has 0 MiB free, not the 655 MiB that are asked for" in caught.value.details()
     with pytest.raises(grpc.RpcError) as caught:
-        kubelet.allocate("a", "slot-9")
-    assert "slot-9" in caught.value.details()
+        kubelet.allocate("a", "v100-slot-9")
+    assert "v100-slot-9" in caught.value.details()
 
 
 def test_plugin_and_kubelet_may_start_anew_and_slices_stay(kubelet: Kubelet, pool: Pool) -> None:
-    answer = kubelet.allocate("a", "slot-0")
+    answer = kubelet.allocate("a", "v100-slot-0")
     (lease,) = pool.live()
     kubelet.restart()
     eventually(lambda: len(kubelet.registered) > 1)
@@ -165,3 +169,31 @@ def test_plugin_and_kubelet_may_start_anew_and_slices_stay(kubelet: Kubelet, poo
     finally:
         second.kill()
         second.wait()
+
+
+def test_plugins_of_other_models_and_clusters_leave_slots_alone(kubelet: Kubelet, pool: Pool) -> None:
+    kubelet.allocate("a", "v100-slot-0")
+    (lease,) = pool.live()
+
+    class Files:
+        """A folder without prepared slots."""
+
+        def all(self) -> list[Prepared]:
+            return []
+
+        def remove(self, uid: str) -> None:
+            raise AssertionError(uid)
+
+    async def nothing_in_use() -> set[str]:
+        return set()
+
+    async def sweep() -> None:
+        async with EngineClient(pool.address) as client:
+            client.engine = "kubernetes"
+            for model, cluster in (("a100", ""), ("v100", "other")):
+                other = Slots(client, Files(), "n1", model, 0.02, 3, cluster)  # type: ignore[arg-type]
+                for _ in range(3):
+                    await other.sweep(nothing_in_use)
+
+    asyncio.run(sweep())
+    assert [one.id for one in pool.live()] == [lease.id]
