@@ -149,7 +149,7 @@ class Commits:
             if flusher is not None:
                 try:
                     flusher.execute(_FLUSH)
-                except (sa.exc.SQLAlchemyError, sa.exc.DBAPIError) as failure:
+                except Exception as failure:  # whatever it was, whoever waits is told
                     error = failure
             with self._state:
                 is_last = self._thread is not own

@@ -348,11 +348,20 @@ def test_answers_wait_for_the_disk_whatever_the_server_does_by_default(fragile: 
     asyncio.run(work())
 
 
-def test_why_nothing_reaches_the_disk_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        sa.exc.ProgrammingError("SELECT", {}, Exception("permission denied for function")),
+        AttributeError("permission denied for function"),
+    ],
+)
+def test_why_nothing_reaches_the_disk_is_in_the_log(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     class Connection:
         def execute(self, statement: object) -> None:
             if "emit" in str(statement):
-                raise sa.exc.ProgrammingError("SELECT", {}, Exception("permission denied for function"))
+                raise error
 
         def close(self) -> None: ...
 
@@ -360,7 +369,8 @@ def test_why_nothing_reaches_the_disk_is_in_the_log(caplog: pytest.LogCaptureFix
         commits = Commits(Connection)  # type: ignore[arg-type]
         commits.renewed()
         with pytest.raises(DatabaseLost):
-            await commits.lasting(commits.number)
+            async with asyncio.timeout(20):
+                await commits.lasting(commits.number)
         commits.close()
 
     asyncio.run(work())
