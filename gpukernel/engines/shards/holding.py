@@ -77,6 +77,7 @@ class JobLease:
     """
 
     lease: Lease | None
+    _course: str | None  # of its lease, once that is known
 
     def __init__(self, node: NodeOfJobs, note: JobNote, *, fresh: bool) -> None:
         self.note, self.lease, self.ending = note, None, False
@@ -85,6 +86,7 @@ class JobLease:
         self._changed = asyncio.Event()
         self._again, self._ended = asyncio.Event(), asyncio.Event()
         self._over, self._may_have = False, not fresh
+        self._fresh, self._course = fresh, None
         self._task = asyncio.create_task(self._hold())
 
     @property
@@ -160,7 +162,7 @@ class JobLease:
 
     async def _acquire(self, placed: PlacedOn, account: str) -> Lease | None:
         """Return the live lease, its lease file written; None once the job is over."""
-        pause, course = FIRST_PAUSE, account
+        pause, course = FIRST_PAUSE, account if self._course is None else self._course
         while not self._over:
             holder = Holder(self.note.person, self._node.name, course, f"Slurm job {self.note.job}")
             try:
@@ -177,9 +179,13 @@ class JobLease:
                     return lease
             except Refused as error:
                 if error.code == "no_such_course" and course:
-                    course = ""  # an account that is no course
+                    course = self._course = ""  # an account that is no course
                     continue
-                if error.code == "different":  # of a job that had this number before: this one has it now
+                if error.code == "different":
+                    if (has := await self._course_before(placed)) not in (None, course):
+                        course = self._course = has or ""
+                        continue
+                    # Of a job that had this number before: this one has it now.
                     await self._release("its number is another job's now")
                 elif error.code in _SOON:
                     self._say("waiting", str(error))
@@ -191,6 +197,17 @@ class JobLease:
             except OSError as error:
                 self._say("waiting", f"the lease file cannot be written: {error.strerror}")
             pause = await self._pause(pause)
+        return None
+
+    async def _course_before(self, placed: PlacedOn) -> str | None:
+        """Return the course of the lease that this job has from an earlier daemon, whatever its account is called in the pool now; else None."""
+        if self._fresh:
+            return None
+        with contextlib.suppress(PoolError):
+            for lease in await (await self._node.client()).placed(self.key):
+                has = [PlacedOn(one.uuid, one.memory_bytes) for one in lease.slices]
+                if lease.holder.person == self.note.person and has == [placed]:
+                    return lease.holder.course
         return None
 
     async def _refused(self, sentence: str) -> None:

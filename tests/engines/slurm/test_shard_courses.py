@@ -1,0 +1,60 @@
+"""The course of a job's slice, where its Slurm account is none, against a real pool."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from gpukernel.client.admin import AdminClient
+from gpukernel.client.engines import EngineClient
+from gpukernel.common.model import PlacedOn
+from gpukernel.engines.shards.allocation import JobShards
+from gpukernel.engines.shards.folder import JobNote, JobsFolder
+from gpukernel.engines.shards.holding import JobLease
+from tests.pool.rpc.test_engines import GIB, UUIDS, run, token
+
+
+class Node:
+    """A node whose one job has two shards of the account ``physics``."""
+
+    name = "n1"
+
+    def __init__(self, folder: Path, client: EngineClient) -> None:
+        self.folder, self._client = JobsFolder(folder, "n1"), client
+        (self.folder.jobs / "7").mkdir(parents=True, exist_ok=True)
+
+    async def client(self) -> EngineClient:
+        return self._client
+
+    async def allocation(self, job: str) -> JobShards:
+        return JobShards(2, 1, "physics")
+
+    async def placement(self, allocation: JobShards) -> PlacedOn:
+        return PlacedOn(UUIDS[1], GIB)
+
+    def without_shards(self, job: str) -> None:
+        raise AssertionError(job)
+
+
+def test_a_daemon_that_is_started_again_keeps_the_slice_of_an_account_that_is_no_course(
+    tmp_path: Path,
+) -> None:
+    async def work(admin: AdminClient, address: str) -> None:
+        await admin.import_courses("courses: {ml101: {}}")
+        note = JobNote("7", os.geteuid(), os.getegid(), "c", 0)
+        async with EngineClient(address, await token(admin, "slurm")) as client:
+            node = Node(tmp_path, client)
+            found = []
+            for fresh in (True, False, False):
+                job = JobLease(node, note, fresh=fresh)
+                for _ in range(2):  # a program that asks although it has its slice
+                    assert [word async for word, _ in job.answers()][-1] == "live"
+                    await asyncio.sleep(1.2)
+                (lease,) = await client.placed()
+                found.append(lease.id)
+                assert lease.holder.course == ""
+                await job.leave()
+            assert len(set(found)) == 1
+
+    run(tmp_path, work)
