@@ -135,6 +135,7 @@ class AgentSessions:
                 self._store.leases.confirm(lease_id, device_id)
                 self._orders.is_started(lease_id, device_id)
             else:
+                self._orders.is_started(lease_id, device_id)  # so that it is stopped when another pool ends its lease
                 self._store.leases.worker_ready(lease_id, device_id, endpoints, now)
                 self._store.leases.renew([lease_id], now)
         self._orders.strays[server] = strays

@@ -290,3 +290,29 @@ def test_a_followers_picture_is_what_reading_everything_gives(
             world.store.close()
 
     asyncio.run(tell())
+
+
+def test_a_pool_stops_the_workers_that_an_agent_has_brought_when_another_pool_ends_their_lease(
+    new_postgresql: Callable[..., str],
+) -> None:
+    async def tell() -> None:
+        url = new_postgresql()
+        first, second = World(url, server="one"), World(url, server="two")
+        agent = Agent(first.manager, "moving")
+        agent.attach()
+        wanted = SliceRequest(share=0.1, server="moving")
+        events = [event async for event in first.manager.acquire("k", wanted, Holder("anna"), 0, 600)]
+        assert isinstance(events[-1], Lease)
+        second.manager.look()
+        agent.sessions.detach("moving", agent)
+        agent.manager = second.manager
+        agent.attach()
+        assert agent.alive
+        first.manager.end(events[-1].id, "released by its holder")
+        second.manager.look()
+        await asyncio.sleep(0)
+        assert not agent.alive
+        for world in (first, second):
+            world.store.close()
+
+    asyncio.run(tell())
