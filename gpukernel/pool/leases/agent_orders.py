@@ -47,6 +47,7 @@ class AgentOrders:
         self._store = store
         self._agents: dict[str, AgentStream] = {}
         self._started: set[tuple[str, str]] = set()  # workers that an agent was told to start
+        self._stopped: set[tuple[str, str]] = set()  # those that one was told to stop, and that it has
         self._capped: set[tuple[str, str, int]] = set()  # caps that an agent was told to set
         self.strays: dict[
             str, set[tuple[str, str]]
@@ -68,7 +69,9 @@ class AgentOrders:
 
     def forget(self, server: str, workers: Iterable[tuple[str, str]]) -> None:
         """Take the orders for `workers` (lease, device) of `server`, and those for its caps, for never given."""
-        self._started.difference_update(workers)
+        workers = set(workers)
+        self._started -= workers
+        self._stopped -= workers
         self._capped = {order for order in self._capped if not order[1].startswith(f"{server}/")}
 
     def drop(self, server: str, reason: str) -> None:
@@ -101,14 +104,21 @@ class AgentOrders:
         """Take the order to start a worker for given."""
         self._started.add((lease_id, device_id))
 
-    def started(self, lease: Lease, piece: Slice) -> bool:
-        """Return whether the worker of a slice was ordered and not stopped since."""
-        return (lease.id, piece.device_id) in self._started
+    def is_stopped(self, lease: Lease, piece: Slice) -> bool:
+        """Return whether the agent of a slice's server was told here to stop its worker."""
+        return (lease.id, piece.device_id) in self._stopped
+
+    def is_over(self, lease_id: str, device_id: str) -> None:
+        """Forget a worker, since its agent says that it has ended."""
+        self._stopped.discard((lease_id, device_id))
 
     def stop(self, lease: Lease, reason: str) -> None:
         """Have all workers of a lease stopped."""
         for piece in lease.slices:
-            self._started.discard((lease.id, piece.device_id))
+            worker = (lease.id, piece.device_id)
+            self._started.discard(worker)
+            if piece.server in self._agents:
+                self._stopped.add(worker)
             self.stop_worker(piece.server, lease.id, piece.device_id, reason)
 
     def stop_worker(self, server: str, lease_id: str, device_id: str, reason: str) -> None:

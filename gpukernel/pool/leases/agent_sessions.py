@@ -135,7 +135,6 @@ class AgentSessions:
                 self._store.leases.confirm(lease_id, device_id)
                 self._orders.is_started(lease_id, device_id)
             else:
-                self._orders.is_started(lease_id, device_id)  # so that it is stopped when another pool ends its lease
                 self._store.leases.worker_ready(lease_id, device_id, endpoints, now)
                 self._store.leases.renew([lease_id], now)
         self._orders.strays[server] = strays
@@ -188,6 +187,7 @@ class AgentSessions:
 
     def worker_ended(self, server: str, lease_id: str, device_id: str, reason: str) -> None:
         """Free the memory of a dead worker, and serve the queue."""
+        self._orders.is_over(lease_id, device_id)
         if (strays := self._orders.strays.get(server)) and (lease_id, device_id) in strays:
             strays.discard((lease_id, device_id))
             if not strays:

@@ -130,5 +130,5 @@ class Following:
         for lease, piece in pieces:
             if lease.state == "starting" and not piece.endpoints:
                 self._orders.start(lease, [piece])
-            elif lease.state == "ending" and self._orders.started(lease, piece):
+            elif lease.state == "ending" and not self._orders.is_stopped(lease, piece):
                 self._orders.stop(lease, lease.end_reason)

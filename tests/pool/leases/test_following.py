@@ -292,6 +292,32 @@ def test_a_followers_picture_is_what_reading_everything_gives(
     asyncio.run(tell())
 
 
+def test_a_lease_that_another_pool_ends_at_once_has_its_worker_stopped(
+    new_postgresql: Callable[..., str],
+) -> None:
+    async def tell() -> None:
+        url = new_postgresql()
+        first, second = World(url, server="one"), World(url, server="two")
+        agent = Agent(second.manager, "theirs")
+        agent.attach()
+        second.manager.look()
+        first.manager.look()
+        wanted = SliceRequest(share=0.1, server="theirs")
+        call = asyncio.create_task(anext(aiter(first.manager.acquire("k", wanted, Holder("anna"), 0, 600))))
+        while not (leases := first.store.leases.all()):
+            await asyncio.sleep(0)
+        call.cancel()  # before the second pool has looked
+        await asyncio.gather(call, return_exceptions=True)
+        first.manager.end(leases[0].id, "the request was given up")
+        second.manager.look()
+        await asyncio.sleep(0)
+        assert first.store.leases.all() == []
+        for world in (first, second):
+            world.store.close()
+
+    asyncio.run(tell())
+
+
 def test_a_pool_stops_the_workers_that_an_agent_has_brought_when_another_pool_ends_their_lease(
     new_postgresql: Callable[..., str],
 ) -> None:
