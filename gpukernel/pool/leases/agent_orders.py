@@ -115,15 +115,13 @@ class AgentOrders:
     def stop(self, lease: Lease, reason: str) -> None:
         """Have all workers of a lease stopped."""
         for piece in lease.slices:
-            worker = (lease.id, piece.device_id)
-            self._started.discard(worker)
-            if piece.server in self._agents:
-                self._stopped.add(worker)
+            self._started.discard((lease.id, piece.device_id))
             self.stop_worker(piece.server, lease.id, piece.device_id, reason)
 
     def stop_worker(self, server: str, lease_id: str, device_id: str, reason: str) -> None:
         """Have one worker stopped, where the agent of its server is attached here."""
         if agent := self._agents.get(server):
+            self._stopped.add((lease_id, device_id))
             agent.stop_worker(lease_id, device_id, reason)
 
     def interrupt(self, lease: Lease) -> None:

@@ -128,7 +128,7 @@ class AgentSessions:
             if (lease_id, device_id) in fenced:  # its own agent is back
                 self._store.leases.fence(lease_id, device_id, None)
             if lease.state in ("ending", "ended"):
-                agent.stop_worker(lease_id, device_id, lease.end_reason)
+                self._orders.stop_worker(server, lease_id, device_id, lease.end_reason)
             elif device_id in lost:
                 self._manager.end(lease_id, lost[device_id])
             elif not endpoints:  # it starts
