@@ -110,6 +110,7 @@ class AgentOrders:
 
     def is_over(self, lease_id: str, device_id: str) -> None:
         """Forget a worker, since its agent says that it has ended."""
+        self._started.discard((lease_id, device_id))
         self._stopped.discard((lease_id, device_id))
 
     def stop(self, lease: Lease, reason: str) -> None:

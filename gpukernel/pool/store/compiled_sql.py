@@ -16,7 +16,7 @@ import sqlalchemy as sa
 __all__ = ["WROTE", "CompiledSql"]
 
 WROTE = "gpukernel wrote"
-"""What stands in a connection's `info` once something was written through it."""
+"""The key in a connection's `info` that says that something was written through it."""
 
 
 class CompiledSql:

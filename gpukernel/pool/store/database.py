@@ -142,8 +142,8 @@ def open_database(url: str) -> sa.Engine:
         raise PoolError(
             f"“{url.partition(':')[0][:20]}:…” is no database; write postgresql://user@host/name or sqlite:////path/pool.db."
         ) from None
-    sa.event.listen(engine, "before_cursor_execute", _note_writing)
     if engine.dialect.name == "postgresql":
+        sa.event.listen(engine, "before_cursor_execute", _note_writing)
         sa.event.listen(engine, "do_connect", _patience)
         sa.event.listen(engine, "connect", _postgresql_settings)
     if engine.dialect.name == "sqlite":
@@ -305,10 +305,12 @@ class Database:
         """
         if self._under_way:
             before = self._db.info.pop(WROTE, False)
-            yield self._db
-            wrote = self._db.info.get(WROTE, False)
-            self._awaited |= awaited and wrote
-            self._db.info[WROTE] = before or wrote
+            try:
+                yield self._db
+            finally:
+                wrote = self._db.info.get(WROTE, False)
+                self._awaited |= awaited and wrote
+                self._db.info[WROTE] = before or wrote
             return
         try:
             if self.shared:

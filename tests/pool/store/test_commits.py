@@ -211,6 +211,21 @@ def test_a_commit_is_on_disk_when_it_lasts(fragile: FragileDatabase) -> None:
     asyncio.run(work())
 
 
+def test_what_was_written_counts_whatever_became_of_a_part_of_its_transaction(
+    fragile: FragileDatabase,
+) -> None:
+    database = Database(fragile.url)
+    with database.transaction() as db:
+        db.execute(sa.text("CREATE TABLE mine (n integer)"))
+    number = database.commits.number
+    with database.transaction() as db:
+        db.execute(sa.text("INSERT INTO mine VALUES (1)"))
+        with contextlib.suppress(ZeroDivisionError), database.transaction():
+            raise ZeroDivisionError
+    assert database.commits.number == number + 1
+    database.close()
+
+
 def test_nothing_lasts_through_a_crash_before_everything_is_read_again(fragile: FragileDatabase) -> None:
     async def work() -> None:
         database = Database(fragile.url)
