@@ -67,7 +67,13 @@ _PATIENCE = {
 _IDLE = "SET idle_in_transaction_session_timeout = '5s'"
 """A pool that stands still in the middle of a decision, as its machine may, gives the ledger's lock up after this time."""
 
+_LOCK_WAIT = "SET lock_timeout = '6s'"
+"""Who waits longer than that for a lock takes the database for away: PostgreSQL's own process that has it may stand still, too."""
+
 _MAY_IDLE = sa.text("SET LOCAL idle_in_transaction_session_timeout = 0")
+_MAY_WAIT = sa.text("SET LOCAL lock_timeout = 0")
+_WAIT_LITTLE = sa.text("SELECT set_config('lock_timeout', '100ms', true)")
+_LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 
 
 def is_away(error: sa.exc.DBAPIError) -> bool:
@@ -175,6 +181,7 @@ def _upgrade(engine: sa.Engine) -> None:
     config.set_main_option("recursive_version_locations", "true")  # a folder of `versions` has twenty files
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
+            connection.execute(_MAY_WAIT)  # for another pool that migrates
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
         config.attributes["connection"] = connection
         tables = set(sa.inspect(connection).get_table_names())
@@ -194,6 +201,7 @@ def _patience(_dialect: Any, _record: Any, _arguments: list[Any], options: dict[
 
 def _postgresql_settings(connection: Any, _: object) -> None:
     connection.execute(_IDLE)
+    connection.execute(_LOCK_WAIT)
     connection.commit()
 
 
@@ -266,6 +274,7 @@ class Database:
         self._driver: object = None  # the driver's connection behind it
         self._awaited = False
         self.decides = False
+        self._held = False  # the ledger, by somebody who did not give it up in time
         self.shared = self.engine.dialect.name != "sqlite"
         self.commits = Commits(lambda: self.engine.connect().execution_options(isolation_level="AUTOCOMMIT"))
         self.on_renewed: list[Callable[[], None]] = []
@@ -345,9 +354,20 @@ class Database:
 
     @contextlib.contextmanager
     def deciding(self, *, awaited: bool = True) -> Iterator[tuple[sa.Connection, Any]]:
-        """Open a transaction that holds the ledger's lock; yields the connection and the ledger's row."""
+        """Open a transaction that holds the ledger's lock; yields the connection and the ledger's row.
+
+        One attempt waits for a lock that is held for long, those after it only look: calls that fail one after the other, each after
+        seconds, would leave no time for signs of life and renewals.
+        """
         with self.transaction(awaited=awaited) as db:
-            row = _LEDGER.first(db)
+            if self._held:
+                db.execute(_WAIT_LITTLE)
+            try:
+                row = _LEDGER.first(db)
+            except sa.exc.OperationalError as error:
+                self._held = getattr(error.orig, "sqlstate", "") == _LOCK_NOT_AVAILABLE
+                raise
+            self._held = False
             self.decides = True
             yield db, row
 

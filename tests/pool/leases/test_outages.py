@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, SliceRequest
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.leases.outages import Outages
+from gpukernel.pool.store import database, schema
+from tests.pool.store.older_databases import plain_engine
 from tests.pool.world import World
 
 ANNA = Holder("anna")
@@ -156,5 +159,34 @@ def test_who_asks_for_what_a_server_has_that_is_away_for_a_moment_waits(url: str
             await live(one.manager, "later")
         one.agent.attach()
         assert (await waiting).state == "live"
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(60)
+def test_a_ledger_that_somebody_holds_and_does_not_give_up_is_a_database_that_is_away(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another session holds the ledger's row, as a process of PostgreSQL does that was stopped in the middle of a decision."""
+    monkeypatch.setattr(database, "_LOCK_WAIT", "SET lock_timeout = '300ms'")
+
+    async def story() -> None:
+        one, stranger = World(url), plain_engine(url)
+        with stranger.begin() as holder:
+            holder.execute(sa.select(schema.ledger).with_for_update())
+            with pytest.raises(sa.exc.DBAPIError, match="lock timeout") as first:
+                await one.get("k")
+            # Those after the first wait little, whatever the session's limit is; signs of life and renewals need no ledger.
+            with one.store.transaction() as db:
+                db.execute(sa.text("SET lock_timeout = '1h'"))
+            for _ in range(3):
+                with pytest.raises(sa.exc.DBAPIError, match="lock timeout") as later:
+                    await one.get("k")
+                one.store.servers.mark_seen(one.manager.id, one.manager.steady())
+            assert database.is_away(first.value)
+            assert database.is_away(later.value)
+        lease = await one.get("k")
+        assert lease.state == "live"
+        stranger.dispose()
 
     asyncio.run(story())
