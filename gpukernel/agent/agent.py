@@ -98,6 +98,7 @@ class Agent:
         self._valid_seconds = 0.0
         self._connection = connection
         self._way = 0  # of the connection's
+        self._refused: set[str] = set()  # addresses whose pools have refused this agent, one after the other
         self._complaints: set[str] = set()
         directory = short_directory(state)
         inventory = numbered(inventory, state, name, self._own.machine, numbers_of_workers(directory))
@@ -141,7 +142,7 @@ class Agent:
         Raises
         ------
         PermissionError
-            When the pool does not accept the token.
+            When no pool accepts the token.
         """
         await self._workers.adopt()
         self._direct.adopt()
@@ -177,24 +178,34 @@ class Agent:
                         error.details() or "another agent speaks for this GPU server", said
                     )
                     continue
-                if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                    raise PermissionError(
-                        f"the pool at {self._pool.address} does not accept this agent's token"
-                    ) from None
-                if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                    raise PermissionError(
-                        (error.details() or "the pool refuses this agent").rstrip(".")
-                    ) from None
-                self._say_once(f"the pool at {self._pool.address} is away: {error.code().name}")
-                # The leases live on; once the pool shows a good certificate, the agent attaches by itself.
-                if (trouble := await tls_trouble(self._pool)) and trouble != said:
-                    log.error("%s", trouble, extra=fields(server=self.name))
-                    said = trouble
+                if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+                    self._say_once(self._refusal(error))
+                else:
+                    self._refused.clear()
+                    self._say_once(f"the pool at {self._pool.address} is away: {error.code().name}")
+                    # The leases live on; once the pool shows a good certificate, the agent attaches by itself.
+                    if (trouble := await tls_trouble(self._pool)) and trouble != said:
+                        log.error("%s", trouble, extra=fields(server=self.name))
+                        said = trouble
             except TimeoutError:
+                self._refused.clear()
                 self._say_once(f"the pool at {self._pool.address} says nothing")
             self.attached.clear()
             self._way += 1
             await asyncio.sleep(RETRY_SECONDS / len(self._connection.ways))
+
+    def _refusal(self, error: grpc.aio.AioRpcError) -> str:
+        """Return why this pool refuses the agent; raise `PermissionError` with it where every other one has as well.
+
+        A single one may be on a wrong database, and the others have the leases.
+        """
+        why = f"the pool at {self._pool.address} does not accept this agent's token"
+        if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+            why = (error.details() or "the pool refuses this agent").rstrip(".")
+        self._refused.add(self._pool.address)
+        if len(self._refused) == len(self._connection.ways):
+            raise PermissionError(why) from None
+        return why
 
     def _say_once(self, sentence: str) -> None:
         """Log what is wrong with a pool, once until a pool admits this agent again."""

@@ -125,6 +125,7 @@ class PoolClient:
         self.address = self.connection.names
         self._metadata: tuple[tuple[str, str | bytes], ...] = ()
         self._held_over = 0
+        self._hold_refused: set[int] = set()
         if on_behalf is not None:
             self._metadata += ((ON_BEHALF, on_behalf.encode()),)
         self._metadata += tuple((TEACHES, course.encode()) for course in teaches)
@@ -151,9 +152,26 @@ class PoolClient:
         return self._pool.Hold(metadata=self._metadata)
 
     async def _hold_failed(self, error: grpc.aio.AioRpcError) -> PoolError:
-        if _is_lost(error):
-            self._ways.lost(self._held_over)
-        return await self.explain(error)
+        explained = await self.explain(error)
+        if self._passes_on(error, self._held_over, self._hold_refused):
+            return PoolUnreachable(str(explained))  # the leases may be another pool's to keep
+        return explained
+
+    def _passes_on(self, error: grpc.aio.AioRpcError, way: int, refused: set[int]) -> bool:
+        """Return whether another pool may answer what the one at `way` did not, and begin with it then.
+
+        A pool that does not know the token says nothing for the others: it may be on another database.  `refused` are those that said so
+        in a row.
+        """
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            refused.add(way)
+            passes = len(refused) < len(self._ways.ways)
+        else:
+            refused.clear()
+            passes = _is_lost(error)
+        if passes:
+            self._ways.lost(way)
+        return passes
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -230,7 +248,7 @@ class PoolClient:
         """
         clock = asyncio.get_running_loop().time
         end = clock() + (patience or self.patience)
-        tried = 0
+        tried, refused = 0, set[int]()
         while True:
             if not await self._ways.connect(max(end - clock(), 0.0)):
                 raise await self._explained(self._unreachable())
@@ -240,9 +258,8 @@ class PoolClient:
                 return await method(request, timeout=attempt, metadata=self._metadata)
             except grpc.aio.AioRpcError as error:
                 pause = pause_before_again(error)
-                if _is_lost(error):
-                    self._ways.lost(way)
-                    if not repeatable:
+                if self._passes_on(error, way, refused):
+                    if not repeatable and not refused:
                         raise await self._unknown_outcome(error) from None
                     tried += 1
                     if pause is None and tried < 2 * len(self._ways.ways) and self._ways.several:
@@ -303,6 +320,7 @@ class PoolClient:
         clock = asyncio.get_running_loop().time
         end = clock() + wait_seconds
         alone_since: float | None = None  # without a pool
+        refused: set[int] = set()
         while True:
             await self._ways.connect()
             way = self._ways.current
@@ -316,8 +334,7 @@ class PoolClient:
                 pause = pause_before_again(error)
                 if pause is not None and wait_seconds >= 0 and clock() + pause > end + self.patience:
                     pause = None  # who waits for a time does not wait for ever for the pool or its database
-                if _is_lost(error) and self._ways.several:
-                    self._ways.lost(way)
+                if self._passes_on(error, way, refused) and self._ways.several:
                     alone_since = clock() if alone_since is None else alone_since
                     if clock() - alone_since < RETURN_SECONDS:
                         pause = pause or AGAIN_SECONDS
