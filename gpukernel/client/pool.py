@@ -50,10 +50,10 @@ RENEW_SECONDS = 20.0
 
 
 ATTEMPT_SECONDS = 5.0
-"""How long one of several pools may take for an answer before another one is asked the same."""
+"""Seconds that one of several pools may take for an answer before another one is asked the same."""
 
 RETURN_SECONDS = 60.0
-"""How long a request that waits looks for another pool; so long its place in the queue is kept."""
+"""Seconds for which a request that waits looks for another pool; so long its place in the queue is kept."""
 
 AGAIN_SECONDS = 0.2
 
@@ -106,7 +106,7 @@ class PoolClient:
     Attributes
     ----------
     patience
-        How long a call may take, in seconds; acquiring has no end.
+        Seconds that a call may take; acquiring has no end.
     keepalive
         The leases that live for as long as this client does.
     """
@@ -295,7 +295,7 @@ class PoolClient:
         key
             One use of a slice; asking again with the key of a living lease gives that lease.
         wait_seconds
-            How long to stay in the queue; 0 refuses at once where nothing is free, negative waits for ever.
+            Seconds to stay in the queue; 0 refuses at once where nothing is free, negative waits for ever.
         ttl_seconds
             The lease ends this long after the last renewal; 0 takes the pool's default.
         longest_seconds

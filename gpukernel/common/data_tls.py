@@ -8,7 +8,7 @@ __all__ = ["DataTls"]
 
 
 class DataTls(enum.StrEnum):
-    """Whether programs speak TLS to workers over TCP; ``auto``: wherever the address is not loopback."""
+    """The choice of TLS between programs and workers over TCP; ``auto``: wherever the address is not loopback."""
 
     AUTO = "auto"
     ON = "on"

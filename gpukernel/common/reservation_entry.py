@@ -73,7 +73,7 @@ class ReservationEntry(pydantic.BaseModel):
     ]
     """"12:00", up to "24:00"."""
     devices: float = pydantic.Field(gt=0, le=MOST_DEVICES, allow_inf_nan=False)
-    """How many devices' worth."""
+    """The room, in devices' worth."""
     model: str = pydantic.Field("", max_length=256)
     """Part of the devices' name; empty: any."""
     preempt: bool = False

@@ -49,7 +49,7 @@ GIVEN_UP = (
     "its worker ended",
     "gave no sign of life",
 )
-"""How a lease may end that was never delivered to whoever asked for it."""
+"""The ends of leases that were never delivered to whoever asked for them."""
 
 
 class Chaos:

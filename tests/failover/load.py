@@ -24,7 +24,7 @@ HOLD_SECONDS = (3.0, 15.0)
 
 @dataclass
 class Seen:
-    """What all holders have seen, by the monotonic clock.
+    """The experience of all holders, by the monotonic clock.
 
     Attributes
     ----------

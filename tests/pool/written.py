@@ -1,4 +1,4 @@
-"""How many rows a pool changes."""
+"""The number of rows that a pool changes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 DAY = 86400.0
 VALID_SECONDS = 365 * DAY
-"""How long a token is valid where neither its administrator nor the pool's says."""
+"""Seconds for which a token is valid where neither its administrator nor the pool's says."""
 
 WARN_SECONDS = 14 * DAY
 """The pool's log warns of tokens that end within this time, or within a tenth of the time for which they were made."""

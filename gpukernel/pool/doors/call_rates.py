@@ -104,7 +104,7 @@ class TooMany(Exception):
     Attributes
     ----------
     seconds
-        How long to wait; 0 where that is not known.
+        Seconds to wait; 0 where that is not known.
     """
 
     def __init__(self, sentence: str, seconds: float) -> None:

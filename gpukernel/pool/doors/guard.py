@@ -70,7 +70,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     connections
         Where a connection comes from, by what gRPC calls its other end.
     commits
-        What answers wait for.
+        The commits that answers wait for.
     """
 
     def __init__(

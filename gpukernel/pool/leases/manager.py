@@ -69,7 +69,7 @@ class LeaseManager:
     id
         This process among the pools on one database.
     valid_seconds
-        How long workers live without a word from the pool.
+        Seconds for which workers live without a word from the pool.
     stops
         Set when this process is told to stop: calls that break then give up neither their place in the queue nor what was granted to them,
         since their holders ask again, here or at another pool.

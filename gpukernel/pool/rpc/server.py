@@ -165,9 +165,9 @@ async def serve(
     calls_per_second, calls_at_once
         How often a person may call, as `gpukernel.pool.doors.call_rates.CallRates` counts it.
     token_seconds
-        How long a token is valid where its administrator does not say; 0: it has no end.
+        Seconds for which a token is valid where its administrator does not say; 0: it has no end.
     valid_seconds
-        How long workers live on a GPU server that does not reach the pool: so long the pool may be away, and no lease is lost.
+        Seconds for which workers live on a GPU server that does not reach the pool: so long the pool may be away, and no lease is lost.
     also_listen
         More TCP addresses; each says for itself whether certificates are required there.
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 __all__ = ["WROTE", "CompiledSql"]
 
 WROTE = "gpukernel wrote"
-"""The key in a connection's `info` that says that something was written through it."""
+"""A key in a connection's `info`, true once something was written through it."""
 
 
 class CompiledSql:

@@ -259,7 +259,7 @@ class Database:
     on_renewed
         Called before the first transaction through a new connection: what was read before may not be there any more.
     renewals
-        How often that was: each time commits may be lost.
+        The number of those times: at each, commits may be lost.
     """
 
     def __init__(self, url: str) -> None:

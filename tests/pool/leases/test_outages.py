@@ -1,4 +1,4 @@
-"""What an outage of the database, and calls that are repeated at another pool, leave of leases."""
+"""Leases through outages of the database, and through calls that are repeated at another pool."""
 
 from __future__ import annotations
 
