@@ -12,7 +12,6 @@ Guarantees
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +28,6 @@ STAGGER_SECONDS = 1.0
 
 _answered: dict[tuple[str, ...], int] = {}
 """The way that answered last, by the addresses: a client that is made for each request does not begin with a dead one each time."""
-
-Methods = dict[int, Any]
 
 
 class FailoverChannel:
@@ -49,8 +46,6 @@ class FailoverChannel:
         self._addresses = connection.addresses
         self.current = _answered.get(self._addresses, 0) if self.several else 0
         self._channels: dict[int, grpc.aio.Channel] = {}
-        self._made = itertools.count()
-        self._numbers: dict[int, int] = {}
         self._is_lost = False
         self._connecting = asyncio.Lock()
 
@@ -129,7 +124,6 @@ class FailoverChannel:
     def _channel(self, number: int) -> grpc.aio.Channel:
         if number not in self._channels:
             self._channels[number] = self.ways[number].channel(one_of_several=self.several)
-            self._numbers[number] = next(self._made)
         return self._channels[number]
 
     async def _close(self, number: int) -> None:
@@ -142,15 +136,15 @@ class FailoverChannel:
             await self._close(number)
 
     def _method(self, kind: str, *arguments: Any, **named: Any) -> Callable[..., Any]:
-        known: Methods = {}  # by the number of the channel, which is another one after each failure
+        over: grpc.aio.Channel | None = None  # another one after each failure
+        method: Any = None
 
         def call(*request: Any, metadata: Any = (), **options: Any) -> Any:
+            nonlocal over, method
             channel = self._channel(self.current)
-            number = self._numbers[self.current]
-            if number not in known:
-                known.clear()
-                known[number] = getattr(channel, kind)(*arguments, **named)
-            return known[number](*request, metadata=(*self.way.metadata, *metadata), **options)
+            if channel is not over:
+                over, method = channel, getattr(channel, kind)(*arguments, **named)
+            return method(*request, metadata=(*self.way.metadata, *metadata), **options)
 
         return call
 
