@@ -43,6 +43,7 @@ FUNCTIONS: dict[str, Any] = {
     "asInteger": lambda size: size,
     "compareTo": lambda one, other: celpy.celtypes.IntType((one > other) - (one < other)),
     "sum": lambda numbers: celpy.celtypes.IntType(sum(numbers)),
+    "max": lambda numbers: celpy.celtypes.IntType(max(numbers)),
     # The authorizer's words are collected in a list.
     "group": lambda asked, word: celpy.celtypes.ListType([*asked, word]),
     "resource": lambda asked, word: celpy.celtypes.ListType([*asked, word]),
@@ -151,22 +152,40 @@ def test_a_claim_beyond_its_class_is_refused_with_a_sentence(
     assert refusal("claims.gpukernel.io", claim(*requests, template=template)) == sentence
 
 
-def test_an_alternative_is_no_way_around_the_bounds() -> None:
-    def alternatives(*found: dict[str, Any]) -> dict[str, Any]:
-        made = claim()
-        made["spec"]["devices"]["requests"] = [
-            {"name": "gpu", "firstAvailable": [{"name": "a", **one} for one in found]}
-        ]
-        return made
+def alternatives(*found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a claim with a request for each list, which asks for one of its alternatives."""
+    made = claim()
+    made["spec"]["devices"]["requests"] = [
+        {"name": f"r{n}", "firstAvailable": [{"name": f"a{m}", **one} for m, one in enumerate(each)]}
+        for n, each in enumerate(found)
+    ]
+    return made
 
-    assert refusal("claims.gpukernel.io", alternatives(request("4Gi"), request("3Gi", 2))) == ""
-    for beyond in (request("5Gi"), request("1Gi", 3), request("4Gi", 2)):
-        said = refusal("claims.gpukernel.io", alternatives(request("1Gi"), beyond))
-        assert said == (
-            "An alternative (firstAvailable) asks for more than one claim may have of v100.gpukernel.io: "
-            "2 slices of up to 4Gi, 6Gi together."
-        )
-    assert "“All”" in refusal("claims.gpukernel.io", alternatives(request(allocationMode="All")))
+
+@pytest.mark.parametrize(
+    ("beyond", "sentence"),
+    [
+        (request("5Gi"), "has at most 4Gi of memory"),
+        (request("1Gi", 3), "3 slices of v100.gpukernel.io are asked for; one claim has at most 2."),
+        (request("4Gi", 2), "have 8192 MiB together; one claim has at most 6Gi."),
+        (request(allocationMode="All"), "“All” is not possible"),
+    ],
+)
+def test_an_alternative_is_no_way_around_the_bounds(beyond: dict[str, Any], sentence: str) -> None:
+    assert refusal("claims.gpukernel.io", alternatives([request("4Gi"), request("3Gi", 2)])) == ""
+    assert refusal("claims.gpukernel.io", alternatives([request(device_class="other"), request("4Gi")])) == ""
+    assert sentence in refusal("claims.gpukernel.io", alternatives([request("1Gi"), beyond]))
+
+
+def test_several_requests_with_alternatives_count_together() -> None:
+    one = [request("1Gi"), request("3Gi")]
+    assert refusal("claims.gpukernel.io", alternatives(one, one)) == ""
+    assert "3 slices of v100" in refusal("claims.gpukernel.io", alternatives(one, one, one))
+    large = [request("1Gi"), request("4Gi")]
+    assert "have 8192 MiB together" in refusal("claims.gpukernel.io", alternatives(large, large))
+    mixed = alternatives(one, one)
+    mixed["spec"]["devices"]["requests"].append({"name": "more", "exactly": request("1Gi")})
+    assert "3 slices of v100" in refusal("claims.gpukernel.io", mixed)
 
 
 def pod(*limits: dict[str, str], **more: Any) -> dict[str, Any]:
