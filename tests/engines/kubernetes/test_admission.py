@@ -204,8 +204,9 @@ def pod(*limits: dict[str, str], **more: Any) -> dict[str, Any]:
 
 
 def test_a_pod_has_as_many_slices_by_name_as_its_class_says() -> None:
-    slices = "gpukernel.io/v100-slice"
+    slices, class_s = "gpukernel.io/v100-slice", "deviceclass.resource.kubernetes.io/v100.gpukernel.io"
     assert refusal("pods.gpukernel.io", pod({slices: "2"}, {}, {"cpu": "8"})) == ""
+    assert refusal("pods.gpukernel.io", pod({slices: "1", class_s: "1"})) == ""
     assert refusal("pods.gpukernel.io", pod({"cpu": "500m"})) == ""
     assert (
         refusal("pods.gpukernel.io", pod({"gpukernel.io/a100-slice": "9"})) == ""
@@ -215,8 +216,12 @@ def test_a_pod_has_as_many_slices_by_name_as_its_class_says() -> None:
         pod({slices: "3"}),
         pod({slices: "2"}, {slices: "1"}),
         pod({slices: "2"}, initContainers=first),
+        pod({class_s: "3"}),  # the class by its own name, whatever name it gives its devices
+        pod({slices: "2"}, {class_s: "1"}),
+        pod({class_s: "2"}, initContainers=first),
     ):
-        assert refusal("pods.gpukernel.io", beyond) == f"3 of {slices} are asked for; one pod has at most 2."
+        said = refusal("pods.gpukernel.io", beyond)
+        assert said == "3 slices of v100.gpukernel.io are asked for; one pod has at most 2."
 
 
 def test_only_who_may_speak_for_a_person_names_one() -> None:
