@@ -14,6 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpukernel.cli.engines.kubernetes_options import (
+    Cdi,
+    Claims,
+    Cluster,
+    Every,
+    Kubeconfig,
+    Libraries,
+    Share,
+    Sockets,
+)
 from gpukernel.cli.options import Level, LogFormat, LogLevel, Pool, State
 from gpukernel.cli.terminal.output import FAILED, NOT_THERE, USAGE, Problem, failure
 from gpukernel.cli.terminal.usage import Group
@@ -29,47 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(help="Give slices to pods of Kubernetes.", no_args_is_help=True, cls=Group)
-
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="How to reach the cluster. Else KUBECONFIG, else the pod's service account, else ~/.kube/config.",
-    ),
-]
-Cluster = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="The cluster's name, where several clusters share one pool; the same for controller and nodes.",
-    ),
-]
-Cdi = Annotated[Path, typer.Option(metavar="DIR", help="Where the container runtime looks for CDI files.")]
-Libraries = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Copy the client's libraries there, the same path on the node itself; needed where this runs in a container.",
-    ),
-]
-Sockets = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder “containers” of an agent's state directory on this node; may be repeated.",
-    ),
-]
-Every = Annotated[
-    float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="Between two looks at the pool.")
-]
-Share = Annotated[
-    float,
-    typer.Option(
-        min=0.001,
-        max=1,
-        help="Part of a device that a claim without a size gets, and so does “limits: gpukernel.io/v100-slice: 1”.",
-    ),
-]
 
 
 def _needs_lightkube() -> None:
@@ -121,6 +90,9 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         asyncio.run(until_stopped())
     except PoolError as error:
         raise failure(error) from None
+    except OSError as error:  # of the kubelet's folders
+        sentence = f"{error.filename} cannot be used: {error.strerror}" if error.filename else str(error)
+        raise Problem(f"{sentence}.", FAILED) from None
 
 
 def _files(claims: Path, cdi: Path, libraries: Path | None, sockets: list[Path] | None) -> ClaimFiles:
@@ -128,17 +100,16 @@ def _files(claims: Path, cdi: Path, libraries: Path | None, sockets: list[Path] 
     from gpukernel.engines.kubernetes.claim_files import ClaimFiles, not_in_memory
     from gpukernel.engines.kubernetes.node_libraries import copy_libraries
 
-    try:
-        copies = copy_libraries(libraries) if libraries is not None else None
-        files = ClaimFiles(claims, cdi, [one.absolute() for one in sockets or []], copies)
-    except OSError as error:
-        raise Problem(f"{error.filename or claims} cannot be written: {error.strerror}.", FAILED) from None
     if kind := not_in_memory(claims):
         raise Problem(
             f"{claims} is on {kind}, and secrets belong in memory; name a folder on tmpfs with --claims, such as one below /run.",
             USAGE,
         )
-    return files
+    try:
+        copies = copy_libraries(libraries) if libraries is not None else None
+        return ClaimFiles(claims, cdi, [one.absolute() for one in sockets or []], copies)
+    except OSError as error:
+        raise Problem(f"{error.filename or claims} cannot be written: {error.strerror}.", FAILED) from None
 
 
 def _name(text: str) -> str:
@@ -263,10 +234,7 @@ def node(
         Path, typer.Option(metavar="DIR", help="The kubelet's folder in which it finds plugins.")
     ] = Path("/var/lib/kubelet/plugins_registry"),
     cdi: Cdi = Path("/var/run/cdi"),
-    claims: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="For lease files; in memory, and the same path on the node itself."),
-    ] = Path("/run/gpukernel-claims"),
+    claims: Claims = Path("/run/gpukernel-claims"),
     libraries: Libraries = None,
     sockets: Sockets = None,
     wait: Annotated[
@@ -319,10 +287,7 @@ def device_plugin(
         Path, typer.Option(metavar="SOCKET", help="The kubelet's socket that tells what containers have.")
     ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
     cdi: Cdi = Path("/var/run/cdi"),
-    claims: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="For lease files; in memory, and the same path on the node itself."),
-    ] = Path("/run/gpukernel-slots"),
+    claims: Claims = Path("/run/gpukernel-slots"),
     libraries: Libraries = None,
     sockets: Sockets = None,
     cluster: Cluster = "",
@@ -346,7 +311,9 @@ def device_plugin(
     from gpukernel.engines.kubernetes.device_plugin import DevicePlugin
     from gpukernel.engines.kubernetes.slots import Slots
 
-    word = _name(model.lower())
+    if not (word := _name(model.lower())):
+        raise Problem("--model names no model; write a part of the device's name, such as v100.", USAGE)
+    cluster = _name(cluster)
     name = _name(node_name or os.environ.get("NODE_NAME") or platform.node().lower())
     files = _files(claims, cdi, libraries, sockets)
     logs.configure(log_level, log_format)
@@ -354,7 +321,7 @@ def device_plugin(
     async def work() -> None:
         async with EngineClient(resolve_address(pool, state)) as client:
             client.engine = "kubernetes"
-            known = Slots(client, files, name, word, share, slots, _name(cluster))
+            known = Slots(client, files, name, word, share, slots, cluster)
             while True:  # again after each start of the kubelet
                 await DevicePlugin(known, f"gpukernel.io/{word}-slice", plugins, pod_resources).run(every)
 

@@ -19,7 +19,7 @@ READY = "Ready"
 MESSAGE = 1024
 
 Readiness = tuple[bool, str, str]
-"""Whether workers are ready; the reason, a word in CamelCase; a sentence."""
+"""Readiness of workers; the reason, a word in CamelCase; a sentence."""
 
 
 def readiness_of(lease: Lease) -> Readiness:

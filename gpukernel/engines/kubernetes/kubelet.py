@@ -117,7 +117,13 @@ class _Registration:
 
 @contextlib.asynccontextmanager
 async def listening(socket: Path, *adders: Any) -> AsyncIterator[None]:
-    """Serve gRPC at a Unix socket of mode 0600 within the context; each of `adders` adds a service to the server."""
+    """Serve gRPC at a Unix socket of mode 0600 within the context; each of `adders` adds a service to the server.
+
+    Raises
+    ------
+    OSError
+        The socket cannot be made there.
+    """
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(socket)  # a plugin that was killed
@@ -126,9 +132,10 @@ async def listening(socket: Path, *adders: Any) -> AsyncIterator[None]:
         add(server)
     before = os.umask(0o177)
     try:
-        if not server.add_insecure_port(f"unix:{socket}"):
-            raise OSError(f"{socket} cannot be listened at")
+        server.add_insecure_port(f"unix:{socket}")
         await server.start()
+    except RuntimeError:  # gRPC's word for it
+        raise OSError(f"{socket} cannot be listened at; its path has at most 107 characters") from None
     finally:
         os.umask(before)
     try:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 API_ERRORS = (httpx2.HTTPError, httpx2.StreamError, ValueError, OSError)
-"""What calls of the API raise: `ApiError` is one of them, and `ValueError` stands for an answer that is no JSON."""
+"""Exceptions of calls of the API: `ApiError` is one of them, and `ValueError` stands for an answer that is no JSON."""
 
 WATCH_SECONDS = 300
 SILENT_SECONDS = 330.0

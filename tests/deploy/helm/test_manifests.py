@@ -1,4 +1,4 @@
-"""What the chart makes: manifests that every supported Kubernetes knows, pods without rights, and a network that is closed by default."""
+"""The chart's manifests: ones that every supported Kubernetes knows, pods without rights, and a network that is closed by default."""
 
 from __future__ import annotations
 

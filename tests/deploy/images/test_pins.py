@@ -1,4 +1,4 @@
-"""What the images' lists pin: all that gpukernel asks for, in versions that fit, with hashes where strangers' tokens are kept."""
+"""Pins of the images' lists: all that gpukernel asks for, in versions that fit, with hashes where strangers' tokens are kept."""
 
 from __future__ import annotations
 

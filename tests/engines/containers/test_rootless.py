@@ -1,4 +1,4 @@
-"""What the OCI hook does where the container runtime is not root's: it is root in a user namespace of the person's own."""
+"""The OCI hook where the container runtime is not root's: it is root in a user namespace of the person's own."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ from tests.conftest import Pool
         (("controller", "--kubeconfig", "/nowhere"), 5, "name its file with --kubeconfig or KUBECONFIG."),
         (("node", "--cluster", "A"), 2, "“A” is no name here; it has up to 51 small letters"),
         (("device-plugin", "--model", "v 100"), 2, "“v 100” is no name here"),
+        (("device-plugin", "--model", ""), 2, "--model names no model"),
+        (("device-plugin", "--model", "v100", "--cluster", "A"), 2, "“A” is no name here"),
         (("classes", "--max-memory", "4GB"), 2, "“4GB” is no quantity; write 655Mi or 2Gi."),
     ],
 )

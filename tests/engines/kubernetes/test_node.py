@@ -1,4 +1,4 @@
-"""The kubelet's plugin: what a kubelet asks it, whoever is killed on the way."""
+"""The kubelet's plugin, asked by a kubelet, whoever is killed on the way."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,28 @@ def test_the_kubelet_registers_the_plugin_at_sockets_of_its_own(kubelet: Kubelet
     assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
     sockets = [kubelet.registry / "gpukernel.io-reg.sock", kubelet.plugins / "gpukernel.io" / "dra.sock"]
     assert [mode(one) for one in sockets] == [0o600, 0o600]
+
+
+@pytest.mark.parametrize(
+    ("plugins", "sentence"),
+    [
+        ("/dev/null/plugins", "cannot be used: Not a directory."),
+        ("/dev/shm/" + "x" * 100, "cannot be listened at; its path has at most 107 characters."),
+    ],
+)
+def test_a_folder_that_cannot_be_used_gets_one_sentence(
+    cluster: Cluster, pool: Pool, tmp_path: Path, plugins: str, sentence: str
+) -> None:
+    claims = Path(tempfile.mkdtemp(prefix="claims-", dir="/dev/shm"))
+    words = ("--plugins", plugins, "--registry", plugins, "--cdi", str(tmp_path), "--claims", str(claims))
+    try:
+        assert cluster.start(pool, "node", *words, log=tmp_path / "log").wait(30) == 1
+    finally:
+        shutil.rmtree(claims)
+        shutil.rmtree(plugins, ignore_errors=True)
+    said = (tmp_path / "log").read_text()
+    assert said.endswith(f"{sentence}\n")
+    assert len(said.splitlines()) == 1
 
 
 def test_preparing_twice_is_one_lease_that_a_program_can_use(
