@@ -113,6 +113,7 @@ def test_the_database_s_password_is_another_one_each_time() -> None:
     def password(values: dict[str, Any]) -> str:
         (secret,) = (m for m in render(values) if m["kind"] == "Secret")
         assert secret["stringData"]["password"] in secret["stringData"]["url"]
+        assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"  # as its volume
         return str(secret["stringData"]["password"])
 
     bundled = {"database": {"bundled": {"enabled": True}}}
