@@ -76,23 +76,12 @@ def test_every_container_runs_a_command_that_exists() -> None:
     assert {line[0] for _, line in found} == {"pool", "agent", "kubernetes"}
     times = re.compile(r"--(notice|grace|token-validity)=(.+)")
     for name, line in found:
-        if line[0] == "kubernetes" and "kubernetes" not in COMMAND.commands:  # type: ignore[attr-defined]
-            continue  # test_the_dra_driver_s_commands_exist says so
-        parse(COMMAND, line)
+        parsed = parse(COMMAND, line)
+        if line[0] == "kubernetes":
+            assert parsed[-1].command.name in ("controller", "node"), name
         for word in line:
             if match := times.fullmatch(word):
                 assert seconds(match[2]) > 0, name
-
-
-@needs_helm
-def test_the_dra_driver_s_commands_exist() -> None:
-    if "kubernetes" not in COMMAND.commands:  # type: ignore[attr-defined]
-        pytest.skip("there is no “gpukernel kubernetes” in this tree yet")
-    for _, container in containers(render(VALUES["the DRA driver"])):
-        line = words(container)
-        if line[1] == "kubernetes":
-            *_, last = parse(COMMAND, line[1:])
-            assert last.command.name in ("controller", "node")
 
 
 @needs_helm

@@ -90,7 +90,6 @@ def test_namespaces_say_for_whom_leases_are_and_claims_only_where_they_may(
         cluster.delete("spoofed")
         eventually(lambda: not pool.promised())
         cluster.label(persons="by-claim", course="ml101")
-        eventually(lambda: True)
         cluster.claim("named", "64Mi", **named)
 
         def is_eves() -> bool:  # the label may be heard of after the claim
