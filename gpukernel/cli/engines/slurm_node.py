@@ -38,7 +38,7 @@ def node(
         list[str] | None,
         typer.Option(
             metavar="UUID",
-            help="A device, in the order of gres.conf; may be repeated. Else the server's, by their numbers.",
+            help="A device, in the order of gres.conf; may be repeated. Else the server's, whose numbers are Slurm's.",
         ),
     ] = None,
     sweep: Annotated[

@@ -55,7 +55,7 @@ class ShardNode:
     server
         The GPU server of the pool that runs there.
     uuids
-        The devices in the order of ``gres.conf``; empty: the server's, by their numbers.
+        The devices in the order of ``gres.conf``; empty: the server's, whose numbers are Slurm's.
     connect
         Makes a client of the pool.
     """
@@ -75,7 +75,7 @@ class ShardNode:
         self._ending = set[asyncio.Task[None]]()
         self._client: EngineClient | None = None
         self._connecting = asyncio.Lock()
-        self._devices: list[Device] = []
+        self._devices: dict[int, Device] = {}
         self._shards, self._known_at = 0, 0.0
         self._cluster = ""
         self._missing = set[str]()
@@ -118,7 +118,7 @@ class ShardNode:
         while not stop.is_set():
             try:
                 if devices := await self._own_devices():
-                    return devices[0].name.endswith(SIMULATED)
+                    return next(iter(devices.values())).name.endswith(SIMULATED)
                 self._note(f"The pool knows no GPU server {self._server} with devices; waiting for it.")
             except PoolError as error:
                 self._note(str(error))
@@ -148,13 +148,15 @@ class ShardNode:
         if client is not None:
             await client.__aexit__(None, None, None)
 
-    async def _own_devices(self) -> list[Device]:
-        client = await self.client()
-        devices = await client.devices()
+    async def _own_devices(self) -> dict[int, Device]:
+        """Return the node's devices that the pool has now, by Slurm's numbers: one that is missing moves no other one to its place."""
+        devices = await (await self.client()).devices()
         if self._uuids:
             known = {device.uuid: device for device in devices}
-            return [known[uuid] for uuid in self._uuids if uuid in known]
-        return sorted((one for one in devices if one.server == self._server), key=lambda one: one.index)
+            return {number: known[uuid] for number, uuid in enumerate(self._uuids) if uuid in known}
+        # One that was taken out comes before the one that has its number now.
+        devices = sorted(devices, key=lambda device: not device.trouble)
+        return {device.index: device for device in devices if device.server == self._server}
 
     async def allocation(self, job: str) -> JobShards | None:
         """Return the shards of a job here; None where it has none.
@@ -173,14 +175,15 @@ class ShardNode:
         NotUnderstood, SlurmAway, SlurmRefused, PoolError
         """
         now = time.monotonic()
-        if not self._shards or now > self._known_at + KNOWN_SECONDS or len(self._devices) <= allocation.gpu:
+        if not self._shards or now > self._known_at + KNOWN_SECONDS or allocation.gpu not in self._devices:
             self._devices = await self._own_devices()
             self._shards, self._known_at = shards_of_a_gpu(await self._slurm.show_node(self.name)), now
-        if len(self._devices) <= allocation.gpu:
+        if (device := self._devices.get(allocation.gpu)) is None:
+            there = ", ".join(f"{number} is {one.label}" for number, one in sorted(self._devices.items()))
             raise NotUnderstood(
-                f"Slurm gave GPU {allocation.gpu} of {self.name}, and the pool has {len(self._devices)} devices of GPU server {self._server}."
+                f"Slurm gave GPU {allocation.gpu} of {self.name}, and the pool has no device of that number ({there or 'none at all'}); "
+                "--device names them in Slurm's order."
             )
-        device = self._devices[allocation.gpu]
         size = device.memory_bytes * min(allocation.shards, self._shards) // self._shards // MIB * MIB
         return PlacedOn(device.uuid, max(size, MIB))
 

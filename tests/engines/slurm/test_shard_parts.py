@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from gpukernel import native
 from gpukernel.cli.engines.slurm_node import hidden_from_others
 from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import PoolError
+from gpukernel.common.model import Device
 from gpukernel.engines.shards.allocation import (
     JobShards,
     NotUnderstood,
@@ -307,6 +309,32 @@ def test_a_number_that_slurm_uses_again_is_another_job(tmp_path: Path) -> None:
             endings.append(node._jobs["7"].ending)
         await node._jobs["7"].leave()
         assert endings == [False, False, True]
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize("uuids", [[], ["GPU-0", "GPU-1", "GPU-2"]])
+def test_a_device_that_is_missing_moves_no_other_one_to_its_place(tmp_path: Path, uuids: list[str]) -> None:
+    class Clients:
+        async def __aenter__(self) -> Clients:
+            return self
+
+        async def devices(self) -> list[Device]:
+            others = Device("x", "n2", 1, "V100", 16 << 30, uuid="GPU-9")
+            here = [Device(f"{n}", "n1", n, "V100", 16 << 30, uuid=f"GPU-{n}") for n in (2, 0)]
+            return [others, *here, replace(here[0], uuid="GPU-8", trouble="its server has it no more")]
+
+    class Node(Slurm):
+        async def show_node(self, node: str) -> str:
+            return f"NodeName={node} Gres=gpu:3,shard:300"
+
+    async def look() -> None:
+        folder = JobsFolder(tmp_path, "n1")
+        node = ShardNode(Node({}), folder, "n1", "n1", uuids, Clients)  # type: ignore[arg-type]
+        for gpu in (0, 2):
+            assert (await node.placement(JobShards(2, gpu))).uuid == f"GPU-{gpu}"
+        with pytest.raises(NotUnderstood, match=r"no device of that number \(0 is n1/0, 2 is n1/2\)"):
+            await node.placement(JobShards(2, 1))
 
     asyncio.run(look())
 
