@@ -16,12 +16,22 @@ from typing import Any
 
 from gpukernel.client.admin import AdminClient
 from gpukernel.common.model import Device, GpuServer, Lease
+from tests.conftest import eventually
 from tests.ports import free_port
 from tests.slurm import Cluster
 
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "gpukernel.cli", *arguments]
+
+
+def output_of(environment: dict[str, str], *arguments: str) -> str:
+    """Run a command of gpukernel, which has to work, and return what it prints."""
+    done = subprocess.run(
+        command(*arguments), env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class Lending:
@@ -62,16 +72,7 @@ class Lending:
         assert "The pool is ready" in self._pool.stdout.readline()
 
     def _run(self, *arguments: str) -> str:
-        done = subprocess.run(
-            command(*arguments),
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return output_of(self.environment, *arguments)
 
     # --- the supply ---
 
@@ -102,6 +103,12 @@ class Lending:
     def status(self) -> dict[str, Any]:
         said = self._run("slurm", "status", "gpu", "--folder", str(self.folder), "--json")
         return dict(json.loads(said)[0])
+
+    def let_it_look(self, seconds: float) -> None:
+        """Wait until the supply has looked again after so many seconds; a look is published after what it says."""
+        eventually((self.folder / "state.json").exists)
+        looked = self.status()["at"]
+        eventually(lambda: self.status()["at"] > looked + seconds)
 
     def jobs(self) -> dict[str, tuple[str, str, int]]:
         """State, node and restarts of the supply's jobs that are not over, by id."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpukernel import native
 from gpukernel.client.admin import AdminClient
 from gpukernel.common.model import Device, Lease
-from tests.engines.slurm.lending import command
+from tests.engines.slurm.lending import command, output_of
 from tests.ports import free_port
 from tests.slurm import Cluster
 
@@ -88,16 +88,7 @@ class Sharing:
             self.start_daemon(node)
 
     def run(self, *arguments: str) -> str:
-        done = subprocess.run(
-            command(*arguments),
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return output_of(self.environment, *arguments)
 
     def token(self, name: str, scope: str, file: Path) -> None:
         self.run("token", "create", name, "--scope", scope, "--file", str(file), "--state", str(self.state))

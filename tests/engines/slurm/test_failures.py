@@ -109,8 +109,7 @@ def test_leases_go_on_while_the_controller_is_down_and_nothing_is_lost(world: Le
     finally:
         world.cluster.start_controller()
     eventually(lambda: "Slurm answers again." in world.log(), 120)
-    looked = world.status()["at"]
-    eventually(lambda: world.status()["at"] > looked + 3)
+    world.let_it_look(3)
     assert (world.offered(), world.status()["trouble"]) == (servers, "")
     assert world.jobs().keys() == jobs.keys()
     assert "live" in [lease.state for lease in world.ask()[2]]
@@ -137,8 +136,7 @@ def test_a_supply_that_is_killed_at_any_moment_has_its_jobs_once(world: Lending)
         world.kill()
     world.start("--min", "2")
     eventually(lambda: sum(world.offered().values()) == 4, 120)
-    looked = world.status()["at"]
-    eventually(lambda: world.status()["at"] > looked + 3)
+    world.let_it_look(3)
     assert len(world.jobs()) == 2
     assert len(re.findall("was asked for|is adopted", world.log())) <= 2
 

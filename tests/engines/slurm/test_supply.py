@@ -74,16 +74,14 @@ async def confinement(world: Lending) -> dict[str, tuple[Rung, ...]]:
 def test_a_supply_for_which_nobody_could_wait_says_so_once(world: Lending) -> None:
     world.start("--min", "0", "--max", "1")
     eventually(lambda: "Nobody can wait for a job of this supply" in world.log(), 60)
-    looked = world.status()["at"]
-    eventually(lambda: world.status()["at"] > looked + 3)
+    world.let_it_look(3)
     assert (world.log().count("Nobody can wait"), world.jobs()) == (1, {})
 
 
 def test_a_job_that_cannot_start_is_named(world: Lending) -> None:
     world.start("--min", "1", "--sbatch=--hold")
     eventually(lambda: "stays in Slurm's queue: JobHeldUser." in world.log(), 60)
-    looked = world.status()["at"]
-    eventually(lambda: world.status()["at"] > looked + 3)
+    world.let_it_look(3)
     assert (world.log().count("stays in"), world.log().count("was asked for")) == (1, 1)
 
 
@@ -133,8 +131,7 @@ def test_jobs_come_when_people_wait_and_go_when_they_are_idle(world: Lending) ->
     said = world.log()
     assert "1 job more, 2 in all: people have waited for 2 GPUs' worth through" in said
     assert "is given up: it has had no lease for" in said
-    looked = world.status()["at"]
-    eventually(lambda: world.status()["at"] > looked + 5)
+    world.let_it_look(5)
     assert len(world.jobs()) == 1  # the least
 
 
@@ -159,16 +156,14 @@ def test_a_refusal_is_one_sentence_and_is_not_repeated_at_once(world: Lending) -
     world.start("--min", "1", "--partition", "nowhere", "--name", "gpu")
     sentence = "sbatch refused: Invalid partition name specified. Slurm is asked again in 30 s."
     eventually(lambda: sentence in world.log())
-    looked = world.status()["at"]
-    eventually(lambda: world.status()["at"] > looked + 3)
+    world.let_it_look(3)
     assert world.log().count("sbatch refused") == 1
 
 
 def test_a_job_that_comes_to_nothing_is_explained_and_not_repeated_at_once(world: Lending) -> None:
     world.start("--min", "1", "--program", "/bin/sh -c 'echo the module is missing; exit 3' -")
     eventually(lambda: "before its GPUs were in the pool" in world.log(), 60)
-    looked = world.status()["at"]
-    eventually(lambda: world.status()["at"] > looked + 3)
+    world.let_it_look(3)
     log = world.log()
     assert (
         "is over (FAILED) before its GPUs were in the pool: the module is missing. Slurm is asked again in 30 s."
