@@ -1,19 +1,11 @@
-"""The shards and the GPU that Slurm allocated to jobs of one node, from ``scontrol show job --details`` and ``squeue``."""
+"""The shards and the GPU that Slurm allocated to a job of one node, from ``scontrol show``."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-__all__ = [
-    "JobShards",
-    "NotUnderstood",
-    "RunningJob",
-    "cluster_name",
-    "parse_allocation",
-    "parse_running",
-    "shards_of_a_gpu",
-]
+__all__ = ["JobShards", "NotUnderstood", "parse_allocation", "shards_of_a_gpu"]
 
 _GRES = re.compile(r"shard(?::[^:(,]+)?:(\d+)(?:\(([^)]*)\))?")
 _SHARE = re.compile(r"(\d+)/\d+")
@@ -33,15 +25,6 @@ class JobShards:
     shards: int
     gpu: int
     account: str = ""
-
-
-@dataclass(frozen=True)
-class RunningJob:
-    """A job that Slurm has on a node; `restarts` counts how often it was put back into the queue."""
-
-    id: str
-    state: str
-    restarts: int = 0
 
 
 def _hosts(text: str) -> set[str]:
@@ -127,26 +110,3 @@ def shards_of_a_gpu(said: str) -> int:
             f"Slurm's node has Gres={gres[:80] or 'nothing'}; it needs the same number of shards for each GPU, such as Gres=gpu:4,shard:400."
         )
     return counts["shard"] // counts["gpu"]
-
-
-def parse_running(said: str) -> list[RunningJob]:
-    """Return the jobs of ``squeue --noheader --Format=JobID:20|,State:20|,RestartCnt:10|``.
-
-    Raises
-    ------
-    NotUnderstood
-        A line is none of these.
-    """
-    found = []
-    for line in said.splitlines():
-        fields = [field.strip() for field in line.split("|")]
-        if len(fields) < 3 or not fields[0].isdigit():
-            raise NotUnderstood(f"squeue answered “{line.strip()[:80]}”.")
-        found.append(RunningJob(fields[0], fields[1], int(fields[2]) if fields[2].isdigit() else 0))
-    return found
-
-
-def cluster_name(said: str) -> str:
-    """Return the name of the cluster that ``scontrol show config`` describes; empty where it says none."""
-    match = re.search(r"^ClusterName\s*=\s*(\S+)", said, re.MULTILINE)
-    return match[1] if match else ""

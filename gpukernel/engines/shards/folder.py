@@ -21,9 +21,8 @@ from pathlib import Path
 
 from gpukernel.common.errors import PoolError
 
-__all__ = ["DEFAULT_FOLDER", "JobNote", "JobsFolder"]
+__all__ = ["JobNote", "JobsFolder"]
 
-DEFAULT_FOLDER = Path("/run/gpukernel-slurm")
 MOST_BYTES = 4096
 
 

@@ -19,14 +19,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import NotAllowed, PoolError, UnknownToken
 from gpukernel.common.model import Device, PlacedOn
-from gpukernel.engines.shards.allocation import (
-    JobShards,
-    NotUnderstood,
-    cluster_name,
-    parse_allocation,
-    parse_running,
-    shards_of_a_gpu,
-)
+from gpukernel.engines.shards.allocation import JobShards, NotUnderstood, parse_allocation, shards_of_a_gpu
 from gpukernel.engines.shards.calls import Calls
 from gpukernel.engines.shards.folder import JobsFolder
 from gpukernel.engines.shards.holding import JobLease
@@ -279,8 +272,8 @@ class ShardNode:
         client = await self.client()
         leases = await client.placed()
         if not self._cluster:
-            self._cluster = cluster_name(await self._slurm.show_config())
-        there = {one.id for one in parse_running(await self._slurm.jobs_on(self.name))}
+            self._cluster = await self._slurm.setting("ClusterName")
+        there = await self._slurm.jobs_on(self.name)
         begin, end = f"{self._cluster}:", f"/{self.name}"
         keys = {lease.key.removeprefix(begin).removesuffix(end): lease.key for lease in leases}
         ours = {job: key for job, key in keys.items() if key == f"{begin}{job}{end}"}

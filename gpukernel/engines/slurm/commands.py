@@ -185,20 +185,24 @@ class Slurm:
         """Return Slurm's description of a node, on one line."""
         return await self._run(["scontrol", "show", "node", "--oneliner", node])
 
-    async def show_config(self) -> str:
-        """Return Slurm's settings, one a line."""
-        return await self._run(["scontrol", "show", "config"])
+    async def jobs_on(self, node: str) -> set[str]:
+        """Return the ids of every account's jobs that Slurm has on a node."""
+        said = await self._run(["squeue", "--noheader", f"--nodelist={node}", "--Format=JobID:20"])
+        found = {line.strip() for line in said.splitlines()}
+        if strange := next((line for line in found if not line.isdigit()), None):
+            raise SlurmAway(f"squeue answered “{strange[:80]}”")
+        return found
 
-    async def jobs_on(self, node: str) -> str:
-        """Return every account's jobs that Slurm has on a node: number, state and restarts, with ``|`` behind each."""
-        form = "JobID:20|,State:20|,RestartCnt:10|"
-        return await self._run(["squeue", "--noheader", f"--nodelist={node}", f"--Format={form}"])
+    async def setting(self, name: str) -> str:
+        """Return the first word of one of Slurm's settings; empty where it has none of that name."""
+        said = await self._run(["scontrol", "show", "config"])
+        match = re.search(rf"^{re.escape(name)}\s*=[ \t]*(\S+)", said, re.MULTILINE)
+        return match[1] if match else ""
 
     async def kill_wait(self) -> float:
         """Return the seconds between SIGTERM and SIGKILL of a job that is cancelled."""
-        said = await self.show_config()
-        match = re.search(r"^KillWait\s*=\s*(\d+)", said, re.MULTILINE)
-        return float(match[1]) if match else 30.0
+        seconds = await self.setting("KillWait")
+        return float(seconds) if seconds.isdigit() else 30.0
 
     async def _run(self, command: Sequence[str], stdin: str = "") -> str:
         environment = {**self.environment, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}

@@ -46,6 +46,9 @@ def test_jobs_are_asked_for_listed_told_and_cancelled(
     assert running is not None
     assert waiting is not None
     assert (running.ends - running.starts, running.restarts, running.is_queued) == (300, 0, False)
+    assert first in asyncio.run(commands.jobs_on(running.nodes))
+    assert third not in asyncio.run(commands.jobs_on(running.nodes))
+    assert asyncio.run(commands.setting("ClusterName")) == "gpukernel"
     assert (waiting.is_queued, waiting.is_over, waiting.nodes) == (True, False, "")
     assert waiting.reason in ("Resources", "Priority")
     out = tmp_path / "test.0"

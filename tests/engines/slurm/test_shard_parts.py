@@ -20,20 +20,13 @@ from gpukernel.cli.engines.slurm_node import hidden_from_others
 from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import PoolError
 from gpukernel.common.model import Device
-from gpukernel.engines.shards.allocation import (
-    JobShards,
-    NotUnderstood,
-    cluster_name,
-    parse_allocation,
-    parse_running,
-    shards_of_a_gpu,
-)
+from gpukernel.engines.shards.allocation import JobShards, NotUnderstood, parse_allocation, shards_of_a_gpu
 from gpukernel.engines.shards.calls import Calls
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
 from gpukernel.engines.shards.holding import JobLease
 from gpukernel.engines.shards.node import ShardNode
 from gpukernel.engines.shards.recipe import recipe
-from gpukernel.engines.slurm.commands import Slurm
+from gpukernel.engines.slurm.commands import Slurm, SlurmAway
 from gpukernel.remoting.environment import compiler_environment, shim_environment, with_commands
 from gpukernel.remoting.lease_file import read_lease_file
 
@@ -115,16 +108,20 @@ def test_shards_of_a_gpu() -> None:
             shards_of_a_gpu(f"NodeName=n1 Gres={gres} X=1")
 
 
-def test_lists_of_jobs() -> None:
-    assert [
-        (job.id, job.restarts) for job in parse_running("12  |RUNNING   |1    |\n13|COMPLETING|0|\n")
-    ] == [
-        ("12", 1),
-        ("13", 0),
-    ]
-    with pytest.raises(NotUnderstood, match="squeue answered"):
-        parse_running("slurm_load_jobs error\n")
-    assert cluster_name("ClusterName             = uni\nX = y\n") == "uni"
+def test_what_squeue_and_scontrol_say(tmp_path: Path) -> None:
+    def saying(said: str) -> Slurm:
+        for name in ("squeue", "scontrol"):
+            (tmp_path / name).write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+            (tmp_path / name).chmod(0o755)
+        return Slurm({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+    assert asyncio.run(saying("12                  \n13").jobs_on("n1")) == {"12", "13"}
+    with pytest.raises(SlurmAway, match="squeue answered “slurm_load_jobs error”"):
+        asyncio.run(saying("12\nslurm_load_jobs error").jobs_on("n1"))
+    settings = saying("ClusterName             = uni\nCommunicationParameters = \nKillWait = 15 sec")
+    assert asyncio.run(settings.setting("ClusterName")) == "uni"
+    assert asyncio.run(settings.setting("CommunicationParameters")) == ""
+    assert asyncio.run(settings.kill_wait()) == 15
 
 
 # --- the hook ---
