@@ -248,10 +248,12 @@ class JobLease:
         self._ended.set()
         self._again.set()
         self._say("refused", f"Job {self.note.job} is over.")
-        # What is being started ends, so that whoever waits for it need not wait for long.
-        released = await self._release(why)
+        if (
+            self.lease is None
+        ):  # what is being started ends, so that whoever waits for it need not wait for long
+            await self._release(why)
         await asyncio.wait({self._task})
-        released = await self._release(why) and released
+        released = await self._release(why)
         # Another note is of the job's next start, which has its lease file already.
         if released and self._node.folder.note(self.note.job) in (self.note, None):
             self._node.folder.remove(self.note.job)

@@ -76,7 +76,15 @@ class ShardNode:
 
     async def run(self, sweep: float, stop: asyncio.Event, ready: Callable[[], None]) -> None:
         """Give slices until `stop` is set; jobs keep theirs."""
-        self.folder.prepare(recipe(simulated=await self._are_simulated(stop)))
+        try:
+            simulated = await self._are_simulated(stop)
+            if simulated is not None:
+                self.folder.prepare(recipe(simulated=simulated))
+                await self._serve(sweep, stop, ready)
+        finally:
+            await self._disconnect()
+
+    async def _serve(self, sweep: float, stop: asyncio.Event, ready: Callable[[], None]) -> None:
         hooks = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         draft = self.folder.hooks.with_name(".hooks")
         draft.unlink(missing_ok=True)
@@ -103,21 +111,25 @@ class ShardNode:
             await asyncio.gather(*tasks, return_exceptions=True)
             hooks.close()
             await asyncio.gather(*(job.leave() for job in self._jobs.values()))
-            if self._client is not None:
-                await self._client.__aexit__(None, None, None)
 
-    async def _are_simulated(self, stop: asyncio.Event) -> bool:
-        """Return whether the node's devices are; waits until the pool knows them."""
+    async def _are_simulated(self, stop: asyncio.Event) -> bool | None:
+        """Return whether the node's devices are; waits until the pool knows them, and gives None where `stop` is set before."""
         while not stop.is_set():
             try:
                 if devices := await self._own_devices():
                     return next(iter(devices.values())).name.endswith(SIMULATED)
                 self._note(f"The pool knows no GPU server {self._server} with devices; waiting for it.")
             except PoolError as error:
-                self._note(str(error))
+                await self._take_note(error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 1.0)
-        return False
+        return None
+
+    async def _take_note(self, error: PoolError) -> None:
+        """Log an error of the pool, and let the next call read the connection file again where that is why."""
+        self._note(str(error))
+        if isinstance(error, NotAllowed | UnknownToken):
+            await self._disconnect()
 
     def _note(self, sentence: str) -> None:
         """Log a sentence once, until another one is."""
@@ -134,8 +146,7 @@ class ShardNode:
                 self._client = await self._connect().__aenter__()
             return self._client
 
-    async def _again(self) -> None:
-        """Connect anew at the next call, as with a token that was made again."""
+    async def _disconnect(self) -> None:
         async with self._connecting:
             client, self._client = self._client, None
         if client is not None:
@@ -252,18 +263,15 @@ class ShardNode:
                 self._said = ""
             except (SlurmAway, SlurmRefused) as error:
                 self._note(f"Slurm does not answer: {error}.")
-            except (NotAllowed, UnknownToken) as error:
-                self._note(str(error))
-                await self._again()
-            except (PoolError, NotUnderstood) as error:
-                self._note(str(error))
+            except PoolError as error:
+                await self._take_note(error)
 
     async def sweep(self) -> None:
         """Compare the pool, the folder and Slurm, and end what only one of them has.
 
         Raises
         ------
-        SlurmAway, SlurmRefused, NotUnderstood, PoolError
+        SlurmAway, SlurmRefused, PoolError
             Nothing is ended where one of them does not answer.
         """
         self._look()

@@ -1,14 +1,15 @@
-"""The course of a job's slice, where its Slurm account is none, against a real pool."""
+"""The lease of a shard job against a real pool: its course, where its Slurm account is none, and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 from gpukernel.client.admin import AdminClient
 from gpukernel.client.engines import EngineClient
-from gpukernel.common.model import PlacedOn
+from gpukernel.common.model import Lease, PlacedOn
 from gpukernel.engines.shards.allocation import JobShards
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
 from gpukernel.engines.shards.holding import JobLease
@@ -56,5 +57,28 @@ def test_a_daemon_that_is_started_again_keeps_the_slice_of_an_account_that_is_no
                 assert lease.holder.course == ""
                 await job.leave()
             assert len(set(found)) == 1
+
+    run(tmp_path, work)
+
+
+class Counting(EngineClient):
+    """A client that counts its releases."""
+
+    releases = 0
+
+    async def release_placed(self, *arguments: Any, **more: Any) -> Lease | None:
+        self.releases += 1
+        return await super().release_placed(*arguments, **more)
+
+
+def test_a_slice_that_lives_is_released_with_one_call(tmp_path: Path) -> None:
+    async def work(admin: AdminClient, address: str) -> None:
+        note = JobNote("7", os.geteuid(), os.getegid(), "c", 0)
+        async with Counting(address, await token(admin, "slurm")) as client:
+            job = JobLease(Node(tmp_path, client), note, fresh=True)
+            assert [word async for word, _ in job.answers()][-1] == "live"
+            assert await job.end("its job is over")
+            assert (await client.placed(), client.releases) == ([], 1)
+            assert not (tmp_path / "n1" / "jobs" / "7").exists()
 
     run(tmp_path, work)

@@ -336,6 +336,26 @@ def test_a_device_that_is_missing_moves_no_other_one_to_its_place(tmp_path: Path
     asyncio.run(look())
 
 
+def test_a_daemon_that_is_stopped_before_it_knows_the_devices_changes_no_variables(
+    folder: JobsFolder,
+) -> None:
+    def nobody() -> EngineClient:
+        raise PoolError("no pool here")
+
+    async def start() -> None:
+        stop = asyncio.Event()
+        node = ShardNode(Slurm({}), folder, "n1", "n1", [], nobody)
+        asyncio.get_running_loop().call_later(0.2, stop.set)
+        await node.run(30, stop, lambda: pytest.fail("it gives no slices"))
+
+    recipes = [recipe(simulated=simulated) for simulated in (True, False)]
+    assert recipes[0] != recipes[1]
+    for told in recipes:
+        folder.prepare(told)
+        asyncio.run(start())
+        assert (folder.path / "environment").read_text() == told
+
+
 def test_a_program_that_never_stops_asking_does_not_ask_slurm_as_often(tmp_path: Path) -> None:
     asked = []
 
