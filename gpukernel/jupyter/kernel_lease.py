@@ -158,12 +158,13 @@ class KernelLease:
         self.needs_restart, self.trouble, self._had_slice = False, "", self.lease is not None
 
     async def report(self, trouble: Trouble) -> None:
-        """Take note of what became of the kernel's latest work on the GPU; a fault stays until the kernel is started again."""
-        if (lease := self.lease) and trouble != self.trouble and self.trouble != "fault":
-            if trouble == "memory" and self.request is not None:
-                pool = await self._services.client(self.address)
-                self._larger = await larger_share(pool, lease, self.request.model)
-            self.trouble = trouble if self.lease else ""
+        """Take note of what became of the latest work of this process, on a slice of this size; a fault stays until the kernel is started again."""
+        lease, before = self.lease, (self.request, self.starts)
+        if trouble == "memory" and not self.trouble and lease and self.request:
+            pool = await self._services.client(self.address)
+            self._larger = await larger_share(pool, lease, self.request.model)
+        if self.lease and before == (self.request, self.starts) and self.trouble not in (trouble, "fault"):
+            self.trouble = trouble
             self._tell()
 
     # --- request, cancel, release, resize ---
@@ -315,10 +316,9 @@ class KernelLease:
         )
         if lease is None:
             return status
-        status = replace(status, lease_id=lease.id, created=lease.created, until=lease.until)
         keep = IDLE in lease.notice and lease.mode != "direct"
-        status = replace(status, notice=lease.notice, may_keep=keep)
-        return status.with_devices(devices_of(lease))
+        status = replace(status, lease_id=lease.id, created=lease.created, until=lease.until)
+        return replace(status, notice=lease.notice, may_keep=keep).with_devices(devices_of(lease))
 
     # --- the kernel's environment and its lease file ---
 

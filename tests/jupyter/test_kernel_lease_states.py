@@ -54,6 +54,7 @@ class FakePool:
         self.released: list[tuple[str, str]] = []
         self.started = True
         self.allowed = 1.0
+        self.meanwhile: Callable[[], object] = lambda: None
         self.loaded: Set[str] = frozenset()
         self.seen: list[str] = []
 
@@ -91,6 +92,7 @@ class FakePool:
         return replace(LEASE, secret="")
 
     async def estimate(self, course: str, sizes: Iterable[Offered]) -> list[Chance]:
+        self.meanwhile()
         return [Chance("free" if size.share <= self.allowed else "refused") for size in sizes]
 
 
@@ -215,6 +217,19 @@ def test_the_size_that_is_suggested_is_one_that_quotas_allow(tmp_path: Path) -> 
         await lease.report("memory")
         assert lease.status().larger_share == 0
         assert "Your quotas allow no larger one: use less" in str(lease.status())
+
+    told(story, tmp_path)
+
+
+def test_a_report_says_nothing_of_a_kernel_that_was_started_again_or_failed_meanwhile(tmp_path: Path) -> None:
+    async def story(pool: FakePool, lease: KernelLease) -> None:
+        await granted(pool, lease)
+        pool.meanwhile = lease.begin
+        await lease.report("memory")
+        assert lease.status().trouble == ""
+        pool.meanwhile = lambda: setattr(lease, "trouble", "fault")
+        await lease.report("memory")
+        assert lease.status().trouble == "fault"
 
     told(story, tmp_path)
 
