@@ -133,13 +133,13 @@ class GPUKernelSpecManager(KernelSpecManager):
                     if base not in bases:
                         bases[base] = self.ordinary.get_kernel_spec(base)
                     spec = self._on_slice(offer, base, bases[base])
+                order[name] = self._place(spec, offered[name][1] if name in offered else "")
             except NoSuchKernel:
                 continue
             except Exception:
                 self.log.warning("Error loading kernelspec %r", name, exc_info=True)
                 continue
             listed[name] = {"resource_dir": spec.resource_dir, "spec": spec.to_dict()}
-            order[name] = self._place(spec, offered[name][1] if name in offered else "")
         return {name: listed[name] for name in sorted(listed, key=order.__getitem__)}
 
     def _place(self, spec: KernelSpec, base: str) -> tuple[int, str, float]:

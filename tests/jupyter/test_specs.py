@@ -232,6 +232,20 @@ def test_a_kernelspec_that_somebody_installed_keeps_its_settings(
     eventually(lambda: plain(manager.get_kernel_spec("gpu-v100-0.02").display_name).endswith("50 free"))
 
 
+def test_a_kernelspec_whose_size_is_no_number_hides_no_other_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUKERNEL_STATE", str(home / "no pool here"))
+    kernels = home / "data" / "kernels"
+    for share in (0.02, 0.1):
+        kernelspecs.write(kernelspecs.SliceSpec(share), kernels)
+    (broken,) = kernels.glob("*0.1/kernel.json")
+    content = json.loads(broken.read_text())
+    content["metadata"]["kernel_provisioner"]["config"]["share"] = "a tenth"
+    broken.write_text(json.dumps(content))
+    assert {"python3", "gpu-v100-0.02"} <= GPUKernelSpecManager().get_all_specs().keys()
+
+
 def test_a_process_has_one_lease_manager_whoever_asks_first() -> None:
     code = (
         "import threading\nfrom gpukernel.jupyter.lease_manager import lease_manager\n"
