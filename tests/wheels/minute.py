@@ -1,7 +1,7 @@
 """``python tests/wheels/minute.py dist/gpukernel-….whl``: from nothing to the demo's result, with each Python, on a machine without compiler and Node.
 
 What the demo needs is downloaded first.  Then the clock starts: a new environment, the installation of the wheel with its ``demo`` extra from
-the downloads, and ``gpukernel demo``, until it has printed its result.  ``PATH`` has all that it had but compilers, build tools and Node.
+the downloads, by pip and then again by uv, and ``gpukernel demo``, until it has printed its result.  ``PATH`` has all that it had but compilers, build tools and Node.
 Behind the seconds of each step stand, in parentheses, those of the processors, which say more on a machine that does other work, too.
 """
 
@@ -52,10 +52,27 @@ def fetch(run: Callable[..., str], python: str, wanted: str, downloads: Path, fo
     network = {name: value for name, value in os.environ.items() if name.startswith(kinds)}
     run(python, "-m", "venv", folder / "fetching")
     pip = (folder / "fetching" / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet")
-    run(*pip, "download", "--only-binary", ":all:", "--dest", downloads, wanted, **network)
+    run(*pip, "download", "--only-binary", ":all:", "--dest", downloads, wanted, "uv", **network)
 
 
-def tried(python: str, wheel: Path, downloads: Path, folder: Path) -> tuple[str, list[tuple[float, float]]]:
+def new_environment(
+    run: Callable[..., str], python: str, installer: str, wanted: str, downloads: Path, here: Path
+) -> None:
+    """Make the environment `here`, with `wanted` from `downloads` in it, by `installer` (``"pip"`` or ``"uv"``)."""
+    where = ("--quiet", "--no-index", "--find-links", downloads, wanted)
+    if installer == "pip":
+        run(python, "-m", "venv", here)
+        pip = (here / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
+        run(*pip, "install", *where, PIP_CONFIG_FILE=os.devnull)
+    else:
+        uv = here.with_name("fetching") / "bin" / "uv"
+        run(uv, "venv", "--quiet", "--no-config", "--python", python, here)
+        run(uv, "pip", "install", "--no-config", "--no-cache", *where, VIRTUAL_ENV=str(here))
+
+
+def tried(
+    python: str, installer: str, wheel: Path, downloads: Path, folder: Path
+) -> tuple[str, list[tuple[float, float]]]:
     """Return Python's version, and `clock` before the environment, after the installation, after the demo, and after a kernel and TLS.
 
     Raises
@@ -82,12 +99,13 @@ def tried(python: str, wheel: Path, downloads: Path, folder: Path) -> tuple[str,
     wanted = f"{wheel}[demo]"
     if not downloads.is_dir():
         fetch(run, python, wanted, downloads, folder)
+    here = folder / "environment"
+    if installer == "uv":
+        run(python, "-m", "venv", folder / "fetching")
+        run(folder / "fetching" / "bin" / "python", "-m", "pip", "--quiet", "install", "--no-index", "--find-links", downloads, "uv")  # fmt: skip
 
     times = [clock()]
-    here = folder / "environment"
-    run(python, "-m", "venv", here)
-    pip = (here / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet")
-    run(*pip, "install", "--no-index", "--find-links", downloads, wanted, PIP_CONFIG_FILE=os.devnull)
+    new_environment(run, python, installer, wanted, downloads, here)
     times.append(clock())
     said = run(here / "bin" / "gpukernel", "demo", "--no-browser")
     times.append(clock())
@@ -104,32 +122,33 @@ def main() -> None:
         "--python", action="append", default=[], help="an interpreter; repeatable (default: this one)"
     )
     parser.add_argument(
-        "--downloads", type=Path, help="a folder with the downloads; filled where it is not there yet"
+        "--downloads",
+        type=Path,
+        help="a folder with the downloads, uv among them; filled where it is not there yet",
     )
     options = parser.parse_args()
     failed = False
-    say(
-        "| Python | environment and installation | demo | kernel and TLS | to the demo's result |\n| --- | ---: | ---: | ---: | ---: |"
-    )
+    say("| Python | environment and installation | demo | kernel and TLS | to the demo's result |")
+    say("| --- | ---: | ---: | ---: | ---: |")
     for python in options.python or [sys.executable]:
         if shutil.which(python) is None:
             say(f"| {python} | SKIPPED: it is not here | | | |")
             continue
-        with tempfile.TemporaryDirectory(prefix="wheel-") as folder:
-            downloads = options.downloads or Path(folder, "downloads")
-            try:
-                version, times = tried(python, options.wheel.resolve(), downloads, Path(folder))
-            except (subprocess.CalledProcessError, AssertionError) as error:
-                failed = True
-                say(f"| {python} | FAILED: {error} | | | |")
-            else:
+        with tempfile.TemporaryDirectory(prefix="wheel-") as root:
+            downloads = options.downloads or Path(root, "downloads")
+            for installer in ("pip", "uv"):
+                folder = Path(root, installer)
+                folder.mkdir()
+                try:
+                    version, times = tried(python, installer, options.wheel.resolve(), downloads, folder)
+                except (subprocess.CalledProcessError, AssertionError) as error:
+                    failed = True
+                    say(f"| {python}, {installer} | FAILED: {error} | | | |")
+                    continue
                 steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(times)]
                 steps.append((times[2][0] - times[0][0], times[2][1] - times[0][1]))
-                say(
-                    f"| {version} | "
-                    + " | ".join(f"{wall:.1f} s ({used:.1f})" for wall, used in steps)
-                    + " |"
-                )
+                cells = " | ".join(f"{wall:.1f} s ({used:.1f})" for wall, used in steps)
+                say(f"| {version}, {installer} | {cells} |")
     sys.exit(failed)
 
 
