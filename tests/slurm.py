@@ -57,7 +57,7 @@ _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs
 
 
 def missing() -> str:
-    """What keeps a cluster from starting here; empty where nothing does."""
+    """Return what keeps a cluster from starting here; empty where nothing does."""
     if os.geteuid() != 0:
         return "Slurm's daemons need root"
     path = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"

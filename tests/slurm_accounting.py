@@ -32,7 +32,7 @@ StorageLoc=slurm
 
 
 def missing() -> str:
-    """What keeps accounting from starting here; empty where nothing does."""
+    """Return what keeps accounting from starting here; empty where nothing does."""
     path = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"
     absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if absent:

@@ -43,7 +43,7 @@ class Cgroups(Protocol):
     """The interface of the three ways."""
 
     detail: str
-    """Which way it is, for people."""
+    """The way that it is done, for people."""
 
     def create(self, name: str, bounds: CgroupBounds) -> tuple[Sequence[str], Sequence[Path]]:
         """Make a group; return the words to put before the worker's command, and the directories that the worker joins."""

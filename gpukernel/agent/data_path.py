@@ -1,4 +1,4 @@
-"""Whether programs must speak TLS to the workers of this server."""
+"""The rule by which programs must speak TLS to the workers of this server."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class ProfileEntry(_Strict):
     environments: Annotated[list[_Person], _Few] = []
     """Environments to choose from, by their names in `hub_spawner.configure`; the first is the usual one. Empty: all of them."""
     start: Annotated[str, pydantic.AfterValidator(_start)] = ""
-    """When a kernel asks for its slice: at_start, or on_first_use of CUDA."""
+    """The moment at which a kernel asks for its slice: at_start, or on_first_use of CUDA."""
     notebooks: Annotated[list[Annotated[str, pydantic.AfterValidator(_path)]], _Few] = []
     """Files and folders, as single-user servers see them, to copy into the home directory at a server's first start."""
 
@@ -197,7 +197,7 @@ class CourseEntry(ProfileEntry):
     """A course: its people, its quotas, its offers and its reservations."""
 
     title: str = pydantic.Field("", max_length=256)
-    """What people call the course."""
+    """The course's name for people."""
     weight: float = pydantic.Field(1.0, gt=0, le=1e6, allow_inf_nan=False)
     """Its part of the pool where several courses wait."""
     instructors: list[_Person] = []
@@ -211,11 +211,11 @@ class CourseEntry(ProfileEntry):
     ] = []
     """Their names, or "*" for everybody."""
     quota: Limits | None = None
-    """What the whole course may hold."""
+    """The quota of the whole course."""
     each_student: Limits | None = None
-    """What each student may hold in this course."""
+    """The quota of each student in this course."""
     each_instructor: Limits | None = None
-    """What each instructor may hold in this course."""
+    """The quota of each instructor in this course."""
     reservations: Annotated[list[ReservationEntry], pydantic.Field(max_length=MOST_OF_A_COURSE)] = []
     """Room that is kept for the course at certain times."""
 
@@ -228,11 +228,11 @@ class CourseFile(_Strict):
     term_begins: datetime.date | None = None
     """From when GPU-hours per term count."""
     pool: Limits | None = None
-    """What everybody together may hold."""
+    """The quota of everybody together."""
     without_course: Limits | None = None
-    """What requests that name no course may hold together; leases: 0 refuses them."""
+    """The quota of requests that name no course, together; leases: 0 refuses them."""
     people: dict[_Person, Limits] = {}
-    """What a person may hold in all courses together, by name; "*": each who is not named."""
+    """The quota of a person in all courses together, by name; "*": each who is not named."""
     courses: dict[_CourseName, CourseEntry] = {}
     """By their short names."""
 

@@ -100,7 +100,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What hostile code got: a result or a negative errno, and the bytes that it could read."""
+    """The result of hostile code: a number or a negative errno, and the bytes that it could read."""
 
     result: int
     answer: str

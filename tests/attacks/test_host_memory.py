@@ -28,7 +28,7 @@ pytestmark = WITHOUT_SANITIZER  # which take memory of their own for each alloca
 
 LIMIT = 64 * MIB
 BESIDE = 48 * MIB
-"""What a worker takes that no program is charged for, with what its allocator keeps: far less than each of these attacks took."""
+"""The memory of a worker that no program is charged for, with what its allocator keeps: far less than each of these attacks took."""
 
 BEGIN = r"""
 begin()

@@ -94,7 +94,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def lies(lease: str) -> Iterator[pb.AgentMessage]:
-    """What ends a lease, as each message of an agent could."""
+    """The messages of an agent that could end a lease."""
     yield pb.AgentMessage(worker_ended=pb.WorkerEnded(lease_id=lease, device_index=0, reason="it died"))
     yield pb.AgentMessage(end_lease=pb.EndLease(lease_id=lease, reason="out"))
     yield pb.AgentMessage(

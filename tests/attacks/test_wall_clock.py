@@ -38,7 +38,7 @@ def test_the_pool_follows_a_clock_that_is_set_and_no_lease_ends(site: Site, tmp_
     assert "ready" in program.said, program.said
 
     def made() -> float:
-        """When the newest lease began, as the pool says."""
+        """Return when the newest lease began, as the pool says."""
         one = site.program("-p", "0.1", code="")
         one.process.wait(60)
         found, _ = site.ask(lambda admin: admin.leases(include_ended=True))

@@ -157,7 +157,7 @@ def test_where_descriptors_run_out_the_worker_rests_and_then_serves_on() -> None
 
 
 def _sleeps(one: Worker) -> int:
-    """How often the worker's first thread, which watches the doors, has gone to sleep."""
+    """Return how often the worker's first thread, which watches the doors, has gone to sleep."""
     status = Path(f"/proc/{one.handle.pid}/status").read_text()
     return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
 

@@ -37,13 +37,13 @@ def turn_seconds(pool: DirectPool) -> dict[int, float]:
 
 
 def turns(pool: DirectPool) -> int:
-    """How often one of the device's turns ended so far."""
+    """Return how often one of the device's turns ended so far."""
     (ended,) = struct.unpack_from("<I", Path(short_directory(pool.state), "time-slicing", "0").read_bytes())
     return int(ended)
 
 
 def compete(programs: list[subprocess.Popen[str]]) -> list[int]:
-    """How many kernels the programs ran in the same seconds."""
+    """Return how many kernels the programs ran in the same seconds."""
     for program in programs:
         tell(program)
     return [int(says(program)) for program in programs]

@@ -26,7 +26,7 @@ _NEEDED = ("unshare", "nsenter", "ip", "mount", "useradd")
 
 
 def missing() -> str:
-    """What keeps machines from being made here; empty where nothing does."""
+    """Return what keeps machines from being made here; empty where nothing does."""
     if os.geteuid() != 0:
         return "only root makes network namespaces"
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

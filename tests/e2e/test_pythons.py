@@ -30,7 +30,7 @@ print(sys.version.split()[0], memory.value // 2**20)
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Where each Python is that gpukernel supports and that is not this one, by its full version."""
+    """Return the place of each Python that gpukernel supports and that is not this one, by its full version."""
     names = ["python3", *(f"python3.{minor}" for minor in range(OLDEST[1], 20))]
     folders = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/bin", "/usr/local/bin"]
     found = {}

@@ -19,7 +19,7 @@ class Framework:
     packages: tuple[str, ...]
 
     def is_kept(self) -> bool:
-        """Whether `site` has nothing to fetch."""
+        """Tell whether `site` has nothing to fetch."""
         return is_kept(self.name)
 
     def site(self) -> Path:

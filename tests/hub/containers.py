@@ -82,7 +82,7 @@ def daemon() -> Iterator[str]:
 
 
 def folders_of_this_python() -> list[str]:
-    """What an image needs of this machine to run this Python: read-only mounts stand for ``pip install``."""
+    """The parts of this machine that an image needs to run this Python: read-only mounts stand for ``pip install``."""
     found = {"/usr", sys.prefix, sys.base_prefix, str(Path(gpukernel.__file__ or "").parent.parent)}
     return sorted(path for path in found if not any(path.startswith(f"{other}/") for other in found))
 

@@ -147,7 +147,7 @@ class Crowd:
             await asyncio.sleep(0.2)
 
     async def _look(self) -> None:
-        """What the pool has given, twice a second."""
+        """Note what the pool has given, twice a second."""
         async with PoolClient(self.pool) as client:
             seen: dict[str, Lease] = {}
             by_name = {student.name: student for student in self.students}
@@ -195,7 +195,7 @@ class Crowd:
         return max((len(waiting) for _, _, waiting in self.looks), default=0)
 
     def lost(self) -> list[str]:
-        """Why leases ended that nobody had given back."""
+        """Return the reasons for which leases ended that nobody had given back."""
         reasons = [lease.end_reason for lease in self.leases if lease.state in ("ending", "ended")]
         return [reason for reason in reasons if reason != "the kernel was shut down"]
 

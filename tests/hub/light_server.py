@@ -40,7 +40,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 async def may_enter(authorization: str) -> bool:
-    """Whether the Hub knows this token, and it opens this person's server."""
+    """Tell whether the Hub knows this token, and it opens this person's server."""
     if authorization not in _known_tokens:
         try:
             answer = await AsyncHTTPClient().fetch(
@@ -109,7 +109,7 @@ async def hold(key: str, seconds: float) -> None:
 
 
 class Anything(web.RequestHandler):
-    """What the Hub looks at to see that the server is up."""
+    """Answer the Hub, which looks here to see that the server is up."""
 
     def get(self) -> None:
         self.finish("{}")

@@ -37,7 +37,7 @@ def client() -> Iterator[Any]:
 
 
 def is_ours(address: str) -> bool:
-    """Whether it is one of this machine's."""
+    """Tell whether it is one of this machine's."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.bind((address, 0))
         return True
@@ -84,7 +84,7 @@ c.DockerSpawner.notebook_dir = "/root"
 def inside(
     client: Any, person: str, *command: str, environment: dict[str, str] | None = None
 ) -> tuple[int, str]:
-    """What root in somebody's container gets to see."""
+    """Return what root in somebody's container gets to see."""
     container = client.containers.get(f"jupyter-{person}")
     done = container.exec_run(list(command), environment=environment or {}, user="root")
     return done.exit_code, done.output.decode(errors="replace")

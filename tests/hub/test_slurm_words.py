@@ -1,4 +1,4 @@
-"""What the person of a server reads about its Slurm job."""
+"""The sentences about a server's Slurm job that its person reads."""
 
 from __future__ import annotations
 

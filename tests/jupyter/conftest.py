@@ -25,7 +25,7 @@ class Kernel:
         self.client.wait_for_ready(60)
 
     def cell(self, code: str) -> Iterator[str]:
-        """What a cell shows, piece by piece."""
+        """Yield what a cell shows, piece by piece."""
         request = self.client.execute(code)
         while True:
             message = self.client.get_iopub_msg(timeout=100)

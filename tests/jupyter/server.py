@@ -29,7 +29,7 @@ QUIET = ("--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.
 
 
 def _waits_for_anyio(dump: str) -> bool:
-    """Whether all that keeps a server from ending is a thread of anyio's, which is no daemon and which nobody stops where the loop
+    """Tell whether all that keeps a server from ending is a thread of anyio's, which is no daemon and which nobody stops where the loop
     ended before the request that the thread had worked for: Jupyter Server's own trouble, and rare.  This package's threads are daemons.
     """
     threads, _, current = dump.partition("Fatal Python error: Aborted")[2].partition("Current thread")
@@ -188,7 +188,7 @@ class KernelSocket:
         return request
 
     def outputs(self, request: str) -> Iterator[tuple[str, str]]:
-        """What the cell shows, as it comes: ("stdout", text), ("stderr", text), ("error", sentence), ("data", plain text).
+        """Yield what the cell shows, as it comes: ("stdout", text), ("stderr", text), ("error", sentence), ("data", plain text).
 
         Fails after two minutes in which nothing of this request came, whatever else the kernel says meanwhile.
         """

@@ -185,7 +185,7 @@ WORKS = "d.cuInit(0); d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1]); print
 
 
 def outputs_of(client: BlockingKernelClient, code: str) -> Iterator[tuple[str, str]]:
-    """What a cell shows: ("stdout", text), ("stderr", text), ("error", name)."""
+    """Return what a cell shows: ("stdout", text), ("stderr", text), ("error", name)."""
     request = client.execute(code)
     while True:
         message = client.get_iopub_msg(timeout=60)

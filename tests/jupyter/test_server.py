@@ -40,7 +40,7 @@ def kernel_of(server: Server, session: dict[str, Any]) -> dict[str, Any]:
 
 
 class Events:
-    """What the server's event stream says of slices, collected in a thread."""
+    """The events of slices in the server's event stream, collected in a thread."""
 
     def __init__(self, server: Server) -> None:
         address = f"ws://127.0.0.1:{server.port}/api/events/subscribe?token={server.token}"

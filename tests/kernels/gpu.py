@@ -22,7 +22,7 @@ def ok(result: Any) -> Any:
 
 
 def include_folders() -> list[str]:
-    """Where NVIDIA's wheels keep the headers that kernels may include."""
+    """Return the folders where NVIDIA's wheels keep the headers that kernels may include."""
     found = []
     for package in ("nvidia.cuda_runtime", "nvidia.cuda_cccl", "nvidia.cuda_nvcc"):
         spec = find_spec(package)

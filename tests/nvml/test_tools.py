@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 
 
 async def tool(one: Worker, *command: str, **variables: str) -> str:
-    """What the command wrote, which was nothing on standard error."""
+    """Return what the command wrote, which was nothing on standard error."""
     done = await asyncio.to_thread(
         subprocess.run,
         [BIN / command[0], *command[1:]],

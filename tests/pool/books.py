@@ -198,7 +198,7 @@ def check_held_back(
 
 
 def _bounds(policy: Policy, kind: str, course: str, person: str) -> list[Bounds]:
-    """What the policy's quotas say of an account of ``quota_usage``."""
+    """Return what the policy's quotas say of an account of ``quota_usage``."""
     found = []
     for subject, bounds in policy.quotas.items():
         if kind == "member" and subject.kind in ("student", "instructor") and subject.course == course:

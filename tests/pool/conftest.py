@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 def _programs() -> Path | None:
-    """Where PostgreSQL's server programs are: Debian keeps them out of PATH."""
+    """Return the folder of PostgreSQL's server programs: Debian keeps them out of PATH."""
     if found := shutil.which("initdb"):
         return Path(found).parent
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))

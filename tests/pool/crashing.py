@@ -71,7 +71,7 @@ ANNA, BEN = Holder("anna", course="ml"), Holder("ben", course="ml")
 
 
 class Diary:
-    """What holders and workers know, a line each: it outlives the pool."""
+    """The knowledge of holders and workers, a line each: it outlives the pool."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,7 +130,7 @@ def new_world(url: str, diary: Diary, server: str) -> World:
 
 
 class Story:
-    """What one pool's holders do; each step is noted before it begins and after it ended."""
+    """The steps of one pool's holders; each is noted before it begins and after it ended."""
 
     def __init__(self, world: World, diary: Diary, name: str) -> None:
         self.world, self.diary, self.name = world, diary, name
@@ -295,7 +295,7 @@ class Story:
 
 
 class Office:
-    """What administrators and a JupyterHub ask of a pool, each noted before and after: the services that gRPC calls, called as root."""
+    """The calls of administrators and a JupyterHub, each noted before and after: the services that gRPC calls, called as root."""
 
     def __init__(self, world: World, diary: Diary) -> None:
         self.world, self.diary = world, diary

@@ -53,7 +53,7 @@ class PlacedMachine(PoolMachine):
         return next((d for d in self.world.manager.devices() if d.uuid == uuid), None)
 
     def used(self, device_id: str) -> int:
-        """How many leases have a slice there whose worker may live."""
+        """Return how many leases have a slice there whose worker may live."""
         (pieces,) = rows(self.world.store, "slices")
         return len({p.lease_id for p in pieces if p.device_id == device_id and p.worker != "gone"})
 

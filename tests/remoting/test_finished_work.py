@@ -1,4 +1,4 @@
-"""What a program knows to be finished is answered at once: streams and events, and nothing that may not be."""
+"""Work that a program knows to be finished is answered at once: streams and events, and nothing that may not be."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def due(s): pass  # a function in it is due at once
 def then(): go.set(); ok(d.cuCtxSynchronize()); return said, seen()
 """
 BEFORE = {"due": "due(a)", "reported": "hold(a)"}
-"""What is in stream `a` before its function."""
+"""The work in stream `a` before its function."""
 
 
 def order(code: str, line: str, before: str) -> None:

@@ -58,7 +58,7 @@ ENDLESS = SPIN + 'print("on", flush=True); spin(f, 10, 1); print(d.cuCtxSynchron
 
 
 async def compete(workers: list[Worker], seconds: float = 4) -> list[int]:
-    """How many kernels the programs, one on each worker, ran in the same `seconds`."""
+    """Return how many kernels the programs, one on each worker, ran in the same `seconds`."""
     running = [one.start(BUSY.replace("SECONDS", str(seconds))) for one in workers]
     for program in running:
         assert program.stdout is not None

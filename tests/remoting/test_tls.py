@@ -145,7 +145,7 @@ def test_python_asks_for_usage_over_tls_and_knows_a_wrong_secret() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command (Debian: openssl)")
 def test_openssls_own_client_shakes_hands_with_a_worker() -> None:
-    """What goes over the wire is TLS 1.3: another program reads the worker's first record."""
+    """TLS 1.3 goes over the wire: another program reads the worker's first record."""
 
     async def story() -> None:
         async with worker(tls=True) as one:

@@ -36,7 +36,7 @@ def _options(given: list[str]) -> Iterator[str]:
 def compile_plain(
     source: str, options: list[str], keep: bool, nvcc: str, cache_dir: str | None, target: str = "cubin"
 ) -> bytes:
-    """What ``pycuda.compiler.compile_plain`` does, with NVRTC, and always to PTX."""
+    """Do as ``pycuda.compiler.compile_plain``, with NVRTC, and always to PTX."""
     words = [*_options(options), *(f"-I{each}" for each in _INCLUDE), "-default-device"]
     _, program = nvrtc.nvrtcCreateProgram(
         (_MIXED + source).encode(), b"kernel.cu", len(_HEADERS), [b""] * len(_HEADERS), _HEADERS

@@ -133,7 +133,7 @@ def taichi() -> Source:
 
 
 def drjit_is_here() -> bool:
-    """Whether `drjit` has nothing to fetch any more, for which a machine without a network would wait."""
+    """Tell whether `drjit` has nothing to fetch any more, for which a machine without a network would wait."""
     return is_kept(f"drjit-{DRJIT}") and is_kept(f"mitsuba-renderer-drjit-v{DRJIT}")
 
 

@@ -48,7 +48,7 @@ class Suite:
     simulate: str = "v100:1"
 
     def unexpected(self, outcome: Outcome) -> list[str]:
-        """What failed and is not known to."""
+        """The tests that failed and are not known to."""
         return sorted(name for name in outcome.failed if not self.known.keys() & _names_of(name))
 
 

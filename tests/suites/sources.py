@@ -36,7 +36,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a suite's tests are, and what they need.
+    """The place of a suite's tests, and their needs.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def torch() -> Path:
 
 
 def pycuda_is_built() -> bool:
-    """Whether `pycuda` needs no compiler any more, which it keeps busy for some minutes."""
+    """Tell whether `pycuda` needs no compiler any more, which it keeps busy for some minutes."""
     return is_kept(f"pycuda-{PYCUDA}")
 
 
@@ -177,7 +177,7 @@ def _nvidia(name: str) -> Path:
 
 
 def is_kept(name: str) -> bool:
-    """Whether the folder for `name` is filled."""
+    """Tell whether the folder for `name` is filled."""
     return (KEPT / f"{name}-{sys.implementation.cache_tag}" / ".done").exists()
 
 

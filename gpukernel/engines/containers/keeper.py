@@ -48,7 +48,7 @@ OVER = "the container ended"
 WAIT_VARIABLE, SOCKETS_VARIABLE = "GPUKERNEL_CONTAINER_WAIT", "GPUKERNEL_CONTAINER_SOCKETS"
 """Seconds for which a container's start waits in the queue, and the folders of sockets that containers see, with ``:`` between."""
 KERNEL, SOCKET = "container", str(LEASE_FOLDER / "socket")
-"""How the lease file names the container, and the socket where its programs ask."""
+"""The container's name in the lease file, and the socket where its programs ask."""
 _TCP = ("tcp:", "tls:")
 
 

@@ -27,9 +27,9 @@ class Reach(StrEnum):
 
     NONE = "–"
     OWN = "own"
-    """What the caller holds, waits for or is a member of; with a server's token as far as it belongs to the token's course."""
+    """Everything that the caller holds, waits for or is a member of; with a server's token as far as it belongs to the token's course."""
     COURSE = "course"
-    """What belongs to a course that the caller instructs."""
+    """Everything that belongs to a course that the caller instructs."""
     ALL = "all"
 
 

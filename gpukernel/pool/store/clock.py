@@ -28,7 +28,7 @@ LONGEST_OUTAGE = 86_400.0
 """The most that the steady time moves on for a time without a pool, which only the wall clock tells."""
 
 OTHERS_SECONDS = 15.0
-"""Where nobody has moved the steady time for this long, no other pool runs on the database."""
+"""The time, in seconds, after which no other pool runs on the database, where nobody has moved the steady time."""
 
 _READ = CompiledSql(sa.select(clock).with_for_update())
 _MOVE = CompiledSql(

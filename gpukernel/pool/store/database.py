@@ -68,7 +68,7 @@ _IDLE = "SET idle_in_transaction_session_timeout = '5s'"
 """A pool that stands still in the middle of a decision, as its machine may, gives the ledger's lock up after this time."""
 
 _LOCK_WAIT = "SET lock_timeout = '6s'"
-"""Who waits longer than that for a lock takes the database for away: PostgreSQL's own process that has it may stand still, too."""
+"""The longest wait for a lock; after it the database is taken for away: PostgreSQL's own process that has the lock may stand still, too."""
 
 _MAY_IDLE = sa.text("SET LOCAL idle_in_transaction_session_timeout = 0")
 _MAY_WAIT = sa.text("SET LOCAL lock_timeout = 0")

@@ -14,7 +14,7 @@ import pytest
 __all__ = ["RUNTIME_FOLDER", "Podman", "root_filesystem", "running_podman"]
 
 RUNTIME_FOLDER = Path("/var/run/cdi")
-"""Where podman looks for CDI files besides ``/etc/cdi``, with the higher rank."""
+"""The folder where podman looks for CDI files besides ``/etc/cdi``, with the higher rank."""
 
 # Rather few, as in containers of containers, where one may not have more than the outer one.
 _CONFIGURATION = """

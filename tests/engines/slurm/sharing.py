@@ -25,7 +25,7 @@ TaskProlog={home}/hook
 Epilog={home}/hook
 """
 LITTLE = ["setpriv", "--bounding-set=-all,+chown,+fowner", "--no-new-privs"]
-"""What the daemon may do besides what every account may, as in ``deploy/systemd/gpukernel-slurm.service``."""
+"""The daemon's rights besides those of every account, as in ``deploy/systemd/gpukernel-slurm.service``."""
 MEMORY = (
     "from cuda.bindings import driver as d\n"
     "d.cuInit(0); _, one = d.cuDeviceGet(0); _, context = d.cuDevicePrimaryCtxRetain(one); d.cuCtxSetCurrent(context)\n"

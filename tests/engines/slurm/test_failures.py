@@ -57,7 +57,7 @@ def test_the_leases_of_a_dead_node_end_with_the_reason_and_its_job_is_requeued(w
 
 
 def notice_and_end(world: Lending) -> tuple[str, str, str]:
-    """Where the one holder is, the notice that they get, and the reason for the end that follows."""
+    """The one holder's place, the notice that they get, and the reason for the end that follows."""
     lease = eventually(lambda: next((one for one in world.ask()[2] if one.notice), None), 90)
     assert lease is not None
     ended = eventually(

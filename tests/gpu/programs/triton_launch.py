@@ -13,7 +13,7 @@ from cuda.bindings import driver
 
 @dataclass
 class Array:
-    """What Triton asks of an array."""
+    """The attributes that Triton asks of an array."""
 
     address: int
     dtype: str = "float32"

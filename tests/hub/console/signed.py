@@ -38,7 +38,7 @@ class Signed:
         scheme: Literal["light", "dark"] = "light",
         at: str = "/services/gpukernel/",
     ) -> Page:
-        """What `person` sees at a path below the console, or below `at`."""
+        """Return what `person` sees at a path below the console, or below `at`."""
         context = self._browser.new_context(
             viewport={"width": width, "height": 900},
             locale=locale,

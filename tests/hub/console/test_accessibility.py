@@ -54,7 +54,7 @@ def signed(browser: Browser, hub: Hub) -> Iterator[Signed]:
 
 
 def faults(page: Page) -> list[str]:
-    """What axe-core calls serious or critical, a line for each place."""
+    """Return what axe-core calls serious or critical, a line for each place."""
     results = Axe().run(page)
     assert len(results.response["passes"]) > 10  # it looked
     return [

@@ -25,7 +25,7 @@ c.JupyterHub.load_roles += [
 ]
 """
 BELIEVED = 60
-"""How long what the Hub took away may count at most, in seconds."""
+"""The longest time, in seconds, for which a right that the Hub took away may count."""
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ GUARDS = (
 )
 BASES = {"global": "ld.param.u64 %base, [buffer];", "generic": "ld.param.u64 %base, [buffer];", "local": "mov.u64 %base, own;",
          "const": "mov.u64 %base, table;"}  # fmt: skip
-"""Where a space begins for the kernel; nothing: at 0."""
+"""The place where a space begins for the kernel; nothing: at 0."""
 
 TEXT = """.version 7.8
 .target sm_90

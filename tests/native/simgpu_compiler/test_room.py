@@ -1,4 +1,4 @@
-"""What compiled kernels take of the host is bounded, each and together; beyond it the interpreter runs them."""
+"""The host memory of compiled kernels is bounded, each and together; beyond it the interpreter runs them."""
 
 from __future__ import annotations
 

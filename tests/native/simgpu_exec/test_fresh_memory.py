@@ -1,4 +1,4 @@
-"""What a kernel finds in memory that nobody has written: nothing of its process's heap."""
+"""Memory that nobody has written shows a kernel nothing of its process's heap."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_the_addresses_of_one_host_count_as_one(address: str, whose: str) -> Non
 
 
 class Noted(Identity):
-    """Who came and left, besides."""
+    """A count of those who came and left, besides."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, {})

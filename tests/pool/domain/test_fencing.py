@@ -1,4 +1,4 @@
-"""Who may speak for a GPU server, and how long its memory is fenced: the rules, one by one."""
+"""The rules of fencing, one by one: who may speak for a GPU server, and how long its memory is fenced."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ SLURMS = PlacedOn("GPU-00000000-0000-0000-0000-000000000000", 2**20)
 
 
 class Thing(NamedTuple):
-    """What a probe tries to reach: something of a person in a course."""
+    """The thing that a probe tries to reach: something of a person in a course."""
 
     name: str
     person: str

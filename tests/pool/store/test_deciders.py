@@ -1,4 +1,4 @@
-"""Who decides over a device, as the database keeps it: on SQLite and PostgreSQL."""
+"""The one decider over each device, as the database keeps it: on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
