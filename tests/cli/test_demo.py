@@ -50,6 +50,24 @@ def test_what_it_prints_reaches_its_pool_from_another_terminal(tmp_path: Path) -
     assert running.returncode == 0
 
 
+TWICE = """
+import time
+import numpy as np
+from numba import cuda
+small = cuda.to_device(np.zeros(1000))
+time.sleep(2.5)  # in which the pool is told of it
+large = cuda.to_device(np.zeros(2**22))
+"""
+
+
+def test_its_table_has_what_the_notebook_did_last(tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(TWICE)])  # type: ignore[no-untyped-call]
+    nbformat.write(notebook, tmp_path / "twice.ipynb")  # type: ignore[no-untyped-call]
+    command = [sys.executable, "-m", "gpukernel.cli", "demo", "--no-browser", "--notebook"]
+    said = subprocess.run([*command, str(tmp_path / "twice.ipynb")], stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True).stdout  # fmt: skip
+    assert " 32.0 MiB " in said, said
+
+
 class Steps:
     """A demo whose pool, notebook and JupyterLab are only noted."""
 
