@@ -2,13 +2,15 @@
 
 ``GET /metrics`` names devices and courses, and no person.  ``GET /livez`` answers where the pool decides, ``GET /readyz`` where its
 database answers too; neither says anything else.
+
+Guarantee: whoever asks, and however often, the pool works on it once in `FRESH_SECONDS` for each path, and on one answer of it at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +32,8 @@ __all__ = ["Known", "exposition", "known", "serve_metrics"]
 LONGEST_REQUEST = 8192
 PATIENCE_SECONDS = 5.0
 CONNECTIONS = 32
-PATHS = (b"/metrics", b"/livez", b"/readyz")
+FRESH_SECONDS = 1.0
+"""The time from its beginning for which an answer is everybody's."""
 
 Sample = tuple[dict[str, str], float]
 
@@ -55,11 +58,32 @@ def exposition(store: Store, known: Known) -> str:
     return "".join(_family(*family) for family in _families(store, known))
 
 
-def _database_answers(store: Store, known: Known) -> str:
+def _ask(store: Store) -> None:
     """Ask the database for next to nothing."""
     with store.reader.connect() as db:
         db.execute(sa.select(sa.literal(1)))
-    return "ok\n"
+
+
+class _Answer:
+    """The answer to one path, made once for all who ask while it is made or is fresh."""
+
+    def __init__(self, make: Callable[[], Awaitable[str]]) -> None:
+        self._make = make
+        self._made: asyncio.Future[str] | None = None
+        self._since = 0.0
+
+    async def get(self) -> str:
+        """Return it; raises what its making raised."""
+        now = asyncio.get_running_loop().time()
+        if self._made is None or (self._made.done() and now - self._since >= FRESH_SECONDS):
+            self._made, self._since = asyncio.ensure_future(self._make()), now
+            self._made.add_done_callback(lambda made: made.cancelled() or made.exception())
+        return await asyncio.shield(self._made)  # who is gone ends it for nobody else
+
+    def end(self) -> None:
+        """Wait for it no more."""
+        if self._made is not None:
+            self._made.cancel()
 
 
 def _family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> str:
@@ -190,7 +214,7 @@ async def serve_metrics(
 ) -> AsyncIterator[None]:
     """Answer ``GET /metrics``, ``/livez`` and ``/readyz`` over HTTP at ``HOST:PORT`` for as long as the context lasts; `deciding` is the manager's loop.
 
-    At most `CONNECTIONS` are open at a time, each for `PATIENCE_SECONDS`; the oldest goes for a new one.
+    At most `CONNECTIONS` are open at a time, each for `PATIENCE_SECONDS`; the oldest goes for a new one.  An answer may be `FRESH_SECONDS` old.
 
     Raises
     ------
@@ -206,11 +230,21 @@ async def serve_metrics(
     async def figures() -> Known:
         return known(manager)
 
-    async def body_of(path: bytes) -> str:
-        found = await answer(deciding, figures)  # nobody else is alive who decides
-        if path == b"/livez":
-            return "ok\n"
-        return await asyncio.to_thread(exposition if path == b"/metrics" else _database_answers, store, found)
+    async def decides() -> str:
+        return "ok\n"
+
+    async def metrics() -> str:
+        return await asyncio.to_thread(exposition, store, await answer(deciding, figures))
+
+    async def alive() -> str:
+        return await answer(deciding, decides)
+
+    async def ready() -> str:
+        said = await alive()
+        await asyncio.to_thread(_ask, store)
+        return said
+
+    answers = {b"/metrics": _Answer(metrics), b"/livez": _Answer(alive), b"/readyz": _Answer(ready)}
 
     async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while len(there) >= CONNECTIONS:
@@ -232,9 +266,9 @@ async def serve_metrics(
                 words = head.split(b"\r\n", 1)[0].split()
                 path = words[1].split(b"?")[0] if len(words) == 3 and words[0] == b"GET" else b""
                 status, body = "404 Not Found", "The figures are at /metrics.\n"
-                if path in PATHS:
+                if path in answers:
                     try:
-                        status, body = "200 OK", await body_of(path)
+                        status, body = "200 OK", await answers[path].get()
                     except sa.exc.SQLAlchemyError:
                         status, body = "503 Service Unavailable", "The database does not answer.\n"
                 data = body.encode()
@@ -250,5 +284,9 @@ async def serve_metrics(
         server = await asyncio.start_server(visit, host.strip("[]"), int(port), limit=LONGEST_REQUEST)
     except OSError as error:
         raise PoolError(f"Metrics cannot be served at {address}: {error.strerror or error}.") from None
-    async with server:
-        yield
+    try:
+        async with server:
+            yield
+    finally:
+        for one in answers.values():
+            one.end()
