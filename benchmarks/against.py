@@ -1,7 +1,11 @@
 """Launches, synchronous calls and copies of this build beside those of another checkout: ``python -m benchmarks.against TREE``.
 
 Both builds run their own pool, agent, worker and shim, from their own ``.venv``; one program makes the calls of both, and
-everything is measured interleaved, so that what the machine does meanwhile meets both.
+everything is measured interleaved, so that what the machine does meanwhile meets both.  Where a build has TLS, its TCP with and without is
+measured in the same way.
+
+Seconds of the clock grow with whatever else the machine does.  So the seconds that both ends have had of a processor are counted, too: of
+calls those of both ends, which take turns, and of copies those of the busier end, which the other waits for.
 """
 
 from __future__ import annotations
@@ -9,31 +13,48 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.interleaving import ROOT, Subject, interleaved, median, median_ratio, subject
+from benchmarks.interleaving import ROOT, Subject, processor_seconds, subject
+from benchmarks.pool import workers
 from benchmarks.report import Table, gigabytes_per_second, microseconds
+from benchmarks.subjects.driver_calls import COPY_BYTES
 
-IN_PROCESS = "in process"
+IN_PROCESS, PLAIN, ENCRYPTED = "in process", "TCP", "TCP with TLS"
 WAYS = {
     IN_PROCESS: ("", ""),
     "shared memory": ("unix", "1"),
     "unix socket": ("unix", "0"),
-    "TCP": ("tcp", "0"),
+    PLAIN: ("tcp", "0"),
+    ENCRYPTED: ("tls", "0"),
 }
-CALLS = {
-    "launch": "a launch",
-    "synchronous_call": "a synchronous call",
-    "launch_and_synchronize": "a launch and a wait",
+CALLS = {  # with the calls of one round
+    "launch": ("a launch", 500),
+    "synchronous_call": ("a synchronous call", 2000),
+    "launch_and_synchronize": ("a launch and a wait", 300),
 }
 COPIES = {"host_to_device": "host → device", "device_to_host": "device → host"}
+THIS, OTHER = "this build", "the other"
 ROUNDS, LONG_ROUNDS = 201, 15
 
-# Run by the other build's own Python: a lease of its own pool, held until standard input ends.
+# Run by the other build's own Python: what its TLS is made of.
+TELL = """
+import ctypes
+from gpukernel import native
+try:
+    library = ctypes.CDLL(str(native.tls_library()))
+    library.gpukernel_tls_provider.restype = ctypes.c_char_p
+    print(library.gpukernel_tls_provider().decode())
+except (AttributeError, OSError, native.NativePartMissing):
+    pass
+"""
+
+# And a lease of its own pool, held until standard input ends.
 HOLD = """
 import asyncio, json, sys
 from benchmarks.pool import leased
@@ -47,6 +68,12 @@ async def main():
         await asyncio.to_thread(sys.stdin.read)
 asyncio.run(main())
 """
+
+
+def provider(tree: Path) -> str:
+    """Return the name and version of the OpenSSL in the build of `tree`; empty where it has no TLS."""
+    told = [str(tree / ".venv/bin/python"), "-c", TELL]
+    return subprocess.run(told, cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @contextlib.contextmanager
@@ -70,48 +97,158 @@ def held(tree: Path, transport: str) -> Iterator[dict[str, str]]:
         process.communicate()
 
 
-def measure(other: Path, only: Sequence[str] = ()) -> list[Table]:
-    """Return one table for each way to the worker: this build's figures, the other's, and their ratio."""
-    tables = []
-    for way, (transport, shared) in WAYS.items():
-        if only and way not in only:
+class Round(NamedTuple):
+    """One round of a figure: what the program measured (seconds a call, or bytes a second), and the seconds that each end had of a processor."""
+
+    figure: float
+    ends: tuple[float, ...]
+
+
+class Caller(NamedTuple):
+    """A program of one build by one way, and the processes at both ends."""
+
+    program: Subject
+    ends: tuple[int, ...]
+
+    def measure(self, figure: str) -> Round:
+        """Measure one round."""
+        before = [processor_seconds(end) for end in self.ends]
+        found = self.program.measure(figure)
+        return Round(
+            found, tuple(processor_seconds(end) - at for end, at in zip(self.ends, before, strict=True))
+        )
+
+
+@contextlib.contextmanager
+def caller(tree: Path, way: str) -> Iterator[Caller]:
+    """Run the program of the calls on a lease of the build in `tree`, until the block ends."""
+    transport, shared = WAYS[way]
+    environment = tree / ".venv"
+
+    def own() -> set[int]:
+        return {one for one in workers() if Path(f"/proc/{one}/exe").readlink().is_relative_to(environment)}
+
+    before = own()
+    with held(tree, transport) as lease:
+        there = own() - before
+        words = {**os.environ, **lease, "GPUKERNEL_SHARED_MEMORY": shared}
+        with subject("driver_calls", words) as program:
+            yield Caller(program, (program.pid, *there))
+
+
+Rounds = Sequence[Mapping[str, Round]]
+
+
+def rounds_of(callers: Mapping[str, Caller], figure: str) -> Rounds:
+    """Measure a figure of each caller in every round; of copies three in a row, of which the median counts.  A first round does not count."""
+    copies = figure in COPIES
+
+    def one(caller: Caller) -> Round:
+        found = sorted(caller.measure(figure) for _ in range(3 if copies else 1))
+        return found[len(found) // 2]
+
+    count = LONG_ROUNDS if copies else ROUNDS
+    return [{name: one(each) for name, each in callers.items()} for _ in range(count + 1)][1:]
+
+
+def processor(figure: str, one: Round) -> float:
+    """Return the seconds of a processor that one call, or one copy, takes."""
+    return max(one.ends) if figure in COPIES else sum(one.ends) / CALLS[figure][1]
+
+
+def _shown(figure: str, rounds: Rounds, names: Sequence[str]) -> list[str]:
+    show = gigabytes_per_second if figure in COPIES else microseconds
+    return [show(statistics.median(one[name].figure for one in rounds)) for name in names]
+
+
+def _worked(figure: str, rounds: Rounds, names: Sequence[str]) -> list[str]:
+    found = [statistics.median(processor(figure, one[name]) for one in rounds) for name in names]
+    if figure in COPIES:
+        return [gigabytes_per_second(COPY_BYTES / seconds) for seconds in found]
+    return [microseconds(seconds) for seconds in found]
+
+
+def _ratio(figure: str, rounds: Rounds, name: str, baseline: str) -> tuple[str, str]:
+    """Return how many times as long `name` takes as `baseline`, by the clock and of the processor."""
+    clock = statistics.median(one[name].figure / one[baseline].figure for one in rounds)
+    worked = statistics.median(
+        processor(figure, one[name]) / processor(figure, one[baseline]) for one in rounds
+    )
+    return f"{1 / clock if figure in COPIES else clock:.3f}", f"{worked:.3f}"
+
+
+def beside(other: Path, only: Sequence[str] = ()) -> Iterator[Table]:
+    """Yield one table for each way to the worker: this build's figures, the other's, and their ratios."""
+    encrypts = all(map(provider, (ROOT, other)))
+    for way in WAYS:
+        if (only and way not in only) or (way == ENCRYPTED and not encrypts):
             continue
         with contextlib.ExitStack() as stack:
-            callers: dict[str, Subject] = {}
-            for name, tree in (("this build", ROOT), ("the other", other)):
-                environment = stack.enter_context(held(tree, transport))
-                environment = {**os.environ, **environment, "GPUKERNEL_SHARED_MEMORY": shared}
-                callers[name] = stack.enter_context(subject("driver_calls", environment))
-            tables.append(_table(way, callers))
-    return tables
+            callers = {
+                name: stack.enter_context(caller(tree, way)) for name, tree in ((THIS, ROOT), (OTHER, other))
+            }
+            table = Table(
+                f"This build beside another, by {way}",
+                ["figure", THIS, OTHER, "ratio of times", "of the processor", " ", "ratio"],
+                notes=f"Interleaved, in {ROUNDS} rounds of calls and {LONG_ROUNDS} of copies; a ratio is the median of the rounds' own. Below 1 this build is the faster.",
+            )
+            for figure in (*CALLS, *COPIES):
+                rounds = rounds_of(callers, figure)
+                clock, worked = _ratio(figure, rounds, THIS, OTHER)
+                both = (THIS, OTHER)
+                title = COPIES.get(figure) or CALLS[figure][0]
+                table.rows.append(
+                    [title, *_shown(figure, rounds, both), clock, *_worked(figure, rounds, both), worked]
+                )
+            yield table
 
 
-def _table(way: str, callers: Mapping[str, Subject]) -> Table:
-    table = Table(
-        f"This build beside another, by {way}",
-        ["figure", *callers, "ratio of times"],
-        notes=f"Interleaved, in {ROUNDS} rounds of calls and {LONG_ROUNDS} of copies; the ratio is the median of the rounds' own. Below 1 this build is the faster.",
-    )
-    for figure, title in (CALLS | COPIES).items():
-        copies = figure in COPIES
-        each = {name: partial(one.measure, figure) for name, one in callers.items()}
-        rounds = interleaved(each, LONG_ROUNDS if copies else ROUNDS, 3 if copies else 1)
-        shown = gigabytes_per_second if copies else microseconds
-        ratio = median_ratio(rounds, "this build", "the other")
-        table.rows.append(
-            [
-                title,
-                *(shown(median(rounds, name)) for name in callers),
-                f"{1 / ratio if copies else ratio:.3f}",
-            ]
-        )
-    return table
+def encrypted(trees: Mapping[str, Path]) -> Iterator[Table]:
+    """Yield a table for each build that has TLS: TCP with it beside TCP without, in the same rounds."""
+    for name, tree in trees.items():
+        if not (made_of := provider(tree)):
+            continue
+        with contextlib.ExitStack() as stack:
+            callers = {way: stack.enter_context(caller(tree, way)) for way in (PLAIN, ENCRYPTED)}
+            table = Table(
+                f"TLS beside plain TCP, {name} ({made_of})",
+                ["figure", *callers, "difference", "of the processor", " ", "difference  ", "aim"],
+                notes="Of copies the difference is TLS ÷ TCP, of calls what they take more. The processor's: of calls both ends' seconds, of copies what the busier end could do alone.",
+            )
+            both = tuple(callers)
+            call = rounds_of(callers, "synchronous_call")
+            clock, worked = (
+                statistics.median(figure(one[ENCRYPTED]) - figure(one[PLAIN]) for one in call)
+                for figure in (lambda one: one.figure, lambda one: processor("synchronous_call", one))
+            )
+            seen, used = _shown("synchronous_call", call, both), _worked("synchronous_call", call, both)
+            table.rows.append(
+                ["a synchronous call", *seen, microseconds(clock), *used, microseconds(worked), "≤ 3 µs"]
+            )
+            for figure, title in COPIES.items():
+                rounds = rounds_of(callers, figure)
+                seen, used = _shown(figure, rounds, both), _worked(figure, rounds, both)
+                by_clock, by_processor = (
+                    f"{float(one):.2f}" for one in _ratio(figure, rounds, PLAIN, ENCRYPTED)
+                )
+                table.rows.append([title, *seen, by_clock, *used, by_processor, "≥ 0.6"])
+            yield table
 
 
-if __name__ == "__main__":
-    if len(sys.argv) < 2 or not Path(sys.argv[1], ".venv").is_dir() or set(sys.argv[2:]) - set(WAYS):
+def main(words: Sequence[str]) -> None:
+    """Measure and print, table by table."""
+    if not words or not Path(words[0], ".venv").is_dir() or set(words[1:]) - set(WAYS):
         sys.exit(
             "Usage: python -m benchmarks.against TREE [WAY …]: TREE is another checkout that `make .venv/.test` has built, "
             f"and WAY is one of {', '.join(map(repr, WAYS))}."
         )
-    print("\n".join(table.markdown() for table in measure(Path(sys.argv[1]).resolve(), sys.argv[2:])))
+    other, only = Path(words[0]).resolve(), words[1:]
+    for table in beside(other, only):
+        print(table.markdown(), flush=True)
+    if not only or ENCRYPTED in only:
+        for table in encrypted({THIS: ROOT, OTHER: other}):
+            print(table.markdown(), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -6,11 +6,13 @@ A ratio is the median of the rounds' ratios, and not the ratio of two figures th
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -59,6 +61,17 @@ class Subject:
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def processor_seconds(process: int) -> float:
+    """Return the time that all threads of a process have had of a processor, in seconds (``clock_getcpuclockid(3)``); raises OSError where there is none of this id."""
+    clock = ctypes.c_int()
+    if error := _libc.clock_getcpuclockid(process, ctypes.byref(clock)):
+        raise OSError(error, os.strerror(error))
+    return time.clock_gettime(clock.value)
 
 
 @contextlib.contextmanager
