@@ -87,7 +87,6 @@ class Assembler {
     void test(Gpr a, int32_t bits);
     void lowest_bit(Gpr to, Gpr from);         // the number of the lowest bit that is set (tzcnt)
     void drop_lowest_bit(Gpr r);               // of rax to rdi (blsr)
-    void count_bits(Gpr to, Gpr from);         // popcnt
     void all_ones_if_below(Gpr r, int32_t n);  // r = r < n ? ~0 : 0
     void move_if(Condition condition, Gpr to, Gpr from, bool wide);
     void store_narrow(Memory to, Gpr from, int bytes);  // from rax to rdx

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "simgpu/compiler/machine_code.h"
 #include "simgpu/compiler/vector_ops.h"
@@ -104,17 +105,22 @@ class Generator {
     // memory.cpp
     bool memory();
     bool sums_alike(const MemoryOp& m) const;
-    void call(Memory* site = nullptr);
-    struct Slow {
+    struct Slow {  // the way by the handler
         Label begin, back;
+        int site = -1;  // of global memory
     };
-    void slow_path(std::shared_ptr<Slow> slow, int site);
+    void call(const Slow* slow = nullptr);
+    std::shared_ptr<Slow> slow_for(bool at_a_site);
+    void slow_path(std::shared_ptr<Slow> slow);
+    Memory site(const Slow& slow) const {
+        return field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(slow.site), 8);
+    }
     enum class Reach : uint8_t { site, shared, shared_window, param, local };  // where addresses may lie
-    void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site, Slow& slow);
+    void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, Slow& slow);
     void line_access(const MemoryOp& m);
     void scattered_access(const MemoryOp& m);
     void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
-    void range_check(const MemoryOp& m, int64_t span, int site, Slow& slow);
+    void line_address(const MemoryOp& m, int64_t span, Slow& slow);
     Access element(const MemoryOp& m, uint32_t n) const;
     static bool lies_apart(const MemoryOp& m);
     bool plain_access(const MemoryOp& m);

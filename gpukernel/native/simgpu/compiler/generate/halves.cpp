@@ -11,14 +11,12 @@ namespace {
 constexpr Encoding kOfHalf{k66, 2, 0, 0x13}, kToHalf{k66, 3, 0, 0x1d};  // vcvtph2ps, vcvtps2ph
 constexpr Encoding kZeroExtendWords{k66, 2, 0, 0x33}, kSignExtendWords{k66, 2, 0, 0x23};
 constexpr Encoding kZeroExtendWordsFar{k66, 2, 0, 0x34}, kSignExtendWordsFar{k66, 2, 0, 0x24};
-constexpr Encoding kNarrowWords{kF3, 2, 0, 0x33}, kNarrowWordsFar{kF3, 2, 0, 0x34};  // vpmovdw, vpmovqw
+constexpr Encoding kNarrowWords{kF3, 2, 0, 0x33};  // vpmovdw
 constexpr Encoding kAddFloats{kPlain, 1, 0, 0x58}, kSubtractFloats{kPlain, 1, 0, 0x5c},
     kMultiplyFloats{kPlain, 1, 0, 0x59};
-constexpr Encoding kRightSigned{k66, 2, 0, 0x46};
 constexpr Encoding kBroadcastWords{k66, 2, 0, 0x79};  // vpbroadcastw
 constexpr Encoding kAddWords{k66, 1, 0, 0xfd}, kSubtractWords{k66, 1, 0, 0xf9},
     kMultiplyWords{k66, 1, 0, 0xd5};
-constexpr Encoding kZeros{kF3, 2, 0, 0x27};  // vptestnmd
 
 }  // namespace
 

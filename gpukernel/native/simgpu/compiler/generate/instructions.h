@@ -21,19 +21,20 @@ constexpr Encoding kStoreWords{kF2, 1, 1, 0x7f};      // vmovdqu16
 constexpr Encoding kLoadWords{kF2, 1, 1, 0x6f};
 constexpr Encoding kShiftLeft{k66, 2, 0, 0x47}, kShiftRight{k66, 2, 0, 0x45};  // vpsllvd, vpsrlvd
 constexpr Encoding kExtractQuarter{k66, 3, 0, 0x39};                           // vextracti32x4
+constexpr Encoding kRightSigned{k66, 2, 0, 0x46};                              // vpsravd
+constexpr Encoding kZeros{kF3, 2, 0, 0x27};                                    // vptestnmd
 constexpr Encoding kAndNot{k66, 1, 0, 0xdf};                                   // vpandnd
 constexpr Encoding kCompareSigned{k66, 3, 0, 0x1f};
 constexpr Encoding kExtractHalf{k66, 3, 1, 0x1b},
-    kInsertHalf{k66, 3, 1, 0x1a};                                               // vextractf64x4, vinsertf64x4
-constexpr Encoding kSignExtend{k66, 2, 0, 0x25}, kZeroExtend{k66, 2, 0, 0x35};  // vpmovsxdq, vpmovzxdq
-constexpr Encoding kNarrow{kF3, 2, 0, 0x35};                                    // vpmovqd
+    kInsertHalf{k66, 3, 1, 0x1a};                 // vextractf64x4, vinsertf64x4
+constexpr Encoding kZeroExtend{k66, 2, 0, 0x35};  // vpmovzxdq
+constexpr Encoding kNarrow{kF3, 2, 0, 0x35};      // vpmovqd
 constexpr Encoding kCompareUnsigned{k66, 3, 0, 0x1e}, kCompareUnsignedWide{k66, 3, 1, 0x1e};
 constexpr Encoding kTest{k66, 2, 0, 0x27}, kTestWide{k66, 2, 1, 0x27};     // vptestmd, q
 constexpr Encoding kSigns{kF3, 2, 0, 0x39}, kSignsWide{kF3, 2, 1, 0x39};   // vpmovd2m, q
 constexpr Encoding kWiden{kPlain, 1, 0, 0x5a}, kShorten{k66, 1, 1, 0x5a};  // vcvtps2pd, vcvtpd2ps
 constexpr Encoding kRootWide{k66, 1, 1, 0x51}, kDivideWide{k66, 1, 1, 0x5e};
 constexpr Encoding kRound{k66, 3, 0, 0x08};  // vrndscaleps
-constexpr Encoding kMaximum{kPlain, 1, 0, 0x5f}, kMinimum{kPlain, 1, 0, 0x5d};
 constexpr Encoding kCompareFloat{kPlain, 1, 0, 0xc2}, kCompareFloatWide{k66, 1, 1, 0xc2};
 constexpr Encoding kBlend{k66, 2, 0, 0x64}, kBlendWide{k66, 2, 1, 0x64};  // vpblendmd, q
 constexpr Encoding kGather{k66, 2, 0, 0x92}, kGatherFar{k66, 2, 0, 0x93}, kGatherFarWide{k66, 2, 1, 0x93};

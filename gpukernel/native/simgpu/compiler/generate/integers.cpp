@@ -1,8 +1,7 @@
 // Operations on integers that are a few vector instructions each: quotients, high halves of products, fields
 // of bits, halves of registers.
 #include <cstddef>
-#include <memory>
-#include <unordered_map>
+#include <set>
 
 #include "simgpu/compiler/generate/generator.h"
 #include "simgpu/compiler/generate/instructions.h"
@@ -18,8 +17,7 @@ constexpr Encoding kProduct{k66, 2, 0, 0x40}, kProductOfLows{k66, 1, 1, 0xf4};  
 constexpr Encoding kSignedProductOfLows{k66, 2, 1, 0x28};                         // vpmuldq
 constexpr Encoding kAndWide{k66, 1, 1, 0xdb}, kOrWide{k66, 1, 1, 0xeb};
 constexpr Encoding kRightWide{k66, 2, 1, 0x45}, kLeftWide{k66, 2, 1, 0x47};  // vpsrlvq, vpsllvq
-constexpr Encoding kRightSigned{k66, 2, 0, 0x46};                            // vpsravd
-constexpr Encoding kZeros{kF3, 2, 0, 0x27}, kZerosWide{kF3, 2, 1, 0x27};     // vptestnmd, q
+constexpr Encoding kZerosWide{kF3, 2, 1, 0x27};                              // vptestnmq
 constexpr Encoding kShuffleBytes{k66, 2, 0, 0x00};
 constexpr Encoding kCountBits{k66, 2, 0, 0x55}, kCountLeading{k66, 2, 0, 0x44};  // vpopcntd, vplzcntd
 constexpr Encoding kMagnitude{k66, 2, 0, 0x1e}, kMagnitudeWide{k66, 2, 1, 0x1f};
@@ -219,7 +217,7 @@ void Generator::quotient(bool remainder, bool is_signed) {
 // Of numbers of 64 bits that have 32, as most have; the handler does the others, and the divisor 0.
 void Generator::wide_quotient(bool remainder) {
     const auto& in = s_->reads;
-    auto slow = std::make_shared<Slow>();
+    const auto slow = slow_for(false);
     need_masks();
     const int count = line_result() ? 1 : units(8);
     for (int unit = 0; unit < count; ++unit) {
@@ -245,9 +243,7 @@ void Generator::wide_quotient(bool remainder) {
         a_.vector(kSubtractWide, 0, a, 0);
         return 0;
     });
-    a_.bind(slow->back);
-    masks_ = op_->guard == kNoGuard ? Masks::running : Masks::unknown;
-    slow_path(slow, -1);
+    slow_path(slow);
 }
 
 }  // namespace gpukernel::simgpu::compiler

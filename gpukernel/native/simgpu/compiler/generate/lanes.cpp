@@ -1,7 +1,6 @@
 // Operations that are done lane after lane, as their handlers do them: atomic updates, and loads and stores
 // that no vector instruction does.
 #include <cstddef>
-#include <memory>
 
 #include "simgpu/compiler/generate/generator.h"
 #include "simgpu/compiler/generate/instructions.h"
@@ -79,23 +78,22 @@ bool Generator::lane_access(const MemoryOp& m) {
     const bool narrow = address.bytes == 4;
     const auto whole = static_cast<int32_t>(m.whole());
     if (op_->imm % whole || (narrow && m.where == MemoryOp::global)) return false;
-    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
-    auto slow = std::make_shared<Slow>();
+    const auto slow = slow_for(m.where == MemoryOp::global);
     constexpr Reach reaches[] = {Reach::site, Reach::shared, Reach::param, Reach::local};
     constexpr size_t bases[] = {0, offsetof(Warp, shared), offsetof(Warp, params), offsetof(Warp, local)};
-    check_lanes(address, m.whole(), op_->imm, reaches[m.where], site, *slow);
+    check_lanes(address, m.whole(), op_->imm, reaches[m.where], *slow);
     const bool chunks = lies_apart(m);
     spill(address, 0);
     const Memory side = field(offsetof(Context, lanes) + sizeof(Context::lanes[0]), 64);
     if (!m.loads && chunks) put_together(m, side);
     if (!m.loads && !chunks)
         for (uint32_t n = 0; n < m.count; ++n) spill(element(m, n), static_cast<int>(n + 1));
-    if (site < 0) a_.load(r9, warp_field(bases[m.where]), true);
+    if (m.where != MemoryOp::global) a_.load(r9, warp_field(bases[m.where]), true);
     if (m.where == MemoryOp::local) a_.load(r10, warp_field(offsetof(Warp, local_stride)), true);
     each_lane([&] {
         a_.load(rsi, lane_place(0, address.bytes), !narrow);
         if (op_->imm) a_.alu(Assembler::add, rsi, static_cast<int32_t>(op_->imm), !narrow);
-        if (site < 0) a_.alu(Assembler::add, rsi, r9, true);
+        if (m.where != MemoryOp::global) a_.alu(Assembler::add, rsi, r9, true);
         if (m.where == MemoryOp::local) {
             a_.move(rdi, r10, true);
             a_.multiply(rdi, rdx);
@@ -118,9 +116,7 @@ bool Generator::lane_access(const MemoryOp& m) {
     if (m.loads && !chunks)
         for (uint32_t n = 0; n < m.count; ++n)
             if (const Access to = element(m, n); to.bytes) unspill(to, static_cast<int>(n + 1));
-    a_.bind(slow->back);
-    masks_ = op_->guard == kNoGuard ? Masks::running : Masks::unknown;
-    slow_path(slow, site);
+    slow_path(slow);
     return true;
 }
 
@@ -128,9 +124,8 @@ bool Generator::atomic() {
     AtomicOp m;
     if (!atomic_op(s_->key, m) || op_->imm) return false;
     const bool shared = address_in_shared_window();
-    const int site = shared ? -1 : static_cast<int>(sites_++);
-    auto slow = std::make_shared<Slow>();
-    check_lanes(s_->reads[0], m.bytes, 0, shared ? Reach::shared_window : Reach::site, site, *slow);
+    const auto slow = slow_for(!shared);
+    check_lanes(s_->reads[0], m.bytes, 0, shared ? Reach::shared_window : Reach::site, *slow);
     a_.store(warp_field(offsetof(Warp, touched), 1), 1, false);
     for (size_t n = 0; n < s_->reads.size(); ++n) spill(s_->reads[n], static_cast<int>(n));
     // A block's shared memory is its own thread's, so that nobody can come between.
@@ -146,9 +141,7 @@ bool Generator::atomic() {
         if (!s_->writes.empty()) a_.store(lane_place(3, m.bytes), rax, m.bytes == 8);
     });
     if (!s_->writes.empty()) unspill(s_->writes[0], 3);
-    a_.bind(slow->back);
-    masks_ = op_->guard == kNoGuard ? Masks::running : Masks::unknown;
-    slow_path(slow, site);
+    slow_path(slow);
     return true;
 }
 

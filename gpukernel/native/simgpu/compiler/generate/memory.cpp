@@ -1,15 +1,15 @@
 // Loads and stores.  A warp's addresses are checked at once; where they do not lie in one allocation that the
 // access has found before, its handler looks at each, and says what is wrong.
 #include <cstddef>
-#include <memory>
 
 #include "simgpu/compiler/generate/generator.h"
 #include "simgpu/compiler/generate/instructions.h"
 
 namespace gpukernel::simgpu::compiler {
 
-// The handler does the operation.  With a site: it is asked to learn the allocation, too.
-void Generator::call(Memory* site) {
+// The handler does the operation.  In the slow path of an access with a site it is asked to learn the
+// allocation, too.
+void Generator::call(const Slow* slow) {
     Label skip;
     if (op_->guard != kNoGuard) {
         running_lanes(rax);
@@ -27,9 +27,9 @@ void Generator::call(Memory* site) {
     a_.move(rdi, r14);
     a_.immediate(rsi, reinterpret_cast<uint64_t>(op_));
     running_lanes(rdx);
-    if (site) {
+    if (slow && slow->site >= 0) {
         a_.move(rcx, r15);
-        a_.alu(Assembler::add, rcx, site->displacement, true);
+        a_.alu(Assembler::add, rcx, site(*slow).displacement, true);
         a_.immediate(rax, reinterpret_cast<uint64_t>(&call_and_learn));
     } else {
         a_.immediate(rax, reinterpret_cast<uint64_t>(&call_handler));
@@ -39,8 +39,7 @@ void Generator::call(Memory* site) {
     a_.jump(equal, faulted_);
     for (const Access& a : s_->writes) {
         if (!is_line(a.operand)) continue;  // of a load from one address: what a lane that runs has got
-        a_.move(rcx, r12, false);
-        a_.byte(0x0f), a_.byte(0xbc), a_.byte(0xc9);  // bsf ecx, ecx
+        a_.lowest_bit(rcx, r12);
         a_.multiply(rcx, rcx, static_cast<int32_t>(a.bytes), true);
         a_.alu(Assembler::add, rcx, rbx, true);
         a_.load(rax, Memory{rcx, static_cast<int32_t>(a.operand)}, a.bytes == 8);
@@ -56,9 +55,18 @@ void Generator::call(Memory* site) {
     a_.bind(skip);
 }
 
-void Generator::slow_path(std::shared_ptr<Slow> slow, int site) {
+// `at_a_site`: of an access of global memory, which looks at the allocation that it found last.
+std::shared_ptr<Generator::Slow> Generator::slow_for(bool at_a_site) {
+    auto slow = std::make_shared<Slow>();
+    if (at_a_site) slow->site = static_cast<int>(sites_++);
+    return slow;
+}
+
+// The handler may do the operation instead of the code before this place.
+void Generator::slow_path(std::shared_ptr<Slow> slow) {
+    a_.bind(slow->back);
     // The state of the generator, as it is now, is wanted again when the cold code is written.
-    cold_.push_back([this, slow, site, block = block_, at = at_, before = before_, behind = behind_] {
+    cold_.push_back([this, slow, block = block_, at = at_, before = before_, behind = behind_] {
         block_ = block, at_ = at, before_ = before, behind_ = behind;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
@@ -70,8 +78,7 @@ void Generator::slow_path(std::shared_ptr<Slow> slow, int site) {
             a_.alu(Assembler::compare, rdx, static_cast<int32_t>(kLocalWindow >> kWindowShift), true);
             a_.jump(equal, hand_over_label());
         }
-        Memory place = field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site), 8);
-        call(site >= 0 ? &place : nullptr);
+        call(slow.get());
         masks_ = Masks::unknown;
         need_masks();  // as the code that it goes back to may have them
         a_.jump(slow->back);
@@ -139,14 +146,18 @@ Encoding store_of(const MemoryOp& m) {
 
 }  // namespace
 
-// The address of the first lane is in rax; it becomes a pointer of the host's.
-void Generator::range_check(const MemoryOp& m, int64_t span, int site, Slow& slow) {
+// The first lane's address, of which `span` bytes are wanted: in rax, as a pointer of the host's.
+void Generator::line_address(const MemoryOp& m, int64_t span, Slow& slow) {
+    const Access address = s_->reads[0];
+    const bool narrow = address.bytes == 4;
+    a_.load(rax, scalar(address.operand, 8), !narrow);
+    if (op_->imm) a_.alu(Assembler::add, rax, static_cast<int32_t>(op_->imm), !narrow);
     if (m.whole() > 1) {
         a_.test(rax, static_cast<int32_t>(m.whole() - 1));
         a_.jump(not_equal, slow.begin);
     }
     if (m.where == MemoryOp::global) {
-        const Memory at = field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site), 8);
+        const Memory at = site(slow);
         Memory bytes = at;
         bytes.displacement += static_cast<int32_t>(offsetof(Site, bytes));
         a_.load(rcx, bytes, true);
@@ -168,14 +179,10 @@ void Generator::range_check(const MemoryOp& m, int64_t span, int site, Slow& slo
 
 void Generator::line_access(const MemoryOp& m) {
     const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
-    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
-    auto slow = std::make_shared<Slow>();
+    const auto slow = slow_for(m.where == MemoryOp::global);
     const bool one = step(address.operand) == 0;
     if (m.loads ? !one && merges(data.operand) : !one) need_masks();
-    const bool narrow = address.bytes == 4;
-    a_.load(rax, scalar(address.operand, 8), !narrow);
-    if (op_->imm) a_.alu(Assembler::add, rax, static_cast<int32_t>(op_->imm), !narrow);
-    range_check(m, one ? m.memory : int64_t{kLanes} * m.memory, site, *slow);
+    line_address(m, one ? m.memory : int64_t{kLanes} * m.memory, *slow);
     if (one && m.loads) {
         a_.load_sized(rax, Memory{rax}, m.memory, m.is_signed, m.reg == 8);
         if (is_line(data.operand)) {
@@ -186,16 +193,7 @@ void Generator::line_access(const MemoryOp& m) {
         }
     } else if (one) {
         a_.load(rcx, scalar(data.operand, 8), m.reg == 8);
-        switch (m.memory) {
-            case 1:
-                a_.byte(0x88), a_.byte(0x08);  // mov [rax], cl
-                break;
-            case 2:
-                a_.byte(0x66);
-                [[fallthrough]];
-            default:
-                a_.store(Memory{rax}, rcx, m.memory == 8);
-        }
+        a_.store_narrow(Memory{rax}, rcx, m.memory);
     } else if (m.loads) {
         for (int unit = 0; unit < units(data.bytes); ++unit) {
             const int to = target(data, unit), bytes = 64 * m.memory / m.reg;
@@ -216,9 +214,7 @@ void Generator::line_access(const MemoryOp& m) {
         }
         a_.bind(done);
     }
-    a_.bind(slow->back);
-    masks_ = op_->guard == kNoGuard && masks_ == Masks::running ? Masks::running : Masks::unknown;
-    slow_path(slow, site);
+    slow_path(slow);
 }
 
 // The lanes of a tile's row often stand side by side, or at one place, where a gather would take ten times as
@@ -251,11 +247,11 @@ void Generator::side_by_side(int index, bool wide, int32_t imm, int to, Label& d
 }
 
 // Whether each lane that runs has an address, without the offset of the instruction, where it may be.
-void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site, Slow& slow) {
+void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, Slow& slow) {
     need_masks();
     const bool narrow = address.bytes == 4;
     if (reach == Reach::site) {
-        const Memory at = field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site), 8);
+        const Memory at = site(slow);
         Memory size = at;
         size.displacement += static_cast<int32_t>(offsetof(Site, bytes));
         a_.load(rax, at, true);
@@ -295,11 +291,10 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
 
 void Generator::scattered_access(const MemoryOp& m) {
     const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
-    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
-    auto slow = std::make_shared<Slow>();
+    const auto slow = slow_for(m.where == MemoryOp::global);
     const bool narrow = address.bytes == 4;
     const auto imm = static_cast<int32_t>(op_->imm);
-    check_lanes(address, m.memory, imm, site < 0 ? Reach::shared : Reach::site, site, *slow);
+    check_lanes(address, m.memory, imm, slow->site < 0 ? Reach::shared : Reach::site, *slow);
     if (m.where == MemoryOp::global)
         a_.immediate(rax, 0);
     else
@@ -351,9 +346,7 @@ void Generator::scattered_access(const MemoryOp& m) {
             }
         }
     }
-    a_.bind(slow->back);
-    masks_ = op_->guard == kNoGuard ? Masks::running : Masks::unknown;
-    slow_path(slow, site);
+    slow_path(slow);
 }
 
 }  // namespace gpukernel::simgpu::compiler

@@ -1,6 +1,5 @@
 // Loads and stores of two and four elements a lane.
 #include <cstddef>
-#include <memory>
 
 #include "simgpu/compiler/generate/generator.h"
 #include "simgpu/compiler/generate/instructions.h"
@@ -30,14 +29,9 @@ Memory Generator::places(std::vector<uint64_t> numbers, uint32_t bytes) {
 
 // One address for all lanes.
 void Generator::vector_for_all(const MemoryOp& m) {
-    const Access address = s_->reads[0];
-    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
-    auto slow = std::make_shared<Slow>();
     need_masks();
-    const bool narrow = address.bytes == 4;
-    a_.load(rax, scalar(address.operand, 8), !narrow);
-    if (op_->imm) a_.alu(Assembler::add, rax, static_cast<int32_t>(op_->imm), !narrow);
-    range_check(m, m.whole(), site, *slow);
+    const auto slow = slow_for(m.where == MemoryOp::global);
+    line_address(m, m.whole(), *slow);
     for (uint32_t n = 0; n < m.count; ++n) {
         const Access to = element(m, n);
         if (!to.bytes) continue;
@@ -46,21 +40,14 @@ void Generator::vector_for_all(const MemoryOp& m) {
         a_.vector(m.reg == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rcx));
         for (int unit = 0; unit < units(to.bytes); ++unit) finish(to, unit, 5);
     }
-    a_.bind(slow->back);
-    masks_ = op_->guard == kNoGuard ? Masks::running : Masks::unknown;
-    slow_path(slow, site);
+    slow_path(slow);
 }
 
 // Lane beside lane.
 void Generator::vector_row(const MemoryOp& m) {
-    const Access address = s_->reads[0];
-    const int site = m.where == MemoryOp::global ? static_cast<int>(sites_++) : -1;
-    auto slow = std::make_shared<Slow>();
     need_masks();
-    const bool narrow = address.bytes == 4;
-    a_.load(rax, scalar(address.operand, 8), !narrow);
-    if (op_->imm) a_.alu(Assembler::add, rax, static_cast<int32_t>(op_->imm), !narrow);
-    range_check(m, int64_t{kLanes} * m.whole(), site, *slow);
+    const auto slow = slow_for(m.where == MemoryOp::global);
+    line_address(m, int64_t{kLanes} * m.whole(), *slow);
     if (m.loads) {
         take_apart(m, Memory{rax, 0, -1, 64});
     } else {
@@ -82,9 +69,7 @@ void Generator::vector_row(const MemoryOp& m) {
         });
         a_.bind(done);
     }
-    a_.bind(slow->back);
-    masks_ = op_->guard == kNoGuard ? Masks::running : Masks::unknown;
-    slow_path(slow, site);
+    slow_path(slow);
 }
 
 // From where the elements of all lanes lie side by side to a register for each.
