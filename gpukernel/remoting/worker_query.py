@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpukernel.remoting.lease_file import DIRECT_ENDPOINT
 from gpukernel.remoting.usage import SliceUsage
@@ -77,6 +77,22 @@ class WorkerQuery:
             peak_bytes=used["peak"],
             launches=used["launches"],
         )
+
+    def ask(self, call: str, body: bytes = b"") -> tuple[int, dict[str, Any] | None]:
+        """Return the result of a question and, where that is 0, the values of its answer.
+
+        Raises
+        ------
+        WorkerSilent
+            When the worker does not answer, as one does that does not know the question.
+        """
+        result, printed, answer = self._call(call, body)
+        if result:
+            return result, None
+        try:
+            return 0, wire_protocol().values(call, answer, 8 + printed)
+        except struct.error as error:
+            raise WorkerSilent(f"the worker of this slice does not answer: {error}") from None
 
     def touch(self) -> None:
         """Make a call of CUDA that changes nothing, as a program does: the slice is not idle then.

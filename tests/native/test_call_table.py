@@ -113,6 +113,8 @@ def test_the_numbers_on_the_wire_are_those_of_version_4(calls: ModuleType) -> No
         "open_physical",
         "set_border_color",
         "border_color",
+        "kernels",
+        "profile",
     ]
     assert table.number_of("device") == 16
     assert table.number_of("usage") == 30

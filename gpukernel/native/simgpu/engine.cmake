@@ -26,7 +26,7 @@ foreach(level ${SIMGPU_LEVELS})
   list(APPEND level_objects $<TARGET_OBJECTS:simgpu_handlers_v${level}>)
 endforeach()
 set(engine
-    compiler/assembler compiler/flow compiler/run compiler/shapes compiler/signature compiler/tier compiler/vector_ops
+    compiler/assembler compiler/background compiler/flow compiler/run compiler/shapes compiler/signature compiler/tier compiler/vector_ops
     compiler/generate/allocate compiler/generate/arithmetic compiler/generate/control compiler/generate/exchange
     compiler/generate/halves compiler/generate/integers compiler/generate/lanes compiler/generate/memory compiler/generate/operands compiler/generate/vectors
     ptx/lexer ptx/link ptx/outline
@@ -35,7 +35,8 @@ set(engine
     ptx/decode/arithmetic ptx/decode/control ptx/decode/convert ptx/decode/function ptx/decode/matrix ptx/decode/memory
     ptx/decode/operands ptx/decode/rows ptx/decode/tensor ptx/decode/texture ptx/decode/video ptx/decode/warpgroup
     exec/access exec/address_space exec/block exec/builtins exec/hopper/faults exec/hopper/warpgroups exec/host_memory exec/kernel_threads exec/launch exec/levels exec/memory exec/processor
-    exec/scheduler exec/textures)
+    exec/scheduler exec/textures
+    profile/kernel_rows profile/session profile/watch)
 list(TRANSFORM engine PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM engine APPEND .cpp)
 add_library(simgpu_engine STATIC ${engine} ${level_objects})

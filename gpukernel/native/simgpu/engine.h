@@ -151,6 +151,11 @@ struct Launch {
     // of shared memory 128); else `warn` gets a sentence about the first one, from any thread.
     bool strict = false;
     std::function<void(const std::string&)> warn;
+    // For who counts: the program's range (NVTX), and how many of these blocks and how many warps a
+    // multiprocessor can have, and what bounds the blocks.
+    std::string range;
+    uint32_t resident_blocks = 0, most_warps = 0;
+    const char* limit = "";
 };
 
 // PTX texts linked to one image: immutable code, and the module's own global and constant variables.

@@ -7,6 +7,8 @@
 // memory in proportion to the kernel's operations, and bounds on both.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -49,13 +51,44 @@ class CompiledKernel {
 // Of one function: code for each shape of blocks that it was launched with.
 struct Kernels {
     std::mutex mutex;
-    std::unique_ptr<CompiledKernel> of[2];  // by whether a warp's lanes stand in a row
+    std::unique_ptr<CompiledKernel> of[2];             // by whether a warp's lanes stand in a row
+    std::atomic<const CompiledKernel*> ready[2] = {};  // the same, once it is there and is no refusal
+    bool asked[2] = {};                                // of the thread that compiles in the background
     uint64_t launches = 0;
 };
 
-// The code for a launch, or nullptr: the interpreter runs it.  GPUKERNEL_SIMGPU_TIER_LOG=1 has a line on
-// standard error say which and why, once for each kernel and shape.
-const CompiledKernel* code_for(const Program& program, const Function& function, const Launch& launch);
+// Code that may come while a launch runs: the tier `auto`, by a thread in the background.
+class Awaited {
+  public:
+    Awaited(const Function& function, bool rows);
+    // One cluster has ended: the code, once it is there.  A launch that goes on for a while asks for it.
+    const CompiledKernel* look();
+
+  private:
+    const Function& function_;
+    Kernels& kernels_;
+    const bool rows_;
+    const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+    std::atomic<bool> asked_{false};
+};
+
+struct Code {
+    const CompiledKernel* now = nullptr;  // none: the interpreter runs it
+    std::unique_ptr<Awaited> later;       // none: nothing comes
+};
+
+// The code for a launch.  GPUKERNEL_SIMGPU_TIER_LOG=1 has a line on standard error say which and why, once
+// for each kernel and shape; the kernel's row says it, too.
+Code code_for(const Program& program, const Function& function, const Launch& launch);
+
+// Compiles in the calling thread; nothing where that was done before.
+void compile(const Function& function, bool rows);
+// The same kernel could not be compiled for want of memory: it is asked for again.
+void not_compiled(const Function& function, bool rows);
+// Has a thread in the background do it; false: so many wait that this one must ask again.
+bool compile_later(const Function& function, bool rows);
+// Returns when the thread in the background has nothing to do with these functions any more.
+void forget(const Program& program);
 
 // Before a launch: a context for this block's warps.
 void prepare(BlockState& block);

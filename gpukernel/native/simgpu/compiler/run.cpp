@@ -26,7 +26,7 @@ struct Running {
     explicit Running(Warp& w)
         : warp(w),
           block(*w.block),
-          kernel(*w.launch->compiled),
+          kernel(*w.block->compiled),
           image(kernel.image()),
           flow(image.flow),
           context(*reinterpret_cast<Context*>(block.context.bytes.get())),
@@ -206,7 +206,7 @@ struct Running {
 bool run(Warp& warp) { return Running(warp).run(); }
 
 void prepare(BlockState& block) {
-    const CompiledKernel* kernel = block.launch->compiled;
+    const CompiledKernel* kernel = block.compiled;
     if (!kernel) return;
     const MachineCode& image = kernel->image();
     char* bytes =

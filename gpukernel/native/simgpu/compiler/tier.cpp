@@ -12,6 +12,7 @@
 #include "simgpu/compiler/compiler.h"
 #include "simgpu/compiler/machine_code.h"
 #include "simgpu/exec/processor.h"
+#include "simgpu/profile/kernel_rows.h"
 
 namespace gpukernel::simgpu::compiler {
 namespace {
@@ -125,26 +126,74 @@ uint32_t CompiledKernel::enter(Context& context, Warp& warp, uint32_t block) con
     return reinterpret_cast<Enter>(code_ + image_->enter)(&context, &warp, code_ + image_->entries[block]);
 }
 
-const CompiledKernel* code_for(const Program& program, const Function& function, const Launch& launch) {
-    const Tier tier = program.tier;
-    if (tier == Tier::interpreter) return nullptr;
+namespace {
+
+// A launch that has run for so long is one of a warm kernel.
+constexpr auto kWarm = std::chrono::milliseconds(2);
+
+Kernels& kernels_of(const Function& function) {
     static std::mutex making;
+    std::lock_guard lock(making);
+    if (!function.compiled) function.compiled = std::make_shared<Kernels>();
+    return *function.compiled;
+}
+
+}  // namespace
+
+void compile(const Function& function, bool rows) {
+    Kernels& kernels = kernels_of(function);
+    std::unique_ptr<CompiledKernel> made;
     {
-        std::lock_guard lock(making);
-        if (!function.compiled) function.compiled = std::make_shared<Kernels>();
+        std::lock_guard lock(kernels.mutex);
+        if (kernels.of[rows]) return;
     }
-    Kernels& kernels = *function.compiled;
+    const auto begin = std::chrono::steady_clock::now();
+    made = std::make_unique<CompiledKernel>(function, rows);
+    const auto took = std::chrono::steady_clock::now() - begin;
     std::lock_guard lock(kernels.mutex);
-    if (++kernels.launches == 1 && tier == Tier::automatic) return nullptr;
-    const bool rows = launch.block.x % kLanes == 0 || (launch.block.y == 1 && launch.block.z == 1);
-    std::unique_ptr<CompiledKernel>& kernel = kernels.of[rows];
-    if (!kernel) {
-        const auto begin = std::chrono::steady_clock::now();
-        kernel = std::make_unique<CompiledKernel>(function, rows);
-        tell(function, *kernel,
-             std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin));
+    if (kernels.of[rows]) return;
+    profile::KernelRow& row = profile::row_of(function);
+    row.compile_nanoseconds += static_cast<uint64_t>(std::chrono::nanoseconds(took).count());
+    row.say(made->refused());
+    tell(function, *made, std::chrono::duration_cast<std::chrono::microseconds>(took));
+    if (made->refused().empty()) kernels.ready[rows] = made.get();
+    kernels.of[rows] = std::move(made);
+}
+
+void not_compiled(const Function& function, bool rows) {
+    Kernels& kernels = kernels_of(function);
+    std::lock_guard lock(kernels.mutex);
+    kernels.asked[rows] = false;
+    profile::row_of(function).say("the host had no memory to compile it");
+}
+
+Awaited::Awaited(const Function& function, bool rows)
+    : function_(function), kernels_(kernels_of(function)), rows_(rows) {}
+
+const CompiledKernel* Awaited::look() {
+    if (const CompiledKernel* code = kernels_.ready[rows_].load(std::memory_order_acquire)) return code;
+    if (asked_.load(std::memory_order_relaxed) || std::chrono::steady_clock::now() - begun_ < kWarm)
+        return nullptr;
+    if (!asked_.exchange(true) && !compile_later(function_, rows_)) asked_ = false;
+    return nullptr;
+}
+
+Code code_for(const Program& program, const Function& function, const Launch& launch) {
+    profile::KernelRow& row = profile::row_of(function);
+    if (program.tier == Tier::interpreter) {
+        if (!row.launches) row.say("GPUKERNEL_SIMGPU_TIER of the GPU server is interpreter");
+        return {};
     }
-    return kernel->refused().empty() ? kernel.get() : nullptr;
+    Kernels& kernels = kernels_of(function);
+    const bool rows = launch.block.x % kLanes == 0 || (launch.block.y == 1 && launch.block.z == 1);
+    if (program.tier == Tier::compiled) compile(function, rows);
+    std::lock_guard lock(kernels.mutex);
+    const bool again = ++kernels.launches > 1;
+    if (kernels.of[rows]) return {kernels.ready[rows], nullptr};
+    if (again && !kernels.asked[rows]) kernels.asked[rows] = compile_later(function, rows);
+    row.say(again ? "it is being compiled, for it was launched again"
+                  : "it is compiled when it is launched again, or runs for 2 ms");
+    return {nullptr, std::make_unique<Awaited>(function, rows)};
 }
 
 }  // namespace gpukernel::simgpu::compiler

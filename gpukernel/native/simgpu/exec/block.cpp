@@ -9,8 +9,9 @@
 
 namespace gpukernel::simgpu {
 
-void BlockState::prepare(LaunchState& state) {
+void BlockState::prepare(LaunchState& state, const compiler::CompiledKernel* code, profile::Watcher* counts) {
     launch = &state;
+    compiled = code, watcher = counts;
     uint32_t threads = state.threads();
     const Dim3& shape = state.launch->block;
     uint32_t count = (threads + kLanes - 1) / kLanes;
@@ -77,6 +78,7 @@ void BlockState::start(uint32_t x, uint32_t y, uint32_t z) {
     linear = x + uint64_t{grid.x} * (y + uint64_t{grid.y} * z);
     ctaid[0] = x, ctaid[1] = y, ctaid[2] = z;
     living = launch->threads();
+    if (watcher) watcher->block_begins();
 #ifdef SIMGPU_CLEARED
     for (const Storage* storage : {&registers, &shared, &local})
         if (storage->size) std::memset(storage->bytes.get(), 0, storage->size);
@@ -127,6 +129,38 @@ Frame* BlockState::make_frame(const Function& function) {
     return f;
 }
 
+void BlockState::release_barriers() {
+    for (int id = 0; id < kBarriers; ++id) {
+        Barrier& b = barriers[id];
+        uint32_t expected = b.expected ? b.expected : living;
+        if (!b.arrived || b.arrived < expected) continue;
+        for (Warp& warp : warps) {
+            for (int i = 0; i < warp.group_count; ++i) {
+                Group& g = warp.groups[i];
+                if (g.wait != Wait::barrier || g.barrier != id) continue;
+                const Op& op = *g.ip;
+                if (op.sub) {  // bar.red: popc, and, or
+                    uint32_t value = op.sub == 1   ? b.votes_true
+                                     : op.sub == 2 ? b.votes_true == b.votes
+                                                   : b.votes_true != 0;
+                    if (op.sub == 1) {
+                        uint32_t* out = reinterpret_cast<uint32_t*>(g.frame->registers + op.dst);
+                        for (int lane = 0; lane < kLanes; ++lane)
+                            if (g.mask >> lane & 1) out[lane] = value;
+                    } else {
+                        uint32_t* out = reinterpret_cast<uint32_t*>(g.frame->registers + op.dst);
+                        *out = value ? *out | g.mask : *out & ~g.mask;
+                    }
+                }
+                g.wait = Wait::ready;
+                g.barrier = 0;
+                ++g.ip;
+            }
+        }
+        b = {};
+    }
+}
+
 void BlockState::deadlock() const {
     warpgroups_that_wait(*this);
     for (const Warp& warp : warps)
@@ -137,13 +171,13 @@ void BlockState::deadlock() const {
     throw Fault{Status::illegal_barrier, "Deadlock: threads wait for others that never come"};
 }
 
-void Cluster::prepare(LaunchState& state) {
+void Cluster::prepare(LaunchState& state, const compiler::CompiledKernel* code, profile::Watcher* counts) {
     blocks.resize(state.launch->cluster.volume());
     for (size_t rank = 0; rank < blocks.size(); ++rank) {
         if (!blocks[rank]) blocks[rank] = std::make_unique<BlockState>();
         blocks[rank]->cluster = this;
         blocks[rank]->rank = static_cast<uint32_t>(rank);
-        blocks[rank]->prepare(state);
+        blocks[rank]->prepare(state, code, counts);
     }
 }
 
@@ -377,6 +411,8 @@ bool meet_apart(Warp& warp) {
         }
         left &= ~party;
         if (meeting.named[lane] & warp.live & ~party) continue;
+        if (profile::Watcher* watcher = warp.block->watcher)
+            watcher->see(*where[lane]->frame->function, *where[lane]->ip, party);
         if (where[lane]->ip->fn) meeting.hold(warp, *where[lane], party);
         free |= party;
     }

@@ -11,6 +11,7 @@
 #include "simgpu/exec/hopper/warpgroups.h"
 #include "simgpu/exec/machine.h"
 #include "simgpu/host_memory.h"
+#include "simgpu/profile/session.h"
 
 namespace gpukernel::simgpu {
 
@@ -47,7 +48,10 @@ struct LaunchState {
     const Launch* launch;
     DeviceMemory* memory;
     int multiprocessors;
-    const compiler::CompiledKernel* compiled = nullptr;  // none: the interpreter runs it
+    const compiler::CompiledKernel* compiled = nullptr;  // from its begin on; none: the interpreter runs it
+    compiler::Awaited* awaited = nullptr;                // code that may come while it runs
+    std::atomic<bool> taken_over{false};                 // by such code, between two clusters
+    profile::CountedLaunch* counted = nullptr;           // none: nobody counts what it does
     uint64_t stack_bytes;
     uint64_t shared_bytes;
     uint64_t workspace =
@@ -83,6 +87,8 @@ enum class SliceResult : uint8_t { ended, ran, stuck };
 struct Cluster;
 struct BlockState {
     LaunchState* launch = nullptr;
+    const compiler::CompiledKernel* compiled = nullptr;  // none: the interpreter runs it
+    profile::Watcher* watcher = nullptr;                 // none: nobody counts what it does
     Cluster* cluster = nullptr;
     uint32_t rank = 0;  // in its cluster
     uint32_t ctaid[3] = {};
@@ -102,7 +108,8 @@ struct BlockState {
     uint32_t living = 0, turns = 0;
     bool prepared = false;
 
-    void prepare(LaunchState& launch_state);  // once per launch
+    // Once per launch, and again where code for it has come.
+    void prepare(LaunchState& launch_state, const compiler::CompiledKernel* code, profile::Watcher* counts);
     void start(uint32_t x, uint32_t y, uint32_t z);
     SliceResult run_slice();  // throws Fault
     Frame* make_frame(const Function& function);
@@ -120,7 +127,7 @@ struct Cluster {
     uint32_t arrived = 0, phase = 0;  // threads in this phase of the barrier; phases that have ended
     uint32_t living = 0;              // threads
 
-    void prepare(LaunchState& launch_state);  // once per launch
+    void prepare(LaunchState& launch_state, const compiler::CompiledKernel* code, profile::Watcher* counts);
     void start(uint64_t number);
     bool run_slice();  // true: all its blocks have ended; throws Fault
     void meet() {

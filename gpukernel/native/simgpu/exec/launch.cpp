@@ -9,6 +9,7 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +29,7 @@ constexpr size_t kKeep = 4u << 20;         // storage that a resting thread may 
 constexpr timespec kRest{0, 100'000'000};  // after which a kernel that rests says so again
 constexpr unsigned kLook = 16;             // so many clusters end between two looks at what else happens
 const std::atomic<uint32_t> kAlwaysOpen{0};
+thread_local std::chrono::nanoseconds rested{0};  // by this thread, in all
 
 size_t thread_count() {
     static const size_t count = [] {
@@ -100,6 +102,8 @@ void run_clusters(LaunchState& state, bool resident) {
     thread_local std::unique_ptr<Cluster> kept;
     const RunsWarps runs;
     unsigned csr = _mm_getcsr(), done = 0;
+    const compiler::CompiledKernel* code = state.compiled;
+    const auto watcher = state.counted ? std::make_unique<profile::Watcher>() : nullptr;
     try {
         auto next = [&](Cluster& cluster) {
             uint64_t n = state.next_cluster.fetch_add(1);
@@ -109,17 +113,20 @@ void run_clusters(LaunchState& state, bool resident) {
         };
         if (!resident) {
             if (!kept) kept = std::make_unique<Cluster>();
-            kept->prepare(state);
+            kept->prepare(state, code, watcher.get());
             while (!state.stop.load(std::memory_order_relaxed) && next(*kept)) {
                 while (!kept->run_slice()) {
                 }
                 if (++done % kLook == 0) state.go_on();
+                if (!state.awaited || code || !(code = state.awaited->look())) continue;
+                kept->prepare(state, code, nullptr);
+                state.taken_over = true;
             }
         } else {
             std::vector<std::unique_ptr<Cluster>> clusters;
             for (;;) {
                 auto cluster = std::make_unique<Cluster>();
-                cluster->prepare(state);
+                cluster->prepare(state, code, watcher.get());
                 if (!next(*cluster)) break;
                 clusters.push_back(std::move(cluster));
             }
@@ -138,12 +145,26 @@ void run_clusters(LaunchState& state, bool resident) {
         if (!state.stop.exchange(true)) state.fault = {Status::trap, error.what()};
     }
     _mm_setcsr(csr);
+    if (watcher) state.counted->add(*watcher);
     if (kept && std::accumulate(kept->blocks.begin(), kept->blocks.end(), size_t{0},
                                 [](size_t sum, const auto& block) {
                                     return sum + (block ? block->kept_bytes() : 0);
                                 }) > kKeep)
         kept.reset();
 }
+
+// The time that a launch takes, without that in which its device is another slice's.
+class LaunchTime {
+  public:
+    std::chrono::nanoseconds taken() const {
+        const std::chrono::nanoseconds since = std::chrono::steady_clock::now() - begun_;
+        return std::max(since - (rested - rested_before_), std::chrono::nanoseconds(0));
+    }
+
+  private:
+    const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+    const std::chrono::nanoseconds rested_before_ = rested;
+};
 
 // Counts a kernel as begun while it exists.
 class Begun {
@@ -170,7 +191,9 @@ void LaunchState::rest() const {
             return;
         launch->gate->blocked(launch->gate->argument);
         const RunsNone none;
+        const auto begin = std::chrono::steady_clock::now();
         ::syscall(SYS_futex, gate_closed, FUTEX_WAIT, closed, &kRest, nullptr, 0);
+        rested += std::chrono::steady_clock::now() - begin;
     }
 }
 
@@ -204,7 +227,12 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
                 "the registers of a block of " + std::to_string(threads) + " threads of '" + kernel.name +
                     "' take more than the " + std::to_string(kMostBlockRegisters >> 20) +
                     " MiB that the simulated GPU has for them; smaller blocks take less"};
-    state.compiled = compiler::code_for(program, kernel, launch);
+    const LaunchTime time;
+    const auto counted = profile::CountedLaunch::begin(kernel, launch);
+    const compiler::Code code = compiler::code_for(program, kernel, launch);
+    if (!counted)
+        state.compiled = code.now, state.awaited = code.later.get();  // to count is the interpreter's
+    state.counted = counted.get();
     state.stack_bytes = kernel.stack_bytes;
     state.shared_bytes = launch.dynamic_shared_bytes
                              ? uint64_t{kernel.dynamic_base()} + launch.dynamic_shared_bytes
@@ -227,6 +255,14 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
         pool().run(static_cast<size_t>(std::min<uint64_t>(state.clusters() - 1, 1024)),
                    [&] { run_clusters(state, false); });
     }
+    const auto taken = static_cast<uint64_t>(time.taken().count());
+    const bool failed = state.fault.status != Status::ok;
+    profile::KernelRow& row = profile::row_of(kernel);
+    ++row.launches;
+    row.compiled_launches += state.compiled || state.taken_over;
+    row.failed += failed;
+    row.nanoseconds += taken;
+    if (counted) counted->end(taken, failed);
     return {state.fault.status, state.fault.message};
 }
 

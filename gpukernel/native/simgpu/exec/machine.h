@@ -3,6 +3,7 @@
 // vectorising, so that the linker may keep any one copy of what is inline.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -62,6 +63,7 @@ enum class Control : uint8_t {
 };
 
 enum class AccessKind : uint8_t { read, write, atomic };
+enum class Named : uint8_t { memory, constant, parameter };  // by a load or store, for who counts accesses
 
 // One decoded instruction.  Operands are byte offsets into the frame's registers, or, with the lowest bit
 // set, into the function's table of broadcast constants.
@@ -85,6 +87,8 @@ struct Op {
     bool same_pattern = false;  // as an operation before has left it
     bool fleeting = false;  // only the next operation, of the same handler, reads the result, as `a` or `c`
     bool pairs = false;     // does Warp::partner's, too
+    bool whole = false;     // with this one all is done that its instruction asks for
+    Named named = Named::memory;
 };
 
 // A video instruction, kept in Function::lists: `elements` sides of the registers, each of them from its own
@@ -125,6 +129,10 @@ enum class Tier : uint8_t { interpreter, compiled, automatic };
 // `compiled`, or `auto`, which compiles what is launched again.
 Tier wanted_tier();
 }  // namespace compiler
+namespace profile {
+struct KernelRow;
+struct WatchPlan;
+}  // namespace profile
 
 struct Function {
     std::string name;
@@ -151,7 +159,9 @@ struct Function {
     std::string lacking;                  // an instruction that is not supported: told when it would run
     const char* constant_base = nullptr;  // 64-byte aligned copy of `constants`, minus one
     std::unique_ptr<char[]> constant_store;
-    mutable std::shared_ptr<compiler::Kernels> compiled;  // of a kernel that was launched
+    mutable std::shared_ptr<compiler::Kernels> compiled;           // of a kernel that was launched
+    mutable std::atomic<profile::KernelRow*> row{nullptr};         // the same
+    mutable std::shared_ptr<const profile::WatchPlan> watch_plan;  // of one that was profiled
     KernelInfo info;
 };
 

@@ -135,6 +135,16 @@ struct Runner {
         return reinterpret_cast<const uint32_t*>(base[operand & 1] + operand)[lane];
     }
 
+    // For who counts: lanes do an operation of the scheduler's.
+    void seen(const Op& op, uint32_t lanes) const {
+        if (warp.block->watcher && lanes) warp.block->watcher->see(warp, op, lanes, lanes);
+    }
+    // Lanes that come to it together may do it, or be done with it, one after the other.
+    static bool in_parts(const Op& op) {
+        return op.control == Control::warp_sync || op.control == Control::branch_table ||
+               op.control == Control::call || op.control == Control::cluster_wait ||
+               op.control == Control::warpgroup_wait;
+    }
     void swap_out(bool deferred = false) { park(ip, mask, frame, Wait::ready, 0, deferred); }
 
     bool back_edge() {  // true: give the thread to another warp
@@ -175,6 +185,7 @@ struct Runner {
         const CallSite& site = here.calls[op.extra];
         if (site.builtin != Builtin::none) {
             warp.exec = lanes;
+            seen(op, lanes);
             call_builtin(warp, site);
             park(&op + 1, lanes, frame);
             return;
@@ -194,6 +205,7 @@ struct Runner {
                             "An indirect call to an address that is not a function's, " +
                                 place(warp, std::countr_zero(lanes), op.line)};
         }
+        seen(op, lanes);
         const Function& function = *functions[callee];
         if (!function.lacking.empty()) throw Fault{Status::unsupported, function.lacking};
         if (frame->depth >= kDeepest)  // a frame without variables takes no stack, but it takes registers
@@ -266,14 +278,25 @@ struct Runner {
         if (waiting) park(&op, waiting, frame, Wait::cluster);
         if (!passed) return;
         warp.arrived &= ~passed;
+        seen(op, passed);
         park(&op + 1, passed, frame);
     }
 
-    bool run();
+    bool run() {
+        if (warp.block->watcher) return interpret<true>();
+        if (warp.block->compiled && compiler::run(warp)) return true;
+        return interpret<false>();
+    }
+    template <bool kWatched>
+    bool interpret();
 };
 
-bool Runner::run() {
-    if (warp.launch->compiled && compiler::run(warp)) return true;
+// Where it is watched, `see` is told of every operation before it is executed.
+template <bool kWatched>
+bool Runner::interpret() {
+    const auto see = [this](const Op& op, uint32_t lanes, uint32_t exec) {
+        if constexpr (kWatched) warp.block->watcher->see(warp, op, lanes, exec);
+    };
     bool progress = false;
     while (pick()) {
         if (warp.launch->must_rest()) warp.launch->go_on();
@@ -293,6 +316,9 @@ bool Runner::run() {
                 warp.end = end;
                 warp.known_patterns = 0;
                 do {
+                    if constexpr (kWatched)  // those that one handler does at once access no memory
+                        for (const Op* each = at; each < std::min(at + at->width, end); ++each)
+                            see(*each, mask, mask);
                     at->fn(warp, *at);
                     at += at->width;
                 } while (at < end);
@@ -304,11 +330,13 @@ bool Runner::run() {
                 uint32_t p = predicate(warp, op.guard);
                 exec &= op.guard_not ? ~p : p;
                 if (!exec) {
+                    see(op, mask, 0);
                     ++ip;
                     continue;
                 }
             }
             if (op.control == Control::none) {
+                see(op, mask, exec);
                 warp.exec = exec;
                 warp.end = ip + 1;
                 op.fn(warp, op);
@@ -318,6 +346,7 @@ bool Runner::run() {
             if (op.control == Control::branch) {
                 const Op* target = frame->function->code.data() + op.aux;
                 bool back = target <= ip;
+                see(op, mask, exec);
                 uint32_t rest = mask & ~exec;
                 if (!rest) {
                     ip = target;
@@ -342,6 +371,7 @@ bool Runner::run() {
             if (uint32_t rest = mask & ~exec) park(ip + 1, rest, frame);
             mask = exec;
             bool again = false;
+            if (kWatched && !in_parts(op)) seen(op, exec);
             switch (const uint32_t all = exec; op.control) {
                 case Control::warp_sync: {
                     exec = mask = alike(op, exec);
@@ -350,6 +380,7 @@ bool Runner::run() {
                         park(ip, exec, frame, Wait::warp);
                         break;
                     }
+                    seen(op, exec);
                     warp.exec = exec;
                     if (op.fn) op.fn(warp, op);
                     ++ip;
@@ -362,6 +393,7 @@ bool Runner::run() {
                     const auto& table = frame->function->tables[op.extra];
                     uint32_t value = index[std::countr_zero(exec)], same = 0;
                     for (int i = 0; i < kLanes; ++i) same |= uint32_t(index[i] == value) << i;
+                    seen(op, exec & same);
                     if (exec & ~same) park(ip, exec & ~same, frame);
                     if (value >= table.size())
                         throw Fault{Status::trap, "brx.idx with an index outside its table, " +
@@ -395,7 +427,7 @@ bool Runner::run() {
                     break;
                 case Control::warpgroup_wait:
                     if (warpgroup_is_done(warp, op))
-                        park(ip + 1, exec, frame);
+                        seen(op, exec), park(ip + 1, exec, frame);
                     else
                         park(ip, exec, frame, Wait::warpgroup);
                     break;
@@ -506,43 +538,11 @@ void pause(Warp& warp) {
     renew(warp);
 }
 
-void BlockState::release_barriers() {
-    for (int id = 0; id < kBarriers; ++id) {
-        Barrier& b = barriers[id];
-        uint32_t expected = b.expected ? b.expected : living;
-        if (!b.arrived || b.arrived < expected) continue;
-        for (Warp& warp : warps) {
-            for (int i = 0; i < warp.group_count; ++i) {
-                Group& g = warp.groups[i];
-                if (g.wait != Wait::barrier || g.barrier != id) continue;
-                const Op& op = *g.ip;
-                if (op.sub) {  // bar.red: popc, and, or
-                    uint32_t value = op.sub == 1   ? b.votes_true
-                                     : op.sub == 2 ? b.votes_true == b.votes
-                                                   : b.votes_true != 0;
-                    if (op.sub == 1) {
-                        uint32_t* out = reinterpret_cast<uint32_t*>(g.frame->registers + op.dst);
-                        for (int lane = 0; lane < kLanes; ++lane)
-                            if (g.mask >> lane & 1) out[lane] = value;
-                    } else {
-                        uint32_t* out = reinterpret_cast<uint32_t*>(g.frame->registers + op.dst);
-                        *out = value ? *out | g.mask : *out & ~g.mask;
-                    }
-                }
-                g.wait = Wait::ready;
-                g.barrier = 0;
-                ++g.ip;
-            }
-        }
-        b = {};
-    }
-}
-
 SliceResult BlockState::run_slice() {
     bool progress = false;
     if (++turns % kSlice == 0) launch->go_on();  // warps that only sleep or meet at barriers never ask
     for (size_t w = 0; w < warps.size(); ++w) {
-        if (!launch->compiled && w + 1 < warps.size() && Pair::together(warps[w], warps[w + 1])) {
+        if (!compiled && !watcher && w + 1 < warps.size() && Pair::together(warps[w], warps[w + 1])) {
             progress = true;
             if (Pair{{&warps[w], &warps[w + 1]}}.run()) {
                 ++w;

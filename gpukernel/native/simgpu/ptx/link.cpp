@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "common/checked.h"
+#include "simgpu/compiler/compiler.h"
 #include "simgpu/exec/launch.h"
 #include "simgpu/ptx/decode.h"
 #include "simgpu/ptx/outline.h"
@@ -25,6 +26,7 @@ class LinkedModule final : public Module {
     LinkedModule(DeviceMemory& memory, int multiprocessors)
         : memory_(memory), multiprocessors_(multiprocessors) {}
     ~LinkedModule() override {
+        compiler::forget(program_);
         for (uint64_t address : owned_) memory_.free(address);
     }
 

@@ -33,6 +33,8 @@ bool Driver::load(const std::string& path, std::string& error) {
     end_program = reinterpret_cast<EndProgram>(::dlsym(library, END_PROGRAM));
     set_execution_gate = reinterpret_cast<SetExecutionGate>(::dlsym(library, SET_EXECUTION_GATE));
     set_memory_check = reinterpret_cast<SetMemoryCheck>(::dlsym(library, SET_MEMORY_CHECK));
+    read_kernels = reinterpret_cast<ReadKernels>(::dlsym(library, READ_KERNELS));
+    profile_kernels = reinterpret_cast<ProfileKernels>(::dlsym(library, PROFILE_KERNELS));
     if (CUresult code = cuInit(0); code != CUDA_SUCCESS) {
         error = path + " found no usable device (" + error_name(code) + ")";
         return false;

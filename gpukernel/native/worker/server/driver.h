@@ -8,6 +8,7 @@
 
 #include "common/cancellation.h"
 #include "common/execution_gate.h"
+#include "common/kernel_table.h"
 #include "common/memory_check.h"
 #include "worker/lease/host_memory.h"
 
@@ -26,6 +27,9 @@ struct Driver {
     EndProgram end_program = nullptr;
     // Of a simulated device, whose kernels' accesses are checked; nullptr where the library has none.
     SetMemoryCheck set_memory_check = nullptr;
+    // The same for what it says of its kernels.
+    ReadKernels read_kernels = nullptr;
+    ProfileKernels profile_kernels = nullptr;
 
     // Loads the library at `path`; a function that it lacks returns CUDA_ERROR_NOT_SUPPORTED.  False, and
     // `error` says why, where it cannot be loaded or finds no usable device.

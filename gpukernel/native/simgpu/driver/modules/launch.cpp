@@ -6,7 +6,9 @@
 #include <cstring>
 #include <type_traits>
 
+#include "common/kernel_table.h"
 #include "common/memory_check.h"
+#include "simgpu/profile/session.h"
 
 namespace gpukernel::simgpu {
 bool block_possible(const Device& device, const Kernel& kernel, uint64_t threads, uint64_t shared) {
@@ -142,6 +144,11 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
                           launch.params = block->bytes.data();
                           launch.textures = textures;
                           launch.gate = device->gate.load();
+                          const Residency residency = residency_of(*device->model, *function->info,
+                                                                   static_cast<int>(b.volume()), shared);
+                          launch.resident_blocks = static_cast<uint32_t>(residency.blocks);
+                          launch.most_warps = static_cast<uint32_t>(residency.most_warps);
+                          launch.limit = residency.limit;
                           launch.strict = check.strict;
                           launch.warn = [&check](const std::string& text) {
                               check.tell(check.program, (std::string(WARNING) + text + ".\n").c_str());
@@ -175,3 +182,15 @@ extern "C" __attribute__((visibility("default"))) int gpukernel_set_execution_ga
     return CUDA_SUCCESS;
 }
 static_assert(std::is_same_v<decltype(&gpukernel_set_execution_gate), gpukernel::SetExecutionGate>);
+
+extern "C" __attribute__((visibility("default"))) uint64_t
+gpukernel_kernels(void (*row)(void* to, const gpukernel::KernelUse& one), void* to) {
+    return profile::read_kernels(row, to);
+}
+static_assert(std::is_same_v<decltype(&gpukernel_kernels), gpukernel::ReadKernels>);
+
+extern "C" __attribute__((visibility("default"))) uint64_t gpukernel_profile(
+    gpukernel::Profiling what, void (*row)(void* to, const gpukernel::KernelProfile& one), void* to) {
+    return profile::control(what, row, to);
+}
+static_assert(std::is_same_v<decltype(&gpukernel_profile), gpukernel::ProfileKernels>);

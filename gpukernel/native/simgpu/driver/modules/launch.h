@@ -28,6 +28,13 @@ CUresult cluster_of(const Device& device, const Kernel& kernel, Dim3 named, Dim3
 
 // Whether a launch may have blocks of so many threads with so much dynamic shared memory.
 bool block_possible(const Device& device, const Kernel& kernel, uint64_t threads, uint64_t shared);
+// What a multiprocessor can have at a time of blocks that a launch may have: blocks, warps of any kernel at
+// most, and what bounds the blocks.
+struct Residency {
+    int blocks, most_warps;
+    const char* limit;
+};
+Residency residency_of(const Model& model, const KernelInfo& info, int threads, size_t shared);
 // 0 where a launch of such blocks is refused, and only there.
 CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads, size_t shared);
 

@@ -8,20 +8,29 @@ namespace gpukernel::simgpu {
 // What each block takes of a multiprocessor's shared memory beside its own.
 static size_t reserved_shared(const Model& model) { return model.major >= 8 ? 1024 : 0; }
 
+Residency residency_of(const Model& m, const KernelInfo& info, int threads, size_t shared) {
+    const int warps = (threads + 31) / 32;
+    const int registers = std::clamp<int>(info.registers, 16, 255) * warps * 32;
+    const size_t each = shared + info.static_shared_bytes + reserved_shared(m);
+    Residency found{m.blocks_per_multiprocessor, m.threads_per_multiprocessor / 32, "blocks"};
+    const auto bound = [&](int blocks, const char* by) {
+        if (blocks < found.blocks) found.blocks = blocks, found.limit = by;
+    };
+    bound(m.threads_per_multiprocessor / (warps * 32), "threads");
+    bound(65536 / registers, "registers");
+    if (each) bound(static_cast<int>(m.shared_per_multiprocessor / each), "shared memory");
+    return found;
+}
+
 CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads, size_t shared) {
     GPUKERNEL_HERE(device);
     Kernel* function = driver()->functions.get<Kernel>(handle);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!blocks || threads < 1 || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
-    const Model& m = *device->model;
-    const int warps = (threads + 31) / 32;
-    int fit = std::min(m.blocks_per_multiprocessor, m.threads_per_multiprocessor / (warps * 32));
-    const int registers = std::clamp<int>(function->info->registers, 16, 255) * warps * 32;
-    fit = std::min(fit, 65536 / registers);
-    const size_t each = shared + function->info->static_shared_bytes + reserved_shared(m);
-    if (each) fit = std::min<int>(fit, m.shared_per_multiprocessor / each);
-    *blocks = block_possible(*device, *function, threads, shared) ? fit : 0;
+    *blocks = block_possible(*device, *function, threads, shared)
+                  ? residency_of(*device->model, *function->info, threads, shared).blocks
+                  : 0;
     return CUDA_SUCCESS;
 }
 }  // namespace gpukernel::simgpu

@@ -85,6 +85,7 @@ class Decoder {
     // The processor's rounding and flushing for what follows.
     uint32_t wanted_mode() const;
     void set_mode(uint32_t wanted);
+    void mark_whole(size_t first);
     void stretches();  // what may run without looking between, and what is known there
     void row(Op* first, size_t count);
 

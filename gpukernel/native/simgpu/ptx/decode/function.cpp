@@ -44,8 +44,10 @@ void Decoder::run() {
         here_ = &tree_.body[n];
         read_ = 0;
         check(*here_, tree_);
+        const size_t first = out_.code.size();
         instruction(*here_);
         everything_was_read();
+        mark_whole(first);
         if (out_.code.size() - rested >= kLongestStretch) {  // a place to pause, where the text has none
             set_mode(0);
             Op rest;
@@ -79,6 +81,16 @@ void Decoder::run() {
     if (size) std::memcpy(reinterpret_cast<void*>(base), out_.constants.data(), size);
     out_.constant_base = reinterpret_cast<const char*>(base) - 1;
     out_.constants = {};
+}
+
+// The operation of those from `first` on that stands for the instruction: the call, whose results are loaded
+// behind it, else the last.  A hint has none.
+void Decoder::mark_whole(size_t first) {
+    if (first == out_.code.size()) return;
+    size_t n = out_.code.size() - 1;
+    for (size_t at = first; at < out_.code.size(); ++at)
+        if (out_.code[at].control == Control::call) n = at;
+    out_.code[n].whole = true;
 }
 
 void Decoder::stretches() {

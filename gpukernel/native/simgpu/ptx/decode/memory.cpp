@@ -86,6 +86,10 @@ void Decoder::load_store(bool load) {
     Op op = fresh();
     Space space = space_of(op, address);
     op.access = load ? AccessKind::read : AccessKind::write;
+    op.named = has("const") ? Named::constant
+               : space == Space::param || has("param") || has("param::entry") || has("param::func")
+                   ? Named::parameter
+                   : Named::memory;
     std::string key = std::string(load ? "ld." : "st.") + name_of(space) + ".";
     uint32_t size = size_of(t);
     std::vector<Operand> list = value.kind == Operand::vector ? value.parts : std::vector<Operand>{value};
