@@ -221,6 +221,18 @@ def run(
         bool,
         typer.Option("--direct", help="On a GPU server itself: use the GPU there, at native speed."),
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="On simulated devices: show what each kernel does when the program has ended."
+        ),
+    ] = False,
+    profile_to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The same into a file, by its ending: .json, or .html with a picture."
+        ),
+    ] = None,
     pool: Pool = None,
     state: State = None,
 ) -> None:
@@ -235,10 +247,27 @@ def run(
       gpukernel run -n 2 -p 0.5 -- python two_devices.py
       gpukernel run -p 0.5 --course ml101 --wait 10m --at-most 30m -- python train.py
       gpukernel run --direct -p 0.1 -- python train.py
+      gpukernel run --profile -p 0.1 -- python train.py
+      gpukernel run --profile-to train.html -p 0.1 -- python train.py
     """
     from gpukernel.cli import running
 
-    running.run(command, devices, share, memory, model, filter, course, wait, at_most, direct, pool, state)
+    running.run(
+        command,
+        devices,
+        share,
+        memory,
+        model,
+        filter,
+        course,
+        wait,
+        at_most,
+        direct,
+        pool,
+        state,
+        profile,
+        profile_to,
+    )
 
 
 @app.command()

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from gpukernel.cli.kernels.counting import CountedRun, check_target
 from gpukernel.cli.resize import wanted_slice
 from gpukernel.cli.terminal.output import Problem, complain, estimate, failure, seconds
 from gpukernel.client.pool import PoolClient
@@ -46,15 +47,28 @@ def run(
     direct: bool,
     pool: str | None,
     state: Path | None,
+    profile: bool = False,
+    profile_to: Path | None = None,
 ) -> None:
-    """Acquire a slice, run a program, release the slice; ends this process with the program's status."""
+    """Acquire a slice, run a program, release the slice; ends this process with the program's status.
+
+    With `profile`, or a file to write it to, what the program's kernels do on simulated devices is counted and shown.
+    """
+    counted = check_target(profile, profile_to, direct)
+
+    def watched(lease: Lease) -> contextlib.AbstractAsyncContextManager[None]:
+        if not counted:
+            return contextlib.nullcontext()
+        return CountedRun(lease, profile_to, f"Kernels of {shlex.join(command)[:200]}")
+
     request = wanted_slice(share, memory_mib, devices, model, filter)
     if direct:
         request = replace(request, mode="direct", machine=machine_identity(), user=os.getuid())
     patience, longest = seconds(wait), seconds(at_most)
     holder = Holder(own_name(), platform.node(), course, shlex.join(command)[:80])
     try:
-        status = asyncio.run(_run(command, request, holder, patience, longest, resolve_address(pool, state)))
+        address = resolve_address(pool, state)
+        status = asyncio.run(_run(command, request, holder, patience, longest, address, watched))
     except PoolError as error:
         raise failure(error) from None
     except KeyboardInterrupt:
@@ -63,7 +77,13 @@ def run(
 
 
 async def _run(
-    command: list[str], request: SliceRequest, holder: Holder, wait: float, longest: float, address: str
+    command: list[str],
+    request: SliceRequest,
+    holder: Holder,
+    wait: float,
+    longest: float,
+    address: str,
+    watched: Callable[[Lease], contextlib.AbstractAsyncContextManager[None]],
 ) -> int:
     async with PoolClient(address) as client:
         lease = await acquire(client, request, holder, wait, longest)
@@ -73,7 +93,7 @@ async def _run(
                     environment = program_environment(Path(folder, "lease"), lease, os.environ)
                 except (DriverNotFound, OSError) as error:
                     raise Problem(str(error)) from None
-                async with client.keep_alive(lease):
+                async with client.keep_alive(lease), watched(lease):
                     return await run_program(command, environment, lambda: client.interrupt(lease.id))
         finally:
             try:

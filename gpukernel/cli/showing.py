@@ -119,6 +119,13 @@ def top(
 
 @app.command(cls=WatchCommand)
 def smi(
+    kernels: Annotated[
+        bool,
+        typer.Option(
+            "--kernels",
+            help="The kernels of this slice, on simulated devices: which tier runs each, and why.",
+        ),
+    ] = False,
     watch: Watch = None,
     pool: Pool = None,
     state: State = None,
@@ -134,7 +141,13 @@ def smi(
       gpukernel smi
       gpukernel smi --watch 1
       gpukernel run -p 0.05 -- gpukernel smi --json
+      gpukernel client -- gpukernel smi --kernels
     """
+    if kernels:
+        from gpukernel.cli.kernels import tiers
+
+        tiers.show_kernels(chosen(form, json), watch)
+        return
     from gpukernel.cli import smi as command
 
     command.smi(watch, pool, state, chosen(form, json))

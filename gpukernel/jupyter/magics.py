@@ -25,7 +25,8 @@ USAGE = """\
 %gpu acquire [0.02]      have a slice again, of this size and model (%gpu acquire 0.02 A100)
 %gpu watch [SECONDS]     a small live plot; %gpu watch stop
 %gpu memcheck [strict]   every access past an array is an error, on simulated GPUs; %gpu memcheck hardware: as on real ones
-%%gpu                    run the cell, then say what it did: GPU time, peak memory, bytes moved, launches"""
+%%gpu                    run the cell, then say what it did: GPU time, peak memory, bytes moved, launches
+%%gpu profile [NAME]     run the cell, then show what each of its kernels did, on simulated GPUs; NAME keeps the figures"""
 
 
 class _Words(argparse.ArgumentParser):
@@ -47,7 +48,7 @@ def gpu(line: str, cell: str | None = None) -> KernelStatus | None:
     """Show or change this kernel's slice; ``%gpu help`` says more."""
     try:
         if cell is not None:
-            _measured(cell)
+            _run_cell(shlex.split(line), cell)
             return None
         parser = _Words(prog="%gpu", add_help=False)
         parser.add_argument(
@@ -93,13 +94,26 @@ def _memory_check(word: str) -> str:
     )
 
 
-def _measured(cell: str) -> None:
+def _run_cell(words: list[str], cell: str) -> None:
     from IPython.core.getipython import get_ipython
+    from IPython.display import display
 
     shell: Any = get_ipython()
-    with notebook.measure() as figures:
-        result = shell.run_cell(cell, store_history=False)
-    print(figures)
+    if not words:
+        with notebook.measure() as figures:
+            result = shell.run_cell(cell, store_history=False)
+        print(figures)
+    elif words[0] == "profile" and (len(words) == 1 or (len(words) == 2 and words[1].isidentifier())):
+        with notebook.profile() as counted:
+            result = shell.run_cell(cell, store_history=False)
+        show: Any = display
+        show(counted)
+        if len(words) == 2:
+            shell.user_ns[words[1]] = counted
+    else:
+        raise SliceError(
+            f"“%%gpu {shlex.join(words)}” is not understood; write %%gpu, or %%gpu profile [NAME]."
+        )
     if not result.success:
         from IPython.core.error import UsageError
 

@@ -20,10 +20,13 @@ from typing import Any
 from gpukernel.jupyter.kernel_status import KernelStatus, size_words
 from gpukernel.jupyter.trouble.next_step import Trouble
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFile, LeaseFileError, read_lease_file
+from gpukernel.remoting.profile.figures import ProfiledKernels
+from gpukernel.remoting.profile.question import NotCounted, begin_profile, end_profile
 from gpukernel.remoting.usage import SliceUsage
 from gpukernel.remoting.worker_query import WorkerSilent, usage_of
 
 __all__ = [
+    "CellProfile",
     "Figures",
     "SliceError",
     "acquire",
@@ -31,6 +34,7 @@ __all__ = [
     "holds_slice",
     "measure",
     "memory_check",
+    "profile",
     "release",
     "report",
     "resize",
@@ -354,3 +358,54 @@ def measure() -> Iterator[Figures]:
                 now.peak_bytes if now.peak_bytes > then.peak_bytes else max(then.used_bytes, now.used_bytes)
                 for then, now in zip(before, after, strict=False)
             )
+
+
+class CellProfile:
+    """What a cell's kernels did: a table as text, with a picture in a notebook; `data` has every count."""
+
+    def __init__(self) -> None:
+        self.counted = ProfiledKernels()
+
+    def data(self) -> dict[str, Any]:
+        """Return all counts and what follows from them as dictionaries, lists, texts and numbers, ready for JSON."""
+        return self.counted.data()
+
+    def __repr__(self) -> str:
+        from gpukernel.remoting.profile.table import text_table
+
+        return text_table(self.counted)
+
+    def _repr_html_(self) -> str:
+        from gpukernel.remoting.profile.picture import html_picture
+
+        return html_picture(self.counted)
+
+
+@contextlib.contextmanager
+def profile() -> Iterator[CellProfile]:
+    """Fill the given `CellProfile` when the block ends, after waiting for the kernels that it launched.
+
+    All programs on this slice are counted, and their kernels are interpreted meanwhile.
+
+    Raises
+    ------
+    SliceError
+        There is no slice, its devices are real ones, or a worker does not answer.
+    """
+    lease = _lease_file()
+    if lease.state != "live":
+        raise SliceError("This kernel has no slice now: %gpu acquire gets one.")
+    found = CellProfile()
+    _finish()
+    try:
+        begin_profile(lease.devices, lease.secret)
+    except (NotCounted, WorkerSilent) as error:
+        raise SliceError(str(error)) from None
+    try:
+        yield found
+    finally:
+        _finish()
+        try:
+            found.counted = end_profile(lease.devices, lease.secret)
+        except (NotCounted, WorkerSilent) as error:
+            print(f"gpukernel: there is no profile of the cell: {error}.", file=sys.stderr)

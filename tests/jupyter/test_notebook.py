@@ -67,6 +67,28 @@ def test_a_cell_is_measured(kernel: Callable[..., Kernel]) -> None:
     assert re.search(r"GPU time 0 ms of .*· 0 bytes to the GPU, 0 bytes back · 0 launches", again)
 
 
+def test_a_cell_s_kernels_are_profiled(kernel: Callable[..., Kernel]) -> None:
+    one = kernel()
+    one.run(
+        "import numpy as np\nfrom numba import cuda\n"
+        "@cuda.jit\ndef double(x):\n    i = cuda.grid(1)\n    if i < x.size:\n        x[i] *= 2\n"
+        "data = cuda.to_device(np.ones(1000, np.float32)); double[4, 256](data)"
+    )
+    shown: list[dict[str, str]] = []
+    one.client.execute_interactive(
+        "%%gpu profile figures\nfor _ in range(5): double[4, 256](data)",
+        timeout=60,
+        output_hook=lambda message: shown.append(message["content"].get("data", {})),
+    )
+    (picture,) = [data for data in shown if "text/html" in data]
+    assert "<svg" in picture["text/html"]
+    assert re.search(r"^double +256 +5 ", picture["text/plain"], re.MULTILINE)
+    # 1,000 elements are 31 warps and a quarter of one; the last warp's other threads leave at the bound.
+    counts = "one, = figures.data()['kernels']; print([one[n] for n in ('launches', 'load_requests', 'load_bytes', 'sectors_per_load', 'divergent')])"
+    assert one.run(counts) == "[5, 160, 20000, 3.90625, 5]\n"
+    assert "is not understood; write %%gpu" in one.run("%%gpu profil\npass")
+
+
 def test_the_memory_check_changes_with_the_next_launch(kernel: Callable[..., Kernel]) -> None:
     past = """
 text = b".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry k(.param .u64 p) { .reg .b64 %rd<2>; .reg .b32 %r<2>; ld.param.u64 %rd1, [p]; ld.global.u32 %r1, [%rd1+100]; ret; }\\0"

@@ -11,14 +11,16 @@ from tests.remoting.conftest import worker
 
 HEAD = ".version 7.0\n.target sm_70\n.address_size 64\n"
 LAUNCH = """
+import time
 begin()
-def launch(ptx, name, grid, block, *values, shared=0, times=1):
+def launch(ptx, name, grid, block, *values, shared=0, times=1, pause=0.0):
     global module
     module = ok(d.cuModuleLoadData(ptx.encode() + b"\\0"))
     packed = [v if isinstance(v, ctypes._SimpleCData) else ctypes.c_uint64(int(v)) for v in values]
     pointers = (ctypes.c_void_p * max(len(packed), 1))(*[ctypes.addressof(v) for v in packed])
     for _ in range(times):
         ok(d.cuLaunchKernel(ok(d.cuModuleGetFunction(module, name.encode())), grid, 1, 1, *(block if isinstance(block, tuple) else (block, 1, 1)), shared, 0, ctypes.addressof(pointers), 0))
+        if pause: ok(d.cuCtxSynchronize()); time.sleep(pause)
     ok(d.cuCtxSynchronize())
 room = int(ok(d.cuMemAlloc(1 << 20)))
 """

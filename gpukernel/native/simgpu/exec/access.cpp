@@ -34,22 +34,6 @@ double demangled_length(const std::string& name) {
     return length;
 }
 
-// The name as it stands in the source: C++ names demangled, without the tags that Numba's carry.
-std::string readable(const std::string& name) {
-    constexpr double kLongest = 1 << 20;
-    if (demangled_length(name) > kLongest) return name.substr(0, 1024);
-    int status = 0;
-    std::unique_ptr<char, FreeBytes> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status));
-    if (status || !text) return name;
-    std::string out = text.get();
-    for (size_t at; (at = out.find("[abi:")) != std::string::npos;) {
-        size_t end = out.find(']', at);
-        if (end == std::string::npos) break;
-        out.erase(at, end - at + 1);
-    }
-    return out;
-}
-
 std::string hexadecimal(uint64_t value) {
     char text[32];
     std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
@@ -143,6 +127,21 @@ std::optional<DeviceMemory::Block> allocation_around(Warp& warp, const Op& op, i
 }
 
 }  // namespace
+
+std::string readable(const std::string& name) {
+    constexpr double kLongest = 1 << 20;
+    if (demangled_length(name) > kLongest) return name.substr(0, 1024);
+    int status = 0;
+    std::unique_ptr<char, FreeBytes> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status));
+    if (status || !text) return name;
+    std::string out = text.get();
+    for (size_t at; (at = out.find("[abi:")) != std::string::npos;) {
+        size_t end = out.find(']', at);
+        if (end == std::string::npos) break;
+        out.erase(at, end - at + 1);
+    }
+    return out;
+}
 
 std::string place(const Warp& warp, int lane, uint32_t ptx_line) {
     const Function &kernel = *warp.launch->kernel, &here = *warp.frame->function;

@@ -146,6 +146,8 @@ bool call_builtin(Warp& warp, const CallSite& site);
 // redux or elect with the same qualifiers and the same mask, as they may (PTX ISA 9.7.9.6, 9.7.13.2 and
 // 9.7.13.9 to 9.7.13.15); false: none.
 bool meet_apart(Warp& warp);
+// The name as it stands in the source: C++ names demangled, without the tags that Numba's carry.
+std::string readable(const std::string& name);
 // "at k(int*), k.cu:12 (line 40 of its PTX) by thread (1,0,0) in block (2,0,0)"
 std::string place(const Warp& warp, int lane, uint32_t ptx_line = 0);
 

@@ -1,10 +1,11 @@
 #include "simgpu/profile/kernel_rows.h"
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <utility>
 
-#include "simgpu/exec/machine.h"
+#include "simgpu/exec/block.h"
 
 namespace gpukernel::simgpu::profile {
 namespace {
@@ -22,7 +23,7 @@ Rows& rows() {
 
 // The same for the same operations, at whatever addresses a module's variables lie.
 uint64_t fingerprint(const Function& function) {
-    uint64_t hash = 0xcbf29ce484222325;
+    uint64_t hash = std::hash<std::string>{}(function.name);
     const auto mix = [&](uint64_t word) { hash = (hash ^ word) * 0x100000001b3; };
     mix(function.register_bytes), mix(function.shared_bytes), mix(function.local_bytes);
     for (const Op& op : function.code) {
@@ -57,7 +58,7 @@ KernelRow& row_of(const Function& function) {
     if (!row && table.all.size() == MOST_KERNELS) row = &table.others;
     if (!row) {
         row = &table.all.emplace_back();
-        row->name = key.first;
+        row->name = readable(function.name).substr(0, LONGEST_KERNEL_NAME);
         table.known.emplace(key, row);
     }
     function.row.store(row, std::memory_order_release);

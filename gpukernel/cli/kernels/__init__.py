@@ -1,0 +1,1 @@
+"""Commands about the kernels of a slice on simulated devices."""

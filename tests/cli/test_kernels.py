@@ -1,0 +1,89 @@
+"""``gpukernel run --profile`` and ``gpukernel smi --kernels``, on a real pool."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.conftest import Pool
+
+PROGRAM = """
+import numpy as np
+from numba import cuda
+@cuda.jit
+def rows(out, x):
+    i = cuda.grid(1)
+    for k in range(x.shape[1]):
+        out[i] += x[i, k]
+x = cuda.to_device(np.ones((256, 32), np.float32)); out = cuda.to_device(np.zeros(256, np.float32))
+for _ in range(3): rows[4, 64](out, x)
+print(out.copy_to_host().sum())
+"""
+
+
+def test_run_shows_what_each_kernel_did(shared_pool: Pool) -> None:
+    done = shared_pool.gpukernel("run", "-m", "100", "--profile", "--", sys.executable, "-c", PROGRAM)
+    assert (done.returncode, done.stdout) == (0, "24576.0\n"), done.stderr
+    line, *said = done.stderr[done.stderr.index("Kernel  Block  Launches") :].splitlines()[1:]
+    assert line.split()[:3] == ["rows", "64", "3"]
+    assert any("let neighbouring threads use neighbouring words" in sentence for sentence in said)
+
+
+def test_a_profile_is_written_as_json_and_as_a_page(shared_pool: Pool, tmp_path: Path) -> None:
+    for name in ("profile.json", "profile.html"):
+        words = (
+            "run",
+            "-m",
+            "100",
+            "--profile-to",
+            str(tmp_path / name),
+            "--",
+            sys.executable,
+            "-c",
+            PROGRAM,
+        )
+        done = shared_pool.gpukernel(*words)
+        assert (done.returncode, done.stdout) == (0, "24576.0\n")
+    told = json.loads((tmp_path / "profile.json").read_text())
+    (kernel,) = told["kernels"]
+    assert (kernel["launches"], kernel["blocks"], kernel["block"]) == (3, 12, [64, 1, 1])
+    # Of 32 rows of 128 bytes each thread reads its own: a sector a thread.  The sums lie side by side.
+    assert kernel["load_requests"] > 3 * 8 * 32
+    assert kernel["sectors_per_store"] == 4
+    page = (tmp_path / "profile.html").read_text()
+    assert "<svg" in page
+    assert "<script" not in page
+    assert "rows" in page
+
+
+def test_a_profile_that_cannot_be_had_is_refused_before_the_program_starts(
+    shared_pool: Pool, tmp_path: Path
+) -> None:
+    program = ("--", sys.executable, "-c", "print('it ran')")
+    for words, sentence in (
+        (("--profile", "--direct"), "leave out --direct or --profile"),
+        (("--profile-to", str(tmp_path / "profile.txt")), "must end in .json or .html"),
+        (("--profile-to", str(tmp_path / "nowhere" / "profile.json")), "There is no folder for"),
+    ):
+        done = shared_pool.gpukernel("run", "-m", "100", *words, *program)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert sentence in done.stderr
+
+
+def test_smi_says_which_tier_ran_each_kernel_and_why(shared_pool: Pool) -> None:
+    ask = "\nimport subprocess; subprocess.run([sys.executable, '-m', 'gpukernel.cli', 'smi', '--kernels', *sys.argv[1:]])"
+    run = ("run", "-m", "100", "--", sys.executable, "-c", "import sys\n" + PROGRAM + ask)
+    done = shared_pool.gpukernel(*run, "--json")
+    (kernel,) = json.loads(done.stdout.partition("\n")[2])
+    assert (kernel["launches"], kernel["failed"], kernel["compiled"]) == (3, 0, False)
+    assert kernel["name"].startswith("__main__::rows(")
+    assert kernel["reason"] == "GPUKERNEL_SIMGPU_TIER of the GPU server is interpreter"
+    assert kernel["seconds"] > 0
+    table = shared_pool.gpukernel(*run).stdout.splitlines()[1:]
+    assert table[0].split()[:3] == ["Kernel", "Tier", "Launches"]
+    assert table[1].split()[:3] == ["rows", "interpreter", "3"]
+    outside = shared_pool.gpukernel("smi", "--kernels")
+    assert outside.returncode == 5
+    assert "Only a slice itself knows its kernels" in outside.stderr
