@@ -361,7 +361,7 @@ def measure() -> Iterator[Figures]:
 
 
 class CellProfile:
-    """What a cell's kernels did: a table as text, with a picture in a notebook; `data` has every count."""
+    """The work of a cell's kernels: a table as text, with a picture in a notebook; `data` has every count."""
 
     def __init__(self) -> None:
         self.counted = ProfiledKernels()
