@@ -3,7 +3,7 @@
 What stands in, and how:
 
 * *Time* is `benchmarks.scale.virtual_time`'s.  The pool's clock ticks every `TICK_SECONDS` of it in place of every second, so ends that only the
-  clock brings are late by up to that.
+  clock brings are late by up to that; the times after which a pool takes itself for one that slept are longer by as much.
 * *Agents* say what real ones say, through `gpukernel.pool.leases.agent_sessions`, and start no workers: a start takes one to four seconds.
 * *Clients* are coroutines that ask the lease manager, hold what they get, give it back or forget it.  No call crosses a network, nobody has a token.
 * Waiting clients are not told each change of their place, which costs the real pool a bounded part of its time and decides nothing.
@@ -27,8 +27,10 @@ from gpukernel.common.bounds import Subject
 from gpukernel.common.model import Device, Holder, Lease, SliceRequest, Usage
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.fencing import Registration
+from gpukernel.pool.leases import server_watch
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.store import signs_of_life
 from gpukernel.pool.store.policy import write_policy
 from gpukernel.pool.store.schema import devices
 from gpukernel.pool.store.servers import Attachment
@@ -36,10 +38,10 @@ from gpukernel.pool.store.store import Store
 
 __all__ = ["DayRecord", "PoolDay", "RequestRecord", "Sample", "run_pool_day"]
 
-TICK_SECONDS = 15.0
+TICK_SECONDS = 30.0
 SAMPLE_SECONDS = 300.0
-TTL_SECONDS = 300.0
-VALID_SECONDS = 120.0
+TTL_SECONDS = 600.0
+VALID_SECONDS = 300.0
 GPUS_OF_A_SERVER = 8
 DEVICE_BYTES = 32 * 2**30
 CLOSES = 24.0 * 3600
@@ -184,6 +186,9 @@ class PoolDay:
     ) -> None:
         self.plan, self.variant, self.dice = plan, variant, random.Random(seed)
         self.record = DayRecord()
+        signs_of_life.FOLLOWED_SECONDS = server_watch.STALL_SECONDS = server_watch.SILENT_SECONDS = (
+            server_watch.QUIET_SECONDS
+        ) = 2 * TICK_SECONDS
         self._check = check
         self.store = Store(f"sqlite:///{place}/pool.db")
         self.manager = LeaseManager(self.store, self._wall, valid_seconds=VALID_SECONDS)
