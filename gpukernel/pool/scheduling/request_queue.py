@@ -195,7 +195,7 @@ class RequestQueue:
                     self.quiet,
                     self.avoided,
                     places=places,
-                    placements=self._placements(db, policy, kinds, now),
+                    placements=self._placements(db, policy, kinds, now, row.devices_version),
                 )
                 self._last = CycleResult()
                 cycle = SchedulingCycle(db, self._store, policy, kinds, state, self._last)
@@ -244,11 +244,11 @@ class RequestQueue:
                 raise Refused("quota", too_many_waiting(account, role, count, most))
 
     def _placements(
-        self, db: sa.Connection, policy: Policy, kinds: list[DeviceClass], now: float
+        self, db: sa.Connection, policy: Policy, kinds: list[DeviceClass], now: float, version: int
     ) -> ReservationPlacements | None:
         if not policy.reservations:
             return None
-        placements = ReservationPlacements(db, self._store, policy, now)
+        placements = ReservationPlacements(db, self._store, policy, now, version)
         placements.place(kinds)
         return placements
 
@@ -257,7 +257,7 @@ class RequestQueue:
         with self._store.deciding() as (db, row):
             policy = self._store.policy.current(db, row.policy_version)
             kinds = self._store.devices.classes(db, row.devices_version)
-            placements = self._placements(db, policy, kinds, now)
+            placements = self._placements(db, policy, kinds, now, row.devices_version)
             return evictions(db, placements, now, within) if placements else ([], set())
 
     def _check_newcomer(

@@ -23,6 +23,7 @@ from gpukernel.pool.domain.fairness import AvailabilityProfile
 from gpukernel.pool.domain.placement import MIB, DeviceClass
 from gpukernel.pool.scheduling.reserved_device import Claimed, Demand, ReservedDevice, outstanding
 from gpukernel.pool.store import schema
+from gpukernel.pool.store.devices import PlacedDevices
 from gpukernel.pool.store.store import Store
 
 __all__ = ["ReservationPlacements"]
@@ -40,10 +41,15 @@ class ReservationPlacements:
     ----------
     now
         The time of the decision.
+    version
+        The ledger's ``devices_version``, where nothing has changed placements in the transaction: what is known since then is not read again.
     """
 
-    def __init__(self, db: sa.Connection, store: Store, policy: Policy, now: float) -> None:
+    def __init__(
+        self, db: sa.Connection, store: Store, policy: Policy, now: float, version: int | None = None
+    ) -> None:
         self._db, self._store, self._policy, self._now = db, store, policy, now
+        self._version = version
         self.ahead = store.clock.ahead()  # of wall time: leases end in steady time
         self._windows = {
             r.id: tuple(windows(r, now, policy.timezone))
@@ -124,20 +130,8 @@ class ReservationPlacements:
             for reservation in anew:
                 self._place(reservation, kinds, places.get(reservation.id, {}))
 
-    def _found(self) -> tuple[list[Reservation], dict[str, dict[str, tuple[Device, int, float]]]]:
-        places: dict[str, dict[str, tuple[Device, int, float]]] = {}
-        for row in self._db.execute(_PLACES):
-            if row.reservation in self._windows:
-                device = Device(
-                    row.id,
-                    row.server,
-                    0,
-                    row.name,
-                    row.whole,
-                    promised_bytes=row.promised_bytes,
-                    available=row.available,
-                )
-                places.setdefault(row.reservation, {})[row.id] = (device, row.bytes, row.until)
+    def _found(self) -> tuple[list[Reservation], PlacedDevices]:
+        places = self._store.devices.reserved(self._db, self._version)
         anew = []
         for reservation in self._policy.reservations:
             ahead = self._windows.get(reservation.id)
@@ -195,17 +189,7 @@ class ReservationPlacements:
         if {(i, size, until) for i, size in chosen.items()} != {
             (i, size, end) for i, (_, size, end) in before.items()
         }:
-            self._db.execute(
-                schema.reservation_placements.delete().where(
-                    schema.reservation_placements.c.reservation == reservation.id
-                )
-            )
-            rows = [
-                {"reservation": reservation.id, "device": i, "bytes": size, "until": until}
-                for i, size in chosen.items()
-            ]
-            if rows:
-                self._db.execute(schema.reservation_placements.insert(), rows)
+            self._store.devices.reserve(self._db, reservation.id, chosen, until)
         self._profiles = None
         self._note(reservation, chosen)
         self._on = {i: reserved for i, reserved in self._on.items() if reserved.demands}
@@ -264,18 +248,6 @@ class ReservationPlacements:
             on[row.device_id].held.setdefault(row.course, []).append((until, row.size))
         return profiles
 
-
-_PLACES = sa.select(
-    schema.reservation_placements.c.reservation,
-    schema.reservation_placements.c.bytes,
-    schema.reservation_placements.c.until,
-    schema.devices.c.id,
-    schema.devices.c.server,
-    schema.devices.c.name,
-    schema.devices.c.memory_bytes.label("whole"),
-    schema.devices.c.promised_bytes,
-    schema.devices.c.available,
-).join(schema.devices, schema.devices.c.id == schema.reservation_placements.c.device)
 
 _IN_USE = (
     schema.IN_USE,

@@ -4,12 +4,13 @@ Guarantees
 ----------
 * The sum of promises on a device stays within its memory, whatever this code does: the database checks it.
 * What an engine decides over is never available, whatever this code does: the database checks it.
-* The kinds of devices and the machines of direct mode are read again only when the ledger's ``devices_version`` has grown.
+* The kinds of devices, the machines of direct mode and the devices of reservations are read again only when the ledger's ``devices_version``
+  has grown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,9 +20,20 @@ from gpukernel.pool.domain.direct_mode import Machine, NamedDevice, Places
 from gpukernel.pool.domain.placement import DeviceClass, classes
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
-from gpukernel.pool.store.schema import IN_USE, devices, ledger, servers, slices
+from gpukernel.pool.store.schema import IN_USE, devices, ledger, reservation_placements, servers, slices
 
-__all__ = ["PROMISE", "ROWS", "Devices", "device_of", "trouble_of", "update_availability"]
+__all__ = [
+    "PROMISE",
+    "ROWS",
+    "Devices",
+    "PlacedDevices",
+    "device_of",
+    "trouble_of",
+    "update_availability",
+]
+
+PlacedDevices = dict[str, dict[str, tuple[Device, int, float]]]
+"""By reservation and device: the device, its bytes that are reserved, and the end of the window that it was chosen for."""
 
 PROMISE = CompiledSql(
     devices.update()
@@ -46,6 +58,22 @@ _FULLEST_BUT = CompiledSql(_WITH_ROOM.where(devices.c.server.not_in(sa.bindparam
 _EMPTIEST = CompiledSql(_OF_KIND.order_by(devices.c.promised_bytes, devices.c.id))
 _SOME = CompiledSql(ROWS.where(devices.c.id.in_(sa.bindparam("ids", expanding=True))))
 _ON_SERVERS = CompiledSql(ROWS.where(devices.c.server.in_(sa.bindparam("servers", expanding=True))))
+_RESERVED = CompiledSql(
+    sa.select(
+        reservation_placements.c.reservation,
+        reservation_placements.c.bytes,
+        reservation_placements.c.until,
+        devices.c.id,
+        devices.c.server,
+        devices.c.name,
+        devices.c.memory_bytes,
+        devices.c.available,
+    ).join(devices, devices.c.id == reservation_placements.c.device)
+)
+_REPLACED = CompiledSql(
+    reservation_placements.delete().where(reservation_placements.c.reservation == sa.bindparam("which"))
+)
+_RESERVE = CompiledSql(reservation_placements.insert())
 _NAMED = CompiledSql(
     sa.select(
         devices.c.id,
@@ -71,6 +99,7 @@ class Devices:
         """Read the kinds and places anew at their next use."""
         self._classes: tuple[int, list[DeviceClass]] = (-1, [])
         self._places: tuple[int, Places] = (-1, Places())
+        self._reserved: tuple[int, PlacedDevices] = (-1, {})
 
     def all(self) -> list[Device]:
         """Return every device, by server and index; those of servers whose agent is attached are available.
@@ -119,6 +148,31 @@ class Devices:
             ]
             self._classes = (version, found)
         return self._classes[1]
+
+    def reserved(self, db: sa.Connection, version: int | None = None) -> PlacedDevices:
+        """Return the devices of reservations without what is promised there, from memory where `version`, the ledger's, is given and known.
+
+        Who has changed placements in this transaction gives none.
+        """
+        if version is not None and self._reserved[0] == version:
+            return self._reserved[1]
+        found: PlacedDevices = {}
+        for row in _RESERVED.rows(db):
+            device = Device(row.id, row.server, 0, row.name, row.memory_bytes, available=bool(row.available))
+            found.setdefault(row.reservation, {})[row.id] = (device, row.bytes, row.until)
+        if version is not None:
+            self._reserved = (version, found)
+        return found
+
+    def reserve(self, db: sa.Connection, reservation: str, sizes: Mapping[str, int], until: float) -> None:
+        """Place a reservation on these devices, bytes by id, in place of where it was, until its window closes."""
+        _REPLACED.run(db, which=reservation)
+        rows = [
+            {"reservation": reservation, "device": device, "bytes": size, "until": until}
+            for device, size in sizes.items()
+        ]
+        _RESERVE.each(db, rows)
+        db.execute(ledger.update().values(devices_version=ledger.c.devices_version + 1))
 
     def returning(self, db: sa.Connection, since: float) -> list[DeviceClass]:
         """Return the kinds of devices that are available, or will be when servers come back that are away only since then."""
