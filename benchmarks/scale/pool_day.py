@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from gpukernel.common.bounds import Subject
 from gpukernel.common.model import Device, Holder, Lease, SliceRequest, Usage
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.fencing import Registration
-from gpukernel.pool.leases import server_watch
+from gpukernel.pool.leases import following, server_watch
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store import signs_of_life
@@ -46,8 +46,8 @@ GPUS_OF_A_SERVER = 8
 DEVICE_BYTES = 32 * 2**30
 CLOSES = 24.0 * 3600
 
-Check = Callable[[Store, Policy, float], None]
-"""Fails where the books are wrong; given the store, the policy and the time."""
+Check = Callable[[Store, Mapping[tuple[str, str], int], Policy], None]
+"""Fails where the books are wrong; given the store, the bytes of each living worker by lease and device, and the policy."""
 
 
 @dataclass
@@ -75,15 +75,16 @@ class Sample:
 
 @dataclass
 class DayRecord:
-    """All that is kept of a day; times of the wall clock in seconds."""
+    """All that is kept of a day; its own costs in seconds, of the wall clock and of the processor."""
 
     requests: list[RequestRecord] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     events: int = 0
     checks: int = 0
     decisions: list[tuple[int, int, float]] = field(default_factory=list)
-    """By how many waited, in powers of two: that number, the decisions, their seconds."""
+    """By how many waited, in powers of two: that number, the decisions, their seconds of the processor."""
     wall: float = 0.0
+    processor: float = 0.0
     left_over: int = 0
     """Requests, leases and bytes' holders that the day's end did not find ended."""
 
@@ -97,7 +98,7 @@ class _SimulatedServer:
         self.devices = [
             Device(f"{self.name}/{i}", self.name, i, "Tesla V100", DEVICE_BYTES) for i in range(gpus)
         ]
-        self.workers: set[tuple[str, str]] = set()
+        self.workers: dict[tuple[str, str], int] = {}
         self.attachment: Attachment | None = None
         self._starts = 0  # of the machine; what an earlier one began is over
 
@@ -144,7 +145,7 @@ class _SimulatedServer:
         def starting() -> None:
             if self._is_up(start):
                 self._day.sessions.worker_starting(*key)
-                self.workers.add(key)
+                self.workers[key] = memory_bytes
                 loop.call_later(self._day.dice.uniform(1, 4), ready)
 
         loop.call_soon(starting)
@@ -155,7 +156,7 @@ class _SimulatedServer:
 
         def ended() -> None:
             if self._is_up(start):
-                self.workers.discard((lease_id, device_id))
+                self.workers.pop((lease_id, device_id), None)
                 self._day.sessions.worker_ended(self.name, lease_id, device_id, "stopped")
                 self._day.events()
 
@@ -182,14 +183,21 @@ class PoolDay:
     """A pool, its servers and its students, from morning to midnight; `run` it in a `VirtualLoop`."""
 
     def __init__(
-        self, place: Path, plan: DayPlan, variant: str, seed: int, check: Check | None = None
+        self,
+        place: Path,
+        plan: DayPlan,
+        variant: str,
+        seed: int,
+        check: Check | None = None,
+        check_every: int = 1,
     ) -> None:
         self.plan, self.variant, self.dice = plan, variant, random.Random(seed)
         self.record = DayRecord()
         signs_of_life.FOLLOWED_SECONDS = server_watch.STALL_SECONDS = server_watch.SILENT_SECONDS = (
             server_watch.QUIET_SECONDS
         ) = 2 * TICK_SECONDS
-        self._check = check
+        self._check, self._check_every = check, check_every
+        following.EVERYTHING_SECONDS = 10 * TICK_SECONDS
         self.store = Store(f"sqlite:///{place}/pool.db")
         self.manager = LeaseManager(self.store, self._wall, valid_seconds=VALID_SECONDS)
         self.sessions = AgentSessions(self.manager)
@@ -221,11 +229,11 @@ class PoolDay:
         cycle = self.manager._queue.run_cycle
 
         def timed(*arguments: object, **named: object) -> object:
-            begin = time.perf_counter()
+            begin = time.thread_time()
             try:
                 return cycle(*arguments, **named)  # type: ignore[arg-type]
             finally:
-                took = time.perf_counter() - begin
+                took = time.thread_time() - begin
                 known = self._decided.setdefault(len(self.manager._queue).bit_length(), [0.0, 0.0])
                 known[0] += 1
                 known[1] += took
@@ -234,7 +242,7 @@ class PoolDay:
 
     async def run(self) -> DayRecord:
         """Live through the day."""
-        begin = time.perf_counter()
+        begin, processor = time.perf_counter(), time.process_time()
         self._write_rules()
         for server in self._servers.values():
             server.attach()
@@ -252,6 +260,7 @@ class PoolDay:
             (1 << bits >> 1, int(count), seconds) for bits, (count, seconds) in sorted(self._decided.items())
         ]
         self.record.wall = time.perf_counter() - begin
+        self.record.processor = time.process_time() - processor
         self.store.close()
         return self.record
 
@@ -287,7 +296,7 @@ class PoolDay:
         server.attach()
 
     async def _sample(self) -> None:
-        total = sa.select(sa.func.sum(devices.c.promised_bytes), sa.func.sum(devices.c.available))
+        total = sa.select(sa.func.sum(devices.c.promised_bytes), sa.func.count(sa.case((devices.c.available, 1))))
         while self.now() < CLOSES - SAMPLE_SECONDS:
             await asyncio.sleep(SAMPLE_SECONDS)
             with self.store.reader.connect() as db:
@@ -296,8 +305,11 @@ class PoolDay:
             self.record.samples.append(
                 Sample(self.now(), promised / DEVICE_BYTES, self._useful, waiting, int(there))
             )
-            if self._check is not None:
-                self._check(self.store, self.manager.policy(), self._wall())
+            if self._check is not None and len(self.record.samples) % self._check_every == 0:
+                living = {
+                    key: size for server in self._servers.values() for key, size in server.workers.items()
+                }
+                self._check(self.store, living, self.manager.policy())
                 self.record.checks += 1
 
     async def _visit(self, visit: Visit) -> None:
@@ -376,14 +388,14 @@ class PoolDay:
 
 
 def run_pool_day(
-    place: Path, plan: DayPlan, variant: str, seed: int, check: Check | None = None
+    place: Path, plan: DayPlan, variant: str, seed: int, check: Check | None = None, check_every: int = 1
 ) -> DayRecord:
-    """Run a day with its database in the folder `place`."""
+    """Run a day with its database in the folder `place`; `check` the books with each `check_every`-th sample."""
     loop = VirtualLoop()
     try:
 
         async def day() -> DayRecord:
-            return await PoolDay(place, plan, variant, seed, check).run()
+            return await PoolDay(place, plan, variant, seed, check, check_every).run()
 
         return loop.run_until_complete(day())
     finally:
