@@ -1,1 +1,1 @@
-"""The seams to engines that start programs themselves: container runtimes, Slurm."""
+"""The seams to engines that start programs themselves: container runtimes, Kubernetes, Slurm."""

@@ -51,15 +51,10 @@ def _needs_lightkube() -> None:
 
 
 @contextlib.asynccontextmanager
-async def _clients(
-    kubeconfig: Path | None, pool: str | None, state: Path | None
-) -> AsyncIterator[tuple[AsyncClient, EngineClient]]:
-    """Open clients of the cluster and of the pool; a `Problem` where one of them is not known."""
+async def _cluster(kubeconfig: Path | None) -> AsyncIterator[AsyncClient]:
+    """Open a client of the cluster; a `Problem` where none is known."""
     from lightkube import AsyncClient, KubeConfig
     from lightkube.core.exceptions import ConfigError
-
-    from gpukernel.client.engines import EngineClient
-    from gpukernel.common.address import resolve_address
 
     try:
         known = KubeConfig.from_file(str(kubeconfig)) if kubeconfig is not None else KubeConfig.from_env()
@@ -69,11 +64,22 @@ async def _clients(
             f"No cluster is known ({error}); name its file with --kubeconfig or KUBECONFIG.", NOT_THERE
         ) from None
     try:
-        async with EngineClient(resolve_address(pool, state)) as client:
-            client.engine = "kubernetes"
-            yield api, client
+        yield api
     finally:
         await api.close()
+
+
+@contextlib.asynccontextmanager
+async def _clients(
+    kubeconfig: Path | None, pool: str | None, state: Path | None
+) -> AsyncIterator[tuple[AsyncClient, EngineClient]]:
+    """Open clients of the cluster and of the pool; a `Problem` where one of them is not known."""
+    from gpukernel.client.engines import EngineClient
+    from gpukernel.common.address import resolve_address
+
+    async with _cluster(kubeconfig) as api, EngineClient(resolve_address(pool, state)) as client:
+        client.engine = "kubernetes"
+        yield api, client
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -268,6 +274,45 @@ def node(
     async def work() -> None:
         async with _clients(kubeconfig, pool, state) as (api, client):
             await KubeletPlugin(Preparing(api, client, files, cluster, wait), plugins, registry).run(every)
+
+    _run(work())
+
+
+@app.command()
+def hours(
+    namespace: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="The agents' namespace. Else the one of the kubeconfig, or of this pod."
+        ),
+    ] = "",
+    every: Annotated[
+        float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="Between two looks at the agents.")
+    ] = 15.0,
+    kubeconfig: Kubeconfig = None,
+    log_level: LogLevel = Level.INFO,
+    log_format: LogFormat = Form.TEXT,
+) -> None:
+    """Let agents' pods lend GPUs to the pool in their hours only: DaemonSets and Deployments with the annotation gpukernel.io/schedule.
+
+    Pods are told to stop their grace period before the hours end: holders of slices have that time, and the GPUs are the cluster's at the end.
+    The annotation gpukernel.io/schedule-zone names the time zone of the hours.
+
+    \b
+    Examples:
+      kubectl annotate daemonset gpukernel-agent-v100 'gpukernel.io/schedule=Mo-Fr 8-18' gpukernel.io/schedule-zone=Europe/Berlin
+      gpukernel kubernetes hours --namespace gpukernel
+    """
+    _needs_lightkube()
+    from gpukernel.common import logs
+    from gpukernel.engines.kubernetes.agent_hours import AgentHours
+
+    namespace = _name(namespace)
+    logs.configure(log_level, log_format)
+
+    async def work() -> None:
+        async with _cluster(kubeconfig) as api:
+            await AgentHours(api, namespace or api.namespace).run(every)
 
     _run(work())
 

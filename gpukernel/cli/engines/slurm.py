@@ -99,8 +99,8 @@ def supply(
       gpukernel slurm supply --partition gpu --gpus 4 --min 1 --max 8 --schedule 'Mo-Fr 8-18' --pool supply.pool
       gpukernel slurm supply --partition gpu --gpus 2 --sbatch=--account=lab --dry-run --pool supply.pool
     """
+    from gpukernel.engines.schedule import parse_schedule
     from gpukernel.engines.slurm.autoscaler import Settings
-    from gpukernel.engines.slurm.schedule import parse_schedule
 
     try:
         weekly = parse_schedule(schedule)

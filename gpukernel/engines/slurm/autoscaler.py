@@ -14,12 +14,11 @@ Guarantees
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpukernel.engines.slurm.schedule import ALWAYS, Schedule
+from gpukernel.engines.schedule import ALWAYS, Schedule
 
 __all__ = ["Decision", "End", "Job", "JobState", "Memory", "Settings", "decide"]
 
@@ -157,23 +156,16 @@ def decide(
     """
     known = list(jobs)
     staying = [job for job in known if job.state is not JobState.LEAVING]
-    closes = settings.schedule.closes(now)
-    if closes is None or closes - now <= settings.notice:
-        return _closed(settings, now, staying, closes, memory)
+    closes, why = settings.schedule.closes(now), settings.schedule.why_closed(now, settings.notice)
+    if closes is None or why:
+        return _closed(settings, now, staying, why, memory)
     return _Opened(settings, now, closes, staying, waiting_gpus, memory).decide(may_ask)
 
 
-def _closed(
-    settings: Settings, now: float, staying: list[Job], closes: float | None, memory: Memory
-) -> Decision:
-    opens = settings.schedule.opens(closes or now)
-    why = f"the schedule {settings.schedule.text} " + (
-        "is over" if closes is None else f"ends at {_clock(closes)}"
-    )
+def _closed(settings: Settings, now: float, staying: list[Job], why: str, memory: Memory) -> Decision:
     said: tuple[str, ...] = ()
     if memory.is_open or staying:
-        when = f"; it opens again {_day(opens)}" if math.isfinite(opens) else ""
-        said = (f"No jobs: {why}{when}.",)
+        said = (f"No jobs: {why}{settings.schedule.opens_again(now)}.",)
     ends = tuple(End(job.tag, why) for job in staying)
     return Decision(0, 0.0, ends, said, Memory(target=-1, is_open=False))
 
@@ -298,11 +290,3 @@ def _count(jobs: int) -> str:
 
 def _span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def _clock(when: float) -> str:
-    return time.strftime("%H:%M", time.localtime(when))
-
-
-def _day(when: float) -> str:
-    return time.strftime("on %a at %H:%M", time.localtime(when))

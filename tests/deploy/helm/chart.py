@@ -58,6 +58,20 @@ VALUES: dict[str, dict[str, Any]] = {
             "plain": None,
         },
     },
+    "agents that give whole GPUs back at night": {
+        "agents": {
+            "v100": {"wholeGpus": {"deviceClassName": "gpu.nvidia.com"}, "schedule": "Mo-Fr 8-18"},
+            "a100": {
+                "kind": "Deployment",
+                "replicas": 3,
+                "wholeGpus": {"deviceClassName": "gpu.nvidia.com", "count": 4},
+                "schedule": "Mo,We 8:30-12; Sa 22-6",
+                "scheduleZone": "Europe/Berlin",
+                "queue": "agents",
+            },
+            "always": {"simulate": "v100:2"},
+        },
+    },
     "the DRA driver": {
         "dra": {"enabled": True, "cluster": "lab", "node": {"nodeSelector": {"slices": "yes"}}},
         "networkPolicy": {"apiServer": {"peers": [{"ipBlock": {"cidr": "10.96.0.1/32"}}]}},

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpukernel.engines.kubernetes.agent_hours import HOURS, ZONE
 from tests.deploy.helm.chart import ROOT, VALUES, containers, lint, needs_helm, pods, render
 
 pytestmark = needs_helm
@@ -143,11 +144,60 @@ def test_an_agent_has_its_own_node_s_file_and_no_other_s(manifests: list[dict[st
             assert f"--pool={mount['mountPath']}" in container["args"]
 
 
-def test_only_the_dra_driver_talks_to_kubernetes(manifests: list[dict[str, Any]]) -> None:
+def test_only_the_dra_driver_and_the_hours_talk_to_kubernetes(manifests: list[dict[str, Any]]) -> None:
     for name, pod in pods(manifests):
-        assert pod["spec"]["automountServiceAccountToken"] == ("-dra-" in name), name
+        assert pod["spec"]["automountServiceAccountToken"] == ("-dra-" in name or "-hours" in name), name
     if not any("-dra-" in name for name, _ in pods(manifests)):
-        assert not of_kind(manifests, "ClusterRole", "ClusterRoleBinding", "Role", "ServiceAccount")
+        assert not of_kind(manifests, "ClusterRole", "ClusterRoleBinding")
+        if not any("-hours" in name for name, _ in pods(manifests)):
+            assert not of_kind(manifests, "Role", "RoleBinding", "ServiceAccount")
+
+
+def test_the_hours_may_change_agents_with_a_schedule_and_nothing_else() -> None:
+    manifests = render(VALUES["agents that give whole GPUs back at night"])
+    (role,) = of_kind(manifests, "Role")
+    rights = {
+        (*rule["apiGroups"], resource, verb, *rule.get("resourceNames", ()))
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert rights == {
+        ("apps", "daemonsets", "list"),
+        ("apps", "deployments", "list"),
+        ("apps", "daemonsets", "patch", "gpukernel-agent-v100"),
+        ("apps", "deployments", "patch", "gpukernel-agent-a100"),
+    }
+    (binding,) = of_kind(manifests, "RoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+
+
+def test_agents_claim_whole_gpus_and_say_their_hours() -> None:
+    manifests = render(VALUES["agents that give whole GPUs back at night"])
+    templates = {
+        m["metadata"]["name"]: m["spec"]["spec"] for m in of_kind(manifests, "ResourceClaimTemplate")
+    }
+    asked = {name: spec["devices"]["requests"][0]["exactly"] for name, spec in templates.items()}
+    assert asked == {
+        "gpukernel-agent-v100": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"},
+        "gpukernel-agent-a100": {
+            "deviceClassName": "gpu.nvidia.com",
+            "allocationMode": "ExactCount",
+            "count": 4,
+        },
+    }
+    for name, pod in pods(manifests):
+        claims = pod["spec"].get("resourceClaims", [])
+        assert [one["resourceClaimTemplateName"] for one in claims] == ([name] if name in asked else [])
+        (container,) = pod["spec"]["containers"]
+        assert container["resources"].get("claims", []) == [{"name": one["name"]} for one in claims]
+    hours = {
+        m["metadata"]["name"]: m["metadata"].get("annotations", {})
+        for m in of_kind(manifests, "DaemonSet", "Deployment")
+    }
+    assert hours["gpukernel-agent-v100"] == {HOURS: "Mo-Fr 8-18", ZONE: "UTC"}
+    assert hours["gpukernel-agent-a100"] == {HOURS: "Mo,We 8:30-12; Sa 22-6", ZONE: "Europe/Berlin"}
+    assert hours["gpukernel-agent-always"] == {}
 
 
 def test_the_dra_driver_s_rights_are_as_few_as_can_be() -> None:

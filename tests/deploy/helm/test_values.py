@@ -71,6 +71,16 @@ def test_a_group_of_agents_may_set_what_the_defaults_have() -> None:
             {"agents": {"a": {"simulate": "v100", "resourceClaims": [{"name": "gpus"}]}}},
             "agents.a simulates GPUs and claims real ones",
         ),
+        (
+            {"agents": {"a": {"simulate": "v100", "wholeGpus": {"deviceClassName": "gpu.nvidia.com"}}}},
+            "agents.a simulates GPUs and claims real ones",
+        ),
+        ({"agents": {"a": {"wholeGpus": {"deviceClassName": "x", "count": -1}}}}, "/agents/a"),
+        ({"agents": {"a": {"queue": "agents"}}}, "agents.a.queue is for a Deployment"),
+        (
+            {"agents": {"a": {"kind": "Deployment", "queue": "q", "wholeGpus": {"deviceClassName": "x"}}}},
+            "so it is not 0 with a queue",
+        ),
         ({"pool": {"replica": 3}}, "'replica' not allowed"),
         ({"pool": {"replicas": 0}}, "/pool/replicas"),
         ({"pool": {"grace": "soon"}}, "/pool/grace"),

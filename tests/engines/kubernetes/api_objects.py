@@ -32,6 +32,8 @@ KINDS = {
     "resourceclaims": (GROUP, "ResourceClaim", True),
     "resourceslices": (GROUP, "ResourceSlice", False),
     "deviceclasses": (GROUP, "DeviceClass", False),
+    "daemonsets": ("/apis/apps/v1", "DaemonSet", True),
+    "deployments": ("/apis/apps/v1", "Deployment", True),
 }
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from gpukernel.engines.schedule import ALWAYS, Schedule, parse_schedule
 from gpukernel.engines.slurm.autoscaler import Decision, Job, JobState, Memory, Settings, decide
-from gpukernel.engines.slurm.schedule import ALWAYS, Schedule, parse_schedule
 
 ZONE = datetime.UTC
 MONDAY = datetime.datetime(2026, 11, 23, tzinfo=ZONE).timestamp()

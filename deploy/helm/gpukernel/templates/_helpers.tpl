@@ -62,6 +62,16 @@ tolerations:
 {{- end }}
 {{- end }}
 
+{{/* The groups of agents that have a schedule, as a list of their objects' kinds and names; empty: none. */}}
+{{- define "gpukernel.scheduled" -}}
+{{- range $name, $own := .Values.agents }}
+{{- $group := mergeOverwrite (deepCopy $.Values.agentDefaults) ($own | default dict) }}
+{{- if $group.schedule }}
+- {kind: {{ lower $group.kind }}s, name: {{ include "gpukernel.fullname" $ }}-agent-{{ $name }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The Secret with the address of the database; empty: SQLite. */}}
 {{- define "gpukernel.databaseSecret" -}}
 {{- if .Values.database.bundled.enabled -}}
@@ -78,6 +88,18 @@ tolerations:
     - {port: 53, protocol: TCP}
   to:
     - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}
+{{- end }}
+
+{{/* The API server, for the pods that ask it. */}}
+{{- define "gpukernel.toTheApiServer" -}}
+- ports:
+    {{- range .Values.networkPolicy.apiServer.ports }}
+    - {port: {{ int . }}, protocol: TCP}
+    {{- end }}
+  {{- with .Values.networkPolicy.apiServer.peers }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}
 
 {{/* What was said twice, or contradicts itself: a sentence each. */}}
@@ -97,8 +119,19 @@ tolerations:
 {{- if gt (int $group.workerPorts.first) (int $group.workerPorts.last) -}}
 {{- fail (printf "agents.%s.workerPorts begin at %d and end at %d: first is at most last." $name (int $group.workerPorts.first) (int $group.workerPorts.last)) -}}
 {{- end -}}
-{{- if and $group.simulate $group.resourceClaims -}}
-{{- fail (printf "agents.%s simulates GPUs and claims real ones: choose simulate or resourceClaims." $name) -}}
+{{- if and $group.simulate (or $group.resourceClaims $group.wholeGpus.deviceClassName) -}}
+{{- fail (printf "agents.%s simulates GPUs and claims real ones: choose simulate, or resourceClaims and wholeGpus." $name) -}}
+{{- end -}}
+{{- if and $group.queue (ne $group.kind "Deployment") -}}
+{{- fail (printf "agents.%s.queue is for a Deployment: Kueue admits no DaemonSet." $name) -}}
+{{- end -}}
+{{- if and $group.queue $group.wholeGpus.deviceClassName (not (int $group.wholeGpus.count)) -}}
+{{- fail (printf "agents.%s.wholeGpus.count says how many GPUs Kueue counts, so it is not 0 with a queue." $name) -}}
+{{- end -}}
+{{- range $group.resourceClaims -}}
+{{- if and (eq .name "whole-gpus") $group.wholeGpus.deviceClassName -}}
+{{- fail (printf "agents.%s.resourceClaims has a claim named whole-gpus, which is the name of the one of wholeGpus." $name) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -1,4 +1,7 @@
-"""The hours in which the supply may have jobs: ``Mo-Fr 8-18``, several with a semicolon between."""
+"""The weekly hours in which GPUs are lent to the pool: ``Mo-Fr 8-18``, several with a semicolon between.
+
+Slurm's supply has jobs within them, Kubernetes' agents have pods.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +61,20 @@ class Schedule:
             if (self._local(now) + datetime.timedelta(day)).weekday() == weekday
         )
         return min((begin for begin in begins if begin > now), default=math.inf)
+
+    def why_closed(self, now: float, ahead: float) -> str:
+        """Return why whoever needs `ahead` seconds to leave has to be leaving, as part of a sentence; empty where that is not so."""
+        closes = self.closes(now)
+        if closes is None:
+            return f"the schedule {self.text} is over"
+        return (
+            f"the schedule {self.text} ends at {self._local(closes):%H:%M}" if closes - now <= ahead else ""
+        )
+
+    def opens_again(self, now: float) -> str:
+        """Return when the hours after those of `now` begin, as the end of a sentence; empty where there are none."""
+        opens = self.opens(self.closes(now) or now)
+        return f"; it opens again on {self._local(opens):%a at %H:%M}" if math.isfinite(opens) else ""
 
     def _local(self, when: float) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(when, self.zone)
