@@ -296,7 +296,9 @@ class PoolDay:
         server.attach()
 
     async def _sample(self) -> None:
-        total = sa.select(sa.func.sum(devices.c.promised_bytes), sa.func.count(sa.case((devices.c.available, 1))))
+        total = sa.select(
+            sa.func.sum(devices.c.promised_bytes), sa.func.count(sa.case((devices.c.available, 1)))
+        )
         while self.now() < CLOSES - SAMPLE_SECONDS:
             await asyncio.sleep(SAMPLE_SECONDS)
             with self.store.reader.connect() as db:
