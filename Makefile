@@ -7,7 +7,8 @@ PYTEST_ARGS ?=
 
 # What the native part and the generated messages are built from: a change here means a new installation.
 NATIVE := pyproject.toml CMakeLists.txt $(shell find gpukernel -name '*.proto' -o -name 'CMakeLists.txt' -o -name '*.cmake' \
-            -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -path '*/codegen/*.py' -o -path '*/codegen/calls.txt')
+            -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -path '*/codegen/*.py' -o -path '*/codegen/calls.txt') \
+          $(wildcard build/openssl/installed/lib64/libssl.a)
 
 # The simulated GPU's instruction handlers are compiled once per level of x86-64.  Packages and tests have every level; a
 # first `make demo` compiles this machine's only, or it would take a minute longer.
@@ -23,7 +24,7 @@ WHEEL_FOR_demo = $(WHEEL)
 WHEEL_FOR_hub-demo = $(WHEEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels minute images system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels openssl minute images system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -172,6 +173,9 @@ wheel: $(VENV)/.dev  ## Build a wheel for this machine into dist/
 
 wheels: $(VENV)/bin/python  ## Build a wheel for every Linux with glibc 2.28 or newer, and an sdist, into dist/ (half an hour; WHEELS=--openssl-source FILE)
 	$(BIN)/python -m tools.wheels $(WHEELS)
+
+openssl: | $(VENV)/bin/python  ## Build the OpenSSL of the wheels for this checkout, where the system's is 3.0: copies over TLS take half (five minutes; OPENSSL_SOURCE=FILE)
+	$(BIN)/python -m tools.openssl $(OPENSSL_SOURCE)
 
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 minute:  ## Try the wheel in dist/ with each of PYTHONS='python3.11 python3.14 …', without compiler and Node: seconds to the demo's result
