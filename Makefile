@@ -97,7 +97,7 @@ crowd: $(VENV)/.test  ## Put 200 honest students and 5 hostile ones into one poo
 
 # Fuzzers and sanitizers (docs/robustness.md): builds of their own, which nothing installs.
 SECONDS   ?= 15
-FUZZERS   := ptx images frames answers
+FUZZERS   := ptx images frames answers leases records
 SANITIZE  ?= address,undefined
 SANITIZED := build/sanitize-$(subst $(comma),-,$(SANITIZE))
 

@@ -157,7 +157,47 @@ def answer_seeds() -> Iterator[bytes]:
                 yield bytes([what]) + answer * 3
 
 
-SEEDS = {"ptx": ptx_seeds, "images": image_seeds, "frames": frame_seeds, "answers": answer_seeds}
+def lease_seeds() -> Iterator[bytes]:
+    """Yield lease files of both versions and every state, whole and cut off."""
+    device = "device 0 unix:/run/data.sock tcp:gpu1:41234 tls:gpu1:41235\n"
+    live = f"version 2\nlines 6\nlease 3f2a\nstate live\nsecret {'0123456789abcdef' * 4}\n{device}"
+    none = "version 2\nlines 6\nstate none\nkernel k\nsocket /run/user/1000/a b\nreason The pool is full.\n"
+    direct = f"version 2\nstate live\ndriver /usr/lib/libcuda.so.1\n{device}"
+    for text in (live, none, direct, live.replace("version 2", "version 1"), none.replace("socket", "desk")):
+        yield text.encode()
+        yield text.encode()[:-20]
+    yield b"version 3\n"
+
+
+def record_seeds() -> Iterator[bytes]:
+    """Yield seeds in the format of records.cpp: what is sent, then changes or records with theirs."""
+    hello = b"\x16\x03\x01\x00\x40\x01\0\0\x3c\x03\x03" + bytes(56)
+    for end in (0, 1):
+        yield bytes([end, 0]) + hello
+        yield bytes([end, 1, 5]) + hello
+    unchanged = b"\x05\0"
+    for at in range(0, 250, 10):
+        yield b"\x02" + bytes([0, at, 0, 1, 0]) + unchanged * 3
+        yield b"\x02" + unchanged + bytes([0, at, 0, 255]) + unchanged * 2
+    for length in (0, 1, 100):
+        yield b"\x02\1" + bytes([length, 0, 0]) + unchanged
+        yield b"\x02\3" + bytes([length, length]) + unchanged
+    record = b"\1\5hello" + struct.pack("<H", 300) + bytes(300) + b"\x05"
+    for end in (3, 7):
+        yield bytes([end, 0]) + record * 3
+        yield bytes([end, 1, 0]) + record * 3  # a new key before each
+        yield bytes([end, 0]) + record + b"\1\1x\0\0\0\7\0\1"  # changed
+        yield bytes([end, 0]) + record + b"\0\0\0\0\5"  # an alert
+
+
+SEEDS = {
+    "ptx": ptx_seeds,
+    "images": image_seeds,
+    "frames": frame_seeds,
+    "answers": answer_seeds,
+    "leases": lease_seeds,
+    "records": record_seeds,
+}
 
 
 def write(fuzzer: str, folder: Path) -> None:

@@ -18,7 +18,7 @@ from tests import sanitizers
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 BUILD = REPOSITORY / "build" / "fuzz"
-INPUTS = {"ptx": 3000, "images": 20_000, "frames": 1500, "answers": 1500}
+INPUTS = {"ptx": 3000, "images": 20_000, "frames": 1500, "answers": 1500, "leases": 20_000, "records": 1500}
 
 
 def built(fuzzer: str) -> Path:
