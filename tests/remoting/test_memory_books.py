@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.remoting.conftest import MIB, Worker, worker
 from tests.remoting.virtual_memory import MEMORY
@@ -59,7 +65,19 @@ HEAP = b'''.version 7.0
     { .param .b64 address; st.param.b64 [address], %rd1; call.uni free, (address); }
     ret; }
 '''
-churn = load(HEAP, b"churn")
+churn = load(HEAP, b"churn"); kernel = load(STORE_U32, b"store")
+def pinned(bytes):  # the device has it when a kernel is given its address
+    thing = int(take(d.cuMemHostAlloc(max(bytes, 4), 0))); said = store(kernel, thing, 1); ok(d.cuCtxSynchronize())
+    if said != "CUDA_SUCCESS": ok(d.cuMemFreeHost(thing)); raise Refused(said)
+    return thing
+def registered(bytes):  # and this when its address on the device is asked for
+    memory = ctypes.create_string_buffer(bytes); at = ctypes.addressof(memory); take(d.cuMemHostRegister(at, bytes, d.CU_MEMHOSTREGISTER_DEVICEMAP))
+    try: take(d.cuMemHostGetDevicePointer(at, 0))
+    except Refused: ok(d.cuMemHostUnregister(at)); raise
+    return memory
+def texture():
+    r = d.CUDA_RESOURCE_DESC(); r.resType = d.CUresourcetype.CU_RESOURCE_TYPE_LINEAR; r.res.linear.devPtr = flags; r.res.linear.sizeInBytes = 4096
+    r.res.linear.numChannels, r.res.linear.format = 1, d.CUarray_format.CU_AD_FORMAT_FLOAT; return take(d.cuTexObjectCreate(r, d.CUDA_TEXTURE_DESC(), None))
 def make(kind, key, n, s):
     stream = streams[s]
     if kind == "block": thing = take(d.cuMemAlloc(n))
@@ -75,6 +93,10 @@ def make(kind, key, n, s):
     elif kind == "module": thing = take(d.cuModuleLoadData(module_text(n)))
     elif kind == "library": thing = take(d.cuLibraryLoadData(module_text(n), [], [], 0, [], [], 0))
     elif kind == "graph": thing = graph_of(n)
+    elif kind == "pinned": thing = pinned(n)
+    elif kind == "registered": thing = registered(n)
+    elif kind == "texture": thing = texture()
+    elif kind == "shared": thing = take(d.cuMemAlloc(n)); take(d.cuIpcGetMemHandle(thing))
     elif kind == "stream": thing = take(d.cuStreamCreate(1))
     elif kind == "event": thing = take(d.cuEventCreate(0))
     keep(kind, key, thing)
@@ -84,7 +106,10 @@ def end(key, s, ordered):
     kind, thing = kinds.pop(key), things.pop(key)
     if kind in ("block", "pitched", "ordered", "pooled"):
         take(d.cuMemFreeAsync(thing, streams[s]) if ordered else d.cuMemFree(thing))
-    elif kind == "managed": take(d.cuMemFree(thing))
+    elif kind in ("managed", "shared"): take(d.cuMemFree(thing))
+    elif kind == "pinned": take(d.cuMemFreeHost(thing))
+    elif kind == "registered": take(d.cuMemHostUnregister(ctypes.addressof(thing)))
+    elif kind == "texture": take(d.cuTexObjectDestroy(thing))
     elif kind == "physical":
         handle, address, bytes = thing
         if ordered and address is None:  # mapped first: it lives on without its handle
@@ -122,7 +147,10 @@ STREAMS = st.integers(0, 2)
 KINDS = [
     *("block", "pitched", "ordered", "ordered", "pooled", "managed", "physical"),
     *("array", "mipmap", "module", "library", "graph", "stream", "event"),
+    *("pinned", "registered", "texture", "shared"),
 ]
+WAIT = ("graph", "pinned", "registered")
+"""What is not made beside a stalled stream: a launch, or a wait for the device, belongs to it."""
 LIMITS = {
     "CU_LIMIT_MALLOC_HEAP_SIZE": (8 * MIB, 20 * MIB, 200 * MIB),
     "CU_LIMIT_PRINTF_FIFO_SIZE": (MIB, 3 * MIB, 200 * MIB),
@@ -200,10 +228,18 @@ def test_the_books_say_what_the_device_holds(tmp_path: Path) -> None:
                 )
                 return True
 
+            @initialize()
+            def begin_with_one_of_each(self) -> None:
+                for kind in sorted(set(KINDS)):
+                    self._make(kind, 4096, 0)
+                    assert self._keys[self._next][0] == kind
+
             @rule(kind=st.sampled_from(KINDS), size=SIZES, stream=STREAMS)
             def make(self, kind: str, size: int, stream: int) -> None:
-                if kind == "graph" and self._stalled:
-                    return
+                if not (kind in WAIT and self._stalled):
+                    self._make(kind, size, stream)
+
+            def _make(self, kind: str, size: int, stream: int) -> None:
                 self._next += 1
                 answer = self._tell("make", kind, self._next, size, stream)
                 # The largest that this may take: whole units, rows and levels.
