@@ -283,17 +283,19 @@ struct Runner {
     }
 
     bool run() {
-        if (warp.block->watcher) return interpret<true>();
+        if (warp.block->watcher) return watched(warp);
         if (warp.block->compiled && compiler::run(warp)) return true;
         return interpret<false>();
     }
+    // Apart from the other, so that whoever is not watched has all of this in registers.
+    [[gnu::noinline]] static bool watched(Warp& warp);
     template <bool kWatched>
     bool interpret();
 };
 
 // Where it is watched, `see` is told of every operation before it is executed.
 template <bool kWatched>
-bool Runner::interpret() {
+[[gnu::always_inline]] inline bool Runner::interpret() {
     const auto see = [this](const Op& op, uint32_t lanes, uint32_t exec) {
         if constexpr (kWatched) warp.block->watcher->see(warp, op, lanes, exec);
     };
@@ -371,7 +373,8 @@ bool Runner::interpret() {
             if (uint32_t rest = mask & ~exec) park(ip + 1, rest, frame);
             mask = exec;
             bool again = false;
-            if (kWatched && !in_parts(op)) seen(op, exec);
+            if constexpr (kWatched)
+                if (!in_parts(op)) seen(op, exec);
             switch (const uint32_t all = exec; op.control) {
                 case Control::warp_sync: {
                     exec = mask = alike(op, exec);
@@ -380,7 +383,7 @@ bool Runner::interpret() {
                         park(ip, exec, frame, Wait::warp);
                         break;
                     }
-                    seen(op, exec);
+                    see(op, exec, exec);
                     warp.exec = exec;
                     if (op.fn) op.fn(warp, op);
                     ++ip;
@@ -393,7 +396,7 @@ bool Runner::interpret() {
                     const auto& table = frame->function->tables[op.extra];
                     uint32_t value = index[std::countr_zero(exec)], same = 0;
                     for (int i = 0; i < kLanes; ++i) same |= uint32_t(index[i] == value) << i;
-                    seen(op, exec & same);
+                    see(op, exec & same, exec & same);
                     if (exec & ~same) park(ip, exec & ~same, frame);
                     if (value >= table.size())
                         throw Fault{Status::trap, "brx.idx with an index outside its table, " +
@@ -427,7 +430,7 @@ bool Runner::interpret() {
                     break;
                 case Control::warpgroup_wait:
                     if (warpgroup_is_done(warp, op))
-                        seen(op, exec), park(ip + 1, exec, frame);
+                        see(op, exec, exec), park(ip + 1, exec, frame);
                     else
                         park(ip, exec, frame, Wait::warpgroup);
                     break;
@@ -442,6 +445,8 @@ bool Runner::interpret() {
     }
     return progress;
 }
+
+bool Runner::watched(Warp& warp) { return Runner{warp}.interpret<true>(); }
 
 // Two warps whose lanes are all at the same instruction, for as long as they stay together.  An instruction
 // of the one hides in the other's what it waits for: its own last result, above all.

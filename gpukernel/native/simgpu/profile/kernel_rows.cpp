@@ -1,3 +1,4 @@
+// The table of kernels by their names and operations.
 #include "simgpu/profile/kernel_rows.h"
 
 #include <deque>

@@ -1,3 +1,4 @@
+// The table of counted launches, and who adds to it.
 #include "simgpu/profile/session.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace gpukernel::simgpu::profile {
 namespace {
 
-constexpr size_t kMostLinesKept = 4096;  // of one kernel
+constexpr size_t kMostLinesKept = 32768;  // of all kernels together
 
 using Lines = std::map<std::pair<std::string, uint32_t>, uint64_t>;
 
@@ -37,18 +38,19 @@ struct Table {
     std::mutex mutex;
     uint64_t generation = 0, without_room = 0;
     std::map<Key, Entry> entries;
+    size_t room = kMostLinesKept;
 };
 Table& table() {
     static Table* const only = new Table;  // threads may outlive main
     return *only;
 }
 
-void add_lines(Lines& to, const Lines& lines) {
+void add_lines(Lines& to, const Lines& lines, size_t& room) {
     for (const auto& [line, times] : lines)
         if (const auto found = to.find(line); found != to.end())
             found->second += times;
-        else if (to.size() < kMostLinesKept)
-            to.emplace(line, times);
+        else if (room)
+            to.emplace(line, times), --room;
 }
 
 // The line of the source, or of the PTX where that names none.
@@ -91,7 +93,8 @@ void CountedLaunch::add(const Watcher& watcher) {
     std::lock_guard lock(mutex_);
     counts_.add(watcher.counts());
     blocks_ += watcher.blocks();
-    add_lines(lines_, lines);
+    size_t room = kMostLinesKept;
+    add_lines(lines_, lines, room);
 }
 
 void CountedLaunch::end(uint64_t nanoseconds, bool failed) {
@@ -119,7 +122,7 @@ void CountedLaunch::end(uint64_t nanoseconds, bool failed) {
     entry.blocks += blocks_;
     entry.nanoseconds += nanoseconds;
     entry.counts.add(counts_);
-    add_lines(entry.lines, lines_);
+    add_lines(entry.lines, lines_, all.room);
 }
 
 uint64_t control(Profiling what, void (*row)(void* to, const KernelProfile& one), void* to) {
@@ -129,6 +132,7 @@ uint64_t control(Profiling what, void (*row)(void* to, const KernelProfile& one)
         ++all.generation;
         all.entries.clear();
         all.without_room = 0;
+        all.room = kMostLinesKept;
     }
     if (what != Profiling::read) all.counting = what == Profiling::begin;
     std::vector<std::pair<uint64_t, const std::pair<const Key, Entry>*>> order;

@@ -1,3 +1,4 @@
+// Counts, before each operation, what its warp does with it.
 #include "simgpu/profile/watch.h"
 
 #include <algorithm>
