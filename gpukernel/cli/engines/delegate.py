@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpukernel.cli.options import Json, Pool, State
+from gpukernel.cli.terminal import completion
 from gpukernel.cli.terminal.output import USAGE, Problem
 
 __all__ = ["delegate"]
@@ -14,12 +15,21 @@ __all__ = ["delegate"]
 
 def delegate(
     device: Annotated[
-        str, typer.Argument(metavar="DEVICE", help="gpu1/0, or its UUID or the beginning of it.")
+        str,
+        typer.Argument(
+            metavar="DEVICE",
+            help="gpu1/0, or its UUID or the beginning of it.",
+            autocompletion=completion.devices,
+        ),
     ],
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="WHO", help="kubernetes or slurm, or pool to take it back.", show_default=False
+            "--to",
+            metavar="WHO",
+            help="kubernetes or slurm, or pool to take it back.",
+            show_default=False,
+            autocompletion=completion.deciders,
         ),
     ],
     when_free: Annotated[

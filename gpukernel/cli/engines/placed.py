@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from gpukernel.cli.options import Course, Json, Pool, State
+from gpukernel.cli.terminal import completion
 from gpukernel.cli.terminal.formats import Format, FormatOption, chosen
 from gpukernel.cli.terminal.output import NOT_NOW, USAGE, Problem, complain, failure, seconds
 from gpukernel.cli.terminal.usage import Group
@@ -42,7 +43,10 @@ Key = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        "--engine", metavar="NAME", help="kubernetes or slurm; an engine's own token says it already."
+        "--engine",
+        metavar="NAME",
+        help="kubernetes or slurm; an engine's own token says it already.",
+        autocompletion=completion.engines,
     ),
 ]
 LeaseFile = Annotated[

@@ -275,9 +275,9 @@ def status(
     found = records.state()
     if found is None:
         raise Problem(f"There is no supply {name} in {records.folder}.", NOT_THERE)
-    runs = records.is_held()
-    if chosen(form, json) is not Format.TABLE:
-        print_data([{**found, "running": runs}])
+    runs, how = records.is_held(), chosen(form, json)
+    if how in (Format.JSON, Format.YAML):
+        print_data([{**found, "running": runs}], how)
         return
     now = time.time()
     listing = Listing(
@@ -293,7 +293,9 @@ def status(
         found.get("jobs", []),
         lambda one: one["job"],
     )
-    present(found.get("jobs", []), listing, Format.TABLE, "The supply has no jobs.")
+    present(found.get("jobs", []), listing, how, "The supply has no jobs.")
+    if how is Format.NAME:
+        return
     for line in found.get("log", [])[-8:]:
         print(f"{time.strftime('%a %H:%M:%S', time.localtime(line['at']))}  {one_line(line['sentence'])}")
     if not runs:

@@ -1,4 +1,4 @@
-"""The candidates with which shells complete leases, servers, models and kernels.
+"""The candidates with which shells complete leases, servers, devices, models, deciders and kernels.
 
 A pool that does not answer within `PATIENCE` seconds has none: whoever presses Tab is told nothing, and waits for nobody.
 """
@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from gpukernel.common.model import Device, Lease
 
-__all__ = ["held_leases", "kernels", "lease_ids", "models", "servers"]
+__all__ = ["deciders", "devices", "engines", "held_leases", "kernels", "lease_ids", "models", "servers"]
 
 PATIENCE = 1.0
 
@@ -41,6 +41,23 @@ def _of_the_pool(
 def servers(ctx: typer.Context, incomplete: str) -> Candidates:
     """Return the GPU servers of the pool."""
     return _of_the_pool(ctx, lambda devices, _: ((one.server, "") for one in devices))
+
+
+def devices(ctx: typer.Context, incomplete: str) -> Candidates:
+    """Return the devices of the pool, with their models."""
+    return _of_the_pool(ctx, lambda devices, _: ((one.id, one.name) for one in devices))
+
+
+def engines(incomplete: str) -> Candidates:
+    """Return the engines that may place leases."""
+    from gpukernel.common.model import ENGINES
+
+    return [(name, "") for name in ENGINES]
+
+
+def deciders(incomplete: str) -> Candidates:
+    """Return who may decide over a device: the pool, and the engines."""
+    return [("pool", "takes the device back"), *engines(incomplete)]
 
 
 def models(ctx: typer.Context, incomplete: str) -> Candidates:

@@ -70,6 +70,13 @@ def test_an_interactive_shell_completes_what_was_begun(shell: str, environment: 
             ("gpukernel ps -o ya\t", "gpukernel ps -o yaml"),
             ("gpukernel release 3f\t", "gpukernel release 3f2a91b7"),
             ("gpukernel pool in\t", "gpukernel pool init"),
+            ("gpukernel server del\t", "gpukernel server delegate"),
+            ("gpukernel server delegate gpu1/0 --to kub\t", "--to kubernetes"),
+            ("gpukernel lease rel\t", "gpukernel lease release"),
+            ("gpukernel lease list --engine sl\t", "--engine slurm"),
+            ("gpukernel slurm sup\t", "gpukernel slurm supply"),
+            ("gpukernel slurm status gpu -o ya\t", "-o yaml"),
+            ("gpukernel kubernetes device-p\t", "gpukernel kubernetes device-plugin"),
         ):
             terminal.type(begun)
             terminal.wait_for(whole)

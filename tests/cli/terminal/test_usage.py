@@ -33,6 +33,15 @@ def gpukernel(*words: str, **environment: str) -> subprocess.CompletedProcess[st
     [
         ("leese", "There is no command “gpukernel leese”; did you mean “lease” or “leases”?"),
         ("pool iniit", "There is no command “gpukernel pool iniit”; did you mean “init”?"),
+        ("slurm suply", "There is no command “gpukernel slurm suply”; did you mean “supply”?"),
+        ("kubernetes nod", "There is no command “gpukernel kubernetes nod”; did you mean “node”?"),
+        ("server delegat", "There is no command “gpukernel server delegat”; did you mean “delegate”?"),
+        ("lease aquire", "There is no command “gpukernel lease aquire”; did you mean “acquire”?"),
+        ("server delegate gpu1/0 --too slurm", "has no option --too; did you mean “--to” or “--pool”?"),
+        ("slurm supply --partion gpu", "has no option --partion; did you mean “--partition”?"),
+        ("server delegate", "Missing argument 'DEVICE'. See “gpukernel server delegate --help”."),
+        ("server delegate gpu1/0", "Missing option '--to'"),
+        ("lease list -o xml", "'xml' is not one of 'table', 'wide', 'json', 'yaml', 'name'"),
         ("xyzzy", "There is no command “gpukernel xyzzy”."),
         ("leases --jsn", "“gpukernel leases” has no option --jsn; did you mean “--json”?"),
         ("run --modle V100 -- true", "“gpukernel run” has no option --modle; did you mean “--model”?"),
@@ -65,6 +74,7 @@ def test_what_is_not_understood_is_named_with_status_2(words: str, sentence: str
     "words",
     [
         *("leases", "list-gpus", "top --times 1", "smi", "quota show", "token list", "server list", "report"),
+        *("lease list --engine slurm", "server delegate gpu1/0 --to slurm", "server forget gpu1 --yes"),
         *("reserve list", "run -p 0.1 -- true", "request -p 0.1", "resize abc -p 0.1", "drain gpu1"),
     ],
 )
