@@ -24,7 +24,7 @@ WHEEL_FOR_demo = $(WHEEL)
 WHEEL_FOR_hub-demo = $(WHEEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize screenshots labextension wheel wheels openssl minute images system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes class crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ CLAIMS ?= 1000
 kubernetes: $(VENV)/.test  ## Let CLAIMS=1000 claims come and go at random while the controller is killed, without a cluster or with GPUKERNEL_TEST_KUBECONFIG (half an hour or more)
 	GPUKERNEL_CLAIMS=$(CLAIMS) $(BIN)/python -m pytest -rP tests/engines/kubernetes/test_churn.py $(PYTEST_ARGS)
 
+class: $(VENV)/.test  ## Follow the page “A class of 50” on two machines that are namespaces, and sign all fifty students in
+	GPUKERNEL_CLASS=50 $(BIN)/python -m pytest -rA --show-capture=no tests/e2e/test_class.py $(PYTEST_ARGS)
+
 crowd: $(VENV)/.test  ## Put 200 honest students and 5 hostile ones into one pool, and compare the honest ones' waits (ten minutes)
 	$(BIN)/python -m tests.attacks.crowd $(CROWD_ARGS)
 
@@ -155,6 +158,9 @@ suites: $(VENV)/.test  ## Run other people's test suites on a slice (an hour or 
 
 frameworks: $(VENV)/.test  ## Run frameworks from PyPI on a slice of a simulated H100 (4 GB of packages the first time)
 	GPUKERNEL_FRAMEWORKS=1 $(BIN)/python -m pytest -rA --show-capture=no tests/frameworks $(PYTEST_ARGS)
+
+animation: $(VENV)/.dev  ## Take the first page's animation again (needs Chromium)
+	$(BIN)/python -m docs.animation
 
 screenshots: $(VENV)/.dev  ## Take the pictures in docs/images again (needs Chromium)
 	$(BIN)/python -m docs.screenshots

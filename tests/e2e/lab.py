@@ -78,7 +78,7 @@ class Lab:
         self.page.keyboard.insert_text(code)
         self.page.keyboard.press("Shift+Enter")
 
-    def output(self, text: str) -> Locator:
+    def output(self, text: str | re.Pattern[str]) -> Locator:
         """An output of the notebook in front that has `text`."""
         return self.page.locator(".jp-NotebookPanel:visible .jp-OutputArea-output", has_text=text).last
 
