@@ -41,8 +41,12 @@ print(x.copy_to_host().mean())"""
 
 
 def shot(lab: Lab, name: str) -> None:
-    """One picture, when nothing moves any more."""
+    """One picture, when nothing moves any more and JupyterLab asks nothing."""
     lab.page.wait_for_timeout(1200)
+    if (news := lab.page.get_by_role("button", name="No", exact=True)).is_visible():
+        news.click()
+        news.wait_for(state="detached")
+        lab.page.wait_for_timeout(600)
     lab.page.screenshot(path=IMAGES / f"{name}.png")
 
 
