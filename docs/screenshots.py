@@ -44,9 +44,10 @@ def shot(lab: Lab, name: str) -> None:
     """One picture, when nothing moves any more and JupyterLab asks nothing."""
     lab.page.wait_for_timeout(1200)
     if (news := lab.page.get_by_role("button", name="No", exact=True)).is_visible():
-        news.click()
-        news.wait_for(state="detached")
-        lab.page.wait_for_timeout(600)
+        news.evaluate(
+            "button => button.click()"
+        )  # a click of Playwright's would wait for the handler of `Lab`
+        lab.page.wait_for_timeout(1500)
     lab.page.screenshot(path=IMAGES / f"{name}.png")
 
 
@@ -104,6 +105,13 @@ def slices(lab: Lab) -> None:
     lab.page.get_by_role("button", name="Cancel").last.click()
 
 
+def shut_down(lab: Lab, server: Server) -> None:
+    """Shut all kernels down, so that the one of the next picture has the processors for itself."""
+    headers = {"Authorization": f"token {server.token}"}
+    for kernel in lab.page.request.get(f"{server.url}/api/kernels", headers=headers).json():
+        lab.page.request.delete(f"{server.url}/api/kernels/{kernel['id']}", headers=headers)
+
+
 def notebook(lab: Lab) -> None:
     """The second notebook, executed, at its plots."""
     page = lab.page
@@ -132,6 +140,7 @@ def main() -> None:
             magics(lab)
             waiting(lab)
             slices(lab)
+            shut_down(lab, server)
         with browser_page() as page:
             notebook(Lab(page, server, "/tree/02-classification.ipynb"))
 
