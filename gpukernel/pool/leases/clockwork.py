@@ -31,6 +31,7 @@ async def run_clock(manager: LeaseManager, every: float = 1.0) -> None:
             manager.outages.answered()
         except sa.exc.DBAPIError as error:
             if is_away(error):
+                manager.store.counters.add("database_errors")
                 log.error("the database does not answer: %s", sentence_of_database(error))
             else:
                 log.exception("the clock's work was not done")

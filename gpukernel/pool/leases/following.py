@@ -69,11 +69,13 @@ class Following:
             self._store.changes.catch_up()
             self._store.commits.made()  # those of others are not on disk because they can be read
             self._read_all()
+            self._store.counters.add("everything_read")
             self._read_everything = steady
         elif news:
             if any(entry.pool != self._pool for entry in news):
                 self._store.commits.made()
             self._apply(news)
+            self._store.counters.add("changes_read", len(news))
         self._store.servers.agents.followed(steady)
         self._store.changes.trim()
 

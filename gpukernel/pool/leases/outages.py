@@ -50,5 +50,6 @@ class Outages:
             self._store.servers.hear_again(steady)
             self._store.changes.everything()
         self._answered = self._clock()
+        self._store.counters.add("database_outages")
         log.warning("the database was away; all leases have their time to live again")
         return True

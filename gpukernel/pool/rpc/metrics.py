@@ -23,6 +23,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.quota import PERIODS
 from gpukernel.pool.doors.crossing import answer
 from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.rpc.process_metrics import part_families
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.schema import IN_USE, leases, ledger, slices, total
 from gpukernel.pool.store.store import Store
@@ -46,11 +47,20 @@ class Known:
     policy: Policy
     devices: list[Device]
     waiting: list[Waiting]
+    steady: float
+    agents: int
 
 
 def known(manager: LeaseManager) -> Known:
     """Read what the lease manager knows; to be called in its loop."""
-    return Known(manager.now(), manager.policy(), manager.devices(), manager.waiting())
+    return Known(
+        manager.now(),
+        manager.policy(),
+        manager.devices(),
+        manager.waiting(),
+        manager.steady(),
+        len(manager.orders.servers()),
+    )
 
 
 def exposition(store: Store, known: Known) -> str:
@@ -152,8 +162,10 @@ def _families(store: Store, known: Known) -> Iterator[tuple[str, str, str, list[
         taken = taken.where(IN_USE).group_by(slices.c.device_id)
         used = {row[0]: row[1] for row in db.execute(taken)}
         standings = [s for s in quota_usage.all_standings(db, policy, now) if s.account.kind == "course"]
+        parts = list(part_families(db, store.counters, known.agents, known.steady))
     devices, waiting = known.devices, known.waiting
     yield from _device_families(devices, used)
+    yield from parts
     states = ("starting", "live", "ending")
     yield (
         "gpukernel_leases",

@@ -24,6 +24,7 @@ import sqlalchemy as sa
 
 from gpukernel.common.errors import DatabaseLost
 from gpukernel.common.i18n import say
+from gpukernel.pool.store.counters import Counters
 
 __all__ = ["Commits"]
 
@@ -49,6 +50,8 @@ class Commits:
     ----------
     connect
         Returns a connection in which each statement is a transaction that waits for the disk.
+    counters
+        Of this process: the waits are counted there.
 
     Attributes
     ----------
@@ -56,8 +59,9 @@ class Commits:
         Grows with every commit that somebody outside may hear of; only the deciding thread changes it.
     """
 
-    def __init__(self, connect: Callable[[], sa.Connection]) -> None:
+    def __init__(self, connect: Callable[[], sa.Connection], counters: Counters | None = None) -> None:
         self._connect = connect
+        self._counters = counters or Counters()
         self.number = 0
         self._lasting = 0
         self._lost = 0
@@ -127,7 +131,8 @@ class Commits:
                 self._thread.start()
             self._state.notify_all()
         try:
-            await future
+            with self._counters.timing("commit_waits", "commit_wait_seconds"):
+                await future
         except asyncio.CancelledError:
             with self._state:
                 self._waiting.discard(waiting)

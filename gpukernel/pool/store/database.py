@@ -28,6 +28,7 @@ from gpukernel.pool.store.changes import ChangeLog
 from gpukernel.pool.store.clock import Clock, boot_identity
 from gpukernel.pool.store.commits import Commits
 from gpukernel.pool.store.compiled_sql import WROTE, CompiledSql
+from gpukernel.pool.store.counters import Counters
 from gpukernel.pool.store.schema import ledger
 
 __all__ = [
@@ -276,7 +277,10 @@ class Database:
         self.decides = False
         self._held = False  # the ledger, by somebody who did not give it up in time
         self.shared = self.engine.dialect.name != "sqlite"
-        self.commits = Commits(lambda: self.engine.connect().execution_options(isolation_level="AUTOCOMMIT"))
+        self.counters = Counters()
+        self.commits = Commits(
+            lambda: self.engine.connect().execution_options(isolation_level="AUTOCOMMIT"), self.counters
+        )
         self.on_renewed: list[Callable[[], None]] = []
         self.renewals = 0
         self._readers = ThreadPoolExecutor(_READERS, "gpukernel-read")

@@ -8,6 +8,7 @@ import re
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gpukernel.common.course import Course
 from gpukernel.common.errors import PoolError
 from gpukernel.common.model import Holder, Queued, Usage
 from gpukernel.pool.rpc.metrics import exposition, known, serve_metrics
-from tests.pool.world import GIB, World, story
+from tests.pool.world import GIB, Agent, World, story
 
 DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana" / "gpukernel.json"
 SAMPLE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)')
@@ -155,3 +156,51 @@ def test_a_pool_without_its_database_is_alive_and_not_ready(tmp_path: Path) -> N
         assert found == {"/livez": 200, "/readyz": 503, "/metrics": 503}
 
     story(tmp_path, tell)
+
+
+def test_parts_of_a_pool_are_counted(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        await world.get("a", 0.25)
+        other = Agent(world.manager, "t")
+        other.attach()
+        world.manager.drain("t", "admin")
+        found = read(exposition(world.store, known(world.manager)))
+        assert found["gpukernel_servers", 'state="attached"'] == 1
+        assert found["gpukernel_servers", 'state="draining"'] == 1
+        assert found["gpukernel_agents", ""] == 2
+        assert found["gpukernel_pools", ""] == 1
+        assert found["gpukernel_leases_by_decider", 'decided_by="pool"'] == 1
+        assert found["gpukernel_leases_by_decider", 'decided_by="slurm"'] == 0
+        assert found["gpukernel_decisions_total", ""] >= 1
+        assert found["gpukernel_decision_seconds_total", ""] > 0
+        assert found["gpukernel_fenced_bytes", ""] == 0
+        world.sessions.detach("s", world.agent)
+        world.agent.attachment = None
+        found = read(exposition(world.store, known(world.manager)))
+        assert found["gpukernel_servers", 'state="away"'] == 1
+        assert found["gpukernel_agents", ""] == 1
+        assert found["gpukernel_fenced_bytes", ""] == 8 * GIB
+
+    story(tmp_path, tell)
+
+
+def test_waits_for_the_disk_are_counted(new_postgresql: Callable[[], str]) -> None:
+    async def tell(world: World) -> None:
+        await world.get("a", 0.25)
+        store = world.store
+        await store.commits.lasting(store.commits.number)
+        found = read(exposition(store, known(world.manager)))
+        assert found["gpukernel_commit_waits_total", ""] == 1
+        assert found["gpukernel_commit_wait_seconds_total", ""] > 0
+        world.pass_time(1)
+        assert read(exposition(store, known(world.manager)))["gpukernel_everything_read_total", ""] == 1
+        world.rule(Course("ml", members={"*": "student"}))
+        await world.get("b", 0.25)
+        world.pass_time(1)
+        assert read(exposition(store, known(world.manager)))["gpukernel_changes_read_total", ""] >= 1
+
+    asyncio.run(_tell(new_postgresql(), tell))
+
+
+async def _tell(url: str, tell: Callable[[World], Awaitable[None]]) -> None:
+    await tell(World(url))
