@@ -29,6 +29,7 @@ from gpukernel.common.fork_safe_grpc import grpc
 from gpukernel.common.logs import fields
 from gpukernel.common.machine import machine_identity
 from gpukernel.common.model import Device, Usage
+from gpukernel.common.telemetry.tracing import TRACEPARENT, received_context, traced
 from gpukernel.remoting.worker import HOST_MEMORY, WorkerStartFailed, WorkerStatus
 
 __all__ = ["Agent"]
@@ -407,20 +408,20 @@ class Agent:
             self._tell(pb.AgentMessage(worker_ended=pb.WorkerEnded(**named, reason=gone)))
             return
         self._holders.begin(key, start.person, start.course)
+        about = {
+            "gpukernel.lease.id": key[0],
+            "gpukernel.server": self.name,
+            "gpukernel.device": start.device or str(key[1]),
+            "gpukernel.slice.memory": start.memory_bytes,
+        }
         try:
-            if self._own.validity.over():
-                raise WorkerStartFailed("its GPU server has not reached the pool for too long")
-            if start.direct:
-                endpoints = await self._direct.start(key, start.memory_bytes, start.weight, start.user)
-            else:
-                endpoints = await self._workers.start(
-                    key,
-                    start.memory_bytes,
-                    start.weight,
-                    start.secret,
-                    self._own.validity.until,
-                    self._wakefulness.wait(),
-                )
+            with traced(
+                "gpukernel.worker.start",
+                "consumer",
+                about,
+                received_context([(TRACEPARENT, start.traceparent)]),
+            ) as call:
+                endpoints = await self._start_slice(key, start, call.traceparent)
         except WorkerStartFailed as error:
             log.error("not started: %s", error, extra=self._holders.about(key))
             self._worker_ended(key, str(error))
@@ -428,6 +429,22 @@ class Agent:
         what = "slice in direct mode" if start.direct else "worker"
         log.info("%s of %d MiB started", what, start.memory_bytes >> 20, extra=self._holders.about(key))
         self._tell(pb.AgentMessage(worker_ready=pb.WorkerReady(**named, endpoints=endpoints)))
+
+    async def _start_slice(self, key: Key, start: pb.StartWorker, traceparent: str) -> tuple[str, ...]:
+        """Start what an order says, and return its endpoints."""
+        if self._own.validity.over():
+            raise WorkerStartFailed("its GPU server has not reached the pool for too long")
+        if start.direct:
+            return await self._direct.start(key, start.memory_bytes, start.weight, start.user)
+        return await self._workers.start(
+            key,
+            start.memory_bytes,
+            start.weight,
+            start.secret,
+            self._own.validity.until,
+            self._wakefulness.wait(),
+            traceparent,
+        )
 
     async def _stop(self, stop: pb.StopWorker) -> None:
         key = self._key(stop)

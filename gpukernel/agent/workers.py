@@ -18,6 +18,7 @@ from gpukernel.agent.keys import Key, LogFields, lease_only
 from gpukernel.agent.worker_log import WorkerLog
 from gpukernel.common.address import make_container_sockets, rename_state
 from gpukernel.common.model import Rung
+from gpukernel.common.telemetry.tracing import TRACEPARENT
 from gpukernel.remoting.worker import (
     HOST_MEMORY,
     WorkerGone,
@@ -149,8 +150,11 @@ class Workers:
         secret: str,
         until: float | None = None,
         wait: float = 0.0,
+        traceparent: str = "",
     ) -> tuple[str, ...]:
         """Start a worker and return its endpoints; it ends by itself at `until`, in seconds since the machine's start, unless it hears of a later end.  It starts after `wait` seconds.
+
+        `traceparent`: the trace that its start belongs to, for its environment.
 
         Raises
         ------
@@ -161,12 +165,18 @@ class Workers:
         try:
             async with self._orders[key]:
                 await asyncio.sleep(wait)
-                return await self._start(key, memory_bytes, weight, secret, until)
+                return await self._start(key, memory_bytes, weight, secret, until, traceparent)
         finally:
             self._starting.discard(key)
 
     async def _start(
-        self, key: Key, memory_bytes: int, weight: float, secret: str, until: float | None
+        self,
+        key: Key,
+        memory_bytes: int,
+        weight: float,
+        secret: str,
+        until: float | None,
+        traceparent: str,
     ) -> tuple[str, ...]:
         lease_id, index = key
         directory = self._directory / f"{lease_id}-{index}"
@@ -195,6 +205,7 @@ class Workers:
                 env={
                     **self._inventory.worker_environment(index),
                     **mps_environment(self._inventory, memory_bytes),
+                    **({TRACEPARENT.upper(): traceparent} if traceparent else {}),
                 },
                 time_slicing=self.time_slicing / str(index),
                 images=self._images,

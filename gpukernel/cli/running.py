@@ -24,6 +24,7 @@ from gpukernel.common.address import resolve_address
 from gpukernel.common.errors import PoolError
 from gpukernel.common.machine import machine_identity
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
+from gpukernel.common.telemetry.tracing import start_tracing
 from gpukernel.remoting.direct_environment import DriverNotFound
 from gpukernel.remoting.environment import program_environment
 
@@ -67,6 +68,7 @@ def run(
     patience, longest = seconds(wait), seconds(at_most)
     holder = Holder(own_name(), platform.node(), course, shlex.join(command)[:80])
     try:
+        start_tracing("gpukernel-run")
         address = resolve_address(pool, state)
         status = asyncio.run(_run(command, request, holder, patience, longest, address, watched))
     except PoolError as error:

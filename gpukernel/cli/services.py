@@ -24,6 +24,7 @@ from gpukernel.common.connection import Connection, connection_to, read_connecti
 from gpukernel.common.data_tls import DataTls
 from gpukernel.common.errors import PoolError
 from gpukernel.common.machine import raise_descriptor_limit
+from gpukernel.common.telemetry.tracing import start_tracing
 from gpukernel.pool.auth.listeners import Listener
 from gpukernel.pool.rpc.server import prepare_state, serve
 
@@ -54,6 +55,13 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         raise Problem(str(error)) from None
     except PermissionError as error:
         raise Problem(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+
+
+def _trace(service: str) -> None:
+    try:
+        start_tracing(service)
+    except PoolError as error:
+        raise failure(error) from None
 
 
 def _devices(simulate: str) -> inventory.Inventory:
@@ -188,6 +196,7 @@ def up(
 ) -> None:
     """Run pool and agent in one process; the agent speaks to the pool over its socket like any other."""
     logs.configure(log_level, log_format)
+    _trace("gpukernel")
     tls = _tls(tcp_host, data_tls)
     found = _devices(simulate)
     directory = resolve_state(state)
@@ -240,6 +249,7 @@ def pool(
 ) -> None:
     """Run the pool alone."""
     logs.configure(log_level, log_format)
+    _trace("gpukernel-pool")
     directory = resolve_state(state)
     valid_seconds = _grace(grace)
 
@@ -297,6 +307,7 @@ def agent(
 ) -> None:
     """Run the agent alone; it offers those of the devices that `choose` returns."""
     logs.configure(log_level, log_format)
+    _trace("gpukernel-agent")
     raise_descriptor_limit()
     tls = _tls(tcp_host, data_tls)
     found = choose(_devices(simulate))

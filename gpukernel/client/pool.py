@@ -33,6 +33,7 @@ from gpukernel.common.errors import (
 )
 from gpukernel.common.i18n import WORDS, say, words_behind
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
+from gpukernel.common.telemetry.tracing import TRACEPARENT, rpc_attributes, traced
 
 if TYPE_CHECKING:
     from gpukernel.client.keepalive import HoldCall
@@ -317,6 +318,18 @@ class PoolClient:
             ttl_seconds=ttl_seconds,
             longest_seconds=longest_seconds,
         )
+        about = rpc_attributes("gpukernel.v1.Pool", "Acquire") | {"gpukernel.course": holder.course}
+        with traced("gpukernel.v1.Pool/Acquire", "client", about) as call:
+            async with contextlib.aclosing(self._acquired(request, call.traceparent)) as events:
+                async for event in events:
+                    if isinstance(event, Lease):
+                        call.attribute("gpukernel.lease.id", event.id)
+                    yield event
+
+    async def _acquired(self, request: pb.AcquireRequest, traceparent: str) -> AsyncGenerator[Queued | Lease]:
+        """Yield what the pool says of a request, or the next pool where one is lost."""
+        wait_seconds = request.wait_seconds
+        metadata = (*self._metadata, (TRACEPARENT, traceparent)) if traceparent else self._metadata
         clock = asyncio.get_running_loop().time
         end = clock() + wait_seconds
         alone_since: float | None = None  # without a pool
@@ -324,7 +337,7 @@ class PoolClient:
         while True:
             await self._ways.connect()
             way = self._ways.current
-            call = self._pool.Acquire(request, metadata=self._metadata)
+            call = self._pool.Acquire(request, metadata=metadata)
             try:
                 async for event in self._events(call):
                     alone_since = None

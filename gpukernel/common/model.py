@@ -127,6 +127,8 @@ class Lease:
     decided_by
         Who chose its devices: ``pool``, or the engine that placed it there (`ENGINES`).  A placed lease needs no sign of life: `expires`
         and `ttl_seconds` are 0.
+    traceparent
+        The context of the trace that it was granted in, on its way to its agents; empty else.
     """
 
     id: str
@@ -147,6 +149,7 @@ class Lease:
     mode: str = "remote"
     user: int = 0
     decided_by: str = "pool"
+    traceparent: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

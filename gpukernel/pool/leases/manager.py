@@ -131,15 +131,16 @@ class LeaseManager:
         longest: float = 0.0,
         *,
         own_key: bool = False,
+        traceparent: str = "",
     ) -> AsyncIterator[Queued | Lease]:
         """Yield the places in the queue, then the lease, as `gpukernel.client.pool.PoolClient.acquire` does.
 
-        `own_key`: who asks with a key that another person uses is refused.
+        `own_key`: who asks with a key that another person uses is refused.  `traceparent`: the trace of the call.
         """
         self._check(key, request, holder, wait_seconds, ttl, longest)
         if own_key and (ahead := self._queue.get(key)) is not None and ahead.holder.person != holder.person:
             raise Refused("invalid", KEY_IN_USE)
-        waiter = self.waiters.enter(key)
+        waiter = self.waiters.enter(key, traceparent)
         entry = PendingRequest(
             key, request, holder, "", ttl or DEFAULT_TTL, longest, self.now(), self.id, self.steady()
         )
@@ -166,7 +167,7 @@ class LeaseManager:
                             why = why or (lease.end_reason if lease else "it vanished")
                             raise Refused("failed", f"No slice could be started: {why}.")
                         self.waiters.leave(waiter)
-                        waiter, delivered = self.waiters.enter(key), False
+                        waiter, delivered = self.waiters.enter(key, traceparent), False
                         self.schedule(entry, own_key=own_key)
                         continue
                     if lease.state == "live":
@@ -237,7 +238,8 @@ class LeaseManager:
         if newcomer is None and not self._queue.known():
             return
         try:
-            granted = self._queue.run_cycle(self.now(), self.waiters, newcomer, own_key=own_key)
+            with self.store.counters.timing("decisions", "decision_seconds"):
+                granted = self._queue.run_cycle(self.now(), self.waiters, newcomer, own_key=own_key)
         except Conflict as conflict:  # a fault of this program: the database knew better
             log.error("the database refused a grant: %s", conflict)
             if newcomer is not None:
@@ -251,13 +253,16 @@ class LeaseManager:
         """Give leases to the calls that wait here, and have their workers started."""
         if self.store.shared and any(grant.fresh is None for grant in granted):
             self.store.commits.made()  # by another pool, and read here
+        fresh = list[Lease]()
         for grant in granted:
             if grant.fresh is not None:
                 log.info("granted for %s", grant.key, extra=of_lease(grant.fresh))
+                waiter = self.waiters.queued(grant.key)
+                traced = waiter is not None and waiter.traceparent
+                fresh.append(replace(grant.fresh, traceparent=traced) if traced else grant.fresh)
             self._serve(grant.key, grant.lease_id)
-        for grant in granted:
-            if grant.fresh is not None:
-                self.orders.start(grant.fresh, grant.fresh.slices)
+        for lease in fresh:
+            self.orders.start(lease, lease.slices)
 
     def _serve(self, key: str, lease_id: str) -> None:
         """Give a lease to the call that waits for `key` here, and expect its servers to confirm that they start it."""

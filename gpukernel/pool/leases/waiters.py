@@ -26,6 +26,7 @@ class Waiter:
     replaced: bool = False
     given_up: str = ""  # why nobody waits for it any more
     asks_again: bool = False  # its request may be lost
+    traceparent: str = ""  # of its call, where that is traced
 
     def replace(self) -> None:
         """Tell the call that the same request was made again elsewhere."""
@@ -47,11 +48,11 @@ class Waiters:
         """Iterate over the keys of the calls in the queue."""
         return iter(self._queued)
 
-    def enter(self, key: str) -> Waiter:
+    def enter(self, key: str, traceparent: str = "") -> Waiter:
         """Add a call; the same use that asks again keeps its place, and its older call is replaced."""
         if (other := self._queued.get(key)) is not None:
             other.replace()
-        waiter = self._queued[key] = Waiter(key)
+        waiter = self._queued[key] = Waiter(key, traceparent=traceparent)
         return waiter
 
     def queued(self, key: str) -> Waiter | None:

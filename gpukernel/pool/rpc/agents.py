@@ -18,6 +18,7 @@ from gpukernel.common import messages
 from gpukernel.common.errors import Refused, in_details
 from gpukernel.common.logs import fields
 from gpukernel.common.model import Lease
+from gpukernel.common.telemetry.tracing import rpc_attributes, traced
 from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.domain.fencing import Registration
 from gpukernel.pool.doors.call_rates import CallRates
@@ -74,7 +75,13 @@ class _Stream:
             person=lease.holder.person,
             course=lease.holder.course,
         )
-        self._order(device_id, start_worker=message)
+        self._start(lease, device_id, message)
+
+    def _start(self, lease: Lease, device_id: str, message: pb.StartWorker) -> None:
+        about = rpc_attributes("gpukernel.v1.Agents", "Attach") | {"gpukernel.lease.id": lease.id}
+        with traced("gpukernel.order.start_worker", "producer", about, lease.traceparent) as call:
+            message.traceparent = call.traceparent if lease.traceparent else ""
+            self._order(device_id, start_worker=message)
 
     def start_direct(self, lease: Lease, device_id: str, memory_bytes: int, weight: float) -> None:
         """See `AgentStream`."""
@@ -87,7 +94,7 @@ class _Stream:
             person=lease.holder.person,
             course=lease.holder.course,
         )
-        self._order(device_id, start_worker=message)
+        self._start(lease, device_id, message)
 
     def stop_worker(self, lease_id: str, device_id: str, reason: str) -> None:
         """See `AgentStream`."""

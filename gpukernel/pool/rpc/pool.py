@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 
 import grpc
@@ -18,7 +18,8 @@ from gpukernel.common import messages
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
 from gpukernel.common.logs import fields, one_line
-from gpukernel.common.model import Lease
+from gpukernel.common.model import Holder, Lease
+from gpukernel.common.telemetry.tracing import TracedCall, received_context, rpc_attributes, traced
 from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.callers import Access, refuse, stream, unary
@@ -53,6 +54,17 @@ class PoolService(rpc.PoolServicer):
         if known is not None and not access.covers(known, self._manager.policy()):
             yield pb.AcquireEvent(refused=messages.refused_to(Refused("invalid", KEY_IN_USE)))
             return
+        about = rpc_attributes("gpukernel.v1.Pool", "Acquire") | {"gpukernel.course": holder.course}
+        parent = received_context(access.context.invocation_metadata())
+        with traced("gpukernel.v1.Pool/Acquire", "server", about, parent) as call:
+            async with contextlib.aclosing(self._places(request, access, holder, call)) as events:
+                async for event in events:
+                    yield event
+
+    async def _places(
+        self, request: pb.AcquireRequest, access: Access, holder: Holder, call: TracedCall
+    ) -> AsyncGenerator[pb.AcquireEvent]:
+        caller = access.caller
         places = self._manager.acquire(
             request.key,
             caller.request(messages.request_from(request.slice)),
@@ -61,16 +73,19 @@ class PoolService(rpc.PoolServicer):
             request.ttl_seconds,
             request.longest_seconds,
             own_key=not caller.speaks_for_others,  # keys are a person's own: another's gives nothing of theirs
+            traceparent=call.traceparent,
         )
         try:
             async for event in places:
                 if isinstance(event, Lease):
+                    call.attribute("gpukernel.lease.id", event.id)
                     if not access.covers(
                         event.holder, self._manager.policy()
                     ):  # it was given to another in between, by another pool
                         raise Refused("invalid", KEY_IN_USE)
                     yield pb.AcquireEvent(granted=messages.lease_to(event, with_secret=True))
                 else:
+                    call.event("gpukernel.queued")
                     yield pb.AcquireEvent(
                         queued=pb.Queued(
                             position=event.position,
@@ -82,6 +97,7 @@ class PoolService(rpc.PoolServicer):
         except Refused as refusal:
             about = fields(person=holder.person, course=holder.course, code=refusal.code)
             log.info("refused: %s", refusal, extra=about)
+            call.failed(refusal.code)
             yield pb.AcquireEvent(refused=messages.refused_to(refusal))
         finally:
             await places.aclose()  # type: ignore[attr-defined]
