@@ -24,7 +24,7 @@ WHEEL_FOR_demo = $(WHEEL)
 WHEEL_FOR_hub-demo = $(WHEEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes class crowd lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes class crowd scale lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,10 @@ FAILOVER_SECONDS ?= 600
 failover: $(VENV)/.test  ## Kill pools, PostgreSQL and agents at random under load, and print the times to recover (a quarter of an hour)
 	@deploy/system-packages.sh --optional $(PACKAGES)
 	$(BIN)/python -m tests.failover.chaos --seconds $(FAILOVER_SECONDS) $(FAILOVER_ARGS)
+
+SCALE_ARGS ?= --pools 10 --gpus 10000 --students 100000
+scale: $(VENV)/.test  ## Simulate a teaching day of 100,000 students in virtual time, three ways (hours), or SCALE_ARGS="--pools 2 --gpus 80 --students 800"
+	$(BIN)/python -m benchmarks.scale $(SCALE_ARGS)
 
 slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm to a class of 50, give slices to 100 jobs, and let everything die (25 minutes)
 	@deploy/system-packages.sh --optional $(PACKAGES) slurmdbd mariadb-server faketime

@@ -184,7 +184,7 @@ def test_what_is_refused_is_an_error_by_its_kind_alone(tmp_path: Path) -> None:
     with grpc_receiver(received) as address:
         telling = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
         with Processes(tmp_path, telling) as processes:
-            assert processes.run("-p", "0.1", "-m", "no such model").returncode != 0
+            assert processes.run("-p", "0.1", "--model", "no such model").returncode != 0
             (server,) = eventually(lambda: received.named("gpukernel-pool", "gpukernel.v1.Pool/Acquire"))
     assert server.status.code == Status.STATUS_CODE_ERROR
     assert not server.status.message
