@@ -40,7 +40,7 @@ def _figure(path: Path, title: str, height: float = 3.4) -> Iterator[Any]:
         axes.set_title(title, loc="left", fontsize=10)
         axes.grid(alpha=0.25, color=_INK, linewidth=0.5)
         yield axes
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
         figure.tight_layout()
         figure.savefig(path, transparent=True, metadata={"Date": None})
         pyplot.close(figure)
