@@ -15,7 +15,7 @@ from gpukernel.agent.confinement import ACCOUNTS
 from gpukernel.agent.direct_slices import DirectSlices
 from gpukernel.agent.health import Health
 from gpukernel.agent.holders import Holders
-from gpukernel.agent.inventory import Inventory, numbered, numbers_of_workers
+from gpukernel.agent.inventory import Inventory, numbered, numbers_of_workers, offered_devices
 from gpukernel.agent.keys import Key
 from gpukernel.agent.own_identity import OwnIdentity, workers_may_live
 from gpukernel.agent.process_watch import ProcessWatch
@@ -28,7 +28,7 @@ from gpukernel.common.connection import Connection, tls_trouble
 from gpukernel.common.fork_safe_grpc import grpc
 from gpukernel.common.logs import fields
 from gpukernel.common.machine import machine_identity
-from gpukernel.common.model import Device, Usage
+from gpukernel.common.model import Usage
 from gpukernel.common.telemetry.tracing import TRACEPARENT, received_context, traced
 from gpukernel.remoting.worker import HOST_MEMORY, WorkerStartFailed, WorkerStatus
 
@@ -308,19 +308,7 @@ class Agent:
             log.info("attached to %s", self._pool.address, extra=fields(server=self.name))
 
     async def _say(self, outgoing: asyncio.Queue[pb.AgentMessage | None]) -> AsyncIterator[pb.AgentMessage]:
-        devices = [
-            Device(
-                id=f"{self.name}/{d.index}",
-                server=self.name,
-                index=d.index,
-                name=d.name,
-                memory_bytes=d.memory_bytes,
-                compute_capability=d.compute_capability,
-                multiprocessors=d.multiprocessors,
-                uuid=d.uuid,
-            )
-            for d in self._inventory.devices
-        ]
+        devices = offered_devices(self._inventory, self.name)
         workers = [
             pb.WorkerState(**self._names((lease_id, index)), endpoints=endpoints)
             for (lease_id, index), endpoints in (self._workers.endpoints() | self._direct.endpoints()).items()
@@ -408,19 +396,17 @@ class Agent:
             self._tell(pb.AgentMessage(worker_ended=pb.WorkerEnded(**named, reason=gone)))
             return
         self._holders.begin(key, start.person, start.course)
-        about = {
+        about: dict[str, str | int | float | bool] = {
             "gpukernel.lease.id": key[0],
             "gpukernel.server": self.name,
+        }
+        about |= {
             "gpukernel.device": start.device or str(key[1]),
             "gpukernel.slice.memory": start.memory_bytes,
         }
+        parent = received_context([(TRACEPARENT, start.traceparent)])
         try:
-            with traced(
-                "gpukernel.worker.start",
-                "consumer",
-                about,
-                received_context([(TRACEPARENT, start.traceparent)]),
-            ) as call:
+            with traced("gpukernel.worker.start", "consumer", about, parent) as call:
                 endpoints = await self._start_slice(key, start, call.traceparent)
         except WorkerStartFailed as error:
             log.error("not started: %s", error, extra=self._holders.about(key))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpukernel import native
+from gpukernel.common.model import Device
 from gpukernel.remoting.worker import DeviceDescription, WorkerStartFailed, list_devices
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "made_up_uuid",
     "numbered",
     "numbers_of_workers",
+    "offered_devices",
     "real",
     "simulated",
 ]
@@ -243,3 +245,20 @@ def _write(path: Path, numbers: Mapping[int, str]) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+
+
+def offered_devices(inventory: Inventory, server: str) -> list[Device]:
+    """Return the devices of an inventory as the pool is told of them."""
+    return [
+        Device(
+            id=f"{server}/{d.index}",
+            server=server,
+            index=d.index,
+            name=d.name,
+            memory_bytes=d.memory_bytes,
+            compute_capability=d.compute_capability,
+            multiprocessors=d.multiprocessors,
+            uuid=d.uuid,
+        )
+        for d in inventory.devices
+    ]
