@@ -49,6 +49,8 @@ class EngineClient(PoolClient):
         holder: Holder,
         wait_seconds: float = START_SECONDS,
         longest_seconds: float = 0,
+        *,
+        ceiling: bool = False,
     ) -> Lease:
         """Return a lease on exactly these devices, with its secret; ``starting`` where its workers take longer than `wait_seconds`.
 
@@ -60,6 +62,8 @@ class EngineClient(PoolClient):
             For its workers, not for room; at most 600.
         longest_seconds
             The lease ends after this time in any case; 0: only when it is released.
+        ceiling
+            Its memory is for leases inside of it, as `PoolClient.acquire` asks for with its secret.
 
         Raises
         ------
@@ -73,6 +77,7 @@ class EngineClient(PoolClient):
             holder=messages.holder_to(holder),
             longest_seconds=longest_seconds,
             wait_seconds=wait_seconds,
+            ceiling=ceiling,
         )
         patience = self.patience + wait_seconds
         reply = await self._call(self._engines.AcquirePlaced, request, patience, quick=False)

@@ -79,9 +79,14 @@ class HubClient(PoolClient):
         """Return a token for a single-user server that starts; what an earlier one of that name had is ended."""
         return (await self.open_connection(person, server, course)).token
 
-    async def open_connection(self, person: str, server: str, course: str = "") -> Connection:
-        """Do as `open_server`, and return the certificate of the token too where the pool is reached over TLS; without an address."""
-        request = pb.OpenServerRequest(person=person, server=server, course=course)
+    async def open_connection(
+        self, person: str, server: str, course: str = "", *, inside: bool = False
+    ) -> Connection:
+        """Do as `open_server`, and return the certificate of the token too where the pool is reached over TLS; without an address.
+
+        `inside`: what it leases lies inside of the claim of its pod, and nothing else is granted to it.
+        """
+        request = pb.OpenServerRequest(person=person, server=server, course=course, inside=inside)
         reply = await self._call(self._hub.OpenServer, request)
         return Connection("", reply.token, certificate=reply.certificate)
 

@@ -286,6 +286,8 @@ class PoolClient:
         wait_seconds: float = -1,
         ttl_seconds: float = 0,
         longest_seconds: float = 0,
+        *,
+        within: tuple[str, str] = ("", ""),
     ) -> AsyncGenerator[Queued | Lease]:
         """Ask for a slice; yield the place in the queue whenever it changes, then the lease, and end.
 
@@ -301,6 +303,8 @@ class PoolClient:
             The lease ends this long after the last renewal; 0 takes the pool's default.
         longest_seconds
             The lease ends after this time in any case: a promise by which it may pass those whom it cannot delay; 0 for none.
+        within
+            Id and secret of a placed lease that is a ceiling: the slice is a part of its memory, at once, or is refused.
 
         Raises
         ------
@@ -317,6 +321,8 @@ class PoolClient:
             wait_seconds=wait_seconds,
             ttl_seconds=ttl_seconds,
             longest_seconds=longest_seconds,
+            within=within[0],
+            within_secret=within[1],
         )
         about = rpc_attributes("gpukernel.v1.Pool", "Acquire") | {"gpukernel.course": holder.course}
         with traced("gpukernel.v1.Pool/Acquire", "client", about) as call:

@@ -123,6 +123,8 @@ def lease_from(message: pb.Lease) -> model.Lease:
             endpoints=tuple(s.endpoints),
             usage=usage_from(s.usage),
             uuid=s.uuid,
+            reserve_bytes=s.reserve_bytes,
+            lent_bytes=s.lent_bytes,
         )
         for s in message.slices
     )
@@ -144,6 +146,8 @@ def lease_from(message: pb.Lease) -> model.Lease:
         role=message.role,
         mode=message.mode or "remote",
         decided_by=message.decided_by or "pool",
+        ceiling=message.ceiling,
+        within=message.within,
     )
 
 
@@ -161,6 +165,8 @@ def lease_to(lease: model.Lease, *, with_secret: bool = False) -> pb.Lease:
             endpoints=s.endpoints,
             usage=usage_to(s.usage),
             uuid=s.uuid,
+            reserve_bytes=s.reserve_bytes,
+            lent_bytes=s.lent_bytes,
         )
         for s in lease.slices
     ]
@@ -182,6 +188,8 @@ def lease_to(lease: model.Lease, *, with_secret: bool = False) -> pb.Lease:
         role=lease.role,
         mode=lease.mode,
         decided_by=lease.decided_by,
+        ceiling=lease.ceiling,
+        within=lease.within,
     )
 
 

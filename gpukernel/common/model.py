@@ -94,7 +94,10 @@ class Rung:
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of one device, named as in `Device`; `endpoints` are the worker's addresses, best first."""
+    """A part of one device, named as in `Device`; `endpoints` are the worker's addresses, best first.
+
+    Of a ceiling `reserve_bytes` more are promised for leases inside, which have `lent_bytes` of them.
+    """
 
     device_id: str
     server: str
@@ -106,6 +109,8 @@ class Slice:
     endpoints: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
     uuid: str = ""
+    reserve_bytes: int = 0
+    lent_bytes: int = 0
 
     @property
     def label(self) -> str:
@@ -129,6 +134,8 @@ class Lease:
         and `ttl_seconds` are 0.
     traceparent
         The context of the trace that it was granted in, on its way to its agents; empty else.
+    ceiling, within
+        Whether its memory is for leases inside of it; the id of the ceiling that it is inside of.
     """
 
     id: str
@@ -150,6 +157,8 @@ class Lease:
     user: int = 0
     decided_by: str = "pool"
     traceparent: str = field(default="", compare=False)
+    ceiling: bool = False
+    within: str = ""
 
 
 @dataclass(frozen=True)

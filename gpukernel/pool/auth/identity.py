@@ -71,6 +71,8 @@ class Caller:
         Courses that the person instructs because somebody says so who may speak for others, for this one call; and who that is.
     tokens, hub_token
         The credentials that admitted the caller, for calls that stay open: ids of the pool's tokens, and the Hub's token itself.
+    inside
+        The token leases inside of ceilings only.
     credential
         What a GPU server enrols with: ``account UID``, ``token ID``, or the name of the file with one of the pool's own tokens.
     """
@@ -85,6 +87,7 @@ class Caller:
     tokens: frozenset[str] = frozenset()
     hub_token: str = field(default="", repr=False)
     credential: str = ""
+    inside: bool = False
 
     @property
     def role(self) -> str:
@@ -251,6 +254,7 @@ class Identity:
             row.server,
             tokens=frozenset({row.id}),
             credential=f"token {row.id}",
+            inside=bool(row.inside),
         )
 
     async def hub_caller(
@@ -286,13 +290,16 @@ class Identity:
     def _as_server(self, caller: Caller, name: str) -> Caller:
         """Return the caller as the server of that name at the Hub, with the course for which it was opened here."""
         query = (
-            sa.select(tokens.c.course, tokens.c.server)
+            sa.select(tokens.c.course, tokens.c.server, tokens.c.inside)
             .where(tokens.c.person == caller.name, tokens.c.server != "", tokens.c.revoked.is_(None))
             .order_by(tokens.c.created.desc())
         )
         with self._store.reader.connect() as db:
             opened = [row for row in db.execute(query) if row.server.partition("/")[2] == name]
-        return replace(caller, course=opened[0].course, server=opened[0].server) if opened else caller
+        if not opened:
+            return caller
+        first = opened[0]
+        return replace(caller, course=first.course, server=first.server, inside=bool(first.inside))
 
     def _check_certificate(self, spared: bool, shown: str, needed: str = "") -> None:
         if self._require_certificates and not spared and (not needed or shown != needed):

@@ -61,7 +61,13 @@ def check_key(key: str) -> None:
 
 
 def check_placed(
-    engine: str, key: str, placed_on: Sequence[PlacedOn], holder: Holder, longest: float
+    engine: str,
+    key: str,
+    placed_on: Sequence[PlacedOn],
+    holder: Holder,
+    longest: float,
+    *,
+    ceiling: bool = False,
 ) -> None:
     """Check what no pool could grant, whatever devices it has.
 
@@ -91,6 +97,10 @@ def check_placed(
             raise Refused(
                 "invalid",
                 f"{one.memory_bytes} bytes of {one.uuid} are not possible; a slice has at least 1 MiB.",
+            )
+        if ceiling and one.memory_bytes < 2 * MIB:
+            raise Refused(
+                "invalid", f"A ceiling has at least 2 MiB of each device, not {_mib(one.memory_bytes)}."
             )
     if len({one.uuid for one in placed_on}) < len(placed_on):
         raise Refused("invalid", "A placed lease names each device once, with all that it has of it.")
@@ -160,7 +170,7 @@ def _mib(size: int) -> str:
     return f"{size / MIB:g} MiB" if size % MIB else f"{size // MIB} MiB"
 
 
-def differences(lease: Lease, placed_on: Iterable[PlacedOn], holder: Holder) -> str:
+def differences(lease: Lease, placed_on: Iterable[PlacedOn], holder: Holder, *, ceiling: bool = False) -> str:
     """Return what differs between a lease and another request with its key, as part of a sentence; empty where nothing does.
 
     The person, the course and the bytes of each device count; a description does not.
@@ -172,7 +182,9 @@ def differences(lease: Lease, placed_on: Iterable[PlacedOn], holder: Holder) -> 
     ):
         if has != asks:
             found.append(f"it is {what} {has}, not {asks}")
-    has_on = {piece.uuid: piece.memory_bytes for piece in lease.slices}
+    if lease.ceiling != ceiling:
+        found.append(f"it is {'a' if lease.ceiling else 'no'} ceiling")
+    has_on = {piece.uuid: piece.memory_bytes + piece.reserve_bytes for piece in lease.slices}
     asks_on = {one.uuid: one.memory_bytes for one in placed_on}
     for uuid in [*has_on, *(uuid for uuid in asks_on if uuid not in has_on)]:
         has, asks = (

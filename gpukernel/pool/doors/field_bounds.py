@@ -43,6 +43,8 @@ MESSAGES = {
 FIELDS = {
     # pool.proto
     "AcquireRequest.key": NAME,
+    "AcquireRequest.within": 64,
+    "AcquireRequest.within_secret": 128,
     "SliceRequest.model": NAME,
     "SliceRequest.mode": 16,
     "SliceRequest.machine": NAME,

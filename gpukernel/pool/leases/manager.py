@@ -344,6 +344,9 @@ class LeaseManager:
         self.waiters.lease_changed(lease.id)
         self.resizes.changed(lease.id)
         self.keepalive.changed(lease.id)
+        for inside in self.store.leases.inside(lease.id) if lease.ceiling else ():
+            if (held := self.store.leases.get(inside)) is not None:
+                self._ends(held, reason)
 
     def end_server(self, person: str, server: str, reason: str) -> int:
         """End what a single-user server holds and waits for; return the number of leases."""

@@ -29,7 +29,7 @@ from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store.deciders import Delegation
 from gpukernel.pool.store.leases import Conflict
 
-__all__ = ["LONGEST_WAIT", "PlacedLeases"]
+__all__ = ["LONGEST_WAIT", "PlacedLeases", "wait_for"]
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,12 @@ class PlacedLeases:
         holder: Holder,
         wait_seconds: float,
         longest: float = 0.0,
+        *,
+        ceiling: bool = False,
     ) -> Lease:
         """Return the lease of a key on these devices, with its secret, once it is live or `wait_seconds` are over.
+
+        Of a `ceiling` all memory but a MiB of each device is for leases inside (`gpukernel.pool.leases.ceilings`).
 
         Raises
         ------
@@ -61,10 +65,10 @@ class PlacedLeases:
             As `gpukernel.pool.domain.engine_placement.place`; ``different`` where the key has a lease of another content; ``failed``
             where it did not start.
         """
-        check_placed(engine, key, placed_on, holder, longest)
+        check_placed(engine, key, placed_on, holder, longest, ceiling=ceiling)
         _check_wait(wait_seconds)
         try:
-            lease, fresh = self._granted(engine, key, placed_on, holder, longest)
+            lease, fresh = self._granted(engine, key, placed_on, holder, longest, ceiling)
         except Conflict as conflict:  # a fault of this program: the database knew better
             log.error("the database refused a placement: %s", conflict)
             raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
@@ -73,14 +77,23 @@ class PlacedLeases:
             self._manager.orders.start(lease, lease.slices)
             self._manager.watch.started(lease.id)
             self._manager.places_changed()
-        lease = await self._wait(lease.id, wait_seconds, lambda one: one.state != "starting") or lease
+        lease = (
+            await wait_for(self._manager, lease.id, wait_seconds, lambda one: one.state != "starting")
+            or lease
+        )
         if lease.state in ("ending", "ended"):
             self._manager.watch.forget_lease(lease.id)
             raise Refused("failed", f"No slice could be started: {lease.end_reason}.")
         return self._manager.shown(lease)
 
     def _granted(
-        self, engine: str, key: str, placed_on: Sequence[PlacedOn], holder: Holder, longest: float
+        self,
+        engine: str,
+        key: str,
+        placed_on: Sequence[PlacedOn],
+        holder: Holder,
+        longest: float,
+        ceiling: bool,
     ) -> tuple[Lease, bool]:
         """Return the lease of a key, and whether it was made now."""
         store, manager = self._store, self._manager
@@ -88,7 +101,7 @@ class PlacedLeases:
             policy = store.policy.current(db, row.policy_version)
             known = store.leases.get(store.deciders.living(db, engine, key))
             if known is not None:
-                if what := differences(known, placed_on, holder):
+                if what := differences(known, placed_on, holder, ceiling=ceiling):
                     raise Refused(
                         "different",
                         f"{key} has another lease ({known.id[:8]}): {what}.  Release it first, or ask with another key.",
@@ -109,6 +122,7 @@ class PlacedLeases:
                 manager.now(),
                 manager.steady(),
                 decided_by=engine,
+                ceiling=ceiling,
             )
             return lease, True
 
@@ -128,22 +142,8 @@ class PlacedLeases:
             return None
         self._manager.end(lease_id, reason or f"released by {engine}")
         self._manager.watch.forget_lease(lease_id)
-        lease = await self._wait(lease_id, wait_seconds, lambda one: one.state == "ended")
+        lease = await wait_for(self._manager, lease_id, wait_seconds, lambda one: one.state == "ended")
         return None if lease is None else self._manager.shown(lease)
-
-    async def _wait(self, lease_id: str, seconds: float, done: Callable[[Lease], bool]) -> Lease | None:
-        """Return a lease once it is as it should be, or the time is over."""
-        with self._manager.waiters.watching(lease_id) as changed:
-            lease = self._store.leases.get(lease_id)
-            try:
-                async with asyncio.timeout(seconds):
-                    while lease is not None and not done(lease):
-                        await changed.wait()
-                        changed.clear()
-                        lease = self._store.leases.get(lease_id)
-            except TimeoutError:
-                lease = self._store.leases.get(lease_id)
-        return lease
 
     def all(self, engine: str, key: str = "") -> list[Lease]:
         """Return the leases that an engine has placed and that are not over, of one key or all; raises `Refused`, ``invalid``."""
@@ -162,6 +162,24 @@ class PlacedLeases:
         self._manager.schedule()
         self._manager.places_changed()
         return given
+
+
+async def wait_for(
+    manager: LeaseManager, lease_id: str, seconds: float, done: Callable[[Lease], bool]
+) -> Lease | None:
+    """Return a lease once it is as it should be, or the time is over."""
+    store = manager.store
+    with manager.waiters.watching(lease_id) as changed:
+        lease = store.leases.get(lease_id)
+        try:
+            async with asyncio.timeout(seconds):
+                while lease is not None and not done(lease):
+                    await changed.wait()
+                    changed.clear()
+                    lease = store.leases.get(lease_id)
+        except TimeoutError:
+            lease = store.leases.get(lease_id)
+    return lease
 
 
 def _check_wait(seconds: float) -> None:

@@ -51,7 +51,13 @@ class EnginesService(rpc.EnginesServicer):
         placed_on = [PlacedOn(one.uuid, one.memory_bytes) for one in request.placed_on]
         try:
             lease = await self._placed.acquire(
-                engine, request.key, placed_on, holder, request.wait_seconds, request.longest_seconds
+                engine,
+                request.key,
+                placed_on,
+                holder,
+                request.wait_seconds,
+                request.longest_seconds,
+                ceiling=request.ceiling,
             )
         except Refused as refusal:
             about = fields(person=holder.person, course=holder.course, code=refusal.code)

@@ -128,6 +128,7 @@ class HubService(rpc.HubServicer):
                     "course": request.course,
                     "server": server,
                     "certificate_expires": until,
+                    "inside": request.inside,
                 }
                 db.execute(tokens.insert().values(**values))
             return pb.OpenServerReply(token=text, certificate=certificate)

@@ -21,6 +21,7 @@ from gpukernel.common.logs import fields, one_line
 from gpukernel.common.model import Holder, Lease
 from gpukernel.common.telemetry.tracing import TracedCall, received_context, rpc_attributes, traced
 from gpukernel.pool.auth.identity import Caller, Identity
+from gpukernel.pool.leases.ceilings import LeasesInside
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.callers import Access, refuse, stream, unary
 from gpukernel.pool.scheduling.request_queue import KEY_IN_USE
@@ -41,6 +42,7 @@ class PoolService(rpc.PoolServicer):
 
     def __init__(self, manager: LeaseManager, identity: Identity) -> None:
         self._manager = manager
+        self._inside = LeasesInside(manager)
         self.identity = identity
 
     @stream
@@ -49,6 +51,9 @@ class PoolService(rpc.PoolServicer):
         caller = access.caller
         holder = caller.holder(messages.holder_from(request.holder))
         holder = replace(holder, description=one_line(holder.description))
+        if request.within or caller.inside:
+            yield await self._acquire_inside(request, caller, holder)
+            return
         # To a server's token its person's other courses are others: it neither takes a lease of theirs nor ends who waits there.
         known = self._manager.holder_of(request.key) if caller.course else None
         if known is not None and not access.covers(known, self._manager.policy()):
@@ -101,6 +106,31 @@ class PoolService(rpc.PoolServicer):
             yield pb.AcquireEvent(refused=messages.refused_to(refusal))
         finally:
             await places.aclose()  # type: ignore[attr-defined]
+
+    async def _acquire_inside(
+        self, request: pb.AcquireRequest, caller: Caller, holder: Holder
+    ) -> pb.AcquireEvent:
+        """Answer a request for a lease inside of a ceiling."""
+        try:
+            if not request.within:
+                raise Refused(
+                    "no_ceiling",
+                    say("Slices of this server lie inside of its pod's claim, and this request names none."),
+                )
+            lease = await self._inside.acquire(
+                request.within,
+                request.within_secret,
+                request.key,
+                caller.request(messages.request_from(request.slice)),
+                holder,
+                request.ttl_seconds,
+                request.longest_seconds,
+            )
+        except Refused as refusal:
+            about = fields(person=holder.person, course=holder.course, code=refusal.code)
+            log.info("refused: %s", refusal, extra=about)
+            return pb.AcquireEvent(refused=messages.refused_to(refusal))
+        return pb.AcquireEvent(granted=messages.lease_to(lease, with_secret=True))
 
     async def _lease(self, lease_id: str, access: Access) -> Lease:
         """Return a lease that the call reaches; end the call where the lease is not known or not the caller's."""

@@ -194,7 +194,9 @@ class Deciders:
         if key:
             check_key(key)
         found = queries.NOT_OVER.read(db, self._database.clock.steady())
-        return [lease for lease in found if lease.decided_by == engine and key in ("", lease.key)]
+        # What is inside of a ceiling was placed by nobody, and goes with it.
+        placed = [lease for lease in found if lease.decided_by == engine and not lease.within]
+        return [lease for lease in placed if key in ("", lease.key)]
 
 
 def _said(decider: str, after: str) -> str:

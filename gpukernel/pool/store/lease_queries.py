@@ -65,18 +65,19 @@ END = CompiledSql(
     .values(state="ending", end_reason=sa.bindparam("reason"), ended=sa.bindparam("now"))
     .returning(leases.c.person, leases.c.course, leases.c.role, leases.c.share, leases.c.memory_bytes)
 )
+_PROMISED = (slices.c.memory_bytes, slices.c.reserve_bytes, slices.c.lent_bytes, slices.c.lent_by)
 # A fenced worker is not one of those that the server's agent speaks of.
 WORKER_DEAD = CompiledSql(
     slices.update()
     .where(*_THIS, IN_USE, slices.c.fenced_until.is_(None))
     .values(worker="gone", connections=0, memory_used_bytes=0, decided_by=None)
-    .returning(slices.c.memory_bytes)
+    .returning(*_PROMISED)
 )
 FENCE_OVER = CompiledSql(
     slices.update()
     .where(*_THIS, IN_USE)
     .values(worker="gone", connections=0, memory_used_bytes=0, decided_by=None, fenced_until=None)
-    .returning(slices.c.memory_bytes)
+    .returning(*_PROMISED)
 )
 FENCE = CompiledSql(
     slices.update().where(*_THIS, IN_USE).values(fenced_until=sa.bindparam("until"), confirmed=True)
@@ -268,6 +269,8 @@ def slice_of(part: Any, steady: float) -> Slice:
         endpoints=tuple(part.endpoints.split()),
         usage=Usage(**figures),
         uuid=part.uuid,
+        reserve_bytes=part.reserve_bytes,
+        lent_bytes=part.lent_bytes,
     )
 
 
@@ -292,4 +295,6 @@ def lease_of(row: Any, pieces: Sequence[Slice]) -> Lease:
         mode=row.mode,
         user=row.uid,
         decided_by=row.decided_by,
+        ceiling=row.ceiling,
+        within=row.within,
     )

@@ -24,10 +24,9 @@ from gpukernel.common.bounds import millionths
 from gpukernel.common.model import Holder, Lease, Slice, Usage
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.placement import Placement
+from gpukernel.pool.store import ceilings, quota_usage
 from gpukernel.pool.store import lease_queries as queries
-from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.database import Database
-from gpukernel.pool.store.devices import PROMISE
 from gpukernel.pool.store.policy import StoredPolicy
 from gpukernel.pool.store.schema import (
     ENDING,
@@ -85,11 +84,14 @@ class Leases:
         user: int = 0,
         decided_by: str = "pool",
         caller: str = "",
+        ceiling: bool = False,
+        within: str = "",
     ) -> Lease:
         """Promise the memory, charge the quotas and write the lease down, in state ``starting``.
 
         Call it in a `Database.deciding` transaction; `now` is wall time.  What an engine has placed counts in the quotas and stays within
-        none: who may have how much there is the engine's to say, as are its times, of which only `longest` is the pool's to keep.
+        none: who may have how much there is the engine's to say, as are its times, of which only `longest` is the pool's to keep.  A `ceiling`
+        keeps all of its memory but a MiB for leases inside; one `within` has its memory from there, and counts as a lease of no size.
 
         Raises
         ------
@@ -100,10 +102,12 @@ class Leases:
         whose = quota_usage.accounts_of(holder.person, holder.course)
         by_engine = decided_by != "pool"
         span = (longest or None) if by_engine else policy.longest(whose, role, longest)
-        share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
-        memory = sum(p.memory_bytes for p in placed)
+        charged = [] if within else placed
+        share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in charged)
+        memory = sum(p.memory_bytes for p in charged)
+        made = [ceilings.new_slice(piece, ceiling=ceiling) for piece in placed]
         try:
-            PROMISE.each(db, [{"device": p.device.id, "size": p.memory_bytes} for p in placed])
+            ceilings.promise(db, placed, within)
             quota_usage.charge(db, policy, whose, role, share, memory, now, bounded=not by_engine)
             epoch = queries.NEXT_EPOCH.first(db).epoch
             values = {
@@ -129,21 +133,25 @@ class Leases:
                 "uid": user,
                 "decided_by": decided_by,
                 "caller": caller,
+                "ceiling": ceiling,
+                "within": within,
             }
             queries.NEW_LEASE.run(db, **values)
             rows = [
                 {
                     "lease_id": lease_id,
                     "ordinal": ordinal,
-                    "device_id": piece.device.id,
+                    "device_id": piece.device_id,
                     "memory_bytes": piece.memory_bytes,
                     "limit_bytes": piece.memory_bytes,
-                    "weight": piece.memory_bytes / piece.device.memory_bytes,
+                    "weight": piece.weight,
                     "worker": "starting",
                     "confirmed": False,
                     "decided_by": decided_by,
+                    "reserve_bytes": piece.reserve_bytes,
+                    "lent_by": within or None,
                 }
-                for ordinal, piece in enumerate(placed)
+                for ordinal, piece in enumerate(made)
             ]
             queries.NEW_SLICE.each(db, rows)
             first_span(db, lease_id, share, memory, now)
@@ -154,7 +162,7 @@ class Leases:
             id=lease_id,
             key=key,
             holder=holder,
-            slices=tuple(map(_slice, placed)),
+            slices=tuple(made),
             state="starting",
             created=now,
             expires=steady + ttl,
@@ -166,6 +174,8 @@ class Leases:
             mode=mode,
             user=user,
             decided_by=decided_by,
+            ceiling=ceiling,
+            within=within,
         )
 
     def worker_ready(
@@ -204,7 +214,7 @@ class Leases:
         dead = queries.FENCE_OVER if fenced else queries.WORKER_DEAD
         with self._database.deciding(awaited=False) as (db, row):
             if piece := dead.first(db, lease=lease_id, device=device_id):
-                PROMISE.run(db, device=device_id, size=-piece.memory_bytes)
+                ceilings.free(db, lease_id, device_id, piece)
             return self._end(db, row, lease_id, reason, now)
 
     def _end(self, db: sa.Connection, row: Any, lease_id: str, why: str, now: float, us: str = "") -> bool:
@@ -212,6 +222,8 @@ class Leases:
         if ends := queries.END.first(db, lease=lease_id, reason=why, now=now, us=us):
             self._database.changes.lease("ends", lease_id)
             self._refund(db, row, lease_id, ends, now)
+            for inside in ceilings.LIVING_INSIDE.rows(db, ceiling=lease_id):
+                self._end(db, row, inside.id, why, now)
         if over := queries.LEASE_OVER.first(db, lease=lease_id):
             self._database.changes.lease("told", lease_id)  # to who waits for its memory
             # Of a pool of version 0.2, which waited for the workers.
@@ -224,6 +236,11 @@ class Leases:
             policy = self._policy.current(db, row.policy_version)
             whose = quota_usage.accounts_of(lease.person, lease.course)
             quota_usage.refund(db, policy, whose, lease.role, lease.share, lease.memory_bytes, now)
+
+    def inside(self, lease_id: str) -> list[str]:
+        """Return the ids of leases inside of a ceiling that are not over."""
+        with self._database.transaction() as db:
+            return [row.id for row in ceilings.INSIDE.rows(db, ceiling=lease_id)]
 
     def refund_ending(self, now: float) -> None:
         """Refund the quotas of leases that a pool of version 0.2 began to end."""
@@ -482,18 +499,3 @@ class Leases:
         for row in queries.ENDS_ON_DEVICES.rows(db, devices=list(device_ids), most=most):
             found.setdefault(row.device_id, []).append((row.until + ahead, row.memory_bytes))
         return found
-
-
-def _slice(placed: Placement) -> Slice:
-    """Return a new slice."""
-    device, size = placed.device, placed.memory_bytes
-    return Slice(
-        device.id,
-        device.server,
-        device.index,
-        device.name,
-        device.memory_bytes,
-        size,
-        size / device.memory_bytes,
-        uuid=device.uuid,
-    )

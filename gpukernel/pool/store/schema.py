@@ -231,6 +231,10 @@ leases = Table(
     Column("uid", BigInteger, nullable=False, server_default="0"),  # in direct mode: whose programs
     Column("decided_by", String, nullable=False, server_default="pool"),  # who chose its devices
     Column("caller", String, nullable=False, server_default=""),  # the pool that was asked for it last
+    Column(
+        "ceiling", Boolean, nullable=False, server_default=text("false")
+    ),  # its memory is lent to leases inside
+    Column("within", String, nullable=False, server_default=""),  # the ceiling that it is inside of
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
     CheckConstraint("decided_by IN ('pool', 'kubernetes', 'slurm')", name="known_decider"),
     # One key, one living lease: asking twice cannot give two.  Keys of the pool and of each engine are apart.
@@ -244,6 +248,7 @@ leases = Table(
     _living("leases_by_expiry", "expires", condition="state <> 'ended'"),
     _living("leases_by_end", "until", condition="state <> 'ended' AND until IS NOT NULL"),
     _living("leases_by_idleness", "idle_limit", condition="state = 'live' AND idle_limit > 0"),
+    _living("leases_by_ceiling", "within", condition="state <> 'ended' AND within <> ''"),
     Index("leases_by_epoch", "epoch"),
 )
 
@@ -275,6 +280,12 @@ slices = Table(
     Column("fenced_until", Float, nullable=True),
     # Who decides over the device, as long as the worker may live: a device goes to nobody else before.
     Column("decided_by", String, nullable=True, server_default="pool"),
+    Column(
+        "reserve_bytes", BigInteger, nullable=False, server_default="0"
+    ),  # of a ceiling: promised for leases inside
+    Column("lent_bytes", BigInteger, nullable=False, server_default="0"),  # what these have of it
+    Column("lent_by", String, nullable=True),  # the ceiling whose memory this is
+    CheckConstraint("lent_bytes >= 0 AND lent_bytes <= reserve_bytes", name="lent_within_reserve"),
     CheckConstraint("worker IN ('starting', 'ready', 'gone')", name="known_worker"),
     CheckConstraint("worker = 'gone' OR decided_by IS NOT NULL", name="decided_while_in_use"),
     ForeignKeyConstraint(
@@ -465,6 +476,9 @@ tokens = Table(
     Column("server", String, nullable=False, server_default=""),
     Column("certificate_expires", Float, nullable=True),  # of the client certificate made for it
     Column("renewed", Float, nullable=True),  # it is valid for as long after it as it was made for
+    Column(
+        "inside", Boolean, nullable=False, server_default=text("false")
+    ),  # it leases inside of ceilings only
 )
 
 # What administrators and instructors changed, with the values before and after.
