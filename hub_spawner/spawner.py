@@ -145,7 +145,7 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
             if chosen.course and self.leases_from_pool():
                 client = await self._pool_client()
                 self._credentials = await client.open_connection(
-                    self.user.name, self.gpu_server, chosen.course
+                    self.user.name, self.gpu_server, chosen.course, inside=self.leases_inside_claim()
                 )
         except ChoiceRefused as error:
             self._forget_choice()
@@ -175,6 +175,10 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
     def leases_from_pool(self) -> bool:
         """Return whether the server's kernels ask the pool for slices, as the environment that was chosen has it."""
         return True
+
+    def leases_inside_claim(self) -> bool:
+        """Return whether its kernels lease inside of a claim of its pod, and nothing beside that."""
+        return False
 
     def _asked(self) -> Chosen:
         return Chosen.of(self.user_options or {})

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpukernel.cli.kernels.counting import CountedRun, check_target
 from gpukernel.cli.resize import wanted_slice
-from gpukernel.cli.terminal.output import Problem, complain, estimate, failure, seconds
+from gpukernel.cli.terminal.output import NOT_THERE, Problem, complain, estimate, failure, seconds
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.account import own_name
 from gpukernel.common.address import resolve_address
@@ -25,6 +25,7 @@ from gpukernel.common.errors import PoolError
 from gpukernel.common.machine import machine_identity
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.common.telemetry.tracing import start_tracing
+from gpukernel.remoting.ceiling import CeilingError, ceiling_here
 from gpukernel.remoting.direct_environment import DriverNotFound
 from gpukernel.remoting.environment import program_environment
 
@@ -125,7 +126,11 @@ async def acquire(
     shown = False
     terminal = sys.stderr.isatty()
     key = f"run-{uuid.uuid4()}"
-    async for event in client.acquire(key, request, holder, wait, ttl, longest):
+    try:
+        within = ceiling_here()
+    except CeilingError as error:
+        raise Problem(str(error), NOT_THERE) from None
+    async for event in client.acquire(key, request, holder, wait, ttl, longest, within=within):
         if isinstance(event, Queued):
             shown = True
             line = f"gpukernel: waiting: {event.reason}{estimate(event.estimate_seconds)}"

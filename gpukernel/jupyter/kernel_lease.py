@@ -32,6 +32,7 @@ from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.kernel_status import KernelState, KernelStatus, devices_of
 from gpukernel.jupyter.slice_size import larger_share, queue_words, request_from, request_words
 from gpukernel.jupyter.trouble.process import keep_the_past
+from gpukernel.remoting.ceiling import CeilingError, ceiling_here
 from gpukernel.remoting.worker_query import WorkerSilent, touch
 
 if TYPE_CHECKING:
@@ -417,7 +418,9 @@ class KernelLease:
                 if self._queueing is not task:
                     return ""  # asking again now would take the place of the later request
                 self._keepalive = client.keepalive
-                events = client.acquire(self.key, self.request, self.holder, wait_seconds=-1)
+                events = client.acquire(
+                    self.key, self.request, self.holder, wait_seconds=-1, within=ceiling_here()
+                )
                 async with contextlib.aclosing(events):
                     async for event in events:
                         if self._queueing is not task or isinstance(event, Lease):
@@ -432,7 +435,7 @@ class KernelLease:
                 self.queued = Queued(0, -1.0, AWAY)
                 self._tell()
                 await asyncio.sleep(AGAIN_SECONDS)
-            except PoolError as error:
+            except (PoolError, CeilingError) as error:
                 return str(error)
 
     def _granted(self, lease: Lease) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from jupyterhub.utils import maybe_future
 from kubespawner import KubeSpawner
 from markupsafe import escape
-from traitlets import default
+from traitlets import Dict, default
 
 from gpukernel.common.errors import PoolError
 from hub_spawner.choices import Card, Chosen, words
@@ -19,6 +19,9 @@ __all__ = ["GPUKubeSpawner"]
 _SLUG = "gpu-"
 _OPTION = "environment"
 
+CLAIM = "gpukernel"
+"""The claim's name in a server's pod."""
+
 
 class GPUKubeSpawner(GPUSpawnerMixin, KubeSpawner):  # type: ignore[misc]
     """A pod for each server, with courses in its profile list.
@@ -26,6 +29,14 @@ class GPUKubeSpawner(GPUSpawnerMixin, KubeSpawner):  # type: ignore[misc]
     An administrator's own `profile_list` comes first and goes on working; a server of one of its entries starts without GPUs.  An
     environment's changes are a ``kubespawner_override``.
     """
+
+    claim_templates = Dict(
+        per_key_traits={},
+        help="""ResourceClaimTemplates by course: a server's pod gets a claim of its course's as its ceiling, and its kernels lease
+        inside of that. The entry \"\" is for courses that are not named; a course without an entry leases from the pool.
+
+        The templates are in the servers' namespace, and their claims have the annotation ``gpukernel.io/kernels: lease-inside``.""",
+    ).tag(config=True)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -104,7 +115,33 @@ class GPUKubeSpawner(GPUSpawnerMixin, KubeSpawner):  # type: ignore[misc]
     def _use_environment(self, name: str) -> None:
         """Leave the environment to KubeSpawner, which takes it from the profile."""
 
+    def _claim_template(self) -> str:
+        """Return the template of the claim of the course that was chosen; empty where its kernels lease from the pool."""
+        if not self._course:
+            return ""
+        return str(self.claim_templates.get(self._course, self.claim_templates.get("", "")))
+
+    def leases_inside_claim(self) -> bool:
+        """Return whether the pod has a claim as its ceiling."""
+        return bool(self._claim_template())
+
+    async def get_pod_manifest(self) -> Any:
+        """Return KubeSpawner's pod, with the claim of its course."""
+        pod = await super().get_pod_manifest()
+        if template := self._claim_template():
+            claims = [one for one in pod.spec.resource_claims or [] if _name_of(one) != CLAIM]
+            pod.spec.resource_claims = [*claims, {"name": CLAIM, "resourceClaimTemplateName": template}]
+            (notebook, *_) = pod.spec.containers
+            own = [one for one in notebook.resources.claims or [] if _name_of(one) != CLAIM]
+            notebook.resources.claims = [*own, {"name": CLAIM}]
+        return pod
+
     def start(self) -> Any:
         """Start as the mixin does; KubeSpawner's progress follows the future of a start."""
         self._start_future = asyncio.ensure_future(super().start())
         return self._start_future
+
+
+def _name_of(claim: Any) -> Any:
+    """Return the name of a pod's claim, an object of the client's or a dict of the configuration."""
+    return claim.get("name") if isinstance(claim, dict) else getattr(claim, "name", None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lightkube.resources.resource_v1 import ResourceClaim
 
 from gpukernel.common.model import PlacedOn
-from gpukernel.engines.kubernetes.names import DRIVER, lease_key
+from gpukernel.engines.kubernetes.names import CEILING, DRIVER, INSIDE, lease_key
 from gpukernel.engines.kubernetes.quantities import bytes_of
 
 __all__ = ["Allocation", "AllocationError", "Result", "allocation_of", "placed_on"]
@@ -44,13 +44,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Allocation:
-    """The devices of this driver that a claim has; `key` is that of its lease."""
+    """The devices of this driver that a claim has; `key` is that of its lease, and a `ceiling` is for kernels that lease inside of it."""
 
     namespace: str
     name: str
     uid: str
     key: str
     results: tuple[Result, ...]
+    ceiling: bool = False
 
     @property
     def requests(self) -> dict[str, list[Result]]:
@@ -92,7 +93,8 @@ def allocation_of(claim: ResourceClaim, cluster: str = "") -> Allocation | None:
             )
     uid = str(metadata.uid)
     key = lease_key(uid, min(result.share for result in results), cluster)
-    return Allocation(str(metadata.namespace), str(metadata.name), uid, key, tuple(results))
+    ceiling = (metadata.annotations or {}).get(CEILING) == INSIDE
+    return Allocation(str(metadata.namespace), str(metadata.name), uid, key, tuple(results), ceiling)
 
 
 def placed_on(allocation: Allocation, devices: Mapping[str, tuple[str, int]]) -> list[PlacedOn]:

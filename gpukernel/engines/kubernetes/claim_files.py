@@ -21,7 +21,8 @@ from gpukernel.engines.containers.bundle import LEASE_FILE, LEASE_FOLDER
 from gpukernel.engines.containers.keeper import reachable
 from gpukernel.engines.containers.specification import VERSION, library_folders, mount, variables
 from gpukernel.engines.kubernetes.names import CDI_KIND, cdi_name, is_uid
-from gpukernel.remoting.lease_file import lease_text
+from gpukernel.remoting.ceiling import CEILING_VARIABLE
+from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, lease_text
 
 __all__ = ["ClaimFiles", "Prepared", "not_in_memory"]
 
@@ -162,14 +163,18 @@ class ClaimFiles:
     def edits(self, prepared: Prepared, lease: Lease, request: str) -> dict[str, Any]:
         """Return what a container with a request's devices is given: variables and mounts, as CDI names them."""
         simulated = any(one.device_name.endswith("(simulated)") for one in lease.slices)
-        part = any(one.memory_bytes < one.device_memory_bytes for one in lease.slices)
+        part = lease.ceiling or any(one.memory_bytes < one.device_memory_bytes for one in lease.slices)
         folders = library_folders(simulated)
         if self._libraries is not None:
             folders = {self._libraries / host.name: inside for host, inside in folders.items()}
         mounts = [mount(host, inside) for host, inside in folders.items()]
         mounts += [mount(one, one) for one in self._sockets]
+        named = variables(simulated, part)
+        if lease.ceiling:
+            # Kernels get lease files of their own; the claim's is where they find the ceiling.
+            named[CEILING_VARIABLE] = named.pop(LEASE_FILE_VARIABLE)
         return {
-            "env": [f"{name}={value}" for name, value in sorted(variables(simulated, part).items())],
+            "env": [f"{name}={value}" for name, value in sorted(named.items())],
             "mounts": [*mounts, mount(self._folder(prepared.uid) / request, LEASE_FOLDER)],
         }
 

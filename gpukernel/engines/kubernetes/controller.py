@@ -177,7 +177,9 @@ class Controller:
             self._devices = {device_name(one.uuid): one for one in await self._pool.devices() if one.uuid}
         devices = {name: (one.uuid, one.memory_bytes) for name, one in self._devices.items()}
         holder = holder_of(claim, await self._labels(wanted.namespace))
-        return await self._pool.acquire_placed(placed_on(wanted, devices), wanted.key, holder, START_SECONDS)
+        return await self._pool.acquire_placed(
+            placed_on(wanted, devices), wanted.key, holder, START_SECONDS, ceiling=wanted.ceiling
+        )
 
     async def _labels(self, namespace: str) -> dict[str, str]:
         for new in (False, True):  # the cache may not have a namespace that is as young as its claim

@@ -6,8 +6,10 @@ import re
 
 __all__ = [
     "CDI_KIND",
+    "CEILING",
     "COURSE",
     "DRIVER",
+    "INSIDE",
     "PERSON",
     "PERSONS_BY_CLAIM",
     "POOL",
@@ -30,6 +32,10 @@ PERSON = f"{DRIVER}/person"
 """Label of a namespace, the person of its leases; annotation of a claim, where the namespace says `PERSONS_BY_CLAIM`."""
 PERSONS_BY_CLAIM = f"{DRIVER}/persons"
 """Label of a namespace: ``by-claim`` lets claims say for whom they are, as JupyterHub's do."""
+
+CEILING = f"{DRIVER}/kernels"
+"""Annotation of a claim: ``lease-inside`` makes it a ceiling, inside of which the pod's kernels lease."""
+INSIDE = "lease-inside"
 
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 

@@ -145,12 +145,15 @@ class Preparing:
         devices = {device_name(one.uuid): one for one in await self._pool.devices() if one.uuid}
         sizes = {name: (one.uuid, one.memory_bytes) for name, one in devices.items()}
         asked = placed_on(allocation, sizes)
-        has = [PlacedOn(one.uuid, one.memory_bytes) for one in known.slices]
+        has = has_of(known)
         if sorted(asked, key=str) != sorted(has, key=str):
             raise NotPrepared(
                 f"The lease {known.id} of claim {allocation.namespace}/{allocation.name} is not what was allocated."
             )
-        return await self._pool.acquire_placed(asked, allocation.key, known.holder, self._wait), devices
+        lease = await self._pool.acquire_placed(
+            asked, allocation.key, known.holder, self._wait, ceiling=known.ceiling
+        )
+        return lease, devices
 
     async def refresh(self) -> None:
         """Bring the lease files of prepared claims to what the pool says: a lease that is over, and another one in its place.
@@ -173,9 +176,7 @@ class Preparing:
                     continue  # given up, or prepared anew meanwhile
                 if lease is not None and lease.state == "live":
                     fresh = await self._pool.acquire_placed(
-                        [PlacedOn(piece.uuid, piece.memory_bytes) for piece in lease.slices],
-                        one.key,
-                        lease.holder,
+                        has_of(lease), one.key, lease.holder, ceiling=lease.ceiling
                     )
                     with contextlib.suppress(BundleError):
                         self._files.write(replace(one, lease=fresh.id), fresh)
@@ -193,6 +194,11 @@ class Preparing:
             except OSError as error:
                 log.warning("lease files cannot be written: %s", error)
             await asyncio.sleep(every)
+
+
+def has_of(lease: Lease) -> list[PlacedOn]:
+    """Return what a placed lease has of each device, with what a ceiling keeps for leases inside."""
+    return [PlacedOn(one.uuid, one.memory_bytes + one.reserve_bytes) for one in lease.slices]
 
 
 def _prepared(allocation: Allocation, lease: Lease, devices: dict[str, Device]) -> Prepared:

@@ -32,6 +32,8 @@ KINDS = {
     "resourceclaims": (GROUP, "ResourceClaim", True),
     "resourceslices": (GROUP, "ResourceSlice", False),
     "deviceclasses": (GROUP, "DeviceClass", False),
+    "pods": ("/api/v1", "Pod", True),
+    "events": ("/api/v1", "Event", True),
     "daemonsets": ("/apis/apps/v1", "DaemonSet", True),
     "deployments": ("/apis/apps/v1", "Deployment", True),
 }
@@ -121,7 +123,7 @@ def place(path: str) -> tuple[str, str | None, str, str]:
         namespace = None
         if namespaced and words[0] == "namespaces" and len(words) > 2:
             namespace, words = words[1], words[2:]
-        if words[0] == plural:
+        if words[0] == plural and not (plural == "namespaces" and words[2:3] and words[2] in KINDS):
             name, part = [*words[1:], "", ""][:2]
             return plural, namespace if namespaced else None, name, part
     raise Status(404, "NotFound", f"the server could not find the requested resource {path}")

@@ -189,6 +189,8 @@ class ApiServer:
         if namespace:
             one["metadata"]["namespace"] = namespace
         one.pop("status", None)
+        if plural == "pods":
+            one["status"] = {"phase": "Pending"}
         check(one)
         self.store.objects[plural][namespace, name] = one
         return self.store.note("ADDED", plural, one)

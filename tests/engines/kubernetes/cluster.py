@@ -101,7 +101,7 @@ class Cluster:
                     free[result.device] -= bytes_of(result.consumedCapacity["memory"])
         request = claim.spec.devices.requests[0].exactly
         results = []
-        for _ in range(request.count):
+        for _ in range(1 if request.count is None else request.count):
             for device, left in sorted(free.items(), key=lambda item: -item[1]):
                 wanted = (request.capacity.requests if request.capacity else {}).get("memory") or defaults[
                     device
