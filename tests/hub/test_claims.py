@@ -48,12 +48,13 @@ print(total.value >> 20)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool("v100:2", tcp_host="127.0.0.1") as pool:
+    pool = Pool("v100:2", tcp_host="127.0.0.1")
 
-        async def courses() -> None:
-            async with AdminClient(pool.address) as admin:
-                await admin.import_courses(COURSES)
+    async def courses() -> None:
+        async with AdminClient(pool.address) as admin:
+            await admin.import_courses(COURSES)
 
+    with pool:
         asyncio.run(courses())
         yield lent(pool)
 
@@ -69,7 +70,8 @@ def cluster(tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Iter
         with cluster.running(pool, "controller", "--every", "0.3"):
             eventually(cluster.slices)
             yield cluster
-            for claim in cluster.claims():
+            left: list[Any] = cluster.claims()
+            for claim in left:
                 cluster.delete(claim.metadata.name)
             eventually(lambda: not pool.promised())
     load_config.cache_clear()
@@ -95,13 +97,14 @@ class Node:
             assert asked.resourceClaimTemplateName == TEMPLATE["metadata"]["name"]
             assert [one.name for one in container.resources.claims] == [asked.name]
             name = f"{pod.metadata.name}-{asked.name}"
-            made = {
+            made: dict[str, Any] = {
                 "metadata": {
                     **TEMPLATE["spec"]["metadata"], "name": name, "namespace": self.cluster.namespace,
                 },
                 "spec": TEMPLATE["spec"]["spec"],
             }  # fmt: skip
-            self.cluster.api.create(ResourceClaim.from_dict(made))
+            claim: Any = ResourceClaim.from_dict(made)
+            self.cluster.api.create(claim)
             assert self.cluster.allocate(name)
             await self.eventually(lambda name=name: self.cluster.is_ready(name))
             self.environment |= await self.prepared(name)
@@ -110,8 +113,7 @@ class Node:
 
     async def prepared(self, name: str) -> dict[str, str]:
         """Return what the runtime makes of the claim's CDI file, with the paths of this machine."""
-        claim = self.cluster.get(name)
-        assert claim is not None
+        claim: Any = self.cluster.get(name)
         uid = str(claim.metadata.uid)
         files = ClaimFiles(self.home / "claims", self.home / "cdi")
         api = AsyncClient(KubeConfig.from_file(str(self.cluster.kubeconfig)).get())

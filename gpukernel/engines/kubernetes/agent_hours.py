@@ -66,7 +66,8 @@ class AgentHours:
 
     async def look(self) -> None:
         """Open and close what has to be; raises what `lightkube` raises."""
-        for kind in (DaemonSet, Deployment):
+        kinds: tuple[Any, ...] = (DaemonSet, Deployment)
+        for kind in kinds:
             async for one in self._api.list(kind, namespace=self._namespace):
                 if HOURS in (one.metadata.annotations or {}):
                     await self._keep(kind, one)
