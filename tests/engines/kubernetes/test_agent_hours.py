@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,9 @@ class Agents:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.now = cluster, at(0, "0:00")
 
-    def make(self, kind: Any, name: str, grace: int | None = 300, **annotations: str) -> None:
+    def make(
+        self, kind: Any, name: str, annotations: Mapping[str, str] | None = None, grace: int | None = 300
+    ) -> None:
         labels = {"app": name}
         spec: dict[str, Any] = {
             "selector": {"matchLabels": labels},
@@ -52,7 +54,9 @@ class Agents:
         }
         if kind is Deployment:
             spec["replicas"] = 3
-        metadata = ObjectMeta(name=name, namespace=self.cluster.namespace, annotations=annotations)
+        metadata = ObjectMeta(
+            name=name, namespace=self.cluster.namespace, annotations=dict(annotations or {})
+        )
         self.cluster.api.create(kind.from_dict({"metadata": metadata.to_dict(), "spec": spec}))
 
     def get(self, kind: Any, name: str) -> Any:
@@ -90,7 +94,7 @@ def agents(cluster: Cluster) -> Agents:
 
 @pytest.mark.parametrize("kind", [DaemonSet, Deployment])
 def test_a_week_of_hours(agents: Agents, kind: Any) -> None:
-    agents.make(kind, "v100", **{HOURS: "Mo-Fr 8-18", ZONE: "UTC"})
+    agents.make(kind, "v100", {HOURS: "Mo-Fr 8-18", ZONE: "UTC"})
     agents.make(kind, "always")
     changes = []
     is_open = True
@@ -114,7 +118,7 @@ def test_a_week_of_hours(agents: Agents, kind: Any) -> None:
 
 
 def test_hours_are_those_of_their_zone_also_when_clocks_change(agents: Agents) -> None:
-    agents.make(DaemonSet, "v100", grace=None, **{HOURS: "Mo-Su 8-18", ZONE: "Europe/Berlin"})
+    agents.make(DaemonSet, "v100", {HOURS: "Mo-Su 8-18", ZONE: "Europe/Berlin"}, grace=None)
     for day, opens in ((0, "7:00"), (-31, "6:00")):  # winter, and before 25 October
         agents.now = at(day, opens) - 1
         agents.look()
@@ -125,7 +129,7 @@ def test_hours_are_those_of_their_zone_also_when_clocks_change(agents: Agents) -
 
 
 def test_only_what_it_wrote_is_taken_back(agents: Agents) -> None:
-    agents.make(Deployment, "v100", **{HOURS: "Mo-Fr 8-18", ZONE: "UTC"})
+    agents.make(Deployment, "v100", {HOURS: "Mo-Fr 8-18", ZONE: "UTC"})
     agents.change(Deployment, "v100", {"spec": {"replicas": 0}})  # an administrator's
     for clock in ("0:00", "9:00"):
         agents.now = at(0, clock)
@@ -155,7 +159,7 @@ def test_only_what_it_wrote_is_taken_back(agents: Agents) -> None:
 def test_what_is_not_understood_changes_nothing_and_is_said(
     agents: Agents, caplog: pytest.LogCaptureFixture, annotations: dict[str, str], sentence: str
 ) -> None:
-    agents.make(DaemonSet, "v100", **annotations)
+    agents.make(DaemonSet, "v100", annotations)
     with caplog.at_level(logging.ERROR):
         agents.look()
     assert agents.get(DaemonSet, "v100").metadata.generation == 1
@@ -169,7 +173,7 @@ def ended(process: Any) -> Callable[[], bool]:
 def test_a_real_agent_gives_its_gpu_back_at_night_and_lends_it_again(
     agents: Agents, site: Site, tmp_path: Path
 ) -> None:
-    agents.make(DaemonSet, "v100", grace=60, **{HOURS: "Mo-Fr 8-18", ZONE: "UTC"})
+    agents.make(DaemonSet, "v100", {HOURS: "Mo-Fr 8-18", ZONE: "UTC"}, grace=60)
 
     def pods() -> int:
         """The pods that the DaemonSet's controller wants on the one node with GPUs."""
