@@ -47,8 +47,14 @@ class FaultyPool(FakePool):
         return self
 
     async def acquire(
-        self, key: str, request: SliceRequest, holder: Holder, wait_seconds: float
+        self,
+        key: str,
+        request: SliceRequest,
+        holder: Holder,
+        wait_seconds: float,
+        within: tuple[str, str],
     ) -> AsyncGenerator[Queued | Lease]:
+        assert within == ("", "")  # no pod's claim
         self.open += 1
         try:
             self.asked.append(request)

@@ -71,8 +71,14 @@ class FakePool:
         self.seen.append(lease.state)
 
     async def acquire(
-        self, key: str, request: SliceRequest, holder: Holder, wait_seconds: float
+        self,
+        key: str,
+        request: SliceRequest,
+        holder: Holder,
+        wait_seconds: float,
+        within: tuple[str, str],
     ) -> AsyncIterator[Queued | Lease]:
+        assert within == ("", "")  # no pod's claim
         self.asked.append(request)
         while True:
             answer = await self.answers.get()
