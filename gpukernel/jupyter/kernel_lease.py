@@ -409,8 +409,7 @@ class KernelLease:
         from gpukernel.common.errors import PoolError, PoolUnreachable
         from gpukernel.common.model import Lease, Queued
 
-        assert self.request is not None
-        assert self.holder is not None
+        assert self.request is not None and self.holder is not None  # noqa: PT018
         task = asyncio.current_task()
         while True:
             try:
@@ -418,9 +417,7 @@ class KernelLease:
                 if self._queueing is not task:
                     return ""  # asking again now would take the place of the later request
                 self._keepalive = client.keepalive
-                events = client.acquire(
-                    self.key, self.request, self.holder, wait_seconds=-1, within=ceiling_here()
-                )
+                events = client.acquire(self.key, self.request, self.holder, -1, within=ceiling_here())
                 async with contextlib.aclosing(events):
                     async for event in events:
                         if self._queueing is not task or isinstance(event, Lease):

@@ -24,7 +24,7 @@ from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.devices import PROMISE
 from gpukernel.pool.store.schema import IN_USE, LIVING, NOT_ENDED, leases, slices
 
-__all__ = ["INSIDE", "LIVING_INSIDE", "free", "new_slice", "own_bytes", "promise"]
+__all__ = ["INSIDE", "LIVING_INSIDE", "free", "new_slice", "own_bytes", "promise", "slice_rows"]
 
 OWN = MIB
 """Bytes that a ceiling's own worker has of each device: the least of a slice."""
@@ -85,3 +85,23 @@ def new_slice(placed: Placement, *, ceiling: bool = False) -> Slice:
         uuid=device.uuid,
         reserve_bytes=placed.memory_bytes - size,
     )
+
+
+def slice_rows(lease_id: str, made: Sequence[Slice], within: str, decided_by: str) -> list[dict[str, Any]]:
+    """Return the rows of a lease's new slices."""
+    return [
+        {
+            "lease_id": lease_id,
+            "ordinal": ordinal,
+            "device_id": piece.device_id,
+            "memory_bytes": piece.memory_bytes,
+            "limit_bytes": piece.memory_bytes,
+            "weight": piece.weight,
+            "worker": "starting",
+            "confirmed": False,
+            "decided_by": decided_by,
+            "reserve_bytes": piece.reserve_bytes,
+            "lent_by": within or None,
+        }
+        for ordinal, piece in enumerate(made)
+    ]

@@ -137,22 +137,7 @@ class Leases:
                 "within": within,
             }
             queries.NEW_LEASE.run(db, **values)
-            rows = [
-                {
-                    "lease_id": lease_id,
-                    "ordinal": ordinal,
-                    "device_id": piece.device_id,
-                    "memory_bytes": piece.memory_bytes,
-                    "limit_bytes": piece.memory_bytes,
-                    "weight": piece.weight,
-                    "worker": "starting",
-                    "confirmed": False,
-                    "decided_by": decided_by,
-                    "reserve_bytes": piece.reserve_bytes,
-                    "lent_by": within or None,
-                }
-                for ordinal, piece in enumerate(made)
-            ]
+            rows = ceilings.slice_rows(lease_id, made, within, decided_by)
             queries.NEW_SLICE.each(db, rows)
             first_span(db, lease_id, share, memory, now)
             self._database.changes.lease("granted", lease_id, key, [p.device.server for p in placed])
