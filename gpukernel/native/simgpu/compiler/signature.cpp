@@ -37,7 +37,7 @@ void family(Shapes& shapes, const std::string& names, const std::string& types, 
 }
 
 const Shapes& shapes() {
-    static const Shapes all = [] {
+    static const Shapes& all = *new Shapes([] {  // a thread in the background may outlive main
         Shapes s;
         const char* const bits = "b16 b32 b64";
         family(s, "add.# sub.# mul.lo.# and.# or.# xor.#", bits, "TTT");
@@ -201,7 +201,7 @@ const Shapes& shapes() {
                        {"mbarrier.wait.parity", ".dw"},
                        {"mbarrier.pending_count", "wd"}});
         return s;
-    }();
+    }());
     return all;
 }
 

@@ -124,52 +124,53 @@ void integers(Table& t) {
 }  // namespace
 
 const VectorOp* vector_op(const std::string& key) {
-    static const Table table = [] {
+    static const Table& table = *new Table([] {  // a thread in the background may outlive main
         Table t;
         floats(t);
         integers(t);
         return t;
-    }();
+    }());
     const auto found = table.find(key);
     return found == table.end() ? nullptr : &found->second;
 }
 
 LineOp line_op(const std::string& key) {
-    static const std::unordered_map<std::string, LineOp> table = {{"mov.b32", LineOp::copy},
-                                                                  {"mov.b64", LineOp::copy},
-                                                                  {"resize.64.32", LineOp::copy},
-                                                                  {"resize.s64.32", LineOp::copy},
-                                                                  {"resize.32.64", LineOp::copy},
-                                                                  {"cvt.u64.u32", LineOp::copy},
-                                                                  {"cvt.s64.u32", LineOp::copy},
-                                                                  {"cvt.s64.s32", LineOp::copy},
-                                                                  {"cvt.u64.s32", LineOp::copy},
-                                                                  {"cvt.u32.u64", LineOp::copy},
-                                                                  {"cvt.s32.s64", LineOp::copy},
-                                                                  {"cvt.u32.s64", LineOp::copy},
-                                                                  {"cvt.s32.u64", LineOp::copy},
-                                                                  {"cvt.u32.u32", LineOp::copy},
-                                                                  {"cvt.s32.s32", LineOp::copy},
-                                                                  {"cvt.u32.s32", LineOp::copy},
-                                                                  {"cvt.s32.u32", LineOp::copy},
-                                                                  {"cvt.u64.u64", LineOp::copy},
-                                                                  {"cvt.s64.s64", LineOp::copy},
-                                                                  {"cvt.u64.s64", LineOp::copy},
-                                                                  {"cvt.s64.u64", LineOp::copy},
-                                                                  {"add.b32", LineOp::add},
-                                                                  {"add.b64", LineOp::add},
-                                                                  {"sub.b32", LineOp::subtract},
-                                                                  {"sub.b64", LineOp::subtract},
-                                                                  {"mul.lo.b32", LineOp::multiply},
-                                                                  {"mul.lo.b64", LineOp::multiply},
-                                                                  {"mul.wide.s32", LineOp::multiply},
-                                                                  {"mul.wide.u32", LineOp::multiply},
-                                                                  {"mad.lo.b32", LineOp::multiply_add},
-                                                                  {"mad.lo.b64", LineOp::multiply_add},
-                                                                  {"mad.wide.s32", LineOp::multiply_add},
-                                                                  {"mad.wide.u32", LineOp::multiply_add},
-                                                                  {"shl.b32", LineOp::shift_left},
-                                                                  {"shl.b64", LineOp::shift_left}};
+    static const auto& table =
+        *new std::unordered_map<std::string, LineOp>{{"mov.b32", LineOp::copy},
+                                                     {"mov.b64", LineOp::copy},
+                                                     {"resize.64.32", LineOp::copy},
+                                                     {"resize.s64.32", LineOp::copy},
+                                                     {"resize.32.64", LineOp::copy},
+                                                     {"cvt.u64.u32", LineOp::copy},
+                                                     {"cvt.s64.u32", LineOp::copy},
+                                                     {"cvt.s64.s32", LineOp::copy},
+                                                     {"cvt.u64.s32", LineOp::copy},
+                                                     {"cvt.u32.u64", LineOp::copy},
+                                                     {"cvt.s32.s64", LineOp::copy},
+                                                     {"cvt.u32.s64", LineOp::copy},
+                                                     {"cvt.s32.u64", LineOp::copy},
+                                                     {"cvt.u32.u32", LineOp::copy},
+                                                     {"cvt.s32.s32", LineOp::copy},
+                                                     {"cvt.u32.s32", LineOp::copy},
+                                                     {"cvt.s32.u32", LineOp::copy},
+                                                     {"cvt.u64.u64", LineOp::copy},
+                                                     {"cvt.s64.s64", LineOp::copy},
+                                                     {"cvt.u64.s64", LineOp::copy},
+                                                     {"cvt.s64.u64", LineOp::copy},
+                                                     {"add.b32", LineOp::add},
+                                                     {"add.b64", LineOp::add},
+                                                     {"sub.b32", LineOp::subtract},
+                                                     {"sub.b64", LineOp::subtract},
+                                                     {"mul.lo.b32", LineOp::multiply},
+                                                     {"mul.lo.b64", LineOp::multiply},
+                                                     {"mul.wide.s32", LineOp::multiply},
+                                                     {"mul.wide.u32", LineOp::multiply},
+                                                     {"mad.lo.b32", LineOp::multiply_add},
+                                                     {"mad.lo.b64", LineOp::multiply_add},
+                                                     {"mad.wide.s32", LineOp::multiply_add},
+                                                     {"mad.wide.u32", LineOp::multiply_add},
+                                                     {"shl.b32", LineOp::shift_left},
+                                                     {"shl.b64", LineOp::shift_left}};
     const auto found = table.find(key);
     return found == table.end() ? LineOp::none : found->second;
 }
@@ -188,11 +189,12 @@ bool is_launch_constant(int64_t special) {
 }
 
 bool memory_op(const std::string& key, MemoryOp& out) {
-    static const std::unordered_map<std::string, MemoryOp::Where> spaces = {{"global", MemoryOp::global},
-                                                                            {"generic", MemoryOp::global},
-                                                                            {"shared", MemoryOp::shared},
-                                                                            {"param", MemoryOp::param},
-                                                                            {"local", MemoryOp::local}};
+    static const auto& spaces =
+        *new std::unordered_map<std::string, MemoryOp::Where>{{"global", MemoryOp::global},
+                                                              {"generic", MemoryOp::global},
+                                                              {"shared", MemoryOp::shared},
+                                                              {"param", MemoryOp::param},
+                                                              {"local", MemoryOp::local}};
     if (!key.starts_with("ld.") && !key.starts_with("st.")) return false;
     const size_t space = 3, behind = key.find('.', space);
     if (behind == std::string::npos) return false;
@@ -210,7 +212,7 @@ bool memory_op(const std::string& key, MemoryOp& out) {
     return out.reg == 2 || out.reg == 4 || out.reg == 8;
 }
 bool atomic_op(const std::string& key, AtomicOp& out) {
-    static const std::unordered_map<std::string, AtomicOp::Kind> kinds = {
+    static const auto& kinds = *new std::unordered_map<std::string, AtomicOp::Kind>{
         {"add", AtomicOp::add},      {"and", AtomicOp::bit_and},   {"or", AtomicOp::bit_or},
         {"xor", AtomicOp::bit_xor},  {"exch", AtomicOp::exchange}, {"cas", AtomicOp::compare},
         {"min", AtomicOp::least},    {"max", AtomicOp::most},      {"inc", AtomicOp::increment},

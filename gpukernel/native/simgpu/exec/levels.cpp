@@ -60,37 +60,37 @@ const Level& best() {
 }  // namespace
 
 Handler find_handler(std::string_view key) {
-    static const auto map = [] {
+    static const auto& map = *new auto([] {
         std::unordered_map<std::string_view, Handler> out;
         for (const HandlerTable* table : best().tables)
             for (size_t i = 0; i < table->count; ++i)
                 out.emplace(table->entries[i].key, table->entries[i].fn);
         return out;
-    }();
+    }());
     auto it = map.find(key);
     return it == map.end() ? nullptr : it->second;
 }
 
 std::string_view handler_name(Handler handler) {
-    static const auto map = [] {
+    static const auto& map = *new auto([] {
         std::unordered_map<Handler, std::string_view> out;
         for (const HandlerTable* table : best().tables)
             for (size_t i = 0; i < table->count; ++i)
                 out.emplace(table->entries[i].fn, table->entries[i].key);
         return out;
-    }();
+    }());
     auto it = map.find(handler);
     return it == map.end() ? std::string_view{} : it->second;
 }
 
 bool does_several(Handler handler) {
-    static const auto set = [] {
+    static const auto& set = *new auto([] {
         std::unordered_set<Handler> out;
         for (const HandlerTable* table : best().tables)
             for (size_t i = 0; i < table->count; ++i)
                 if (table->entries[i].several) out.insert(table->entries[i].fn);
         return out;
-    }();
+    }());
     return set.contains(handler);
 }
 

@@ -25,7 +25,7 @@ constexpr Encoding kMagnitude{k66, 2, 0, 0x1e}, kMagnitudeWide{k66, 2, 1, 0x1f};
 }  // namespace
 
 bool is_composed(const std::string& key) {
-    static const std::set<std::string> keys = {
+    static const auto& keys = *new std::set<std::string>{
         "div.u32", "div.s32",    "rem.u32",    "rem.s32",        "div.u64",        "div.s64", "rem.u64",
         "rem.s64", "mul.hi.u32", "mul.hi.s32", "neg.b32",        "neg.b64",        "abs.s32", "abs.s64",
         "clz.b32", "high.32.64", "pack.64.32", "shf.l.wrap.b32", "shf.r.wrap.b32", "bfe.u32", "bfe.s32",
