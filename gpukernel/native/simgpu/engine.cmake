@@ -26,7 +26,7 @@ foreach(level ${SIMGPU_LEVELS})
   list(APPEND level_objects $<TARGET_OBJECTS:simgpu_handlers_v${level}>)
 endforeach()
 set(engine
-    compiler/assembler compiler/background compiler/flow compiler/run compiler/shapes compiler/signature compiler/tier compiler/vector_ops
+    compiler/assembler compiler/background compiler/flow compiler/run compiler/settled compiler/shapes compiler/signature compiler/tier compiler/vector_ops
     compiler/generate/allocate compiler/generate/arithmetic compiler/generate/control compiler/generate/exchange
     compiler/generate/halves compiler/generate/integers compiler/generate/lanes compiler/generate/memory compiler/generate/operands compiler/generate/vectors
     ptx/lexer ptx/link ptx/outline

@@ -36,11 +36,13 @@ class CompiledKernel {
     const std::string& refused() const { return refused_; }  // why there is no code; empty: there is
     const MachineCode& image() const { return *image_; }
     uint32_t enter(Context& context, Warp& warp, uint32_t block) const;
+    void settle(Context& context, Warp& warp) const;  // what is the same for a whole launch
 
   private:
     std::unique_ptr<MachineCode> image_;
     std::string refused_;
     void make(const Function& function, bool rows);
+    uint32_t call(Context& context, Warp& warp, size_t place) const;
     bool take_room(size_t bytes);
     void refuse(std::string why);
     char* code_ = nullptr;
@@ -92,10 +94,15 @@ void forget(const Program& program);
 
 // Before a launch: a context for this block's warps.
 void prepare(BlockState& block);
+// Before each block of a launch: the context says which it is.
+void start(BlockState& block);
 
 // Runs the lanes of a warp for as long as nothing else is to be done; true: the warp's turn is over, false:
 // the interpreter goes on.  Throws Fault.
 bool run(Warp& warp);
+// The same for all warps of a block, none of which has been started; true: it has ended.  What is left of it
+// is as the scheduler would have it.
+bool run_block(BlockState& block);
 
 }  // namespace compiler
 }  // namespace gpukernel::simgpu

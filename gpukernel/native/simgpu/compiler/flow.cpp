@@ -239,6 +239,7 @@ Flow analyse(const Function& function, bool rows) {
     while (find_waiting(flow) && !flow.endless());
     if (flow.waits > kMostWaits) return refuse(too_large());
     if (flow.endless()) return refuse("it takes too long to find out which lanes wait for which");
+    find_settled(flow);
     return flow;
 }
 

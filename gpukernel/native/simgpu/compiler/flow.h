@@ -31,6 +31,7 @@ struct Value {             // a register of the program
     LaneShape shape;
     double weight = 0;             // how often it is used, loops counting more
     std::vector<uint8_t> vectors;  // registers of the processor that hold it; none: it lies in memory
+    bool settled = false;          // a launch computes it once
     int32_t scalar = -1;           // where a line lies in the frame of a call
 };
 
@@ -58,10 +59,11 @@ struct Flow {
     std::vector<uint32_t> block_of;  // of each operation
     std::vector<Value> values;
     std::map<uint32_t, uint32_t> by_slot;
-    std::string refused;   // why not; empty: it can be compiled
-    uint64_t steps = 0;    // that were taken to find all this out
-    size_t waits = 0;      // entries of all `waited_for`
-    bool endless() const;  // too many of them: it is not looked at any further
+    std::vector<uint32_t> settled;  // operations, in an order in which they can be done
+    std::string refused;            // why not; empty: it can be compiled
+    uint64_t steps = 0;             // that were taken to find all this out
+    size_t waits = 0;               // entries of all `waited_for`
+    bool endless() const;           // too many of them: it is not looked at any further
 
     uint32_t value(uint32_t operand) const { return by_slot.at(operand); }
     Set nothing() const { return Set((values.size() + 63) / 64); }
@@ -77,5 +79,9 @@ Flow analyse(const Function& function, bool rows);
 void find_shapes(Flow& flow, bool rows);
 LaneShape shape_of(const Flow& flow, uint32_t operand);
 bool computed_as_line(const std::string& key);
+
+// settled.cpp: what is the same for a whole launch.
+void find_settled(Flow& flow);
+int64_t parameter_at(const Function& function, const Op& op, const Signature& s);  // of a constant address
 
 }  // namespace gpukernel::simgpu::compiler

@@ -49,6 +49,7 @@ struct MachineCode {
     std::vector<uint8_t> code;  // until it lies where it can be executed
     size_t code_size = 0;
     std::vector<size_t> entries;  // of each block, where the interpreter may hand a warp over
+    size_t settle = 0;            // what is done once for a launch
     size_t enter = 0;             // the function that goes to an entry
     std::vector<std::vector<uint32_t>> entry_lines;  // of each block: the lines that are alive there
     std::vector<uint64_t> literals;

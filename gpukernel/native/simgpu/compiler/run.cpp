@@ -13,6 +13,7 @@ namespace gpukernel::simgpu::compiler {
 namespace {
 
 constexpr int32_t kBudget = 1 << 18;
+constexpr uint32_t kLook = 1 << 10;  // barriers of a block between two looks at what else happens
 
 struct Running {
     Warp& warp;
@@ -158,31 +159,41 @@ struct Running {
             if (i != lowest && (blocks[i] == blocks[lowest] ||
                                 !flow.blocks[entry].waited_for.contains(static_cast<uint32_t>(blocks[i]))))
                 return false;
-        if (warp.launch->must_rest()) warp.launch->go_on();
+        begin();
+        if (resumes)
+            resume(entry);
+        else if (!take_lines(entry, blocks))
+            return false;
+        for (int i = 0; i < warp.group_count; ++i)
+            if (i != lowest) waiting()[blocks[i]] |= warp.groups[i].mask;
+        return after(enter(entry, warp.groups[lowest].mask));
+    }
+
+    // The warp's turn begins.
+    void begin() {
+        if (warp.launch->must_end() || warp.launch->must_rest()) warp.launch->go_on();
         renew(warp);
         Frame* f = frame();
         warp.frame = f;
         warp.registers = f->registers;
         warp.base[0] = f->registers, warp.base[1] = flow.function->constant_base;
         warp.touched = false;
-        if (resumes) {
-            warp.resumes = nullptr;
-            for (uint32_t v : image.entry_lines[entry])
-                scalars()[flow.values[v].scalar] = saved()[flow.values[v].scalar];
-        } else if (!take_lines(entry, blocks)) {
-            return false;
-        }
         if (block.context_age != warp.age) forget_sites();
-        for (int n = 0; n < 3; ++n) {
-            context.special[kTidX + n] = warp.tid[n][0];
-            context.special[kCtaidX + n] = block.ctaid[n];
-        }
-        for (int i = 0; i < warp.group_count; ++i)
-            if (i != lowest) waiting()[blocks[i]] |= warp.groups[i].mask;
-        context.mask = warp.groups[lowest].mask;
+    }
+    void resume(uint32_t entry) {
+        warp.resumes = nullptr;
+        for (uint32_t v : image.entry_lines[entry])
+            scalars()[flow.values[v].scalar] = saved()[flow.values[v].scalar];
+    }
+    Left enter(uint32_t entry, uint32_t lanes) {
+        for (int n = 0; n < 3; ++n) context.special[kTidX + n] = warp.tid[n][0];
+        context.mask = lanes;
         context.exited = 0;
         context.budget = kBudget;
-        const auto left = static_cast<Left>(kernel.enter(context, warp, entry));
+        return static_cast<Left>(kernel.enter(context, warp, entry));
+    }
+    // The code was left; whether the warp's turn is over.
+    bool after(Left left) {
         if (left == Left::faulted) {
             std::fill_n(waiting(), flow.blocks.size(), 0u);
             std::rethrow_exception(std::exchange(block.fault, nullptr));
@@ -199,11 +210,83 @@ struct Running {
         }
         return true;
     }
+
+    // A turn of a warp that has not been started; `handed`: the scheduler goes on with it.
+    Left run_first() {
+        warp.live = warp.started;
+        warp.resumes = nullptr;
+        begin();
+        const Left left = enter(0, warp.started);
+        if (left == Left::ended) return end_all();
+        block.start(warp);
+        return after(left) ? left : Left::handed;
+    }
+    // A turn behind a barrier of the whole block.
+    Left run_on() {
+        const Group& group = warp.groups[0];
+        const uint32_t entry = flow.block_of[static_cast<size_t>(group.ip - code())];
+        begin();
+        resume(entry);
+        const Left left = enter(entry, group.mask);
+        if (left == Left::ended) return end_all();
+        return after(left) ? left : Left::handed;
+    }
+    Left end_all() {  // nobody waits anywhere
+        const uint32_t count = warp.live == kFull ? kLanes : static_cast<uint32_t>(std::popcount(warp.live));
+        block.living -= count, block.cluster->living -= count;
+        warp.live = 0;
+        warp.group_count = 0;
+        return Left::ended;
+    }
 };
+
+// All living threads wait at one barrier and for nobody else: they go on.
+bool release(BlockState& block) {
+    uint32_t id = kBarriers;
+    for (const Warp& warp : block.warps)
+        if (warp.live) id = warp.groups[0].barrier;
+    if (block.barriers[id].arrived != block.living) return false;
+    block.barriers[id] = {};
+    for (Warp& warp : block.warps) {
+        if (!warp.live) continue;
+        Group& group = warp.groups[0];
+        group.wait = Wait::ready, group.barrier = 0;
+        ++group.ip;
+    }
+    return true;
+}
 
 }  // namespace
 
 bool run(Warp& warp) { return Running(warp).run(); }
+
+bool run_block(BlockState& block) {
+    bool regular = true;
+    for (Warp& warp : block.warps) {
+        if (!regular) {
+            block.start(warp);
+            continue;
+        }
+        const Left left = Running(warp).run_first();
+        regular = left == Left::ended || left == Left::met;
+    }
+    while (regular && block.living) {
+        if (!release(block)) return false;
+        if (++block.turns % kLook == 0) block.launch->go_on();
+        for (Warp& warp : block.warps) {
+            if (!warp.live) continue;
+            const Left left = Running(warp).run_on();
+            if (left != Left::ended && left != Left::met) return false;
+        }
+    }
+    return regular;
+}
+
+void start(BlockState& block) {
+    if (!block.compiled) return;
+    auto& context = *reinterpret_cast<Context*>(block.context.bytes.get());
+    std::copy_n(block.ctaid, 3, context.special + kCtaidX);
+}
 
 void prepare(BlockState& block) {
     const CompiledKernel* kernel = block.compiled;
@@ -222,6 +305,10 @@ void prepare(BlockState& block) {
     std::copy(std::begin(values), std::end(values), context.special + kNtidX);
     context.dynamic_base = block.launch->kernel->dynamic_base();
     block.context_age = 0;
+    Warp& warp = block.warps[0];
+    warp.registers = block.frames[0]->registers;
+    warp.base[0] = warp.registers, warp.base[1] = block.launch->kernel->constant_base;
+    kernel->settle(context, warp);
 }
 
 uint32_t call_handler(Warp* warp, const Op* op, uint32_t lanes) {

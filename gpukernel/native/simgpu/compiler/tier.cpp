@@ -118,12 +118,17 @@ size_t MachineCode::table_bytes() const {
         bytes += sizeof b + b.next.capacity() * sizeof(uint32_t) +
                  (b.live.capacity() + b.kept.capacity()) * sizeof(uint64_t) + b.waited_for.size() * kNode;
     for (const Value& v : flow.values) bytes += sizeof v + v.vectors.capacity();
+    bytes += flow.settled.capacity() * sizeof(uint32_t);
     return bytes + flow.block_of.capacity() * sizeof(uint32_t) + flow.by_slot.size() * kNode;
 }
 
 uint32_t CompiledKernel::enter(Context& context, Warp& warp, uint32_t block) const {
+    return call(context, warp, image_->entries[block]);
+}
+void CompiledKernel::settle(Context& context, Warp& warp) const { call(context, warp, image_->settle); }
+uint32_t CompiledKernel::call(Context& context, Warp& warp, size_t place) const {
     using Enter = uint32_t (*)(Context*, Warp*, const char*);
-    return reinterpret_cast<Enter>(code_ + image_->enter)(&context, &warp, code_ + image_->entries[block]);
+    return reinterpret_cast<Enter>(code_ + image_->enter)(&context, &warp, code_ + place);
 }
 
 namespace {

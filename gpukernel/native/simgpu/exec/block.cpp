@@ -87,15 +87,16 @@ void BlockState::start(uint32_t x, uint32_t y, uint32_t z) {
     for (size_t f = warps.size(); f < frames.size(); ++f) spare.push_back(frames[f].get());
     for (Barrier& b : barriers) b = {};
     warpgroups.clear();
-    for (size_t w = 0; w < warps.size(); ++w) {
-        Warp& warp = warps[w];
-        warp.live = warp.started;
-        warp.arrived = 0;
-        warp.partner = nullptr;
-        warp.resumes = nullptr;
-        warp.group_count = 1;
-        warp.groups[0] = {frames[w].get(), launch->kernel->code.data(), warp.started, Wait::ready, 0, false};
-    }
+    compiler::start(*this);
+}
+void BlockState::start(Warp& warp) {
+    warp.live = warp.started;
+    warp.arrived = 0;
+    warp.partner = nullptr;
+    warp.resumes = nullptr;
+    warp.group_count = 1;
+    warp.groups[0] = {
+        frames[warp.index].get(), launch->kernel->code.data(), warp.started, Wait::ready, 0, false};
 }
 
 Frame* BlockState::make_frame(const Function& function) {
@@ -185,15 +186,20 @@ void Cluster::start(uint64_t number) {
     const Launch& launch = *blocks[0]->launch->launch;
     const Dim3 &grid = launch.grid, &shape = launch.cluster;
     const uint64_t across = grid.x / shape.x, along = grid.y / shape.y;
-    const auto x = static_cast<uint32_t>(number % across) * shape.x,
-               y = static_cast<uint32_t>(number / across % along) * shape.y,
-               z = static_cast<uint32_t>(number / across / along) * shape.z;
+    const uint64_t row = number < across ? 0 : number / across, plane = row < along ? 0 : row / along;
+    const auto x = static_cast<uint32_t>(number - row * across) * shape.x,
+               y = static_cast<uint32_t>(row - plane * along) * shape.y,
+               z = static_cast<uint32_t>(plane) * shape.z;
     arrived = phase = living = 0;
     for (uint32_t rank = 0; rank < blocks.size(); ++rank) {
         BlockState& block = *blocks[rank];
         block.start(x + rank % shape.x, y + rank / shape.x % shape.y, z + rank / shape.x / shape.y);
         living += block.living;
     }
+}
+void Cluster::start_warps() {
+    for (const std::unique_ptr<BlockState>& block : blocks)
+        for (Warp& warp : block->warps) block->start(warp);
 }
 
 uint64_t special_register(Warp& warp, int lane, int which) {

@@ -64,6 +64,10 @@ struct LaunchState {
     const std::atomic<uint32_t>* gate_closed;
     std::atomic<bool> warned{false};  // of an access past an allocation's end
     bool must_rest() const { return gate_closed->load(std::memory_order_relaxed) != 0; }
+    bool must_end() const {
+        return stop.load(std::memory_order_relaxed) ||
+               (launch->cancel && launch->cancel->load(std::memory_order_relaxed));
+    }
     void rest() const;    // until the gate opens, or the launch stops
     void go_on() const {  // or throw, where another block failed or the launch was cancelled
         if (must_rest()) rest();
@@ -110,7 +114,8 @@ struct BlockState {
 
     // Once per launch, and again where code for it has come.
     void prepare(LaunchState& launch_state, const compiler::CompiledKernel* code, profile::Watcher* counts);
-    void start(uint32_t x, uint32_t y, uint32_t z);
+    void start(uint32_t x, uint32_t y, uint32_t z);  // all but its warps
+    void start(Warp& warp);
     SliceResult run_slice();  // throws Fault
     Frame* make_frame(const Function& function);
     void release_barriers();
@@ -128,7 +133,8 @@ struct Cluster {
     uint32_t living = 0;              // threads
 
     void prepare(LaunchState& launch_state, const compiler::CompiledKernel* code, profile::Watcher* counts);
-    void start(uint64_t number);
+    void start(uint64_t number);  // all but its warps
+    void start_warps();
     bool run_slice();  // true: all its blocks have ended; throws Fault
     void meet() {
         if (arrived && arrived >= living) ++phase, arrived = 0;

@@ -28,6 +28,7 @@ namespace {
 constexpr size_t kKeep = 4u << 20;         // storage that a resting thread may hold
 constexpr timespec kRest{0, 100'000'000};  // after which a kernel that rests says so again
 constexpr unsigned kLook = 16;             // so many clusters end between two looks at what else happens
+constexpr uint64_t kShares = 16;           // and a thread takes so many times some, or more often
 const std::atomic<uint32_t> kAlwaysOpen{0};
 thread_local std::chrono::nanoseconds rested{0};  // by this thread, in all
 
@@ -105,21 +106,30 @@ void run_clusters(LaunchState& state, bool resident) {
     const compiler::CompiledKernel* code = state.compiled;
     const auto watcher = state.counted ? std::make_unique<profile::Watcher>() : nullptr;
     try {
+        // Threads that take one cluster after the other from a large grid would wait for each other.
+        const uint64_t all = state.clusters();
+        const uint64_t share =
+            resident ? 1 : std::clamp<uint64_t>(all / (kShares * thread_count()), 1, kLook);
+        uint64_t n = 0, end = 0;
         auto next = [&](Cluster& cluster) {
-            uint64_t n = state.next_cluster.fetch_add(1);
-            if (n >= state.clusters()) return false;
-            cluster.start(n);
+            if (n == end) n = state.next_cluster.fetch_add(share), end = std::min(n + share, all);
+            if (n >= all) return false;
+            cluster.start(n++);
             return true;
         };
         if (!resident) {
             if (!kept) kept = std::make_unique<Cluster>();
             kept->prepare(state, code, watcher.get());
+            bool by_blocks = code && kept->blocks.size() == 1;
             while (!state.stop.load(std::memory_order_relaxed) && next(*kept)) {
-                while (!kept->run_slice()) {
-                }
+                if (!by_blocks) kept->start_warps();
+                if (!by_blocks || !compiler::run_block(*kept->blocks[0]))
+                    while (!kept->run_slice()) {
+                    }
                 if (++done % kLook == 0) state.go_on();
                 if (!state.awaited || code || !(code = state.awaited->look())) continue;
                 kept->prepare(state, code, nullptr);
+                by_blocks = kept->blocks.size() == 1;
                 state.taken_over = true;
             }
         } else {
@@ -128,6 +138,7 @@ void run_clusters(LaunchState& state, bool resident) {
                 auto cluster = std::make_unique<Cluster>();
                 cluster->prepare(state, code, watcher.get());
                 if (!next(*cluster)) break;
+                cluster->start_warps();
                 clusters.push_back(std::move(cluster));
             }
             while (!clusters.empty() && !state.stop.load(std::memory_order_relaxed))

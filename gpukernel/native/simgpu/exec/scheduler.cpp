@@ -545,7 +545,8 @@ void pause(Warp& warp) {
 
 SliceResult BlockState::run_slice() {
     bool progress = false;
-    if (++turns % kSlice == 0) launch->go_on();  // warps that only sleep or meet at barriers never ask
+    if (++turns % kSlice == 0 || launch->must_end())
+        launch->go_on();  // warps that only sleep or meet at barriers never ask
     for (size_t w = 0; w < warps.size(); ++w) {
         if (!compiled && !watcher && w + 1 < warps.size() && Pair::together(warps[w], warps[w + 1])) {
             progress = true;

@@ -1,5 +1,6 @@
 // Operations that touch no memory: on lines with general registers, else with vectors.
 #include <cstddef>
+#include <utility>
 
 #include "simgpu/compiler/generate/generator.h"
 #include "simgpu/compiler/generate/instructions.h"
@@ -8,6 +9,7 @@ namespace gpukernel::simgpu::compiler {
 
 void Generator::operation() {
     const std::string& key = s_->key;
+    held_ = std::exchange(holds_, kNoGuard);
     if (op_->guard != kNoGuard) masks_ = Masks::unknown;
     if (key == "mode") {
         a_.load_mode(every(0x1f80u | static_cast<uint32_t>(op_->imm), 4));
@@ -74,7 +76,7 @@ void Generator::special() {
             a_.load(rax, warp_field(offsetof(Warp, index), 4), false);
         else  // the first lane's number, or nothing
             a_.alu(Assembler::bit_xor, rax, rax, false);
-        if (line_result()) return a_.store(scalar(to.operand, 8), rax, true);
+        if (line_result()) return store_line(to);
         a_.vector(to.bytes == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rax));
         for (int unit = 0; unit < units(to.bytes); ++unit) finish(to, unit, 5);
         return;
@@ -98,7 +100,7 @@ void Generator::line_operation() {
     auto load = [&](Gpr to, size_t n) {
         const Access a = s_->reads[n];
         const bool is_wide = a.bytes == 8;
-        a_.load(to, scalar(a.operand, 8), is_wide);
+        if (to != rax || a.operand != held_) a_.load(to, scalar(a.operand, 8), is_wide);
         if (!extends || is_wide) return;
         if (const int64_t reach = step(a.operand) * (kLanes - 1)) {
             a_.move(rdx, to, false);
@@ -110,10 +112,12 @@ void Generator::line_operation() {
         }
         if (widens_signed(key)) a_.sign_extend(to, to);
     };
-    load(rax, 0);
+    // Of a sum, the operand that is there already is the first.
+    const size_t first = line_op(key) == LineOp::add && s_->reads[1].operand == held_;
+    load(rax, first);
     switch (line_op(key)) {
         case LineOp::add:
-            a_.alu(Assembler::add, rax, scalar(s_->reads[1].operand, 8), wide);
+            a_.alu(Assembler::add, rax, scalar(s_->reads[1 - first].operand, 8), wide);
             break;
         case LineOp::subtract:
             a_.alu(Assembler::subtract, rax, scalar(s_->reads[1].operand, 8), wide);
@@ -141,7 +145,11 @@ void Generator::line_operation() {
         default:
             break;
     }
-    a_.store(scalar(s_->writes[0].operand, 8), rax, wide);
+    store_line(s_->writes[0]);
+}
+void Generator::store_line(Access to) {
+    a_.store(scalar(to.operand, 8), rax, to.bytes == 8);
+    holds_ = to.operand;
 }
 
 void Generator::vector_operation(const VectorOp& op) {

@@ -20,7 +20,10 @@ Generator::Generator(MachineCode& image)
       function_(*image.flow.function),
       bodies_(flow_.blocks.size()),
       checks_(flow_.blocks.size() + 1),
-      entries_(flow_.blocks.size()) {}
+      entries_(flow_.blocks.size()),
+      settled_(function_.code.size()) {
+    for (uint32_t n : flow_.settled) settled_[n] = true;
+}
 
 void Generator::run() {
     for (block_ = 0; block_ < flow_.blocks.size() && !full(); ++block_) {
@@ -32,7 +35,9 @@ void Generator::run() {
         }
         a_.bind(bodies_[block_]);
         masks_ = Masks::unknown;
+        holds_ = kNoGuard;
         for (at_ = b.begin; at_ < b.end && !full(); ++at_) {
+            if (settled_[at_]) continue;
             op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
             before_ = alive[at_ - b.begin], behind_ = alive[at_ - b.begin + 1];
             if (op_->control == Control::none)
@@ -51,6 +56,7 @@ void Generator::run() {
     }
     write_checks();
     write_entries();
+    write_settled();
     write_thunk();
     image_.code = a_.code();
 }
@@ -61,6 +67,7 @@ uint32_t Generator::next_check(uint32_t b) const {
 }
 
 void Generator::control() {
+    holds_ = kNoGuard;
     switch (op_->control) {
         case Control::branch:
             return branch();
@@ -253,10 +260,26 @@ void Generator::write_entries() {
         for (size_t w = 0; w < alive.size(); ++w) alive[w] |= flow_.blocks[b].kept[w];
         reload(alive);
         for (uint32_t v = 0; v < flow_.values.size(); ++v)
-            if (contains(alive, v) && flow_.values[v].shape.kind == LaneShape::line)
+            if (contains(alive, v) && flow_.values[v].shape.kind == LaneShape::line &&
+                !flow_.values[v].settled)
                 image_.entry_lines[b].push_back(v);
         a_.jump(bodies_[b]);
     }
+}
+
+// What a launch does once, for no lane in particular.
+void Generator::write_settled() {
+    image_.settle = a_.size();
+    holds_ = kNoGuard;
+    for (uint32_t n : flow_.settled) {
+        op_ = &function_.code[n], s_ = &flow_.signatures[n];
+        if (s_->key.starts_with("ld."))
+            parameter();
+        else
+            operation();
+    }
+    a_.immediate(rax, static_cast<uint64_t>(Left::ended));
+    a_.jump(leave_);
 }
 
 // uint32_t enter(Context*, Warp*, entry), by the calling convention of Linux.

@@ -30,12 +30,15 @@ class Generator {
     Label leave_, faulted_;
     std::vector<std::function<void()>> cold_;  // code that seldom runs, behind the rest
     uint32_t sites_ = 0;
+    std::vector<bool> settled_;  // operations that a launch does once
 
     // Of the operation at hand.
     uint32_t block_ = 0, at_ = 0;
     const Op* op_ = nullptr;
     const Signature* s_ = nullptr;
     Set before_, behind_;  // what is alive
+    // The line that rax holds before the operation, and behind it: none but where it is known.
+    uint32_t held_ = kNoGuard, holds_ = kNoGuard;
     enum class Masks { unknown, running, guarded } masks_ = Masks::unknown;
 
     bool full() const { return a_.size() > kMostOfOne; }  // the kernel is refused: the rest is in vain
@@ -85,6 +88,7 @@ class Generator {
     void write_checks();
     void write_entries();
     void write_thunk();
+    void write_settled();
     int32_t cost_of_loop(uint32_t from, uint32_t to) const;
     Memory waiting(uint32_t block) const { return field(image_.layout.waiting + 4 * block); }
     uint32_t next_check(uint32_t block) const;
@@ -95,6 +99,7 @@ class Generator {
     void operation();
     bool line_result();
     void line_operation();
+    void store_line(Access to);  // from rax
     void vector_operation(const VectorOp& op);
     int compute(const VectorOp& op, int unit, int to);
     void compare(const VectorOp& op);
@@ -124,6 +129,7 @@ class Generator {
     Access element(const MemoryOp& m, uint32_t n) const;
     static bool lies_apart(const MemoryOp& m);
     bool plain_access(const MemoryOp& m);
+    void parameter();  // whose place is known
 
     // vectors.cpp: of two and four elements
     bool vector_access(const MemoryOp& m);

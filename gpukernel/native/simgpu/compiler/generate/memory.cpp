@@ -109,6 +109,16 @@ bool Generator::memory() {
     return lane_access(m);
 }
 
+void Generator::parameter() {
+    MemoryOp m;
+    memory_op(s_->key, m);
+    const auto at = static_cast<int32_t>(parameter_at(function_, *op_, *s_));
+    a_.load(rax, field(offsetof(Context, params)), true);
+    a_.load_sized(rax, Memory{rax, at}, m.memory, m.is_signed, m.reg == 8);
+    store_line(s_->writes[0]);
+    ++image_.native;
+}
+
 bool Generator::plain_access(const MemoryOp& m) {
     if (m.where == MemoryOp::local) return false;
     const Access address = s_->reads[0];
@@ -150,7 +160,7 @@ Encoding store_of(const MemoryOp& m) {
 void Generator::line_address(const MemoryOp& m, int64_t span, Slow& slow) {
     const Access address = s_->reads[0];
     const bool narrow = address.bytes == 4;
-    a_.load(rax, scalar(address.operand, 8), !narrow);
+    if (address.operand != held_) a_.load(rax, scalar(address.operand, 8), !narrow);
     if (op_->imm) a_.alu(Assembler::add, rax, static_cast<int32_t>(op_->imm), !narrow);
     if (m.whole() > 1) {
         a_.test(rax, static_cast<int32_t>(m.whole() - 1));
