@@ -35,14 +35,21 @@ class CompiledKernel {
     CompiledKernel(const CompiledKernel&) = delete;
     const std::string& refused() const { return refused_; }  // why there is no code; empty: there is
     const MachineCode& image() const { return *image_; }
-    uint32_t enter(Context& context, Warp& warp, uint32_t block) const;
+    uint32_t enter(Context& context, Warp& warp, uint32_t block) const {
+        return call(context, warp, entries_[block]);
+    }
     void settle(Context& context, Warp& warp) const;  // what is the same for a whole launch
 
   private:
     std::unique_ptr<MachineCode> image_;
     std::string refused_;
     void make(const Function& function, bool rows);
-    uint32_t call(Context& context, Warp& warp, size_t place) const;
+    uint32_t call(Context& context, Warp& warp, size_t place) const {
+        using Enter = uint32_t (*)(Context*, Warp*, const char*);
+        return reinterpret_cast<Enter>(code_ + enter_)(&context, &warp, code_ + place);
+    }
+    const size_t* entries_ = nullptr;
+    size_t enter_ = 0;
     bool take_room(size_t bytes);
     void refuse(std::string why);
     char* code_ = nullptr;

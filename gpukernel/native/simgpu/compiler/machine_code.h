@@ -51,7 +51,8 @@ struct MachineCode {
     std::vector<size_t> entries;  // of each block, where the interpreter may hand a warp over
     size_t settle = 0;            // what is done once for a launch
     size_t enter = 0;             // the function that goes to an entry
-    std::vector<std::vector<uint32_t>> entry_lines;  // of each block: the lines that are alive there
+    std::vector<std::vector<uint32_t>> entry_lines;    // of each block: the lines that are alive there
+    std::vector<std::vector<uint32_t>> entry_scalars;  // the same, by where they lie
     std::vector<uint64_t> literals;
     uint32_t native = 0, called = 0;  // operations with code of their own, and those that call a handler
     std::set<std::string> handlers;   // those

@@ -15,6 +15,11 @@ namespace {
 constexpr int32_t kBudget = 1 << 18;
 constexpr uint32_t kLook = 1 << 10;  // barriers of a block between two looks at what else happens
 
+// The library's way to count is a call.
+uint32_t count_of(uint32_t lanes) {
+    return lanes == kFull ? kLanes : static_cast<uint32_t>(std::popcount(lanes));
+}
+
 struct Running {
     Warp& warp;
     BlockState& block;
@@ -115,10 +120,11 @@ struct Running {
             give_lines(flow.alive(here)[context.operation - here.begin]);
             return false;
         }
-        for (uint32_t v : image.entry_lines[entry_behind])
-            saved()[flow.values[v].scalar] = scalars()[flow.values[v].scalar];
+        const uint64_t* from = scalars();
+        uint64_t* to = saved();
+        for (uint32_t n : image.entry_scalars[entry_behind]) to[n] = from[n];
         warp.resumes = &op + 1;
-        block.barriers[id].arrived += static_cast<uint32_t>(std::popcount(context.mask));
+        block.barriers[id].arrived += count_of(context.mask);
         warp.groups[0].wait = Wait::barrier;
         warp.groups[0].barrier = static_cast<uint8_t>(id);
         return true;
@@ -140,6 +146,10 @@ struct Running {
                 frame(), code() + flow.blocks[b].begin, waiting()[b], Wait::ready, 0, false};
             waiting()[b] = 0;
         }
+    }
+    void write_only() {
+        warp.group_count = 1;
+        warp.groups[0] = {frame(), code() + context.operation, context.mask, Wait::ready, 0, false};
     }
     Frame* frame() const { return block.frames[warp.index].get(); }
 
@@ -172,7 +182,9 @@ struct Running {
     // The warp's turn begins.
     void begin() {
         if (warp.launch->must_end() || warp.launch->must_rest()) warp.launch->go_on();
-        renew(warp);
+        // This thread has seen the age that its context has, or a later one.
+        if (const uint64_t now = age_of_allocations.load(); warp.age != now || block.context_age != now)
+            renew(warp);
         Frame* f = frame();
         warp.frame = f;
         warp.registers = f->registers;
@@ -182,8 +194,9 @@ struct Running {
     }
     void resume(uint32_t entry) {
         warp.resumes = nullptr;
-        for (uint32_t v : image.entry_lines[entry])
-            scalars()[flow.values[v].scalar] = saved()[flow.values[v].scalar];
+        const uint64_t* from = saved();
+        uint64_t* to = scalars();
+        for (uint32_t n : image.entry_scalars[entry]) to[n] = from[n];
     }
     Left enter(uint32_t entry, uint32_t lanes) {
         for (int n = 0; n < 3; ++n) context.special[kTidX + n] = warp.tid[n][0];
@@ -199,7 +212,11 @@ struct Running {
             std::rethrow_exception(std::exchange(block.fault, nullptr));
         }
         if (left == Left::ended) context.mask = 0;
-        write_groups();
+        // Nobody waits elsewhere: most often, there is nothing to look through.
+        if (left == Left::met && flow.blocks[flow.block_of[context.operation]].alone)
+            write_only();
+        else
+            write_groups();
         if (context.exited) end_lanes(warp, context.exited);
         if (left == Left::met) return meet(flow.block_of[context.operation + 1]);
         if (left == Left::handed) return false;
@@ -232,7 +249,7 @@ struct Running {
         return after(left) ? left : Left::handed;
     }
     Left end_all() {  // nobody waits anywhere
-        const uint32_t count = warp.live == kFull ? kLanes : static_cast<uint32_t>(std::popcount(warp.live));
+        const uint32_t count = count_of(warp.live);
         block.living -= count, block.cluster->living -= count;
         warp.live = 0;
         warp.group_count = 0;

@@ -81,6 +81,7 @@ void CompiledKernel::make(const Function& function, bool rows) {
     std::memcpy(code_, image_->code.data(), image_->code.size());
     image_->code_size = image_->code.size();
     image_->code = {};
+    entries_ = image_->entries.data(), enter_ = image_->enter;
     if (mprotect(at, wanted, PROT_READ | PROT_EXEC) != 0)
         refuse("the host forbids code that was written at run time");
 }
@@ -111,6 +112,7 @@ CompiledKernel::~CompiledKernel() {
 size_t MachineCode::table_bytes() const {
     size_t bytes = literals.capacity() * sizeof(uint64_t) + entries.capacity() * sizeof(size_t);
     for (const auto& lines : entry_lines) bytes += sizeof lines + lines.capacity() * sizeof(uint32_t);
+    for (const auto& lines : entry_scalars) bytes += sizeof lines + lines.capacity() * sizeof(uint32_t);
     for (const std::string& name : handlers) bytes += kNode + name.capacity();
     for (const Signature& s : flow.signatures)
         bytes += sizeof s + s.key.capacity() + (s.reads.capacity() + s.writes.capacity()) * sizeof(Access);
@@ -122,14 +124,7 @@ size_t MachineCode::table_bytes() const {
     return bytes + flow.block_of.capacity() * sizeof(uint32_t) + flow.by_slot.size() * kNode;
 }
 
-uint32_t CompiledKernel::enter(Context& context, Warp& warp, uint32_t block) const {
-    return call(context, warp, image_->entries[block]);
-}
 void CompiledKernel::settle(Context& context, Warp& warp) const { call(context, warp, image_->settle); }
-uint32_t CompiledKernel::call(Context& context, Warp& warp, size_t place) const {
-    using Enter = uint32_t (*)(Context*, Warp*, const char*);
-    return reinterpret_cast<Enter>(code_ + image_->enter)(&context, &warp, code_ + place);
-}
 
 namespace {
 

@@ -185,7 +185,8 @@ void Cluster::prepare(LaunchState& state, const compiler::CompiledKernel* code, 
 void Cluster::start(uint64_t number) {
     const Launch& launch = *blocks[0]->launch->launch;
     const Dim3 &grid = launch.grid, &shape = launch.cluster;
-    const uint64_t across = grid.x / shape.x, along = grid.y / shape.y;
+    const bool alone = blocks.size() == 1;  // no division, as there are many clusters
+    const uint64_t across = alone ? grid.x : grid.x / shape.x, along = alone ? grid.y : grid.y / shape.y;
     const uint64_t row = number < across ? 0 : number / across, plane = row < along ? 0 : row / along;
     const auto x = static_cast<uint32_t>(number - row * across) * shape.x,
                y = static_cast<uint32_t>(row - plane * along) * shape.y,

@@ -10,11 +10,11 @@
 
 namespace gpukernel::simgpu {
 
+std::atomic<uint64_t> age_of_allocations{1};
+
 namespace {
 constexpr uint64_t NONE = 0;  // the thread runs no warp
 constexpr auto PAUSE = std::chrono::microseconds(20), LONGEST_PAUSE = std::chrono::microseconds(1000);
-
-std::atomic<uint64_t> age{1};  // one more each time that something was freed
 
 struct All {
     std::mutex mutex;
@@ -44,7 +44,7 @@ std::atomic<uint64_t>& mine() {
 }  // namespace
 
 void forget_allocations() {
-    const uint64_t now = age.fetch_add(1) + 1;
+    const uint64_t now = age_of_allocations.fetch_add(1) + 1;
     if (mine().load(std::memory_order_relaxed) != NONE) return;
     auto pause = PAUSE;
     for (;;) {
@@ -63,7 +63,7 @@ void forget_allocations() {
 }
 
 void renew(Warp& warp) {
-    const uint64_t now = age.load();
+    const uint64_t now = age_of_allocations.load();
     if (warp.age != now) {
         warp.cache[0] = warp.cache[1] = {};
         warp.texture = nullptr;
@@ -72,9 +72,9 @@ void renew(Warp& warp) {
     if (std::atomic<uint64_t>& seen = mine(); seen.load(std::memory_order_relaxed) != now) seen = now;
 }
 
-RunsWarps::RunsWarps() { mine() = age.load(); }
+RunsWarps::RunsWarps() { mine() = age_of_allocations.load(); }
 RunsWarps::~RunsWarps() { mine() = NONE; }
 RunsNone::RunsNone() { mine() = NONE; }
-RunsNone::~RunsNone() { mine() = age.load(); }
+RunsNone::~RunsNone() { mine() = age_of_allocations.load(); }
 
 }  // namespace gpukernel::simgpu

@@ -16,6 +16,9 @@ struct Warp;
 // runs a kernel itself does not wait.  The caller holds no lock that a kernel may need.
 void forget_allocations();
 
+// One more each time that something was freed.
+extern std::atomic<uint64_t> age_of_allocations;
+
 // In the thread that runs them: one warp begins, or goes on after a pause.
 void renew(Warp& warp);
 

@@ -252,6 +252,7 @@ void Generator::write_checks() {
 void Generator::write_entries() {
     image_.entries.assign(flow_.blocks.size(), 0);
     image_.entry_lines.resize(flow_.blocks.size());
+    image_.entry_scalars.resize(flow_.blocks.size());
     for (uint32_t b = 0; b < flow_.blocks.size() && !full(); ++b) {
         if (!flow_.blocks[b].entry) continue;
         a_.bind(entries_[b]);
@@ -261,8 +262,10 @@ void Generator::write_entries() {
         reload(alive);
         for (uint32_t v = 0; v < flow_.values.size(); ++v)
             if (contains(alive, v) && flow_.values[v].shape.kind == LaneShape::line &&
-                !flow_.values[v].settled)
+                !flow_.values[v].settled) {
                 image_.entry_lines[b].push_back(v);
+                image_.entry_scalars[b].push_back(static_cast<uint32_t>(flow_.values[v].scalar));
+            }
         a_.jump(bodies_[b]);
     }
 }
