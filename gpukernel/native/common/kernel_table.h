@@ -40,21 +40,27 @@ constexpr char READ_KERNELS[] = "gpukernel_kernels";
 //                       take turns
 //   other_memory        instructions that access memory and are not counted above: textures and surfaces,
 //                       matrices (ldmatrix, wmma), bulk and tensor copies, mbarrier objects
-#define GPUKERNEL_KERNEL_COUNTS(X)                                                                        \
-    X(instructions)                                                                                       \
-    X(lanes)                                                                                              \
-    X(executed)                                                                                           \
-    X(branches)                                                                                           \
-    X(divergent)                                                                                          \
-    X(barriers)                                                                                           \
-    X(load_requests)                                                                                      \
-    X(load_bytes)                                                                                         \
-    X(load_distinct)                                                                                      \
-    X(load_sectors)                                                                                       \
-    X(store_requests)                                                                                     \
-    X(store_bytes) X(store_distinct) X(store_sectors) X(shared_requests) X(shared_bytes) X(shared_passes) \
-        X(shared_least) X(local_requests) X(local_bytes) X(constant_requests) X(atomic_requests)          \
-            X(atomic_threads) X(atomic_turns) X(other_memory)
+#define GPUKERNEL_KERNEL_COUNTS(X) \
+    X(instructions)                \
+    X(lanes)                       \
+    X(executed)                    \
+    X(branches)                    \
+    X(divergent)                   \
+    X(barriers)                    \
+    X(load_requests)               \
+    X(load_bytes)                  \
+    X(load_distinct)               \
+    X(load_sectors)                \
+    X(store_requests)              \
+    X(store_bytes)                 \
+    X(store_distinct)              \
+    X(store_sectors)               \
+    X(shared_requests)             \
+    X(shared_bytes)                \
+    X(shared_passes)               \
+    X(shared_least)                \
+    X(local_requests)              \
+    X(local_bytes) X(constant_requests) X(atomic_requests) X(atomic_threads) X(atomic_turns) X(other_memory)
 struct KernelCounts {
 #define GPUKERNEL_COUNT(name) uint64_t name = 0;
     GPUKERNEL_KERNEL_COUNTS(GPUKERNEL_COUNT)
