@@ -166,9 +166,11 @@ class Cluster:
             for number in range(self._gpus):
                 # A null device: Slurm tells jobs the numbers of character devices only.
                 os.mknod(self.home / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-            lines.append(f"Name=gpu File={self.home}/gpu[0-{self._gpus - 1}]")
+            # Shard jobs are not told the number of their GPU, as `gpukernel slurm configure` has it.
+            flags = " Flags=no_gpu_env" if self._shards else ""
+            lines.append(f"Name=gpu File={self.home}/gpu[0-{self._gpus - 1}]{flags}")
             lines += [
-                f"Name=shard Count={self._shards} File={self.home}/gpu{number}"
+                f"Name=shard Count={self._shards} File={self.home}/gpu{number}{flags}"
                 for number in range(self._gpus if self._shards else 0)
             ]
         (self.home / "gres.conf").write_text("\n".join(lines) + "\n")

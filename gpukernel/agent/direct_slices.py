@@ -38,8 +38,8 @@ from gpukernel.remoting.direct_environment import DRIVER_VARIABLE
 from gpukernel.remoting.direct_table import Table, TableBroken, describe
 from gpukernel.remoting.lease_file import (
     DIRECT_ENDPOINT,
-    LEASE_FILE_VARIABLE,
     LeaseFileError,
+    lease_file_path,
     read_lease_file,
 )
 from gpukernel.remoting.worker import WorkerStartFailed
@@ -250,7 +250,7 @@ class DirectSlices:
 
     def lease_of(self, process: ProcessIdentity) -> str:
         """Return the lease that a process was started under, by its environment; empty where it is none of these."""
-        path = environment_of(process.pid).get(LEASE_FILE_VARIABLE, "")
+        path = lease_file_path(environment_of(process.pid))
         with contextlib.suppress(LeaseFileError):
             lease_id = read_lease_file(path).lease
             if any(key[0] == lease_id for key in self._slices):

@@ -10,7 +10,7 @@ from gpukernel.cli.tables import ask_pool
 from gpukernel.cli.terminal.output import NOT_THERE, USAGE, Problem
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.model import Lease, SliceRequest
-from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFileError, read_lease_file
+from gpukernel.remoting.lease_file import LeaseFileError, lease_file_path, read_lease_file
 
 __all__ = ["conditions", "find_lease", "resize", "wanted_slice"]
 
@@ -75,7 +75,7 @@ _WHICH = "Say which lease: its beginning as “gpukernel leases” shows it."
 
 
 def _of_this_slice() -> str:
-    path = os.environ.get(LEASE_FILE_VARIABLE)
+    path = lease_file_path(os.environ)
     if not path:
         raise Problem(_WHICH, USAGE)
     try:

@@ -24,7 +24,7 @@ from gpukernel.cli.terminal.listing import Column, Listing
 from gpukernel.cli.terminal.output import NOT_THERE, Problem, bar, size
 from gpukernel.cli.terminal.watching import keep_showing
 from gpukernel.common.account import own_names
-from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFileError, read_lease_file
+from gpukernel.remoting.lease_file import LeaseFileError, lease_file_path, read_lease_file
 
 __all__ = ["smi"]
 
@@ -59,7 +59,7 @@ class SliceUse:
 
 def smi(watch: float | None, pool: str | None, state: Path | None, form: Format) -> None:
     """Print one's own slices once, or every `watch` seconds until interrupted."""
-    lease_file = os.environ.get(LEASE_FILE_VARIABLE)
+    lease_file = lease_file_path(os.environ)
 
     def look() -> list[SliceUse]:
         return _of_this_slice(Path(lease_file)) if lease_file else _of_the_pool(pool, state)

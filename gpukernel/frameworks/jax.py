@@ -12,7 +12,7 @@ from gpukernel.frameworks import SIMULATED_VARIABLE
 
 __all__ = ["initialize"]
 
-LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
+LEASE_FILE_VARIABLE, OF_SLURM = "GPUKERNEL_LEASE_FILE", "slurm:"
 ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
 """Names this package's ``ptxas``, which lets PTX be PTX (`gpukernel.remoting.environment`)."""
 
@@ -33,8 +33,9 @@ def initialize() -> None:
     from jax._src import hardware_utils, lib
 
     files = getattr(hardware_utils, "_NVIDIA_GPU_DEVICES", None)
-    if isinstance(files, list) and lease not in files:
-        files.append(lease)
+    there = lease.removeprefix(OF_SLURM)  # the folder of a Slurm job's file
+    if isinstance(files, list) and there not in files:
+        files.append(there)
     assembler = Path(os.environ.get(ASSEMBLER_VARIABLE, ""))
     own = assembler.parent / "bin" / "ptxas"
     if os.environ.get(SIMULATED_VARIABLE) != "1" or "CUDA_ROOT" in os.environ or not own.exists():

@@ -19,7 +19,7 @@ from typing import Any
 
 from gpukernel.jupyter.kernel_status import KernelStatus, size_words
 from gpukernel.jupyter.trouble.next_step import Trouble
-from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFile, LeaseFileError, read_lease_file
+from gpukernel.remoting.lease_file import LeaseFile, LeaseFileError, lease_file_path, read_lease_file
 from gpukernel.remoting.profile.figures import ProfiledKernels
 from gpukernel.remoting.profile.question import NotCounted, begin_profile, end_profile
 from gpukernel.remoting.usage import SliceUsage
@@ -56,7 +56,7 @@ class SliceError(RuntimeError):
 
 
 def _lease_file() -> LeaseFile:
-    path = os.environ.get(LEASE_FILE_VARIABLE)
+    path = lease_file_path(os.environ)
     if not path:
         raise SliceError(
             "This program has no slice: choose a kernel on a slice, or start it with “gpukernel run”."

@@ -122,7 +122,7 @@ def oci_hook() -> Path:
 
 
 def slurm_hook() -> Path:
-    """Return the program that is Slurm's Prolog, TaskProlog and Epilog on a node that gives slices to shard jobs."""
+    """Return the program that is Slurm's Epilog on a node that gives slices to shard jobs."""
     return _find("bin/gpukernel-slurm-hook")
 
 

@@ -19,6 +19,9 @@ instead of connecting.
 A kernel's file has two lines more: ``socket PATH`` names the kernel socket (`gpukernel.jupyter.kernel_socket`), where its slice is
 asked for, and ``kernel KEY`` the kernel.  Then ``state none`` means that there is no slice now.
 
+In a job of Slurm the variable is ``slurm:FOLDER``, which is the same for all jobs: it names the file of the job that a program is of,
+``FOLDER/NODE/jobs/JOB/lease``; where that is not there yet, the slice is asked for at ``FOLDER/NODE/socket`` as for a kernel.
+
 Guarantees
 ----------
 * A file is replaced in one step: who reads it sees the old one or the new one, never a part.
@@ -33,6 +36,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,8 +47,10 @@ if TYPE_CHECKING:
 __all__ = [
     "DIRECT_ENDPOINT",
     "LEASE_FILE_VARIABLE",
+    "OF_SLURM",
     "LeaseFile",
     "LeaseFileError",
+    "lease_file_path",
     "lease_text",
     "no_lease_text",
     "read_lease_file",
@@ -54,6 +60,7 @@ __all__ = [
 
 DIRECT_ENDPOINT = "direct:"
 LEASE_FILE_VARIABLE = "GPUKERNEL_LEASE_FILE"
+OF_SLURM = "slurm:"
 VERSION = "2"
 MOST_BYTES = 2**16
 AGAIN = "; start the program or the kernel again"
@@ -96,6 +103,17 @@ class LeaseFile:
 
 
 _WORDS = frozenset(LeaseFile.__dataclass_fields__) - {"devices"}
+
+
+def lease_file_path(environment: Mapping[str, str]) -> str:
+    """Return the path of the lease file that a program's variables name; empty where they name none."""
+    named = environment.get(LEASE_FILE_VARIABLE, "")
+    if not named.startswith(OF_SLURM):
+        return named
+    job, node = environment.get("SLURM_JOB_ID", ""), environment.get("SLURMD_NODENAME", "")
+    if not (job.isascii() and job.isdigit()) or not node or "/" in node:
+        return ""
+    return f"{named.removeprefix(OF_SLURM)}/{node}/jobs/{job}/lease"
 
 
 def read_lease_file(path: Path | str) -> LeaseFile:

@@ -19,6 +19,7 @@ pytest.importorskip("batchspawner")
 
 from gpukernel import native
 from gpukernel.common.model import Device
+from gpukernel.engines.shards.recipe import cli_filter
 from tests import slurm
 from tests.conftest import Pool, eventually
 from tests.engines.slurm.sharing import CONF
@@ -98,6 +99,8 @@ def cluster() -> Iterator[slurm.Cluster]:
         hook = running.home / "hook"
         hook.write_text(f"#!{native.slurm_hook()} {running.home}/jobs\n")
         hook.chmod(0o755)
+        filter_ = cli_filter(running.home / "jobs", simulated=True)
+        (running.home / "cli_filter.lua").write_text(filter_)
         yield running
 
 

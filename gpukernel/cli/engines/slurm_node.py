@@ -126,26 +126,40 @@ def configure(
         str, typer.Option(metavar="PATH", help="The file of a GPU, without its number.")
     ] = "/dev/nvidia",
     folder: JobsAt = Path(FOLDER),
+    filter_: Annotated[
+        bool,
+        typer.Option("--filter", help="Print cli_filter.lua instead, which gives jobs their variables."),
+    ] = False,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="With --filter: the nodes' devices are simulated.")
+    ] = False,
 ) -> None:
-    """Print the lines of slurm.conf and gres.conf by which jobs get slices with --gres=shard:N.
+    """Print the lines of slurm.conf and gres.conf by which jobs get slices with --gres=shard:N, or the file cli_filter.lua.
 
     \b
-    Example:
+    Examples:
       gpukernel slurm configure --gpus 4 --nodes gpu[1-8]
+      gpukernel slurm configure --filter > /etc/slurm/cli_filter.lua
     """
     from gpukernel import native
+    from gpukernel.engines.shards.recipe import cli_filter
 
+    if simulated and not filter_:
+        raise Problem("--simulated says what --filter prints; give both.", USAGE)
+    if filter_:
+        print(cli_filter(folder.absolute(), simulated=simulated), end="")
+        return
     hook = str(native.slurm_hook())
     if folder != Path(FOLDER):
-        print(f"# /etc/slurm/gpukernel-hook, with mode 0755\n#!{hook} {folder}\n")
-        hook = "/etc/slurm/gpukernel-hook"
+        print(f"# /etc/slurm/gpukernel-epilog, with mode 0755\n#!{hook} {folder}\n")
+        hook = "/etc/slurm/gpukernel-epilog"
     print(
         f"# slurm.conf\nGresTypes=gpu,shard\nSelectType=select/cons_tres\n"
         f"AccountingStorageTRES=gres/gpu,gres/shard  # with slurmdbd only\n"
-        f"Prolog={hook}\nTaskProlog={hook}\nEpilog={hook}\n"
+        f"CliFilterPlugins=lua  # and cli_filter.lua beside slurm.conf: --filter\nEpilog={hook}\n"
         f"NodeName={nodes} Gres=gpu:{gpus},shard:{gpus * shards} …\n\n# gres.conf"
     )
     for number in range(gpus):
-        print(f"Name=gpu File={device}{number}")
+        print(f"Name=gpu File={device}{number} Flags=no_gpu_env")
     for number in range(gpus):
-        print(f"Name=shard Count={shards} File={device}{number}")
+        print(f"Name=shard Count={shards} File={device}{number} Flags=no_gpu_env")

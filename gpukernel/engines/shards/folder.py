@@ -1,4 +1,4 @@
-"""The files of jobs on their node, in a folder that is root's: the hook (``gpukernel/native/slurm_hook``) makes them, the daemon goes on.
+"""The files of jobs on their node, in a folder that is root's, of the daemon and of the epilog (``gpukernel/native/slurm_hook``).
 
 ``FOLDER/NODE/jobs/ID`` has ``job``, what Slurm said of it; ``lease``, its lease file, which is its person's with mode 0600; and ``over``
 once its epilog has run.
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpukernel.common.errors import PoolError
+from gpukernel.remoting.lease_file import no_lease_text
 
 __all__ = ["JobNote", "JobsFolder"]
 
@@ -28,7 +29,7 @@ MOST_BYTES = 4096
 
 @dataclass(frozen=True)
 class JobNote:
-    """A job as the prolog put it down; `restart` counts how often Slurm has started it again."""
+    """A job as it was put down; `restart` counts how often Slurm has started it again."""
 
     job: str
     user: int
@@ -53,8 +54,8 @@ class JobsFolder:
         self.jobs = self.path / "jobs"
         self.hooks, self.socket = self.path / "hooks", self.path / "socket"
 
-    def prepare(self, recipe: str) -> None:
-        """Make the folder, with the variables of tasks in it.
+    def prepare(self) -> None:
+        """Make the folder.
 
         Raises
         ------
@@ -70,13 +71,26 @@ class JobsFolder:
                         f"{place} is not the daemon's alone; choose another folder with --folder."
                     )
                 place.chmod(0o711)
-            self._put(self.path / "environment", recipe, 0o644)
         except OSError as error:
             raise PoolError(f"{self.path} cannot be made: {error.strerror}.") from None
 
     def ids(self) -> list[str]:
         """Return the numbers of the jobs that are there."""
         return sorted(one.name for one in self.jobs.iterdir() if one.name.isdigit())
+
+    def begin(self, note: JobNote) -> None:
+        """Put a job down, with a lease file that says where its slice is asked for.
+
+        Raises
+        ------
+        OSError
+            It cannot be written.
+        """
+        (self.jobs / note.job).mkdir(mode=0o711, exist_ok=True)
+        self.write_lease(note, no_lease_text("", note.job, str(self.socket)))
+        text = f"version 1\njob {note.job}\nuser {note.user}\ngroup {note.group}\ncluster {note.cluster}\nrestart {note.restart}\n"
+        self._put(self.jobs / note.job / "job", text, 0o600)
+        (self.jobs / note.job / "over").unlink(missing_ok=True)
 
     def note(self, job: str) -> JobNote | None:
         """Return what was put down of a job; None where nothing was, or not all of it."""

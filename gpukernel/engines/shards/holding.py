@@ -1,8 +1,7 @@
-"""The lease of one shard job on its node, from its prolog to its epilog.
+"""The lease of one shard job on its node, from when the daemon sees it to its epilog.
 
 Guarantees
 ----------
-* A slice is asked for when a program of the job first needs it, or `HEAD_SECONDS` after its prolog: a job that is over before costs nothing.
 * Acquiring and releasing run one after the other: no lease is asked for once the job is over.
 * Whatever is killed, the job's key is asked for or released again: the pool gives the same lease to the same key.
 * What waits is told why; what the pool refuses for good is refused with the pool's sentence, and asked again when a program asks again.
@@ -29,7 +28,6 @@ __all__ = ["JobLease", "NodeOfJobs"]
 
 log = logging.getLogger(__name__)
 
-HEAD_SECONDS = 0.5
 QUIET_SECONDS = 3.0
 """A program draws no line in its job's output for a wait that is shorter."""
 STARTING_SECONDS = 10.0
@@ -63,11 +61,6 @@ class NodeOfJobs(Protocol):
 class JobLease:
     """The lease of one start of a job.
 
-    Parameters
-    ----------
-    fresh
-        The prolog has just put the job down: it has no lease yet.
-
     Attributes
     ----------
     lease
@@ -79,14 +72,13 @@ class JobLease:
     lease: Lease | None
     _course: str | None  # of its lease, once that is known
 
-    def __init__(self, node: NodeOfJobs, note: JobNote, *, fresh: bool) -> None:
+    def __init__(self, node: NodeOfJobs, note: JobNote) -> None:
         self.note, self.lease, self.ending = note, None, False
         self._node = node
         self._word, self._sentence = "waiting", "the slice is being started"
         self._changed = asyncio.Event()
         self._again, self._ended = asyncio.Event(), asyncio.Event()
-        self._over, self._may_have = False, not fresh
-        self._fresh, self._course = fresh, None
+        self._over, self._course = False, None
         self._task = asyncio.create_task(self._hold())
 
     @property
@@ -124,8 +116,6 @@ class JobLease:
     async def _hold(self) -> None:
         """Acquire the slice, and again when it was lost and a program asks, until the job is over."""
         try:
-            if not self._may_have:
-                await self._pause(HEAD_SECONDS, 0)
             placed = await self._placement()
             while placed is not None and not self._over:
                 self.lease = await self._acquire(*placed)
@@ -169,7 +159,6 @@ class JobLease:
                 client = await self._node.client()
                 if self._over:
                     return None
-                self._may_have = True
                 lease = await client.acquire_placed([placed], self.key, holder, STARTING_SECONDS)
                 if lease.state == "live":
                     text = lease_text(lease, self.note.job, str(self._node.folder.socket))
@@ -201,8 +190,6 @@ class JobLease:
 
     async def _course_before(self, placed: PlacedOn) -> str | None:
         """Return the course of the lease that this job has from an earlier daemon, whatever its account is called in the pool now; else None."""
-        if self._fresh:
-            return None
         with contextlib.suppress(PoolError):
             for lease in await (await self._node.client()).placed(self.key):
                 has = [PlacedOn(one.uuid, one.memory_bytes) for one in lease.slices]
@@ -220,9 +207,9 @@ class JobLease:
         await self._again.wait()
         await self._pause(LEAST_SECONDS)
 
-    async def _pause(self, seconds: float, least: float = LEAST_SECONDS) -> float:
-        """Wait, after `least` seconds no longer than until a program asks or the job is over; return how long to wait the next time."""
-        least = min(least, seconds)
+    async def _pause(self, seconds: float) -> float:
+        """Wait, after `LEAST_SECONDS` no longer than until a program asks or the job is over; return how long to wait the next time."""
+        least = min(LEAST_SECONDS, seconds)
         for event, time in ((self._ended, least), (self._again, seconds - least)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), time)
@@ -260,8 +247,6 @@ class JobLease:
         return released
 
     async def _release(self, why: str) -> bool:
-        if not self._may_have:
-            return True
         try:
             client = await self._node.client()
             lease = await client.release_placed(self.key, why, STOP_SECONDS)

@@ -1,7 +1,12 @@
 """The daemon of one node: it gives every shard job there its slice, and takes it back.
 
+It sees a job by its first step, within `LOOK_SECONDS`, or when a program of the job asks, whichever comes first; an allocation without
+steps by the next sweep.
+
 Guarantees
 ----------
+* Nothing of it stands in a job's start.
+* Whose a job is says the controller, in numbers; it is asked once for each job that has a step here, whoever asks for which job.
 * What it knows is on disk, in Slurm and in the pool; killed at any moment, the next one goes on.
 * A lease of this node whose job Slurm does not have there any more, in two looks `sweep` seconds apart, is released, whoever forgot it.
   While Slurm does not answer, nothing is released but by epilogs.
@@ -10,7 +15,6 @@ Guarantees
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
@@ -21,21 +25,22 @@ from gpukernel.common.errors import NotAllowed, PoolError, UnknownToken
 from gpukernel.common.model import Device, PlacedOn
 from gpukernel.engines.shards.allocation import JobShards, NotUnderstood, parse_allocation, shards_of_a_gpu
 from gpukernel.engines.shards.calls import Calls
-from gpukernel.engines.shards.folder import JobsFolder
+from gpukernel.engines.shards.folder import JobNote, JobsFolder
 from gpukernel.engines.shards.holding import JobLease
-from gpukernel.engines.shards.recipe import recipe
-from gpukernel.engines.slurm.commands import Slurm, SlurmAway, SlurmRefused
+from gpukernel.engines.slurm.commands import NodeJob, Slurm, SlurmAway, SlurmRefused
 
 __all__ = ["ShardNode"]
 
 log = logging.getLogger(__name__)
 
 KNOWN_SECONDS = 60.0
+LOOK_SECONDS, LEAST_LOOK_SECONDS = 1.0, 0.1
 LONGEST_NOTICE = 64
 MIB = 2**20
+ITS_END = "its job is over"
 EPILOG_LOST = "its job is over, and no epilog was heard of"
+STARTED_AGAIN = "its job was started again, and no epilog was heard of"
 ENDED_BY_POOL = "the pool has ended the job's slice; a program that starts now gets another"
-SIMULATED = "(simulated)"
 
 
 class ShardNode:
@@ -72,15 +77,16 @@ class ShardNode:
         self._shards, self._known_at = 0, 0.0
         self._cluster = ""
         self._missing = set[str]()
+        self._looking, self._looked_at = asyncio.Lock(), 0.0
+        self._over, self._without = set[str](), dict[str, NodeJob]()
+        self._allocated: dict[str, JobShards] = {}
         self._said = ""
 
     async def run(self, sweep: float, stop: asyncio.Event, ready: Callable[[], None]) -> None:
         """Give slices until `stop` is set; jobs keep theirs."""
         try:
-            simulated = await self._are_simulated(stop)
-            if simulated is not None:
-                self.folder.prepare(recipe(simulated=simulated))
-                await self._serve(sweep, stop, ready)
+            self.folder.prepare()
+            await self._serve(sweep, stop, ready)
         finally:
             await self._disconnect()
 
@@ -93,13 +99,14 @@ class ShardNode:
             hooks.bind(str(draft))
             draft.chmod(0o600)
             draft.rename(self.folder.hooks)
-            calls = Calls(self._answers, self._has_job)
+            calls = Calls(self._answers)
             tasks = [
                 asyncio.create_task(calls.serve(self.folder.socket)),
                 asyncio.create_task(self._listen(hooks)),
                 asyncio.create_task(self._sweeps(sweep)),
+                asyncio.create_task(self._looks()),
             ]
-            self._look()
+            self._see_all()
             ready()
             stopped = asyncio.create_task(stop.wait())
             done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -111,19 +118,6 @@ class ShardNode:
             await asyncio.gather(*tasks, return_exceptions=True)
             hooks.close()
             await asyncio.gather(*(job.leave() for job in self._jobs.values()))
-
-    async def _are_simulated(self, stop: asyncio.Event) -> bool | None:
-        """Return whether the node's devices are; waits until the pool knows them, and gives None where `stop` is set before."""
-        while not stop.is_set():
-            try:
-                if devices := await self._own_devices():
-                    return next(iter(devices.values())).name.endswith(SIMULATED)
-                self._note(f"The pool knows no GPU server {self._server} with devices; waiting for it.")
-            except PoolError as error:
-                await self._take_note(error)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), 1.0)
-        return None
 
     async def _take_note(self, error: PoolError) -> None:
         """Log an error of the pool, and let the next call read the connection file again where that is why."""
@@ -169,6 +163,8 @@ class ShardNode:
         ------
         NotUnderstood, SlurmAway, SlurmRefused
         """
+        if (known := self._allocated.pop(job, None)) is not None:
+            return known
         return parse_allocation(await self._slurm.show_job(job), self.name, job)
 
     async def placement(self, allocation: JobShards) -> PlacedOn:
@@ -194,35 +190,86 @@ class ShardNode:
     # --- jobs ---
 
     async def _listen(self, hooks: socket.socket) -> None:
-        """Hear what hooks say: that a job begins, or ends."""
+        """Hear from epilogs that a job ends."""
         loop = asyncio.get_running_loop()
         while True:
             words = (await loop.sock_recv(hooks, LONGEST_NOTICE)).decode(errors="replace").split()
-            if len(words) == 2 and words[1].isdigit():
-                self._see(words[1], fresh=words[0] == "begin")
+            if len(words) == 2 and words[0] == "end" and words[1].isdigit():
+                self._over.add(words[1])
+                self._without.pop(words[1], None)
+                if (held := self._jobs.get(words[1])) is not None:
+                    self._end(held, ITS_END)
 
-    def _look(self) -> None:
-        """See to every job that the hook has put down."""
+    async def _looks(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except (SlurmAway, SlurmRefused) as error:
+                self._note(f"Slurm does not answer: {error}.")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self) -> None:
+        """Take on the jobs that have a step here and are not known; one look is for all who asked before it.
+
+        Raises
+        ------
+        SlurmAway, SlurmRefused
+        """
+        asked = time.monotonic()
+        async with self._looking:
+            if self._looked_at > asked:
+                return
+            await asyncio.sleep(LEAST_LOOK_SECONDS)
+            begin = time.monotonic()
+            self._over.clear()
+            new = await self._slurm.steps_on(self.name) - set(self._jobs) - set(self._without)
+            if new:
+                there = await self._slurm.jobs_on(self.name)
+                await self._take_on({job: there[job] for job in new if job in there})
+            self._looked_at = begin
+
+    async def _take_on(self, jobs: dict[str, NodeJob]) -> None:
+        """Hold the leases of those jobs that have shards; an epilog that comes meanwhile ends a job that is not put down yet."""
+        if not self._cluster:
+            self._cluster = await self._slurm.setting("ClusterName")
+        for job, facts in jobs.items():
+            if not facts.runs:
+                continue
+            try:
+                if (found := await self.allocation(job)) is None:
+                    self._without[job] = facts
+                    continue
+                self._allocated[job] = found
+            except NotUnderstood:
+                pass  # its programs are told when they ask
+            if job in self._over or job in self._jobs:
+                self._allocated.pop(job, None)
+                continue
+            try:
+                self.folder.begin(JobNote(job, facts.user, facts.group, self._cluster, facts.restarts))
+            except OSError as error:
+                self._note(f"The folder of job {job} cannot be written: {error.strerror}.")
+                continue
+            self._see(job)
+
+    def _see_all(self) -> None:
+        """See to every job that is put down."""
         for job in self.folder.ids():
             self._see(job)
 
-    def _see(self, job: str, *, fresh: bool = False) -> None:
+    def _see(self, job: str) -> None:
         """See to one job: hold its lease, or end it."""
         held, note = self._jobs.get(job), self.folder.note(job)
-        if note is None and held is None:
-            return  # the hook was killed in the middle; Slurm starts such a job again
         if held is None and note is not None:
-            held = self._jobs[job] = JobLease(self, note, fresh=fresh)
-        elif held is not None and note is not None and note != held.note:
-            self._end(held, "its job was started again")
-            return
+            held = self._jobs[job] = JobLease(self, note)
         if held is not None and self.folder.is_over(job):
-            self._end(held, "its job is over")
+            self._end(held, ITS_END)
 
     def without_shards(self, job: str) -> None:
         """Forget a job that has none here; its epilog finds nothing to wait for."""
         self.folder.remove(job)
         self._jobs.pop(job, None)
+        self._allocated.pop(job, None)
 
     def _end(self, held: JobLease, why: str) -> None:
         if held.ending:
@@ -236,22 +283,27 @@ class ShardNode:
                 held.ending = False
             if released and self._jobs.get(held.note.job) is held:
                 del self._jobs[held.note.job]
-                self._see(held.note.job)  # the hook may have put it down again meanwhile
 
         task = asyncio.create_task(end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def _has_job(self, user: int) -> bool:
-        return any(job.note.user == user for job in self._jobs.values())
-
     async def _answers(self, job: str, user: int) -> AsyncIterator[tuple[str, str]]:
-        held = self._jobs.get(job)
-        if held is None or user not in (0, held.note.user):
+        while job not in self._jobs and job not in self._without:
+            try:
+                await self._look()
+                break
+            except (SlurmAway, SlurmRefused) as error:
+                yield "waiting", f"Slurm does not answer: {error}"
+                await asyncio.sleep(LOOK_SECONDS)
+        held, other = self._jobs.get(job), self._without.get(job)
+        if held is not None and user in (0, held.note.user):
+            async for answer in held.answers():
+                yield answer
+        elif other is not None and user in (0, other.user):
+            yield "refused", f"Job {job} has no shards on {self.name}."
+        else:
             yield "refused", f"You have no job {job[:20]} on {self.name}."
-            return
-        async for answer in held.answers():
-            yield answer
 
     # --- what was lost ---
 
@@ -274,22 +326,28 @@ class ShardNode:
         SlurmAway, SlurmRefused, PoolError
             Nothing is ended where one of them does not answer.
         """
-        self._look()
+        self._see_all()
         # Each as it was before the pool and Slurm were asked.
         before = {job: (held, held.lease) for job, held in self._jobs.items()}
         client = await self.client()
         leases = await client.placed()
-        if not self._cluster:
-            self._cluster = await self._slurm.setting("ClusterName")
-        there = await self._slurm.jobs_on(self.name)
+        async with self._looking:
+            self._over.clear()
+            jobs = await self._slurm.jobs_on(self.name)
+            self._without = {job: one for job, one in self._without.items() if jobs.get(job) == one}
+            await self._take_on({job: jobs[job] for job in jobs if job not in {*self._jobs, *self._without}})
+        there = set(jobs)
         begin, end = f"{self._cluster}:", f"/{self.name}"
         keys = {lease.key.removeprefix(begin).removesuffix(end): lease.key for lease in leases}
         ours = {job: key for job, key in keys.items() if key == f"{begin}{job}{end}"}
         missing = ({*before, *ours}) - there
         living = {lease.id for lease in leases}
         for job, (held, lease) in before.items():
+            now, note = jobs.get(job), held.note
             if job in missing & self._missing:
                 self._end(held, EPILOG_LOST)
+            elif now is not None and (now.user, now.restarts) != (note.user, note.restart):
+                self._end(held, STARTED_AGAIN)
             elif job in there and lease is not None and lease.id not in living:
                 held.lost(lease, ENDED_BY_POOL)
         for job in (missing & self._missing & set(ours)) - set(self._jobs):

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Slurm", "SlurmAway", "SlurmJob", "SlurmRefused"]
+__all__ = ["NodeJob", "Slurm", "SlurmAway", "SlurmJob", "SlurmRefused"]
 
 PATIENCE_SECONDS = 30.0
 KEPT = (
@@ -52,6 +52,7 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 _OVER = re.compile(r"completing or completed|invalid job id", re.IGNORECASE)
+_NO_STEPS = re.compile(r"no job steps exist", re.IGNORECASE)
 _ENDED = frozenset(
     [
         "BOOT_FAIL",
@@ -104,6 +105,16 @@ class SlurmJob:
     def is_queued(self) -> bool:
         """Return whether it waits."""
         return self.state in _QUEUED
+
+
+@dataclass(frozen=True)
+class NodeJob:
+    """A job on a node: the numbers of its account, how often Slurm has started it again, and whether it runs."""
+
+    user: int
+    group: int
+    restarts: int
+    runs: bool = True
 
 
 class Slurm:
@@ -185,13 +196,29 @@ class Slurm:
         """Return Slurm's description of a node, on one line."""
         return await self._run(["scontrol", "show", "node", "--oneliner", node])
 
-    async def jobs_on(self, node: str) -> set[str]:
-        """Return the ids of every account's jobs that Slurm has on a node."""
-        said = await self._run(["squeue", "--noheader", f"--nodelist={node}", "--Format=JobID:20"])
-        found = {line.strip() for line in said.splitlines()}
-        if strange := next((line for line in found if not line.isdigit()), None):
-            raise SlurmAway(f"squeue answered “{strange[:80]}”")
+    async def jobs_on(self, node: str) -> dict[str, NodeJob]:
+        """Return every account's jobs that Slurm has on a node, by id."""
+        form = "JobID:20|,UserID:12|,GroupID:12|,RestartCnt:8|,State:20|"
+        said = await self._run(["squeue", "--noheader", f"--nodelist={node}", f"--Format={form}"])
+        found = {}
+        for line in said.splitlines():
+            fields = [field.strip() for field in line.split("|")]
+            if len(fields) != 6 or not all(field.isdigit() for field in fields[:4]):
+                raise SlurmAway(f"squeue answered “{line.strip()[:80]}”")
+            job, user, group, restarts, state, _ = fields
+            found[job] = NodeJob(int(user), int(group), int(restarts), state in ("RUNNING", "CONFIGURING"))
         return found
+
+    async def steps_on(self, node: str) -> set[str]:
+        """Return the ids of jobs that have a step on this machine, by its ``slurmd`` of that name; the controller is not asked."""
+        try:
+            said = await self._run(["scontrol", "listpids", "*", node])
+        except SlurmRefused as error:
+            if _NO_STEPS.search(str(error)):
+                return set()
+            raise
+        rows = [line.split() for line in said.splitlines()[1:]]
+        return {row[1] for row in rows if len(row) > 1 and row[1].isdigit()}
 
     async def setting(self, name: str) -> str:
         """Return the first word of one of Slurm's settings; empty where it has none of that name."""

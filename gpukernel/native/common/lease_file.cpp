@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 
 namespace gpukernel::wire {
@@ -97,6 +99,30 @@ std::string parse(const std::string& content, LeaseFile& lease) {
         return lines[1] == "lines " + std::to_string(lines.size()) && !lease.state.empty() ? "" : cut_off;
     return whole(lease) ? "" : cut_off;
 }
+
+std::string_view variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value ? value : "";
+}
+
+bool find_lease_of_job(std::string_view folder, LeaseFile& lease, std::string& error) {
+    const std::string_view job = variable("SLURM_JOB_ID"), node = variable("SLURMD_NODENAME");
+    if (job.empty() || node.empty() || job.find_first_not_of("0123456789") != job.npos ||
+        node.find('/') != node.npos) {
+        error = "this process is in no job of Slurm, whose slice GPUKERNEL_LEASE_FILE names";
+        return false;
+    }
+    const std::string here = std::string(folder) + "/" + std::string(node);
+    const std::string path = here + "/jobs/" + std::string(job) + "/lease";
+    if (::access(path.c_str(), F_OK) == 0 || errno != ENOENT)
+        return read_lease_file(path.c_str(), lease, error);
+    lease = {};
+    lease.state = "none";
+    lease.kernel = job;
+    lease.socket = here + "/socket";
+    error = "the slice of this job is not there yet";
+    return false;
+}
 }  // namespace
 
 bool read_lease_file(const char* path, LeaseFile& lease, std::string& error) {
@@ -112,6 +138,13 @@ bool read_lease_file(const char* path, LeaseFile& lease, std::string& error) {
     if (lease.state == "live") return true;
     error = lease.reason.empty() ? "the lease of this slice is not live" : lease.reason;
     return false;
+}
+
+bool find_lease(LeaseFile& lease, std::string& error) {
+    constexpr std::string_view OF_SLURM = "slurm:";
+    const std::string_view named = variable("GPUKERNEL_LEASE_FILE");
+    if (named.starts_with(OF_SLURM)) return find_lease_of_job(named.substr(OF_SLURM.size()), lease, error);
+    return !named.empty() && read_lease_file(named.data(), lease, error);
 }
 
 }  // namespace gpukernel::wire

@@ -20,4 +20,9 @@ struct LeaseFile {
 // here, or its lease is not live; in the last case `lease` has what the file says, else it is as it was.
 bool read_lease_file(const char* path, LeaseFile& lease, std::string& error);
 
+// The same for the file that GPUKERNEL_LEASE_FILE names; false, and nothing else, where it is not set.
+// "slurm:FOLDER" names the file of the Slurm job that this process is of, FOLDER/NODE/jobs/JOB/lease: where
+// it is not there yet, `lease` says where the slice is asked for.
+bool find_lease(LeaseFile& lease, std::string& error);
+
 }  // namespace gpukernel::wire

@@ -66,10 +66,9 @@ bool join(Joined& fresh, std::string& error) {
         error = no_driver_because();
         return false;
     }
-    const char* path = std::getenv("GPUKERNEL_LEASE_FILE");
     wire::LeaseFile lease;
     error = "this process has no slice: start it with 'gpukernel run --direct'";
-    if (!path || !*path || !wire::read_lease_file(path, lease, error)) return false;
+    if (!wire::find_lease(lease, error)) return false;
     constexpr std::string_view KIND = "direct:";
     for (const auto& endpoints : lease.devices) {
         if (endpoints.empty() || !endpoints[0].starts_with(KIND)) {

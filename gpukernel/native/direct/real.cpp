@@ -42,11 +42,10 @@ bool same_file(const std::string& one, const char* other) {
 }
 
 void* open_driver() {
-    const char* lease_path = std::getenv("GPUKERNEL_LEASE_FILE");
     const char* named = std::getenv("GPUKERNEL_DRIVER");
     std::string error = "this process has no slice: start it with 'gpukernel run --direct'";
     wire::LeaseFile lease;
-    if (lease_path && *lease_path) wire::read_lease_file(lease_path, lease, error);
+    wire::find_lease(lease, error);
     path() = named && *named ? named : lease.driver;
     if (path().empty()) {
         missing_because() = error;

@@ -134,10 +134,9 @@ nvmlReturn_t begin() {
     static const int registered = ::pthread_atfork(before_fork, in_parent, in_child);
     (void)registered;
     if (users) return ++users, NVML_SUCCESS;
-    const char* path = std::getenv("GPUKERNEL_LEASE_FILE");
     wire::LeaseFile lease;
     std::string reason;
-    if (!path || !*path || !wire::read_lease_file(path, lease, reason)) return NVML_ERROR_DRIVER_NOT_LOADED;
+    if (!wire::find_lease(lease, reason)) return NVML_ERROR_DRIVER_NOT_LOADED;
     for (present = 0; present < lease.devices.size(); ++present) {
         if (present == known.size()) known.push_back(std::make_unique<nvmlDevice_st>());
         nvmlDevice_st& device = *known[present];

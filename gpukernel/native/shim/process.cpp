@@ -157,10 +157,9 @@ CUresult initialise() {
     std::lock_guard lock(initialising);
     static const int registered = ::pthread_atfork(nullptr, nullptr, in_forked_child);
     (void)registered;
-    const char* path = std::getenv("GPUKERNEL_LEASE_FILE");
     wire::LeaseFile lease;
     std::string error = "this process has no slice: start it with 'gpukernel run', or in a slice kernel";
-    bool live = path && *path && wire::read_lease_file(path, lease, error);
+    const bool live = wire::find_lease(lease, error);
     if (const Process* current = instance.load(); current && !(live && outdated(*current, lease)))
         return CUDA_SUCCESS;
     left_queue = Clock::time_point{};
@@ -169,8 +168,7 @@ CUresult initialise() {
         const LeaseWait wait = wait_for_lease(lease.socket, lease.kernel, error);
         if (wait == LeaseWait::left) left_queue = Clock::now();
         lease = {};
-        if (wait == LeaseWait::granted && wire::read_lease_file(path, lease, error))
-            fresh = connect(lease, error);
+        if (wait == LeaseWait::granted && wire::find_lease(lease, error)) fresh = connect(lease, error);
     }
     if (fresh) {
         // Never destroyed: threads may be inside at exit, and may refer to an earlier slice's devices.

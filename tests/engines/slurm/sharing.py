@@ -20,8 +20,7 @@ from tests.slurm import Cluster
 
 SHARDS = 100
 CONF = """
-Prolog={home}/hook
-TaskProlog={home}/hook
+CliFilterPlugins=lua
 Epilog={home}/hook
 """
 LITTLE = ["setpriv", "--bounding-set=-all,+chown,+fowner", "--no-new-privs"]
@@ -73,6 +72,8 @@ class Sharing:
         hook = cluster.home / "hook"
         hook.write_text(f"#!{native.slurm_hook()} {self.folder}\n")
         hook.chmod(0o755)
+        words = ("slurm", "configure", "--filter", "--simulated", "--folder", str(self.folder))
+        (cluster.home / "cli_filter.lua").write_text(self.run(*words))
         self.run("pool", "init", "--state", str(self.state), "--name", "127.0.0.1")
         self._port = free_port()
         self.start_pool()
@@ -157,7 +158,7 @@ class Sharing:
         return self.node_folder(node) / "jobs"
 
     def resume(self) -> None:
-        """Take all nodes into service again: a prolog or an epilog that fails takes its node out."""
+        """Take all nodes into service again: an epilog that fails takes its node out."""
         for node in self.cluster.nodes:
             self.cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
         self.until(lambda: not {"drained", "draining"} & set(self.cluster.node_states()))

@@ -1,4 +1,4 @@
-"""The parts of shard jobs that need no Slurm: what Slurm's words mean, the hook, the variables, and who may ask for a slice."""
+"""The parts of shard jobs that need no Slurm: what Slurm's words mean, the epilog, and who may ask for a slice."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import resource
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,16 +20,14 @@ from gpukernel import native
 from gpukernel.cli.engines.slurm_node import hidden_from_others
 from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import PoolError
-from gpukernel.common.model import Device
+from gpukernel.common.model import Device, Lease
 from gpukernel.engines.shards.allocation import JobShards, NotUnderstood, parse_allocation, shards_of_a_gpu
 from gpukernel.engines.shards.calls import Calls
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
 from gpukernel.engines.shards.holding import JobLease
 from gpukernel.engines.shards.node import ShardNode
-from gpukernel.engines.shards.recipe import recipe
-from gpukernel.engines.slurm.commands import Slurm, SlurmAway
-from gpukernel.remoting.environment import compiler_environment, shim_environment, with_commands
-from gpukernel.remoting.lease_file import read_lease_file
+from gpukernel.engines.slurm.commands import NodeJob, Slurm, SlurmAway
+from gpukernel.remoting.lease_file import lease_file_path, read_lease_file
 
 JOB = "JobId=7 UserId=anna(1000) Account=ml101 QOS=normal JOB_GRES=shard:2   Nodes={} CPU_IDs=0 Mem=0 GRES={} MinCPUsNode=1"
 
@@ -115,9 +114,15 @@ def test_what_squeue_and_scontrol_say(tmp_path: Path) -> None:
             (tmp_path / name).chmod(0o755)
         return Slurm({"PATH": f"{tmp_path}:/usr/bin:/bin"})
 
-    assert asyncio.run(saying("12                  \n13").jobs_on("n1")) == {"12", "13"}
+    columns = "12  |1000 |100 |0 |RUNNING |\n13 |0|0|2|COMPLETING|"
+    jobs = {"12": NodeJob(1000, 100, 0), "13": NodeJob(0, 0, 2, runs=False)}
+    assert asyncio.run(saying(columns).jobs_on("n1")) == jobs
     with pytest.raises(SlurmAway, match="squeue answered “slurm_load_jobs error”"):
-        asyncio.run(saying("12\nslurm_load_jobs error").jobs_on("n1"))
+        asyncio.run(saying(f"{columns}\nslurm_load_jobs error").jobs_on("n1"))
+    with pytest.raises(SlurmAway, match="squeue answered “12 "):
+        asyncio.run(saying("12 |anna |100 |0 |RUNNING |").jobs_on("n1"))
+    steps = "PID      JOBID    STEPID   LOCALID GLOBALID\n9 12 batch 0 0\n10 12 0 - -\n-1 14 4294967292 - -"
+    assert asyncio.run(saying(steps).steps_on("n1")) == {"12", "14"}
     settings = saying("ClusterName             = uni\nCommunicationParameters = \nKillWait = 15 sec")
     assert asyncio.run(settings.setting("ClusterName")) == "uni"
     assert asyncio.run(settings.setting("CommunicationParameters")) == ""
@@ -130,7 +135,7 @@ def test_what_squeue_and_scontrol_say(tmp_path: Path) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> JobsFolder:
     folder = JobsFolder(tmp_path / "run", "n1")
-    folder.prepare(recipe(simulated=True))
+    folder.prepare()
     return folder
 
 
@@ -153,24 +158,27 @@ def hook(folder: JobsFolder, context: str, **variables: str) -> subprocess.Compl
     )
 
 
-def test_the_prolog_puts_a_job_down_once(folder: JobsFolder) -> None:
-    assert hook(folder, "prolog_slurmd").returncode == 0
-    note = folder.note("12")
-    assert note == JobNote("12", os.geteuid(), os.getegid(), "uni", 0)
+ANNAS = JobNote("12", os.geteuid(), os.getegid(), "uni", 0)
+
+
+def test_a_job_is_put_down_with_the_way_to_its_slice(folder: JobsFolder) -> None:
+    (folder.jobs / "12").mkdir()
+    (folder.jobs / "12" / "over").touch()
+    folder.begin(ANNAS)
+    assert (folder.note("12"), folder.is_over("12")) == (ANNAS, False)
     lease = folder.jobs / "12" / "lease"
     found = read_lease_file(lease)
     assert (found.state, found.kernel, found.socket) == ("none", "12", str(folder.socket))
     assert lease.stat().st_mode & 0o777 == 0o600
-    folder.write_lease(note, "of a living lease")
-    hook(folder, "prolog_slurmd")
-    assert lease.read_text() == "of a living lease"
-    hook(folder, "prolog_slurmd", SLURM_JOB_RESTART_COUNT="1")
-    assert read_lease_file(lease).state == "none"
-    assert folder.note("12") == JobNote("12", os.geteuid(), os.getegid(), "uni", 1)
+    given = {"GPUKERNEL_LEASE_FILE": f"slurm:{folder.path.parent}", "SLURMD_NODENAME": "n1"}
+    assert lease_file_path({**given, "SLURM_JOB_ID": "12"}) == str(lease)
+    for wrong in ("", "x", "../12", "１２"):
+        assert lease_file_path({**given, "SLURM_JOB_ID": wrong}) == ""
+    assert lease_file_path({**given, "SLURM_JOB_ID": "12", "SLURMD_NODENAME": "../n1"}) == ""
 
 
 def test_the_epilog_waits_only_for_a_daemon_that_is_there(folder: JobsFolder) -> None:
-    hook(folder, "prolog_slurmd")
+    folder.begin(ANNAS)
     assert hook(folder, "epilog_slurmd").returncode == 0  # no daemon: nobody to wait for
     assert folder.is_over("12")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
@@ -195,67 +203,9 @@ def test_the_epilog_waits_only_for_a_daemon_that_is_there(folder: JobsFolder) ->
     ],
 )
 def test_the_hook_goes_nowhere_else(folder: JobsFolder, wrong: dict[str, str]) -> None:
-    context = wrong.pop("SLURM_SCRIPT_CONTEXT", "prolog_slurmd")
+    context = wrong.pop("SLURM_SCRIPT_CONTEXT", "epilog_slurmd")
     assert hook(folder, context, **wrong).returncode == 2
     assert folder.ids() == []
-
-
-def test_a_job_whose_account_is_not_said_gets_nothing_and_no_node_fails(folder: JobsFolder) -> None:
-    done = hook(folder, "prolog_slurmd", SLURM_JOB_UID="root")
-    assert (done.returncode, done.stderr) == (0, "gpukernel: job 12: Slurm does not say whose it is\n")
-    assert folder.ids() == []
-
-
-def told(folder: JobsFolder, given: dict[str, str]) -> dict[str, str]:
-    """Return the environment of a task, as Slurm makes it of the task prolog's lines."""
-    made = dict(given)
-    for line in hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="2", **given).stdout.splitlines():
-        word, _, rest = line.partition(" ")
-        name, _, value = rest.partition("=")
-        if word == "export":
-            made[name] = value
-        else:
-            assert word == "unset"
-            made.pop(name)
-    return made
-
-
-@pytest.mark.parametrize("simulated", [True, False])
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"PATH": "/usr/bin:/bin"},
-        {
-            "PATH": "/bin",
-            "LD_LIBRARY_PATH": "/home/anna/lib",
-            "LD_AUDIT": "/x.so",
-            "XLA_FLAGS": "--xla_dump=1",
-        },
-        {
-            "PATH": "/bin",
-            "XLA_FLAGS": "--xla_gpu_cuda_data_dir=/usr/local/cuda",
-            "TRITON_PTXAS_PATH": "/opt/ptxas",
-        },
-        {"PATH": "/bin", "TF_FORCE_GPU_ALLOW_GROWTH": "false", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "1"},
-    ],
-)
-def test_a_task_has_the_variables_of_a_program_on_a_slice(
-    folder: JobsFolder, simulated: bool, given: dict[str, str]
-) -> None:
-    folder.prepare(recipe(simulated=simulated))
-    hook(folder, "prolog_slurmd")
-    lease = folder.jobs / "12" / "lease"
-    own = compiler_environment(with_commands(given), simulated=simulated, part=True)
-    made = told(folder, {**given, "CUDA_VISIBLE_DEVICES": "1"})
-    assert made == shim_environment(lease, own)
-    assert told(folder, made) == made  # a step of a batch script has them already
-
-
-def test_a_task_without_shards_keeps_its_variables(folder: JobsFolder) -> None:
-    assert hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="2").stdout == ""  # no prolog has run
-    hook(folder, "prolog_slurmd")
-    assert hook(folder, "prolog_task").stdout == ""
-    assert hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="0").stdout == ""
 
 
 def test_a_folder_that_other_accounts_cannot_pass_is_named(tmp_path: Path) -> None:
@@ -272,40 +222,133 @@ def test_a_folder_that_other_accounts_cannot_pass_is_named(tmp_path: Path) -> No
 def test_the_lines_for_slurm_name_the_hook_and_every_gpu() -> None:
     words = [sys.executable, "-m", "gpukernel.cli", "slurm", "configure", "--gpus", "2", "--shards", "50"]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    for script in ("Prolog", "TaskProlog", "Epilog"):
-        assert f"\n{script}={native.slurm_hook()}\n" in said
+    assert f"\nEpilog={native.slurm_hook()}\n" in said
+    assert said.count("Flags=no_gpu_env\n") == 4
     assert "Gres=gpu:2,shard:100" in said
     assert said.count("Name=shard Count=50 File=/dev/nvidia") == 2
     elsewhere = subprocess.run(
         [*words, "--folder", "/var/jobs"], capture_output=True, text=True, check=True
     ).stdout
     assert f"#!{native.slurm_hook()} /var/jobs\n" in elsewhere
+    lua = subprocess.run(
+        [*words, "--folder", "/var/jobs", "--filter"], capture_output=True, text=True, check=True
+    ).stdout
+    assert 'local LEASE = "slurm:/var/jobs"\n' in lua
+    assert f'"first", "LD_LIBRARY_PATH", "{native.shim_dir()}' in lua
+    wrong = subprocess.run([*words, "--simulated"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, "give both" in wrong.stderr) == (2, True)
 
 
-def test_a_value_with_a_line_break_makes_no_line_of_its_own(folder: JobsFolder) -> None:
-    hook(folder, "prolog_slurmd")
-    done = hook(folder, "prolog_task", SLURM_SHARDS_ON_NODE="2", LD_LIBRARY_PATH="/a\nexport EVIL=1")
-    assert not any("EVIL" in line for line in done.stdout.splitlines())
-    assert "print gpukernel: LD_LIBRARY_PATH has a line break" in done.stdout
+class NodeOfSlurm(Slurm):
+    """Slurm's words about jobs on n1, and how often it was asked for what."""
+
+    def __init__(self, jobs: dict[str, NodeJob], gres: str = "shard:2(IDX:0)") -> None:
+        super().__init__({})
+        self.jobs, self.gres, self.asked = jobs, gres, Counter[str]()
+
+    async def steps_on(self, node: str) -> set[str]:
+        self.asked["steps"] += 1
+        return set(self.jobs)
+
+    async def jobs_on(self, node: str) -> dict[str, NodeJob]:
+        self.asked["jobs"] += 1
+        await asyncio.sleep(0.01)
+        return dict(self.jobs)
+
+    async def show_job(self, job_id: str) -> str:
+        self.asked[job_id] += 1
+        await asyncio.sleep(0.01)
+        return JOB.format("n1", self.gres).replace("JobId=7", f"JobId={job_id}")
+
+    async def setting(self, name: str) -> str:
+        return "uni"
 
 
-def test_a_number_that_slurm_uses_again_is_another_job(tmp_path: Path) -> None:
-    def nobody() -> EngineClient:
-        raise PoolError("no pool here")
+def nobody() -> EngineClient:
+    raise PoolError("no pool here")
+
+
+async def first_answer(node: ShardNode, job: str, user: int) -> tuple[str, str]:
+    async for answer in node._answers(job, user):
+        return answer
+    raise AssertionError
+
+
+def test_a_program_that_asks_first_has_its_job_seen_and_strangers_cost_the_controller_nothing(
+    folder: JobsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpukernel.engines.shards.holding.QUIET_SECONDS", 0.0)
+    slurm = NodeOfSlurm({"12": NodeJob(os.geteuid(), os.getegid(), 0)})
+    node = ShardNode(slurm, folder, "n1", "n1", [], nobody)
+
+    async def ask() -> None:
+        word, _ = await first_answer(node, "12", os.geteuid())
+        assert (word, folder.note("12")) == ("waiting", ANNAS)
+        strangers = [first_answer(node, str(number), 4711) for number in range(90, 140)]
+        for word, sentence in await asyncio.gather(*strangers, first_answer(node, "12", 4711)):
+            assert (word, sentence.startswith("You have no job ")) == ("refused", True)
+        assert slurm.asked["steps"] <= 4  # one look for many who ask
+        assert slurm.asked["jobs"] == 1
+        assert set(slurm.asked) == {"steps", "jobs", "12"}
+        await node._jobs["12"].leave()
+
+    asyncio.run(ask())
+
+
+def test_a_job_without_shards_is_asked_for_once(folder: JobsFolder) -> None:
+    slurm = NodeOfSlurm({"12": NodeJob(1000, 100, 0)}, gres="")
+    node = ShardNode(slurm, folder, "n1", "n1", [], nobody)
+
+    async def ask() -> None:
+        for _ in range(3):
+            await node._look()
+            assert await first_answer(node, "12", 1000) == ("refused", "Job 12 has no shards on n1.")
+        assert "no job 12" in (await first_answer(node, "12", 1001))[1]
+        assert slurm.asked["12"] == 1
+        assert folder.ids() == []
+
+    asyncio.run(ask())
+
+
+def test_a_job_that_ends_while_it_is_looked_at_is_not_put_down(folder: JobsFolder) -> None:
+    node = ShardNode(NodeOfSlurm({"12": NodeJob(1000, 100, 0)}), folder, "n1", "n1", [], nobody)
+
+    async def end() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hooks:
+            hooks.bind(str(folder.hooks))
+            hooks.setblocking(False)
+            listening = asyncio.create_task(node._listen(hooks))
+            look = asyncio.create_task(node._look())
+            await asyncio.sleep(0.115)  # Slurm has been asked for its jobs
+            assert not look.done()
+            assert hook(folder, "epilog_slurmd").returncode == 0
+            await look
+            listening.cancel()
+        assert folder.ids() == []
+        assert node._jobs == {}
+
+    asyncio.run(end())
+
+
+def test_a_job_that_was_started_again_without_an_epilog_is_ended(folder: JobsFolder) -> None:
+    class Clients:
+        async def __aenter__(self) -> Clients:
+            return self
+
+        async def placed(self) -> list[Lease]:
+            return []
+
+    slurm = NodeOfSlurm({"12": NodeJob(os.geteuid(), os.getegid(), 0)})
+    node = ShardNode(slurm, folder, "n1", "n1", [], Clients)  # type: ignore[arg-type]
 
     async def look() -> None:
-        folder = JobsFolder(tmp_path, "n1")
-        (folder.jobs / "7").mkdir(parents=True)
-        node = ShardNode(Slurm({}), folder, "n1", "n1", [], nobody)
-        endings = []
-        for user in (1000, 1000, 1001):
-            (folder.jobs / "7" / "job").write_text(
-                f"version 1\njob 7\nuser {user}\ngroup 1\ncluster c\nrestart 0\n"
-            )
-            node._see("7", fresh=True)
-            endings.append(node._jobs["7"].ending)
-        await node._jobs["7"].leave()
-        assert endings == [False, False, True]
+        folder.begin(ANNAS)
+        await node.sweep()
+        assert node._jobs["12"].ending is False
+        slurm.jobs["12"] = NodeJob(1001, 100, 0)  # the number is another job's now
+        await node.sweep()
+        assert node._jobs["12"].ending is True
+        await node._jobs["12"].leave()
 
     asyncio.run(look())
 
@@ -336,26 +379,6 @@ def test_a_device_that_is_missing_moves_no_other_one_to_its_place(tmp_path: Path
     asyncio.run(look())
 
 
-def test_a_daemon_that_is_stopped_before_it_knows_the_devices_changes_no_variables(
-    folder: JobsFolder,
-) -> None:
-    def nobody() -> EngineClient:
-        raise PoolError("no pool here")
-
-    async def start() -> None:
-        stop = asyncio.Event()
-        node = ShardNode(Slurm({}), folder, "n1", "n1", [], nobody)
-        asyncio.get_running_loop().call_later(0.2, stop.set)
-        await node.run(30, stop, lambda: pytest.fail("it gives no slices"))
-
-    recipes = [recipe(simulated=simulated) for simulated in (True, False)]
-    assert recipes[0] != recipes[1]
-    for told in recipes:
-        folder.prepare(told)
-        asyncio.run(start())
-        assert (folder.path / "environment").read_text() == told
-
-
 def test_a_program_that_never_stops_asking_does_not_ask_slurm_as_often(tmp_path: Path) -> None:
     asked = []
 
@@ -367,7 +390,7 @@ def test_a_program_that_never_stops_asking_does_not_ask_slurm_as_often(tmp_path:
             raise NotUnderstood("on several GPUs")
 
     async def ask() -> None:
-        job = JobLease(Node(), JobNote("7", 1000, 1000, "c", 0), fresh=False)  # type: ignore[arg-type]
+        job = JobLease(Node(), JobNote("7", 1000, 1000, "c", 0))  # type: ignore[arg-type]
         for _ in range(40):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.01):
@@ -384,7 +407,7 @@ def test_a_socket_without_free_descriptors_is_served_again_when_there_are(tmp_pa
 
     async def crowd() -> None:
         path = tmp_path / "socket"
-        serving = asyncio.create_task(Calls(answers, lambda user: True).serve(path))
+        serving = asyncio.create_task(Calls(answers).serve(path))
         while not path.exists():
             await asyncio.sleep(0.01)
         waiting = socket.socket(socket.AF_UNIX)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from gpukernel import native
+from gpukernel.engines.shards.recipe import recipe
+from gpukernel.remoting.environment import compiler_environment, shim_environment, with_commands
 from tests import slurm
 from tests.engines.slurm.sharing import CONF, MEMORY, SHARDS, Sharing, memory_program, sharing
 
@@ -83,11 +89,117 @@ def test_a_job_without_shards_has_nothing_of_ours(shards: Sharing) -> None:
     assert len(shards.leases(ended=True)) == before
 
 
-def test_a_job_that_uses_no_gpu_and_is_over_at_once_asks_for_nothing(shards: Sharing) -> None:
-    before = len(shards.leases(ended=True))
-    assert shards.srun("--gres=shard:1", "true").returncode == 0
+GIVEN: list[dict[str, str]] = [
+    {},
+    {"LD_LIBRARY_PATH": "/home/anna/lib", "LD_AUDIT": "/x.so", "XLA_FLAGS": "--xla_dump=1 --b=2"},
+    {"XLA_FLAGS": "--xla_gpu_cuda_data_dir=/usr/local/cuda", "TRITON_PTXAS_PATH": "/opt/ptxas"},
+    {
+        "TF_FORCE_GPU_ALLOW_GROWTH": "false",
+        "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "1",
+        "CUDA_VISIBLE_DEVICES": "1",
+    },
+]
+SHOW = f"{sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+_KEPT = ("PATH", "EXTRA", "OTHER")
+
+
+def variables(text: str, *more: str) -> list[dict[str, str]]:
+    """Return what jobs have said of their variables, without those of Slurm and of the shell."""
+    names = {one.name for one in recipe(simulated=True)} | {"GPUKERNEL_LEASE_FILE", *_KEPT, *more}
+    found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return [{name: value for name, value in one.items() if name in names} for one in found]
+
+
+def wanted(shards: Sharing, given: dict[str, str]) -> dict[str, str]:
+    """Return the variables of a program on a slice, as everywhere, of these."""
+    own = compiler_environment(with_commands(given), simulated=True, part=True)
+    made = shim_environment(Path("/"), {name: own[name] for name in own if name != "CUDA_VISIBLE_DEVICES"})
+    return {**made, "GPUKERNEL_LEASE_FILE": f"slurm:{shards.folder}"}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_jobs_and_steps_have_the_variables_of_a_program_on_a_slice(
+    shards: Sharing, given: dict[str, str]
+) -> None:
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    given = {"PATH": path, "EXTRA": "with, a comma\nand a line", **given}
+    script = f"#!/bin/sh\n{SHOW}\nsrun {SHOW}\nexport OTHER=new LD_LIBRARY_PATH=/mine:$LD_LIBRARY_PATH\nsrun {SHOW}\n"
+    slurm_conf = shards.cluster.environment["SLURM_CONF"]
+    output = shards.home / "variables"
+    for command, stdin in (
+        (["srun", "--quiet", "--gres=shard:1", "sh", "-c", SHOW], ""),
+        (["salloc", "--quiet", "--gres=shard:1", "srun", "sh", "-c", SHOW], ""),
+        (
+            ["sbatch", "--wait", f"--output={output}"],
+            script.replace("\n", "\n#SBATCH --gres=gpu:0,shard:2\n", 1),
+        ),
+    ):
+        done = subprocess.run(
+            command, input=stdin, env={"SLURM_CONF": slurm_conf, **given}, capture_output=True, text=True,
+            check=False, timeout=120, cwd="/tmp",
+        )  # fmt: skip
+        told = variables(output.read_text() if command[0] == "sbatch" else done.stdout)
+        assert told[:1] == [wanted(shards, given)], done.stderr
+        if command[0] == "sbatch":
+            changed = {
+                **given,
+                "LD_LIBRARY_PATH": ":".join(["/mine", *filter(None, [given.get("LD_LIBRARY_PATH")])]),
+            }
+            assert told[1:] == [told[0], {**wanted(shards, changed), "OTHER": "new"}]
+
+
+@pytest.mark.parametrize(
+    ("export", "kept"),
+    [
+        ("NONE", set[str]()),
+        ("PATH,EXTRA=x", {"PATH", "EXTRA"}),
+        ("ALL,OTHER=y", {"PATH", "EXTRA", "OTHER"}),
+        ("LD_LIBRARY_PATH=/theirs", set[str]()),
+    ],
+)
+def test_what_a_person_says_with_export_holds_beside_a_slice(
+    shards: Sharing, export: str, kept: set[str]
+) -> None:
+    output = shards.home / "export"
+    environment = {**shards.environment, "EXTRA": "e", "LD_LIBRARY_PATH": "/users"}
+    done = subprocess.run(
+        ["sbatch", "--wait", f"--output={output}", "--gres=shard:1", f"--export={export}"],
+        input=f"#!/bin/sh\n{SHOW}\nsrun {SHOW}\n", env=environment, capture_output=True, text=True, check=False,
+        timeout=120, cwd="/tmp",
+    )  # fmt: skip
+    first, step = variables(output.read_text())
+    if "PATH" not in kept:  # the batch script has the node's, a step none: Slurm's own way
+        del first["PATH"]
+    assert first == step, done.stderr
+    assert {name for name in ("EXTRA", "OTHER") if name in first} == kept - {"PATH"}
+    assert first["GPUKERNEL_LEASE_FILE"] == f"slurm:{shards.folder}"
+    last = {"ALL,OTHER=y": "/users", "LD_LIBRARY_PATH=/theirs": "/theirs"}.get(export)
+    assert ("/users" in first["LD_LIBRARY_PATH"], "/theirs" in first["LD_LIBRARY_PATH"]) == (
+        last == "/users",
+        last == "/theirs",
+    )
+    assert first["LD_LIBRARY_PATH"].startswith(f"{native.shim_dir()}:")
+
+
+def test_a_job_of_a_whole_gpu_has_nothing_of_ours(shards: Sharing) -> None:
+    for command in (["srun", "--quiet", "--gres=gpu:1"], ["salloc", "--quiet", "--gres=gpu:1", "srun"]):
+        done = subprocess.run(
+            [*command, "env"], env=shards.environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert "SLURM_JOB_ID=" in done.stdout, done.stderr
+        assert "native/shim" not in done.stdout
+        assert "GPUKERNEL_LEASE_FILE" not in done.stdout
+
+
+def test_a_job_that_uses_no_gpu_has_its_lease_too(shards: Sharing) -> None:
+    shards.sbatch("exec sleep 600", "--gres=shard:3", "--output=/dev/null")
+    shards.until(lambda: [lease.state for lease in shards.leases()] == ["live"])
+    command = ["salloc", "--quiet", "--no-shell", "--gres=shard:4"]  # without any step
+    subprocess.run(command, env=shards.environment, capture_output=True, check=True, timeout=60)
+    shards.until(lambda: [lease.state for lease in shards.leases()] == ["live", "live"])
+    shards.cluster.ask("scancel", "--user=root")
+    shards.until(lambda: shards.leases() == [])
     shards.until(lambda: not any(shards.jobs_folder().iterdir()))
-    assert len(shards.leases(ended=True)) == before
 
 
 def test_another_account_uses_neither_the_lease_file_nor_the_socket(shards: Sharing) -> None:
@@ -159,7 +271,7 @@ def test_the_daemon_may_die_while_jobs_begin_run_and_end(shards: Sharing) -> Non
         f"sleep 3; {program}; exec sleep 600", "--gres=shard:8", f"--output={shards.home}/begins"
     )
     shards.cluster.ask("scancel", ends)
-    shards.until(lambda: (shards.jobs_folder() / begins / "job").exists())
+    shards.until(lambda: shards.cluster.ask("squeue", "-h", "-j", begins, "-o", "%T") == "RUNNING\n")
     assert len(shards.leases()) == 2  # nobody released, and nobody acquired
     shards.start_daemon(node)
     shards.until(lambda: str(slice_of(shards, 8)) in (shards.home / "begins").read_text(), 60)
