@@ -46,6 +46,13 @@ def test_a_job_sees_its_slice_as_the_whole_device(shards: Sharing) -> None:
     assert (lease.decided_by, lease.holder.person, lease.end_reason) == ("slurm", "root", "its job is over")
 
 
+def test_a_job_s_first_program_may_be_a_monitor(shards: Sharing) -> None:
+    code = "import pynvml as n; n.nvmlInit(); d = n.nvmlDeviceGetHandleByIndex(0); print(n.nvmlDeviceGetCount(), n.nvmlDeviceGetMemoryInfo(d).total)"
+    done = shards.python(code, "--gres=shard:2")
+    assert done.stdout.split() == ["1", str(slice_of(shards, 2))], done.stderr + shards.logs()
+    shards.until(lambda: shards.leases() == [])
+
+
 def test_the_slice_is_on_the_device_that_slurm_chose(shards: Sharing) -> None:
     jobs = [shards.sbatch("exec sleep 600", "--gres=shard:60", "--output=/dev/null") for _ in range(2)]
     shards.until(lambda: [lease.state for lease in shards.leases()] == ["live", "live"])
@@ -300,7 +307,7 @@ def test_a_job_whose_slice_was_ended_gets_another_when_a_program_asks(shards: Sh
         "--gres=shard:4",
         f"--output={output}",
     )
-    shards.until(lambda: [lease.state for lease in shards.leases()] == ["live"])
+    shards.until(lambda: output.exists() and output.read_text().split() == [str(slice_of(shards, 4))])
     (lease,) = shards.leases()
     shards.end(lease)
     file = shards.jobs_folder() / job / "lease"
