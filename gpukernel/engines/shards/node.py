@@ -15,10 +15,11 @@ Guarantees
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import NotAllowed, PoolError, UnknownToken
@@ -34,7 +35,8 @@ __all__ = ["ShardNode"]
 log = logging.getLogger(__name__)
 
 KNOWN_SECONDS = 60.0
-LOOK_SECONDS, LEAST_LOOK_SECONDS = 1.0, 0.1
+LOOK_SECONDS, LEAST_LOOK_SECONDS = 0.5, 0.05
+MOST_AT_ONCE = 8
 LONGEST_NOTICE = 64
 MIB = 2**20
 ITS_END = "its job is over"
@@ -77,7 +79,7 @@ class ShardNode:
         self._shards, self._known_at = 0, 0.0
         self._cluster = ""
         self._missing = set[str]()
-        self._looking, self._looked_at = asyncio.Lock(), 0.0
+        self._looking, self._looked_at, self._tried_at = asyncio.Lock(), 0.0, 0.0
         self._over, self._without = set[str](), dict[str, NodeJob]()
         self._allocated: dict[str, JobShards] = {}
         self._said = ""
@@ -219,31 +221,27 @@ class ShardNode:
         async with self._looking:
             if self._looked_at > asked:
                 return
-            await asyncio.sleep(LEAST_LOOK_SECONDS)
-            begin = time.monotonic()
+            await asyncio.sleep(max(0.0, self._tried_at + LEAST_LOOK_SECONDS - time.monotonic()))
+            self._tried_at = begin = time.monotonic()
             self._over.clear()
             new = await self._slurm.steps_on(self.name) - set(self._jobs) - set(self._without)
             if new:
-                there = await self._slurm.jobs_on(self.name)
-                await self._take_on({job: there[job] for job in new if job in there})
+                there, learnt = await asyncio.gather(self._slurm.jobs_on(self.name), self._learn(new))
+                await self._take_on({job: there[job] for job in new if job in there}, learnt)
             self._looked_at = begin
 
-    async def _take_on(self, jobs: dict[str, NodeJob]) -> None:
+    async def _take_on(self, jobs: dict[str, NodeJob], learnt: dict[str, JobShards | None]) -> None:
         """Hold the leases of those jobs that have shards; an epilog that comes meanwhile ends a job that is not put down yet."""
         if not self._cluster:
             self._cluster = await self._slurm.setting("ClusterName")
         for job, facts in jobs.items():
-            if not facts.runs:
+            if job in self._over or job in self._jobs or not facts.runs:
                 continue
-            try:
-                if (found := await self.allocation(job)) is None:
-                    self._without[job] = facts
-                    continue
+            found = learnt.get(job)
+            if found is not None:
                 self._allocated[job] = found
-            except NotUnderstood:
-                pass  # its programs are told when they ask
-            if job in self._over or job in self._jobs:
-                self._allocated.pop(job, None)
+            elif job in learnt:
+                self._without[job] = facts
                 continue
             try:
                 self.folder.begin(JobNote(job, facts.user, facts.group, self._cluster, facts.restarts))
@@ -251,6 +249,19 @@ class ShardNode:
                 self._note(f"The folder of job {job} cannot be written: {error.strerror}.")
                 continue
             self._see(job)
+
+    async def _learn(self, jobs: Iterable[str]) -> dict[str, JobShards | None]:
+        """Return what Slurm allocated to these jobs here, several at once; one that is not told or not understood is missing."""
+        learnt: dict[str, JobShards | None] = {}
+        several = asyncio.Semaphore(MOST_AT_ONCE)
+
+        async def learn(job: str) -> None:
+            async with several:
+                with contextlib.suppress(NotUnderstood, SlurmRefused):
+                    learnt[job] = await self.allocation(job)
+
+        await asyncio.gather(*map(learn, jobs))
+        return learnt
 
     def _see_all(self) -> None:
         """See to every job that is put down."""
@@ -335,7 +346,10 @@ class ShardNode:
             self._over.clear()
             jobs = await self._slurm.jobs_on(self.name)
             self._without = {job: one for job, one in self._without.items() if jobs.get(job) == one}
-            await self._take_on({job: jobs[job] for job in jobs if job not in {*self._jobs, *self._without}})
+            new = {
+                job: one for job, one in jobs.items() if one.runs and job not in {*self._jobs, *self._without}
+            }
+            await self._take_on(new, await self._learn(new))
         there = set(jobs)
         begin, end = f"{self._cluster}:", f"/{self.name}"
         keys = {lease.key.removeprefix(begin).removesuffix(end): lease.key for lease in leases}

@@ -14,6 +14,7 @@ namespace gpukernel::wire {
 
 namespace {
 constexpr size_t MOST_BYTES = 1 << 16;
+constexpr std::string_view OF_SLURM = "slurm:";
 constexpr const char* AGAIN = "; start the program or the kernel again";
 
 // Version 1 (gpukernel 0.1) called two keys differently.
@@ -140,8 +141,11 @@ bool read_lease_file(const char* path, LeaseFile& lease, std::string& error) {
     return false;
 }
 
+bool lease_of_job(const LeaseFile& lease) {
+    return !lease.socket.empty() && variable("GPUKERNEL_LEASE_FILE").starts_with(OF_SLURM);
+}
+
 bool find_lease(LeaseFile& lease, std::string& error) {
-    constexpr std::string_view OF_SLURM = "slurm:";
     const std::string_view named = variable("GPUKERNEL_LEASE_FILE");
     if (named.starts_with(OF_SLURM)) return find_lease_of_job(named.substr(OF_SLURM.size()), lease, error);
     return !named.empty() && read_lease_file(named.data(), lease, error);

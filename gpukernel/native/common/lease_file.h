@@ -25,4 +25,7 @@ bool read_lease_file(const char* path, LeaseFile& lease, std::string& error);
 // it is not there yet, `lease` says where the slice is asked for.
 bool find_lease(LeaseFile& lease, std::string& error);
 
+// Whether `lease`, which `find_lease` found, is that of a Slurm job and can be asked for.
+bool lease_of_job(const LeaseFile& lease);
+
 }  // namespace gpukernel::wire

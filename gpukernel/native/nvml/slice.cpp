@@ -10,6 +10,7 @@
 #include "common/lease_file.h"
 #include "wire/body.h"
 #include "wire/handshake.h"
+#include "wire/lease_wait.h"
 
 namespace {
 using Clock = std::chrono::steady_clock;
@@ -127,9 +128,19 @@ void in_child() {
     for (auto& device : known) device->forget();
     state_mutex.unlock();
 }
+
+// A job of Slurm has its slice as long as it runs, whether it computes or not; in its first moment it may not
+// be there yet.
+void wait_for_slice_of_job() {
+    wire::LeaseFile lease;
+    std::string reason;
+    if (!wire::find_lease(lease, reason) && wire::lease_of_job(lease))
+        wire::wait_for_lease(lease.socket, lease.kernel, reason);
+}
 }  // namespace
 
 nvmlReturn_t begin() {
+    wait_for_slice_of_job();
     std::lock_guard lock(state_mutex);
     static const int registered = ::pthread_atfork(before_fork, in_parent, in_child);
     (void)registered;

@@ -13,8 +13,8 @@
 #include "common/memory_check.h"
 #include "shim/memory/virtual_memory.h"
 #include "shim/transport/counters.h"
-#include "shim/transport/lease_wait.h"
 #include "shim/transport/request.h"
+#include "wire/lease_wait.h"
 
 namespace gpukernel {
 
@@ -165,10 +165,10 @@ CUresult initialise() {
     left_queue = Clock::time_point{};
     auto fresh = live ? connect(lease, error) : nullptr;
     if (!fresh && !lease.socket.empty()) {  // no slice yet, or it has ended since the file was written
-        const LeaseWait wait = wait_for_lease(lease.socket, lease.kernel, error);
-        if (wait == LeaseWait::left) left_queue = Clock::now();
+        const wire::LeaseWait wait = wire::wait_for_lease(lease.socket, lease.kernel, error);
+        if (wait == wire::LeaseWait::left) left_queue = Clock::now();
         lease = {};
-        if (wait == LeaseWait::granted && wire::find_lease(lease, error)) fresh = connect(lease, error);
+        if (wait == wire::LeaseWait::granted && wire::find_lease(lease, error)) fresh = connect(lease, error);
     }
     if (fresh) {
         // Never destroyed: threads may be inside at exit, and may refer to an earlier slice's devices.

@@ -245,6 +245,8 @@ class NodeOfSlurm(Slurm):
     def __init__(self, jobs: dict[str, NodeJob], gres: str = "shard:2(IDX:0)") -> None:
         super().__init__({})
         self.jobs, self.gres, self.asked = jobs, gres, Counter[str]()
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def steps_on(self, node: str) -> set[str]:
         self.asked["steps"] += 1
@@ -257,7 +259,7 @@ class NodeOfSlurm(Slurm):
 
     async def show_job(self, job_id: str) -> str:
         self.asked[job_id] += 1
-        await asyncio.sleep(0.01)
+        await self.answers.wait()
         return JOB.format("n1", self.gres).replace("JobId=7", f"JobId={job_id}")
 
     async def setting(self, name: str) -> str:
@@ -311,7 +313,9 @@ def test_a_job_without_shards_is_asked_for_once(folder: JobsFolder) -> None:
 
 
 def test_a_job_that_ends_while_it_is_looked_at_is_not_put_down(folder: JobsFolder) -> None:
-    node = ShardNode(NodeOfSlurm({"12": NodeJob(1000, 100, 0)}), folder, "n1", "n1", [], nobody)
+    slurm = NodeOfSlurm({"12": NodeJob(1000, 100, 0)})
+    slurm.answers.clear()
+    node = ShardNode(slurm, folder, "n1", "n1", [], nobody)
 
     async def end() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hooks:
@@ -319,9 +323,12 @@ def test_a_job_that_ends_while_it_is_looked_at_is_not_put_down(folder: JobsFolde
             hooks.setblocking(False)
             listening = asyncio.create_task(node._listen(hooks))
             look = asyncio.create_task(node._look())
-            await asyncio.sleep(0.115)  # Slurm has been asked for its jobs
-            assert not look.done()
+            while not slurm.asked["12"]:
+                await asyncio.sleep(0.01)
             assert hook(folder, "epilog_slurmd").returncode == 0
+            while "12" not in node._over:
+                await asyncio.sleep(0.01)
+            slurm.answers.set()
             await look
             listening.cancel()
         assert folder.ids() == []

@@ -1,11 +1,11 @@
-// The wait in the pool's queue for a lease.  The shim does not speak with the pool: it asks the kernel's
+// The wait in the pool's queue for a lease.  A program does not speak with the pool: it asks the kernel's
 // lease manager, at the socket that the lease file names.  gpukernel/jupyter/kernel_socket.py specifies the
 // protocol.
 #pragma once
 
 #include <string>
 
-namespace gpukernel::shim {
+namespace gpukernel::wire {
 
 enum class LeaseWait {
     granted,  // the lease file describes the slice
@@ -17,4 +17,4 @@ enum class LeaseWait {
 // overwritten.  Where it has none in the end, `error` says why.
 LeaseWait wait_for_lease(const std::string& kernel_socket, const std::string& kernel, std::string& error);
 
-}  // namespace gpukernel::shim
+}  // namespace gpukernel::wire

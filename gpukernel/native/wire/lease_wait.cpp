@@ -1,14 +1,13 @@
 // The client of the kernel socket: asks for a lease and follows the place in the queue.
-#include "shim/transport/lease_wait.h"
+#include "wire/lease_wait.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "shim/transport/connection.h"
 #include "wire/socket.h"
 
-namespace gpukernel::shim {
+namespace gpukernel::wire {
 
 namespace {
 constexpr int CONNECT_SECONDS = 10;
@@ -34,7 +33,7 @@ class ProgressLine {
     size_t width_ = 0;
 };
 
-bool read_line(wire::Socket& socket, std::string& line) {
+bool read_line(Socket& socket, std::string& line) {
     line.clear();
     for (char c; line.size() < LONGEST_LINE && socket.read(&c, 1); line += c)
         if (c == '\n') return true;
@@ -49,7 +48,7 @@ LeaseWait wait_for_lease(const std::string& kernel_socket, const std::string& ke
         "what asks for this slice does not answer: the Jupyter server (restart the kernel) or the node's "
         "daemon (start the program again)";
     std::string reason;
-    wire::Socket socket = wire::connect_to("unix:" + kernel_socket, CONNECT_SECONDS, reason);
+    Socket socket = connect_to("unix:" + kernel_socket, CONNECT_SECONDS, reason);
     const std::string request = "acquire " + kernel + "\n";
     if (!socket || !socket.write(request.data(), request.size())) return LeaseWait::refused;
     socket.timeout(0);
@@ -73,4 +72,4 @@ LeaseWait wait_for_lease(const std::string& kernel_socket, const std::string& ke
     return LeaseWait::refused;
 }
 
-}  // namespace gpukernel::shim
+}  // namespace gpukernel::wire
