@@ -14,7 +14,7 @@ from gpukernel.cli.terminal.formats import Format, print_data, print_names
 from gpukernel.cli.terminal.listing import Column, Listing
 from gpukernel.cli.terminal.output import NOT_THERE, Problem
 from gpukernel.cli.terminal.watching import keep_showing
-from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE, LeaseFileError, read_lease_file
+from gpukernel.remoting.lease_file import LeaseFileError, lease_file_path, read_lease_file
 from gpukernel.remoting.profile.figures import KernelTier
 from gpukernel.remoting.profile.question import NotCounted, kernels_of
 from gpukernel.remoting.profile.table import duration, short_name
@@ -44,7 +44,7 @@ def show_kernels(form: Format, watch: float | None) -> None:
 
 
 def _look() -> list[KernelTier]:
-    place = os.environ.get(LEASE_FILE_VARIABLE)
+    place = lease_file_path(os.environ)
     if not place:
         raise Problem(OUTSIDE, NOT_THERE)
     try:
