@@ -103,6 +103,7 @@ class Cluster:
         self._gpus, self._shards, self._more = gpus, shards, more
         self.accounting = Accounting(home, self.environment) if accounting else None
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._port, self._kept = free_port(), socket.socket()
 
     def __enter__(self) -> Self:
         for name in ("munge", "state", *(f"spool.{node}" for node in self.nodes)):
@@ -142,7 +143,7 @@ class Cluster:
         conf = _CONF.format(
             home=self.home,
             host=self.host,
-            port=free_port(),
+            port=self._port,
             shard_type=",shard" if self._shards else "",
             accounting=self.accounting.settings()
             if self.accounting
@@ -183,6 +184,7 @@ class Cluster:
             end = time.monotonic() + 20
             while self.jobs() and time.monotonic() < end:
                 time.sleep(0.2)
+        self._kept.close()
         for daemon in reversed(self._daemons.values()):
             daemon.send_signal(signal.SIGTERM)
         for daemon in reversed(self._daemons.values()):
@@ -219,11 +221,16 @@ class Cluster:
 
     def start_controller(self) -> None:
         """Start slurmctld, also again."""
+        self._kept.close()
         self._start("slurmctld", "slurmctld", "-D", "-f", str(self.home / "slurm.conf"))
 
     def kill_controller(self) -> None:
         """Kill slurmctld."""
         self._kill("slurmctld")
+        # Bound and not listening: who connects is refused, and no other program of this machine takes the port.
+        self._kept = socket.socket()
+        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._kept.bind(("127.0.0.1", self._port))
 
     def start_node(self, node: str) -> None:
         """Start a node's slurmd, also again."""
