@@ -51,6 +51,7 @@ class EngineClient(PoolClient):
         longest_seconds: float = 0,
         *,
         ceiling: bool = False,
+        began: float = 0,
     ) -> Lease:
         """Return a lease on exactly these devices, with its secret; ``starting`` where its workers take longer than `wait_seconds`.
 
@@ -64,6 +65,9 @@ class EngineClient(PoolClient):
             The lease ends after this time in any case; 0: only when it is released.
         ceiling
             Its memory is for leases inside of it, as `PoolClient.acquire` asks for with its secret.
+        began
+            When the engine gave the devices to this use, in seconds since the epoch: the hours of a new lease count from then, as far as the
+            pool's bounds allow (``engines.proto``).  0: from now.
 
         Raises
         ------
@@ -78,6 +82,7 @@ class EngineClient(PoolClient):
             longest_seconds=longest_seconds,
             wait_seconds=wait_seconds,
             ceiling=ceiling,
+            began=began,
         )
         patience = self.patience + wait_seconds
         reply = await self._call(self._engines.AcquirePlaced, request, patience, quick=False)

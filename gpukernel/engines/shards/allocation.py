@@ -10,6 +10,9 @@ __all__ = ["JobShards", "NotUnderstood", "parse_allocation", "shards_of_a_gpu"]
 _GRES = re.compile(r"shard(?::[^:(,]+)?:(\d+)(?:\(([^)]*)\))?")
 _SHARE = re.compile(r"(\d+)/\d+")
 _NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_START = re.compile(r"\bStartTime=(\S*)")  # with SLURM_TIME_FORMAT=%s
+HALF_A_SECOND = 0.5
+"""Slurm says the whole second in which a job began; in the mean it began half a second later."""
 _BEHIND_NAME, _BEFORE_COMMENT = " UserId=", " MinCPUsNode="
 _MIXED = "What Slurm says of job {} cannot be told from the job's own words; give it a name and a comment without line breaks and “Word=”."
 
@@ -20,11 +23,20 @@ class NotUnderstood(Exception):
 
 @dataclass(frozen=True)
 class JobShards:
-    """The shards of one job on one node; `gpu` is the number of their GPU there, counted from 0 as in ``gres.conf``."""
+    """The shards of one job on one node.
+
+    Attributes
+    ----------
+    gpu
+        The number of their GPU there, counted from 0 as in ``gres.conf``.
+    began
+        When Slurm started the job, in seconds since the epoch; 0 where it does not say.
+    """
 
     shards: int
     gpu: int
     account: str = ""
+    began: float = 0.0
 
 
 def _hosts(text: str) -> set[str]:
@@ -65,7 +77,11 @@ def parse_allocation(said: str, node: str, job: str) -> JobShards | None:
     shards = int(found[0][0])
     account = re.search(r"\bAccount=(\S+)", own)
     name = account[1] if account and account[1] != "(null)" else ""
-    return JobShards(shards, _gpu(shards, found[0][1], there[0]), name)
+    starts = _START.findall(own)
+    if len(starts) > 1:
+        raise NotUnderstood(_MIXED.format(job))
+    began = int(starts[0]) + HALF_A_SECOND if starts and starts[0].isdigit() else 0.0
+    return JobShards(shards, _gpu(shards, found[0][1], there[0]), name, began)
 
 
 def _own_words_of_slurm(said: str, job: str) -> str:

@@ -4,6 +4,7 @@ Guarantees
 ----------
 * Acquiring and releasing run one after the other: no lease is asked for once the job is over.
 * Whatever is killed, the job's key is asked for or released again: the pool gives the same lease to the same key.
+* Its hours in the pool count from when Slurm started the job, however late it was seen, up to two minutes.
 * What waits is told why; what the pool refuses for good is refused with the pool's sentence, and asked again when a program asks again.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -128,8 +130,8 @@ class JobLease:
             log.exception("job %s: its slice cannot be held", self.note.job)
             self._say("refused", "The node's daemon failed; its log says how.")
 
-    async def _placement(self) -> tuple[PlacedOn, str] | None:
-        """Return where the job's slice is and its account; None where it has no shards here, or is over."""
+    async def _placement(self) -> tuple[PlacedOn, JobShards] | None:
+        """Return where the job's slice is, and what Slurm allocated; None where it has no shards here, or is over."""
         pause = FIRST_PAUSE
         while not self._over:
             try:
@@ -138,7 +140,7 @@ class JobLease:
                     self._say("refused", f"Job {self.note.job} has no shards on {self._node.name}.")
                     self._node.without_shards(self.note.job)
                     return None
-                return await self._node.placement(found), found.account
+                return await self._node.placement(found), found
             except NotUnderstood as error:
                 await self._refused(str(error))
                 continue
@@ -150,16 +152,17 @@ class JobLease:
             pause = await self._pause(pause)
         return None
 
-    async def _acquire(self, placed: PlacedOn, account: str) -> Lease | None:
+    async def _acquire(self, placed: PlacedOn, allocation: JobShards) -> Lease | None:
         """Return the live lease, its lease file written; None once the job is over."""
-        pause, course = FIRST_PAUSE, account if self._course is None else self._course
+        pause, course = FIRST_PAUSE, allocation.account if self._course is None else self._course
         while not self._over:
             holder = Holder(self.note.person, self._node.name, course, f"Slurm job {self.note.job}")
             try:
                 client = await self._node.client()
                 if self._over:
                     return None
-                lease = await client.acquire_placed([placed], self.key, holder, STARTING_SECONDS)
+                began = min(allocation.began, time.time())
+                lease = await client.acquire_placed([placed], self.key, holder, STARTING_SECONDS, began=began)
                 if lease.state == "live":
                     text = lease_text(lease, self.note.job, str(self._node.folder.socket))
                     self._node.folder.write_lease(self.note, text)
@@ -210,9 +213,9 @@ class JobLease:
     async def _pause(self, seconds: float) -> float:
         """Wait, after `LEAST_SECONDS` no longer than until a program asks or the job is over; return how long to wait the next time."""
         least = min(LEAST_SECONDS, seconds)
-        for event, time in ((self._ended, least), (self._again, seconds - least)):
+        for event, most in ((self._ended, least), (self._again, seconds - least)):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), time)
+                await asyncio.wait_for(event.wait(), most)
         self._again.clear()
         return min(2 * seconds, LONGEST_PAUSE)
 

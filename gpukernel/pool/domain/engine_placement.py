@@ -15,12 +15,14 @@ from gpukernel.common.model import DECIDERS, ENGINES, Device, Holder, Lease, Pla
 from gpukernel.pool.domain.placement import MIB, Placement
 
 __all__ = [
+    "BEFORE_SECONDS",
     "KEY_CHARACTERS",
     "MOST_PLACEMENTS",
     "EngineDevice",
     "check_decider",
     "check_key",
     "check_placed",
+    "counts_from",
     "differences",
     "place",
 ]
@@ -31,9 +33,13 @@ MOST_PLACEMENTS = 64
 KEY_CHARACTERS = 128
 """Characters of an engine's key."""
 
+BEFORE_SECONDS = 120.0
+"""The most, in seconds, by which the hours of a lease may begin before the pool was asked for it."""
+
 LONGEST_TEXT = 256
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@=+-]*")
 _LARGEST = 2**50  # bytes of one device; none is nearly as large
+_LATEST = 1e11  # seconds since the epoch
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ def check_placed(
     longest: float,
     *,
     ceiling: bool = False,
+    began: float = 0.0,
 ) -> None:
     """Check what no pool could grant, whatever devices it has.
 
@@ -88,6 +95,11 @@ def check_placed(
             )
     if not (longest == 0 or 1 <= longest < 1e9):
         raise Refused("invalid", f"A longest time of {longest!r} s is not possible; it is at least 1 s.")
+    if not 0 <= began < _LATEST:
+        raise Refused(
+            "invalid",
+            f"{began!r} is no time at which something began; it is in seconds since the epoch, or 0.",
+        )
     if not 1 <= len(placed_on) <= MOST_PLACEMENTS:
         raise Refused("invalid", f"A placed lease has 1 to {MOST_PLACEMENTS} devices, not {len(placed_on)}.")
     for one in placed_on:
@@ -168,6 +180,32 @@ def _checked(asked: PlacedOn, one: EngineDevice) -> Device:
 
 def _mib(size: int) -> str:
     return f"{size / MIB:g} MiB" if size % MIB else f"{size // MIB} MiB"
+
+
+def counts_from(began: float, now: float, taken: float) -> tuple[float, str]:
+    """Return the time from which the hours of a new lease count, and why that is not `began`, as part of a sentence; empty where it is.
+
+    Parameters
+    ----------
+    began
+        When its engine says that the use began, by wall time as all three; 0: nothing is said.
+    taken
+        When the key's last lease ended, or the devices became the engine's, whichever is later; 0: neither in the last `BEFORE_SECONDS`.
+    """
+    if not began:
+        return now, ""
+    if began > now:
+        return now, f"that is {began - now:.1f} s in the future by the pool's clock"
+    first, why = (
+        now - BEFORE_SECONDS,
+        f"that is {now - began:.0f} s ago, and at most {BEFORE_SECONDS:.0f} s count",
+    )
+    if taken > first:
+        first, why = (
+            min(taken, now),
+            "before, the key had another lease, or the engine not all of the devices",
+        )
+    return (began, "") if began >= first else (first, why)
 
 
 def differences(lease: Lease, placed_on: Iterable[PlacedOn], holder: Holder, *, ceiling: bool = False) -> str:

@@ -6,6 +6,8 @@ Guarantees
 * Asking again with a key gives its living lease, whoever died in between; a call that breaks off ends nothing.
 * A placed lease ends by its release, after its longest time, with its worker, device or server, or with the drain of its server.  No
   silence and no idleness ends it, and nothing resizes it.
+* Its hours count from when its engine gave the devices away, within bounds (`gpukernel.pool.domain.engine_placement.counts_from`);
+  nothing but its hours goes by that time.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class PlacedLeases:
         longest: float = 0.0,
         *,
         ceiling: bool = False,
+        began: float = 0.0,
     ) -> Lease:
         """Return the lease of a key on these devices, with its secret, once it is live or `wait_seconds` are over.
 
@@ -65,10 +68,10 @@ class PlacedLeases:
             As `gpukernel.pool.domain.engine_placement.place`; ``different`` where the key has a lease of another content; ``failed``
             where it did not start.
         """
-        check_placed(engine, key, placed_on, holder, longest, ceiling=ceiling)
+        check_placed(engine, key, placed_on, holder, longest, ceiling=ceiling, began=began)
         _check_wait(wait_seconds)
         try:
-            lease, fresh = self._granted(engine, key, placed_on, holder, longest, ceiling)
+            lease, fresh = self._granted(engine, key, placed_on, holder, longest, ceiling, began)
         except Conflict as conflict:  # a fault of this program: the database knew better
             log.error("the database refused a placement: %s", conflict)
             raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
@@ -94,6 +97,7 @@ class PlacedLeases:
         holder: Holder,
         longest: float,
         ceiling: bool,
+        began: float,
     ) -> tuple[Lease, bool]:
         """Return the lease of a key, and whether it was made now."""
         store, manager = self._store, self._manager
@@ -110,6 +114,7 @@ class PlacedLeases:
             if holder.course and policy.courses and holder.course not in policy.courses:
                 raise Refused("no_such_course", f"There is no course {holder.course[:60]}.")
             placed = place(engine, placed_on, store.deciders.of_uuids(db, [one.uuid for one in placed_on]))
+            now = manager.now()
             lease = store.leases.grant(
                 db,
                 policy,
@@ -119,11 +124,13 @@ class PlacedLeases:
                 placed,
                 NEVER,
                 longest,
-                manager.now(),
+                now,
                 manager.steady(),
                 decided_by=engine,
                 ceiling=ceiling,
             )
+            if why := store.deciders.count_from(db, policy, lease, began, now):
+                log.info("%s of %s began at %.1f: %s", key, engine, began, why, extra=of_lease(lease))
             return lease, True
 
     async def release(self, engine: str, key: str, reason: str, wait_seconds: float) -> Lease | None:

@@ -58,6 +58,7 @@ class EnginesService(rpc.EnginesServicer):
                 request.wait_seconds,
                 request.longest_seconds,
                 ceiling=request.ceiling,
+                began=request.began,
             )
         except Refused as refusal:
             about = fields(person=holder.person, course=holder.course, code=refusal.code)

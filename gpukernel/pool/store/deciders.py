@@ -17,15 +17,35 @@ import sqlalchemy as sa
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Lease
+from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import is_named
-from gpukernel.pool.domain.engine_placement import EngineDevice, check_decider, check_key
+from gpukernel.pool.domain.engine_placement import (
+    BEFORE_SECONDS,
+    EngineDevice,
+    check_decider,
+    check_key,
+    counts_from,
+)
 from gpukernel.pool.store import lease_queries as queries
+from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
 from gpukernel.pool.store.device_reports import GONE
 from gpukernel.pool.store.devices import ROWS, device_of, trouble_of, update_availability
 from gpukernel.pool.store.policy import note
-from gpukernel.pool.store.schema import ENDING, IN_USE, NOT_ENDING, devices, leases, servers, slices, total
+from gpukernel.pool.store.schema import (
+    ENDING,
+    IN_USE,
+    NOT_ENDING,
+    audit,
+    devices,
+    leases,
+    servers,
+    slices,
+    total,
+    usage_log,
+)
+from gpukernel.pool.store.usage_log import begin_earlier
 
 __all__ = ["Deciders", "Delegation"]
 
@@ -55,6 +75,19 @@ _LAST_OF_KEY = CompiledSql(
     .where(leases.c.state != "ended")
     .order_by(leases.c.epoch.desc())
     .limit(1)
+)
+# Both look only at what happened in the last seconds, by an index.
+_HELD_BEFORE = CompiledSql(
+    sa.select(sa.func.max(usage_log.c.ends).label("at"))
+    .join(leases, leases.c.id == usage_log.c.lease_id)
+    .where(usage_log.c.ends > sa.bindparam("first"))
+    .where(leases.c.decided_by == sa.bindparam("engine"), leases.c.key == sa.bindparam("key"))
+    .where(leases.c.within == "")  # the keys inside of a ceiling are its holder's
+)
+_GIVEN = CompiledSql(
+    sa.select(sa.func.max(audit.c.time).label("at"))
+    .where(audit.c.time > sa.bindparam("first"), audit.c.action == "delegate")
+    .where(audit.c.subject.in_(sa.bindparam("labels", expanding=True)))
 )
 _TO_HAND_OVER = CompiledSql(sa.select(devices.c.id).where(devices.c.next_decider != sa.literal_column("''")))
 _LEASES_ON = (
@@ -179,6 +212,25 @@ class Deciders:
         """Return the id of the lease of an engine's key that lives; empty where there is none."""
         row = _OF_KEY.first(db, engine=engine, key=key)
         return "" if row is None else str(row.id)
+
+    @staticmethod
+    def count_from(db: sa.Connection, policy: Policy, lease: Lease, began: float, now: float) -> str:
+        """Count the hours of a lease that was granted `now` from when its engine says that it began; return why not, as `counts_from`.
+
+        Call it in the transaction of the grant, with the same `now`.
+        """
+        taken = 0.0
+        if 0 < began < now:
+            first = now - BEFORE_SECONDS
+            held = _HELD_BEFORE.first(db, first=first, engine=lease.decided_by, key=lease.key)
+            given = _GIVEN.first(db, first=first, labels=[piece.label for piece in lease.slices])
+            taken = max(held.at or 0.0, given.at or 0.0)
+        since, why = counts_from(began, now, taken)
+        if since < now:
+            share = begin_earlier(db, lease.id, since)
+            whose = quota_usage.accounts_of(lease.holder.person, lease.holder.course)
+            quota_usage.add_time(db, policy, whose, share, since, now)
+        return why
 
     def last(self, engine: str, key: str) -> str:
         """Return the id of the lease of an engine's key that lives or ends; empty where there is none."""

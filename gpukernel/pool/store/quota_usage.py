@@ -19,7 +19,7 @@ from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.policy import ceilings
 from gpukernel.pool.store.schema import quota_usage as table
 
-__all__ = ["accounts_of", "all_standings", "charge", "held_by_courses", "refund", "standings"]
+__all__ = ["accounts_of", "add_time", "all_standings", "charge", "held_by_courses", "refund", "standings"]
 
 
 def _is(number: int | str = "") -> sa.ColumnElement[bool]:
@@ -52,6 +52,13 @@ _OF_COURSES = CompiledSql(
         table.c.kind == "course",
         table.c.person == "",
         table.c.course.in_(sa.bindparam("courses", expanding=True)),
+    )
+)
+_ADD_TIME = CompiledSql(
+    table.update()
+    .where(_is())
+    .values(
+        {f"spent_{period}": table.c[f"spent_{period}"] + sa.bindparam(f"{period}_more") for period in PERIODS}
     )
 )
 # What was held above a lowered quota comes down with every refund, and the ceiling with it.  What an engine placed raises both.
@@ -192,6 +199,15 @@ def charge(
     Without `bounded` no quota refuses it: it counts, and nothing more is granted within a quota that it has filled.
     """
     _change(db, policy, whose, role, (share, memory, leases), now, bounded=bounded)
+
+
+def add_time(
+    db: sa.Connection, policy: Policy, whose: Sequence[Account], share: int, since: float, now: float
+) -> None:
+    """Add the time before `now` for which a grant counts that was charged at `now`: that of each period, no more."""
+    spans = zip(PERIODS, _begins(now, policy), strict=True)
+    more = {f"{name}_more": share / MILLION * (now - max(since, min(begin, now))) for name, begin in spans}
+    _ADD_TIME.each(db, [_key(account) | more for account in whose])
 
 
 def refund(

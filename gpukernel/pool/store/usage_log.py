@@ -17,7 +17,7 @@ from gpukernel.pool.domain.quota import period_end, period_start
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import leases, usage_log
 
-__all__ = ["close_span", "first_span", "held_between", "open_span", "use_by_day"]
+__all__ = ["begin_earlier", "close_span", "first_span", "held_between", "open_span", "use_by_day"]
 
 
 _FIRST = CompiledSql(usage_log.insert())
@@ -31,10 +31,22 @@ _CLOSE = CompiledSql(
     )
 )
 
+_EARLIER = CompiledSql(
+    usage_log.update()
+    .where(usage_log.c.lease_id == sa.bindparam("lease"), usage_log.c.ends.is_(None))
+    .values(begins=sa.bindparam("since"))
+    .returning(usage_log.c.share)
+)
+
 
 def first_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: float) -> None:
     """Log a new lease: millionths of a device, bytes."""
     _FIRST.run(db, lease_id=lease_id, begins=now, share=share, memory_bytes=memory)
+
+
+def begin_earlier(db: sa.Connection, lease_id: str, since: float) -> int:
+    """Log that a lease, new in this transaction, has held since before; return its millionths of a device."""
+    return int(_EARLIER.first(db, lease=lease_id, since=since).share)
 
 
 def open_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: float) -> None:

@@ -47,8 +47,8 @@ def test_a_daemon_that_is_started_again_keeps_the_slice_of_an_account_that_is_no
         async with EngineClient(address, await token(admin, "slurm")) as client:
             node = Node(tmp_path, client)
             found = []
-            for fresh in (True, False, False):
-                job = JobLease(node, note, fresh=fresh)
+            for _ in range(3):
+                job = JobLease(node, note)
                 for _ in range(2):  # a program that asks although it has its slice
                     assert [word async for word, _ in job.answers()][-1] == "live"
                     await asyncio.sleep(1.2)
@@ -75,7 +75,7 @@ def test_a_slice_that_lives_is_released_with_one_call(tmp_path: Path) -> None:
     async def work(admin: AdminClient, address: str) -> None:
         note = JobNote("7", os.geteuid(), os.getegid(), "c", 0)
         async with Counting(address, await token(admin, "slurm")) as client:
-            job = JobLease(Node(tmp_path, client), note, fresh=True)
+            job = JobLease(Node(tmp_path, client), note)
             assert [word async for word, _ in job.answers()][-1] == "live"
             assert await job.end("its job is over")
             assert (await client.placed(), client.releases) == ([], 1)

@@ -99,6 +99,21 @@ def test_the_first_job_of_an_array_or_a_heterogeneous_job_has_its_own_shards_onl
     assert parse_allocation(f"{second} \n{first}", "n1", "8") == JobShards(2, 1, "ml101")
 
 
+def test_a_job_began_in_the_middle_of_the_second_that_slurm_says() -> None:
+    said = JOB.format("n1", "shard:2(IDX:0)")
+
+    def began(words: str) -> float:
+        found = parse_allocation(said.replace(" QOS", f" {words} QOS"), "n1", "7")
+        assert found is not None
+        return found.began
+
+    assert began("AccrueTime=5 StartTime=1764122400 EndTime=Unknown") == 1764122400.5
+    # Without a number the hours count from when the pool was asked.
+    assert [began(word) for word in ("StartTime=Unknown", "StartTime=2025-11-26T02:00:00", "x")] == [0, 0, 0]
+    with pytest.raises(NotUnderstood, match="the job's own words"):
+        began("WCKey=StartTime=5 StartTime=1764122400")
+
+
 def test_shards_of_a_gpu() -> None:
     assert shards_of_a_gpu("NodeName=n1 Gres=gpu:2(S:0-1),shard:200 NodeAddr=x") == 100
     assert shards_of_a_gpu("NodeName=n1 Gres=gpu:v100:1,gpu:a100:1,shard:v100:50,shard:a100:50 X=1") == 50

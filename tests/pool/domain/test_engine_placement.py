@@ -10,12 +10,14 @@ import pytest
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, Holder, Lease, PlacedOn, Slice
 from gpukernel.pool.domain.engine_placement import (
+    BEFORE_SECONDS,
     KEY_CHARACTERS,
     MOST_PLACEMENTS,
     EngineDevice,
     check_decider,
     check_key,
     check_placed,
+    counts_from,
     differences,
     place,
 )
@@ -157,3 +159,33 @@ def test_another_content_of_a_key_is_told_by_its_differences() -> None:
         differences(lease, [PlacedOn(B, GIB)], ANNA)
         == f"it has 1024 MiB of {A}, not nothing; it has nothing of {B}, not 1024 MiB"
     )
+
+
+@pytest.mark.parametrize(
+    ("began", "taken", "since", "why"),
+    [
+        (0.0, 990.0, 1000.0, ""),
+        (1000.0, 0.0, 1000.0, ""),
+        (998.5, 0.0, 998.5, ""),
+        (1000.0 - BEFORE_SECONDS, 0.0, 1000.0 - BEFORE_SECONDS, ""),
+        (1003.25, 0.0, 1000.0, "that is 3.2 s in the future by the pool's clock"),
+        (1.0, 0.0, 1000.0 - BEFORE_SECONDS, "that is 999 s ago, and at most 120 s count"),
+        (998.5, 998.5, 998.5, ""),
+        (998.5, 999.0, 999.0, "before, the key had another lease, or the engine not all of the devices"),
+        # The wall clock was put back.
+        (998.5, 1004.0, 1000.0, "before, the key had another lease, or the engine not all of the devices"),
+    ],
+)
+def test_hours_count_from_when_the_engine_says_within_bounds(
+    began: float, taken: float, since: float, why: str
+) -> None:
+    assert counts_from(began, 1000.0, taken) == (since, why)
+
+
+@pytest.mark.parametrize("began", [-1.0, float("nan"), float("inf"), 1e11])
+def test_what_is_no_time_is_refused(began: float) -> None:
+    with pytest.raises(
+        Refused, match="is no time at which something began; it is in seconds since the epoch"
+    ) as no:
+        check_placed("slurm", "job", [PlacedOn(A, GIB)], ANNA, 0, began=began)
+    assert no.value.code == "invalid"

@@ -339,6 +339,15 @@ def test_what_an_engine_placed_is_accounted_like_any_other(tmp_path: Path) -> No
             (use,) = held_between(db, START, world.now)
         assert (use.person, use.course, round(use.device_hours, 6)) == ("anna", "ml", 0.75)
         world.pass_time(2 * 3600)
+        # The hours of a job that began before its lease count from its start; asking again changes nothing.
+        late = await place(placed, "late", 4 * GIB, began=world.now - 90)
+        assert await place(placed, "late", 4 * GIB, began=world.now - 60) == late
+        await placed.release("slurm", "late", "", 600)
+        with world.store.reader.connect() as db:
+            seconds = {one.lease: one.hours * 3600 for one in held_between(db, START, world.now)}
+        assert seconds[late.id] == pytest.approx(90)
+        with pytest.raises(Refused, match=r"-1\.0 is no time at which something began"):
+            await place(placed, "late", began=-1.0)
         await placed.release("slurm", "job", "", 600)
         with pytest.raises(Refused, match=r"Course ml has used 2\.2 of its 2 GPU-hours of this week"):
             await world.get("kernel", 0.1, wait=0, holder=student)

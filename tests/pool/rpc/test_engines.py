@@ -73,6 +73,8 @@ def test_an_engine_places_finds_and_releases_by_key(tmp_path: Path) -> None:
             (listed,) = await slurm.placed("job-12")
             assert (listed.id, listed.secret) == (lease.id, "")
             assert await slurm.placed("job-13") == []
+            with pytest.raises(Refused, match="nan is no time at which something began"):
+                await slurm.acquire_placed([PlacedOn(UUIDS[1], GIB)], "job-13", JOB, began=float("nan"))
             ended = await slurm.release_placed("job-12", "job 12 is over")
             assert ended is not None
             assert (ended.state, ended.end_reason) == ("ended", "job 12 is over")

@@ -19,6 +19,7 @@ from gpukernel.pool.store import quota_usage, schema
 from gpukernel.pool.store.leases import Conflict
 from gpukernel.pool.store.policy import write_policy
 from gpukernel.pool.store.store import Store
+from gpukernel.pool.store.usage_log import held_between
 from tests.pool.store.older_databases import make_old
 from tests.pool.store.test_device_reports import GIB, WHO, A, B, C, device, report, written_down
 
@@ -286,6 +287,58 @@ def test_the_times_of_a_placed_lease_are_its_engines(store: Store) -> None:
     with store.reader.connect() as db:
         rows = {row.key: (row.until, row.idle_limit) for row in db.execute(sa.select(schema.leases))}
     assert rows == {"without": (None, 0.0), "with": (NOW + 600, 0.0)}
+
+
+def begin(store: Store, key: str, began: float, now: float) -> tuple[float, str]:
+    """Grant a GiB of the first device `now` for a use that began before; return from when its hours count, and why not from then."""
+    with store.deciding() as (db, row):
+        policy = store.policy.current(db, row.policy_version)
+        (one,) = (d for d in store.devices.all() if d.uuid == A)
+        lease = store.leases.grant(
+            db, policy, key, Holder("anna"), "", [Placement(one, GIB)], 20, 0, now, now, decided_by="slurm"
+        )
+        why = store.deciders.count_from(db, policy, lease, began, now)
+        log = schema.usage_log
+        since = db.execute(sa.select(log.c.begins).where(log.c.lease_id == lease.id)).scalar_one()
+        return float(since), why
+
+
+def test_hours_count_from_when_the_use_began(store: Store) -> None:
+    delegate(store, "s/0", "slurm")
+    day = 86_400.0 * 20_000
+    assert begin(store, "one", day - 1, day) == (day - 1, "")
+    assert begin(store, "two", 0, day) == (day, "")
+    assert begin(store, "three", day + 9, day)[0] == day
+    assert begin(store, "four", day - 7200, day)[0] == day - 120
+    # They are the hours of reports and of quotas.
+    with store.deciding() as (db, row):
+        uses = {use.lease: use.hours * 3600 for use in held_between(db, day - 600, day + 10)}
+        policy = store.policy.current(db, row.policy_version)
+        person = Account("person", person="anna")
+        standing = next(s for s in quota_usage.all_standings(db, policy, day + 10) if s.account == person)
+        shown = db.execute(sa.select(schema.leases.c.created)).scalars()
+        assert set(shown) == {day}  # nothing else goes by them
+    assert sorted(uses.values()) == pytest.approx([10, 10, 11, 130])
+    assert standing.spent[2] == pytest.approx(161 / 32, rel=1e-4)
+
+
+def test_hours_of_a_key_do_not_count_twice(store: Store) -> None:
+    delegate(store, "s/0", "slurm")
+    first = grant(store, A, "slurm", "job", GIB)
+    store.leases.end(first, "done", NOW + 200)
+    # While its worker is stopped its memory is not free, but its hours are over.
+    assert begin(store, "other", NOW + 190, NOW + 230) == (NOW + 190, "")
+    assert begin(store, "job", NOW + 190, NOW + 230) == (
+        NOW + 200,
+        "before, the key had another lease, or the engine not all of the devices",
+    )
+
+
+def test_hours_do_not_count_from_before_the_device_was_the_engines(store: Store) -> None:
+    store.deciders.delegate("s/1", "kubernetes", "root", NOW + 45)
+    store.deciders.delegate("s/0", "slurm", "root", NOW + 40)
+    assert begin(store, "early", NOW + 30, NOW + 50)[0] == NOW + 40
+    assert begin(store, "late", NOW + 41, NOW + 50) == (NOW + 41, "")
 
 
 def test_slices_of_before_are_the_pools_while_their_workers_may_live(database: str) -> None:
