@@ -15,7 +15,7 @@ from tests.native.libraries.device import Library, ok
 
 __all__ = ["DATA", "Cudnn", "Tensor"]
 
-DATA = {np.float32: 0, np.float64: 1, HALF: 2, BFLOAT: 9}
+DATA = {np.float32: 0, np.float64: 1, HALF: 2, np.int32: 4, BFLOAT: 9}
 """cudnnDataType_t."""
 
 HANDLE, TYPE, BOOLEAN, INT64, FLOAT, DOUBLE, POINTER, DESCRIPTOR = 0, 1, 2, 3, 4, 5, 6, 15

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.libraries import cudnn_call_cases, cudnn_cases, cudnn_ctc_cases, cudnn_recurrent_cases
+from tests.native.libraries import (
+    cudnn_call_cases,
+    cudnn_cases,
+    cudnn_ctc_cases,
+    cudnn_matmul_cases,
+    cudnn_recurrent_cases,
+)
 from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT, both_ways, found_by, in_one_process
 from tests.native.libraries.test_on_a_slice import on_a_slice
 
@@ -30,6 +36,11 @@ def test_functions_outside_of_the_backend_api(where: str, name: str) -> None:
 @both_ways(cudnn_recurrent_cases)
 def test_recurrent_layers(where: str, name: str) -> None:
     assert found_by(cudnn_recurrent_cases.__name__, where)[name] == ""
+
+
+@both_ways(cudnn_matmul_cases)
+def test_products_of_matrices_and_attention(where: str, name: str) -> None:
+    assert found_by(cudnn_matmul_cases.__name__, where)[name] == ""
 
 
 @both_ways(cudnn_ctc_cases)

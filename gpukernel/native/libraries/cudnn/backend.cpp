@@ -5,6 +5,8 @@
 #include <mutex>
 #include <set>
 
+#include "libraries/cudnn/graph_words.h"
+
 namespace gpukernel::libraries::cudnn {
 
 namespace {
@@ -101,6 +103,13 @@ int finish_engine(Node& node) {
 }
 
 int finish_plan(Node& node) {
+    if (const auto text = node.values<char>(PLAN_JSON); !text.empty()) {
+        Shared graph;
+        Engine engine;
+        if (!read_plan_text({text.data(), text.size()}, graph, engine))
+            return refused("cudnnBackendFinalize", "a plan from a text that another library has made");
+        node.set(PLAN_CONFIG, {make_config(graph, engine)});
+    }
     const Shared* const config = shared_at(node, PLAN_CONFIG, ENGINE_CONFIG);
     const Shared* const graph = config ? graph_of(**config) : nullptr;
     // A plan without a handle is made with its graph's.
@@ -110,8 +119,11 @@ int finish_plan(Node& node) {
     if (!handle || !graph) return BAD_PARAM;
     int64_t workspace = 0;
     const int status = make_plan(node, **graph, *handle, engine_of(**config), workspace);
-    if (!status) node.set<int64_t>(PLAN_WORKSPACE, TYPE_INT64, {&workspace, 1});
-    return status;
+    if (status) return status;
+    node.set<int64_t>(PLAN_WORKSPACE, TYPE_INT64, {&workspace, 1});
+    if (const std::string text = plan_text(**graph, engine_of(**config)); !text.empty())
+        node.set<char>(PLAN_JSON, TYPE_CHAR, text);
+    return SUCCESS;
 }
 
 int finish_pack(const Node& node) {
@@ -219,11 +231,10 @@ GPUKERNEL_EXPORT int cudnnBackendInitialize(void* descriptor) {
 GPUKERNEL_EXPORT int cudnnBackendSetAttribute(void* descriptor, int name, int type, int64_t count,
                                               const void* elements) {
     Descriptor* const its = descriptor_of(descriptor);
-    if (!its || its->node->final || count < 0 || count > MOST_ELEMENTS || (count && !elements))
-        return BAD_PARAM;
+    const auto most = name == PLAN_JSON ? static_cast<int64_t>(MOST_PLAN_TEXT) : MOST_ELEMENTS;
+    if (!its || its->node->final || count < 0 || count > most || (count && !elements)) return BAD_PARAM;
     const size_t bytes = attribute_bytes(type);
     if (!bytes) return BAD_PARAM;
-    if (name == PLAN_JSON) return refused("cudnnBackendSetAttribute", "a plan as JSON");
     if (type == TYPE_DESCRIPTOR) {
         std::vector<Shared> nodes;
         for (int64_t i = 0; i < count; ++i) {
@@ -281,7 +292,6 @@ GPUKERNEL_EXPORT int cudnnBackendGetAttribute(void* descriptor, int name, int ty
     const Descriptor* const its = descriptor_of(descriptor);
     if (!its || requested < 0) return BAD_PARAM;
     if (!its->node->final) return NOT_FINALIZED;
-    if (name == PLAN_JSON) return refused("cudnnBackendGetAttribute", "a plan as JSON");
     const NodeAttribute* const found = its->node->find(name);
     if (!found && may_be_absent(name)) return count ? (*count = 0, SUCCESS) : BAD_PARAM;
     if (!found) {

@@ -1,53 +1,13 @@
 // How operation graphs and plans leave the program: as data, with every question and every execution.
-//
-// A graph's words: the number of its nodes, then each node after those that it refers to; the graph itself is
-// the last.  A node: its kind and the number of its attributes (32 bits each), then each attribute: its name
-// and type (32 bits each), its count, and its elements, padded to whole words; for descriptors the number of
-// each node.  Handles are left out: the worker puts its own there.
-#include <algorithm>
-#include <functional>
-#include <set>
-
 #include "libraries/client.h"
 #include "libraries/cudnn/backend.h"
 #include "libraries/cudnn/client.h"
+#include "libraries/cudnn/graph_words.h"
 
 namespace gpukernel::libraries::cudnn {
 
 namespace {
 using Text = std::vector<uint64_t>;
-
-constexpr uint64_t pair(uint64_t low, uint64_t high) { return (low & 0xffffffff) | high << 32; }
-
-// False where the graph has something that cannot travel.
-bool write(const Node& graph, Text& words) {
-    std::map<const Node*, uint64_t> numbers;
-    Text nodes;
-    bool fine = true;
-    std::function<uint64_t(const Node&, int)> add = [&](const Node& node, int depth) -> uint64_t {
-        if (const auto it = numbers.find(&node); it != numbers.end()) return it->second;
-        if (depth > 64 || nodes.size() > MOST_GRAPH_WORDS) return fine = false, 0;
-        Text own;
-        uint64_t count = 0;
-        for (const auto& [name, attribute] : node.attributes) {
-            if (attribute.type == TYPE_HANDLE || name == GRAPH_ENGINES) continue;
-            if (attribute.type == TYPE_POINTER) fine = false;
-            ++count;
-            own.push_back(pair(static_cast<uint64_t>(name), static_cast<uint64_t>(attribute.type)));
-            own.push_back(static_cast<uint64_t>(attribute.count));
-            for (const Shared& other : attribute.nodes) own.push_back(add(*other, depth + 1));
-            append(own, attribute.bytes.data(), attribute.bytes.size());
-        }
-        nodes.push_back(pair(static_cast<uint64_t>(node.kind), count));
-        nodes.insert(nodes.end(), own.begin(), own.end());
-        const uint64_t number = numbers.size();
-        return numbers[&node] = number;
-    };
-    add(graph, 0);
-    words.push_back(numbers.size());
-    words.insert(words.end(), nodes.begin(), nodes.end());
-    return fine && words.size() <= MOST_GRAPH_WORDS;
-}
 
 // What the worker answers: numbers, of which there may be too few.
 class Answer {
@@ -73,6 +33,7 @@ Engine engine_in(Answer& answer) {
     for (auto* const notes : {&engine.numerical_notes, &engine.behavior_notes})
         for (size_t n = answer.count(MOST_NOTES); n; --n)
             notes->push_back(static_cast<int32_t>(answer.next()));
+    std::erase(engine.behavior_notes, NOTE_POPULATES_GRAPHS);  // cudnnBackendPopulateCudaGraph is refused
     for (size_t n = answer.count(MOST_KNOBS); n; --n) {
         const auto type = static_cast<int32_t>(answer.next());
         engine.knobs.push_back({type, answer.next()});
@@ -85,7 +46,7 @@ int question(const Node& graph, const Handle& handle, Function function, const c
              std::initializer_list<int64_t> numbers, Text graph_words, std::vector<int64_t>& answer) {
     Text words{handle.name};
     for (const int64_t number : numbers) words.push_back(static_cast<uint64_t>(number));
-    if (graph_words.empty() && !write(graph, graph_words))
+    if (graph_words.empty() && !write_graph(graph, graph_words))
         return refused(name, "an operation graph that is so large, or has addresses,");
     words.insert(words.end(), graph_words.begin(), graph_words.end());
     return ask_words(handle, function, name, words, answer);
@@ -101,7 +62,7 @@ Text plan_words(const Node& graph, const Engine& engine, bool& fine) {
     Text words{static_cast<uint64_t>(engine.index), engine.knobs.size()};
     for (const Knob& knob : engine.knobs)
         words.push_back(static_cast<uint64_t>(knob.type)), words.push_back(static_cast<uint64_t>(knob.value));
-    fine = write(graph, words);
+    fine = write_graph(graph, words);
     return words;
 }
 }  // namespace

@@ -131,6 +131,7 @@ enum Name : int {
     POINTWISE_ELU_ALPHA = 6,
     POINTWISE_SOFTPLUS_BETA = 7,
     POINTWISE_SWISH_BETA = 8,
+    POINTWISE_AXIS = 9,
     CONVOLUTION_COMPUTE = 100,
     CONVOLUTION_MODE = 101,
     CONVOLUTION_DILATIONS = 102,
@@ -200,14 +201,22 @@ enum Name : int {
     ENGINE_KNOBS = 1302,
     ENGINE_NUMERICAL_NOTES = 1303,
     ENGINE_BEHAVIOR_NOTES = 1305,
+    MATMUL_COMPUTE = 1500,
+    MATMUL_PADDING = 1503,
     MATMUL_A = 1520,
     MATMUL_B = 1521,
     MATMUL_C = 1522,
     MATMUL_DESCRIPTOR = 1523,
+    MATMUL_M = 1525,
+    MATMUL_N = 1526,
+    MATMUL_K = 1527,
     REDUCTION_OPERATOR = 1600,
     REDUCTION_X = 1610,
     REDUCTION_Y = 1611,
     REDUCTION_DESCRIPTOR = 1612,
+    RESHAPE_X = 2200,
+    RESHAPE_Y = 2201,
+    RESHAPE_MODE = 2202,
 };
 
 // The functions of this library that no table has: questions about an operation graph, and its execution.
@@ -223,6 +232,7 @@ enum Function : uint32_t {
     DROPOUT_SET = 0xff08,
 };
 
+constexpr int NOTE_POPULATES_GRAPHS = 3;  // cudnnBackendBehaviorNote_t
 constexpr int MOST_DIMENSIONS = 8;
 constexpr size_t MOST_GRAPH_WORDS = 16384, MOST_TENSORS = 256, MOST_CONFIGS = 256, MOST_KNOBS = 64,
                  MOST_NOTES = 16;

@@ -34,6 +34,7 @@ class Reader {
             steps_.push_back(step_of(*operation));
         sort();
         fuse();
+        pack_virtual();
         place_virtual();
     }
 
@@ -90,6 +91,10 @@ class Reader {
                 return pointwise_step(operation);
             case OPERATION_REDUCTION:
                 return reduction(operation);
+            case OPERATION_MATMUL:
+                return product(operation);
+            case OPERATION_RESHAPE:
+                return view(operation);
             default:
                 refuse("an operation of kind " + std::to_string(operation.kind) +
                        " (cudnnBackendDescriptorType_t)");
@@ -139,9 +144,9 @@ class Reader {
                          POINTWISE_ALPHA2, POINTWISE_DX, POINTWISE_DY, POINTWISE_T});
         const Node* const how = operation.node(POINTWISE_DESCRIPTOR);
         if (!how || how->kind != POINTWISE) wrong();
-        only(*how,
-             {POINTWISE_MODE, COMPUTE_POINTWISE, NAN_POINTWISE, POINTWISE_RELU_LOWER, POINTWISE_RELU_UPPER,
-              POINTWISE_RELU_SLOPE, POINTWISE_ELU_ALPHA, POINTWISE_SOFTPLUS_BETA, POINTWISE_SWISH_BETA});
+        only(*how, {POINTWISE_MODE, COMPUTE_POINTWISE, NAN_POINTWISE, POINTWISE_RELU_LOWER,
+                    POINTWISE_RELU_UPPER, POINTWISE_RELU_SLOPE, POINTWISE_ELU_ALPHA, POINTWISE_SOFTPLUS_BETA,
+                    POINTWISE_SWISH_BETA, POINTWISE_AXIS});
         Pointwise op;
         op.mode = how->value<int32_t>(POINTWISE_MODE, -1);
         op.lower = how->number(POINTWISE_RELU_LOWER, 0);
@@ -150,6 +155,7 @@ class Reader {
         op.elu_alpha = how->number(POINTWISE_ELU_ALPHA, 1);
         op.softplus_beta = how->number(POINTWISE_SOFTPLUS_BETA, 1);
         op.swish_beta = how->number(POINTWISE_SWISH_BETA, 1);
+        op.axis = how->value<int64_t>(POINTWISE_AXIS, -1);
         const int operands = op.operands();
         if (!operands) refuse("the mode " + std::to_string(op.mode) + " (cudnnPointwiseMode_t)");
         Step step{op, {}, 0, {1, 1}};
@@ -164,6 +170,7 @@ class Reader {
             if (operands > 2) step.inputs.push_back(slot_of(operation, POINTWISE_T));
             step.output = slot_of(operation, POINTWISE_Y);
         }
+        if (op.mode == Pointwise::INDEX && (op.axis < 0 || op.axis >= tensor(step.output).rank)) wrong();
         for (const size_t input : step.inputs)
             if (!program_.slots[input].by_value && !tensor(input).spreads_to(tensor(step.output)))
                 refuse("an operand that does not spread over the result");
@@ -179,7 +186,51 @@ class Reader {
         if (kind < R_ADD || kind > R_MUL_NO_ZEROS) refuse("that operator of a reduction");
         Step step{static_cast<Reduction>(kind), {slot_of(operation, REDUCTION_X)}, 0, {1, 1}};
         step.output = slot_of(operation, REDUCTION_Y);
-        if (!tensor(step.output).spreads_to(tensor(step.inputs[0]))) wrong();
+        const Tensor &from = tensor(step.inputs[0]), &to = tensor(step.output);
+        if (from.rank != to.rank) wrong();
+        for (int i = 0; i < to.rank; ++i)
+            if (from.extent[i] % to.extent[i]) wrong();
+        return step;
+    }
+
+    Step product(const Node& operation) {
+        only(operation, {MATMUL_A, MATMUL_B, MATMUL_C, MATMUL_DESCRIPTOR, MATMUL_M, MATMUL_N, MATMUL_K});
+        const Node* const how = operation.node(MATMUL_DESCRIPTOR);
+        if (!how || how->kind != MATMUL) wrong();
+        only(*how, {MATMUL_COMPUTE, MATMUL_PADDING});
+        Matmul p;
+        p.padding = how->number(MATMUL_PADDING, 0);
+        Step step{p, {slot_of(operation, MATMUL_A), slot_of(operation, MATMUL_B)}, 0, {1, 1}};
+        p.a = tensor(step.inputs[0]), p.b = tensor(step.inputs[1]);
+        constexpr int lengths[] = {MATMUL_M, MATMUL_N, MATMUL_K};
+        for (size_t i = 0; i < 3; ++i) {
+            if (!operation.node(lengths[i])) continue;
+            step.inputs.push_back(slot_of(operation, lengths[i]));
+            p.lengths[i] = tensor(step.inputs.back());
+        }
+        step.output = slot_of(operation, MATMUL_C);
+        p.c = tensor(step.output);
+        for (const size_t input : step.inputs)
+            if (program_.slots[input].by_value) refuse("a matrix by value");
+        const char* why = "";
+        if (const int status = check(p, why)) throw Refused{status, why};
+        step.what = p;
+        return step;
+    }
+
+    // The same memory with other extents and strides, as a transposed matrix has: each element is copied.
+    Step view(const Node& operation) {
+        only(operation, {RESHAPE_X, RESHAPE_Y, RESHAPE_MODE});
+        if (operation.value<int32_t>(RESHAPE_MODE, 0)) refuse("a reshape that moves elements");
+        Step step{Pointwise{.mode = Pointwise::IDENTITY}, {slot_of(operation, RESHAPE_X)}, 0, {1, 1}};
+        step.output = slot_of(operation, RESHAPE_Y), step.view = true;
+        const Tensor &from = tensor(step.inputs[0]), &to = tensor(step.output);
+        views_.insert(step.inputs[0]), views_.insert(step.output);
+        for (const Tensor* one : {&from, &to})
+            if (!one->lies_apart()) refuse("a reshape of a tensor that overlaps itself");
+        if (program_.slots[step.inputs[0]].by_value || from.count() != to.count() ||
+            from.bytes() / element_bytes(from.type) < to.bytes() / element_bytes(to.type))
+            wrong();
         return step;
     }
 
@@ -194,23 +245,49 @@ class Reader {
         const Slot& first = program_.slots[steps[0].output];
         if (steps.size() == 1 || (first.is_virtual && convolution->beta != 0)) return;
         for (size_t i = 1; i < steps.size(); ++i)
-            if (!std::holds_alternative<Pointwise>(steps[i].what) ||
+            if (const auto* const op = std::get_if<Pointwise>(&steps[i].what);
+                !op || op->mode == Pointwise::INDEX || steps[i].view ||
                 !tensor(steps[i].output).same_extents(first.tensor))
                 return;
         for (size_t i = 1; i < steps.size(); ++i) program_.fused.push_back(steps[i]);
         steps.resize(1);
     }
 
-    uint64_t take(uint64_t bytes) {
-        const uint64_t at = program_.workspace;
-        program_.workspace += (bytes + 255) / 256 * 256;
-        if (program_.workspace >> 40) refuse("a graph that needs so much memory");
-        return at;
+    // How a virtual tensor lies is nobody's business, unless its memory is seen in another way, too:
+    // frameworks give such strides as make it overlap itself.
+    void pack_virtual() {
+        for (size_t i = 0; i < program_.slots.size(); ++i) {
+            Tensor& its = program_.slots[i].tensor;
+            if (!program_.slots[i].is_virtual || views_.contains(i)) continue;
+            for (int64_t k = its.rank - 1, step = 1; k >= 0; step *= its.extent[k--]) its.stride[k] = step;
+        }
     }
+    // A virtual tensor has its place from the step that makes it to the last one that reads it.
     void place_virtual() {
         if (!program_.fused.empty()) return;
-        for (Slot& slot : program_.slots)
-            if (slot.is_virtual) slot.offset = take(slot.tensor.bytes());
+        const size_t steps = program_.steps.size();
+        std::vector<size_t> last(program_.slots.size());
+        for (size_t i = 0; i < steps; ++i) {
+            last[program_.steps[i].output] = i;
+            for (const size_t input : program_.steps[i].inputs) last[input] = i;
+        }
+        std::map<uint64_t, uint64_t> taken;  // ends by beginnings
+        for (size_t i = 0; i < steps; ++i) {
+            Slot& made = program_.slots[program_.steps[i].output];
+            if (made.is_virtual) {
+                const uint64_t bytes = (made.tensor.bytes() + 255) / 256 * 256;
+                for (const auto& [begin, end] : taken) {
+                    if (made.offset + bytes <= begin) break;
+                    made.offset = end;
+                }
+                taken[made.offset] = made.offset + bytes;
+                program_.workspace = std::max(program_.workspace, made.offset + bytes);
+                if (program_.workspace >> 40) refuse("a graph that needs so much memory");
+            }
+            for (size_t slot = 0; slot < last.size(); ++slot)
+                if (last[slot] == i && program_.slots[slot].is_virtual)
+                    taken.erase(program_.slots[slot].offset);
+        }
     }
     // Each step after those whose results it reads.
     void sort() {
@@ -236,16 +313,18 @@ class Reader {
     Program& program_;
     std::vector<Step> steps_;
     std::map<int64_t, size_t> numbers_;
+    std::set<size_t> views_;  // slots whose memory is seen in two ways
 };
 
-// What has the factor 0 is not read, and may be nowhere.
+// What has the factor 0 is not read, and may be nowhere; nor is what has indices.
 ElementOperand operand_of(const Step& step, size_t number, const Slot& slot) {
     const double alpha = number < 2 ? step.alpha[number] : 1;
     if (alpha == 0 && !slot.is_virtual) return {slot.tensor, 0.0, 1};
     return {slot.tensor, slot.constant, alpha};
 }
 bool is_read(const Step& step, size_t input) {
-    return !std::holds_alternative<Pointwise>(step.what) || input > 1 || step.alpha[input] != 0;
+    const auto* const op = std::get_if<Pointwise>(&step.what);
+    return !op || (op->mode != Pointwise::INDEX && (input > 1 || step.alpha[input] != 0));
 }
 
 // The operations upon a convolution's result, with the tensors of this execution.
@@ -332,7 +411,19 @@ int run(const Context& context, const Program& program, const Pack& pack) {
                 const Slot& slot = slots[step.inputs[i]];
                 operands[i] = operand_of(step, i, slot);
             }
+            if (step.view) {
+                operands[0].tensor = to;
+                operands[0].tensor.type = slots[step.inputs[0]].tensor.type;
+                operands[0].tensor.address = slots[step.inputs[0]].tensor.address;
+            }
             status = pointwise(context, *op, operands, to);
+        } else if (const auto* const matrices = std::get_if<Matmul>(&step.what)) {
+            Matmul p = *matrices;
+            p.a = slots[step.inputs[0]].tensor, p.b = slots[step.inputs[1]].tensor, p.c = to;
+            size_t next = 2;
+            for (auto& length : p.lengths)
+                if (length) length = slots[step.inputs[next++]].tensor;
+            status = multiply(context, p);
         } else {
             status = reduce(context, std::get<Reduction>(step.what), slots[step.inputs[0]].tensor, to, 1, 0);
         }

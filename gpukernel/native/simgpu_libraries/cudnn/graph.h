@@ -8,6 +8,7 @@
 
 #include "libraries/cudnn/backend.h"
 #include "simgpu_libraries/cudnn/convolution.h"
+#include "simgpu_libraries/cudnn/matmul.h"
 #include "simgpu_libraries/cudnn/pointwise.h"
 
 namespace gpukernel::simgpu_libraries::cudnn {
@@ -23,10 +24,11 @@ struct Slot {
 };
 
 struct Step {
-    std::variant<Convolution, Pointwise, Reduction> what;
+    std::variant<Convolution, Pointwise, Reduction, Matmul> what;
     std::vector<size_t> inputs;  // slots, in the order of the operation's
     size_t output = 0;
     double alpha[2] = {1, 1};
+    bool view = false;  // the input's memory is seen with the output's extents and strides
 };
 
 struct Program {

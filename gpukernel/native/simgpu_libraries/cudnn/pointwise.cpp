@@ -36,8 +36,7 @@ enum Mode {
     SIN,
     TAN,
     ERF,
-    IDENTITY,
-    RECIPROCAL,
+    RECIPROCAL = 22,
     ATAN2,
     RELU = 100,
     TANH,
@@ -92,6 +91,7 @@ int Pointwise::operands() const {
         case SELECT:
             return 3;
         case NOT:
+        case INDEX:
             return 1;
         default:
             if (backward() && mode <= D_GELU_TANH) return 2;
@@ -217,7 +217,9 @@ int pointwise(const Context& context, const Pointwise& op, const ElementOperand 
         Tensor to;
         int count;
     };
-    const Work work{op, operands[0], operands[1], operands[2], to, op.operands()};
+    // The axis is the only thing that is read of what has indices.
+    const Work work{op,          operands[0], operands[1],
+                    operands[2], to,          op.mode == Pointwise::INDEX ? 0 : op.operands()};
     return submit(context, parts(to.count(), PIECE), [work](uint64_t number, const Access& access) {
         const ElementOperand* const all[3] = {&work.x, &work.b, &work.t};
         const int64_t first = static_cast<int64_t>(number) * PIECE,
@@ -233,17 +235,21 @@ int pointwise(const Context& context, const Pointwise& op, const ElementOperand 
             for (int k = 0; k < work.count; ++k)
                 value[k] = all[k]->alpha *
                            (all[k]->number ? *all[k]->number : get(all[k]->tensor, walk.offset[1 + k]));
-            put(work.to, walk.offset[0], work.op(value[0], value[1], value[2]));
+            put(work.to, walk.offset[0],
+                work.op.mode == Pointwise::INDEX ? static_cast<double>(walk.index[work.op.axis])
+                                                 : work.op(value[0], value[1], value[2]));
         }
     });
 }
 
 int reduce(const Context& context, int operation, const Tensor& x, const Tensor& to, double alpha,
            double beta) {
-    // Of each result: the volume that is reduced into it.
-    Tensor inner = x;
-    for (int i = 0; i < x.rank; ++i)
-        if (to.extent[i] != 1) inner.extent[i] = 1;
+    // Of each result: the volume that is reduced into it, and how far apart two of these begin.
+    Tensor inner = x, outer = x;
+    for (int i = 0; i < x.rank; ++i) {
+        inner.extent[i] = x.extent[i] / to.extent[i];
+        outer.extent[i] = to.extent[i], outer.stride[i] = x.stride[i] * inner.extent[i];
+    }
     const int64_t terms = inner.count(), width = std::max<int64_t>(PIECE / terms, 1);
     if (terms > MOST_REDUCED) return refused(context.name, "a reduction of so many elements into one");
     return submit(context, parts(to.count(), width), [=](uint64_t number, const Access& access) {
@@ -251,12 +257,11 @@ int reduce(const Context& context, int operation, const Tensor& x, const Tensor&
                       count = std::min(width, to.count() - first);
         x.check(access, false, "x");
         to.check(access, true, "y");
-        const Tensor* const both[2] = {&to, &x};
+        const Tensor* const both[2] = {&to, &outer};
         Walk<2> walk(to, both, first);
         for (int64_t i = 0; i < count; ++i, walk.next()) {
             const Tensor* const one[1] = {&x};
             Walk<1> along(inner, one, 0);
-            // `walk` has x's place for this result, since its steps over the extents of 1 are not taken.
             double value = operation == R_MUL || operation == R_MUL_NO_ZEROS ? 1
                            : operation == R_MIN                              ? INFINITY
                            : operation == R_MAX                              ? -INFINITY

@@ -40,6 +40,20 @@ struct Tensor {
         }
         return true;
     }
+    // Whether no two elements share a place, as far as it is easily seen: each stride steps over what has
+    // less.
+    bool lies_apart() const {
+        int order[MOST_DIMENSIONS];
+        for (int i = 0; i < rank; ++i) order[i] = i;
+        std::sort(order, order + rank, [&](int a, int b) { return stride[a] < stride[b]; });
+        int64_t covered = 1;
+        for (int i = 0; i < rank; ++i) {
+            if (extent[order[i]] == 1) continue;
+            if (stride[order[i]] < covered) return false;
+            covered = stride[order[i]] * extent[order[i]];
+        }
+        return true;
+    }
     void check(const Access& access, bool writing, const char* what) const {
         if (address >> 63) throw OutOfBounds{address, bytes(), what};
         access.check(address, bytes(), writing, what);
