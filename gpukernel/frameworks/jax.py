@@ -17,6 +17,12 @@ ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
 """Names this package's ``ptxas``, which lets PTX be PTX (`gpukernel.remoting.environment`)."""
 
 FLAGS = {
+    # A call of cuDNN's attention that is captured into a graph copies numbers from host memory that is freed before the graph runs.
+    "--xla_gpu_enable_command_buffer": "-CUDNN,-CUSTOM_CALL",
+}
+"""XLA's flags on slices, where the program does not give them itself."""
+
+SIMULATED_FLAGS = {
     # Compilers to machine code that are linked in; without them XLA runs ``ptxas``.
     "--xla_gpu_enable_libnvptxcompiler": "false",
     "--xla_gpu_enable_libnvjitlink": "false",
@@ -36,11 +42,16 @@ def initialize() -> None:
     there = lease.removeprefix(OF_SLURM)  # the folder of a Slurm job's file
     if isinstance(files, list) and there not in files:
         files.append(there)
+    _add_flags(FLAGS)
     assembler = Path(os.environ.get(ASSEMBLER_VARIABLE, ""))
     own = assembler.parent / "bin" / "ptxas"
     if os.environ.get(SIMULATED_VARIABLE) != "1" or "CUDA_ROOT" in os.environ or not own.exists():
         return
     lib.cuda_path = str(assembler.parent)  # where XLA looks for bin/ptxas
-    flags = os.environ.get("XLA_FLAGS", "")
-    more = [f"{flag}={value}" for flag, value in FLAGS.items() if flag not in flags]
-    os.environ["XLA_FLAGS"] = " ".join(filter(None, (flags, *more)))
+    _add_flags(SIMULATED_FLAGS)
+
+
+def _add_flags(flags: dict[str, str]) -> None:
+    given = os.environ.get("XLA_FLAGS", "")
+    more = [f"{flag}={value}" for flag, value in flags.items() if flag not in given]
+    os.environ["XLA_FLAGS"] = " ".join(filter(None, (given, *more)))

@@ -55,3 +55,10 @@ def test_the_notebook_runs_in_a_kernel_with_a_slice(execute: Execute) -> None:
     losses = losses_in(text)
     assert losses[19] < 0.3 < losses[0]
     assert "RESOURCE_EXHAUSTED" in text
+
+
+def test_attention_by_cudnn_gives_what_the_cpu_gives(on_jax: Run) -> None:
+    found = json.loads(on_jax("jax_attention", share="0.25").splitlines()[-1])
+    assert found["device"] == "cuda:0"
+    assert found["failed"] == {}
+    assert found["passed"] == 20
