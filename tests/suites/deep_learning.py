@@ -49,11 +49,6 @@ def _tensorflow(tests: Path) -> Source:
     return Source(version, tests, "tests.suites.tensorflow_fixtures", environment)
 
 
-_ATTENTION = "attention as one of cuDNN's operation graphs, which is refused by name"
-_JAX_KNOWN = {
-    f"NNFunctionsTest.testDotProductAttention{kind}": _ATTENTION for kind in ("", "BiasGradient", "Mask")
-}
-
 JAX_TESTS = Suite(
     "jax",
     jax,
@@ -70,7 +65,6 @@ JAX_TESTS = Suite(
         "random_lax_test",
         "sparse_test",
     ),
-    known=_JAX_KNOWN,
     simulate="h100:1",
 )
 
