@@ -32,6 +32,7 @@ UPGRADING = [sys.executable, "-m", "tests.pool.store.upgrading"]
 TABLES = {"accounts": "quota_usage", "spans": "usage_log", "pins": "reservation_placements"}
 COLUMNS = {"line_version": "queue_version", "rules_version": "policy_version"}
 
+CEILINGS = {"reserve_bytes": 0, "lent_bytes": 0, "lent_by": None}
 ADDED: dict[str, dict[str, Any]] = {
     "servers": {
         "confinement": "[]",
@@ -40,10 +41,10 @@ ADDED: dict[str, dict[str, Any]] = {
         "fenced_until": 1e18,
     },
     "devices": {"uuid": "", "decided_by": "pool", "next_decider": ""},
-    "leases": {"decided_by": "pool", "caller": ""},
+    "leases": {"decided_by": "pool", "caller": "", "ceiling": 0, "within": ""},
     "requests": {"on_device": ""},
-    "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None, "decided_by": "pool"},
-    "tokens": {"renewed": None},
+    "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None, "decided_by": "pool", **CEILINGS},
+    "tokens": {"renewed": None, "inside": 0},
 }
 CLOCK = {"id": 1, "steady": 0.0, "wall": 0.0, "boot": "", "since_boot": 0.0}
 
