@@ -3,10 +3,13 @@
 //
 // The two tiers are held to the same faults and the same bytes where a warp runs alone: the order of several
 // warps is nobody's to rely on.
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "simgpu/engine.h"
@@ -35,6 +38,32 @@ std::shared_ptr<const Textures> textures(uint64_t buffer, size_t kind) {
     return all;
 }
 
+// Cancels the launch that runs a while after it began: every turn of a warp looks.
+class Deadline {
+  public:
+    Deadline() {
+        std::thread([this] {
+            for (;;) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                if (std::chrono::steady_clock::now() >= ends_.load()) over_ = true;
+            }
+        }).detach();
+    }
+    const std::atomic<bool>* begin() {
+        ends_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+        over_ = false;
+        return &over_;
+    }
+
+  private:
+    std::atomic<std::chrono::steady_clock::time_point> ends_{std::chrono::steady_clock::time_point::max()};
+    std::atomic<bool> over_{false};
+};
+Deadline& deadline() {
+    static auto* const only = new Deadline;  // its thread outlives main
+    return *only;
+}
+
 // What a launch has left behind.
 struct Outcome {
     Status status;
@@ -55,7 +84,6 @@ Outcome run(Module& module, const DeviceMemory& memory, const std::string& name,
     // A kernel's own free() may have taken the buffer.
     char* const bytes = memory.valid(buffer, BUFFER, true) ? reinterpret_cast<char*>(buffer) : nullptr;
     for (size_t n = 0; bytes && n < BUFFER; ++n) bytes[n] = static_cast<char>(n * 7);
-    const std::atomic<bool> cancel = true;  // as soon as anybody asks: after SIMGPU_SLICE turns of a loop
     Outcome out;
     Launch launch;
     launch.grid = grid;
@@ -64,7 +92,7 @@ Outcome run(Module& module, const DeviceMemory& memory, const std::string& name,
     launch.params = params.data();
     launch.cooperative = cooperative;
     launch.textures = textures(buffer, kind);
-    launch.cancel = &cancel;
+    launch.cancel = deadline().begin();
     launch.print = [&](std::string_view text) { out.printed += text; };
     const Result result = module.run(name, launch);
     out.status = result.status, out.message = result.message;

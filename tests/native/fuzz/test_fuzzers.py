@@ -54,8 +54,7 @@ def test_no_input_breaks(fuzzer: str, tmp_path: Path) -> None:
     if fuzzer == "ptx":  # both tiers have run, and what they left was looked at
         compared = re.search(r"compared (\d+) launches", done.stderr)
         assert compared is not None, done.stderr[-6000:]
-        # Few since the engine keeps rows of its kernels, which moves a run's memory: only runs at one address compare.
-        assert int(compared[1]) > 0
+        assert int(compared[1]) > 100
 
 
 @pytest.mark.parametrize("fuzzer", ["ptx"])
