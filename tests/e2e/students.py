@@ -117,7 +117,7 @@ class Student:
 
 
 def lesson(hub: str, name: str, password: str) -> dict[str, str]:
-    """What one student does."""
+    """Do what one student does."""
     student = Student(hub, name)
     try:
         student.sign_in(password)

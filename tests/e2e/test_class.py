@@ -24,7 +24,7 @@ NAMES = {"hub": "hub.example.edu", "gpu1": "gpu1.example.edu"}
 HUB = "http://hub.example.edu:8000"
 GPUKERNEL = "/opt/gpukernel/bin/gpukernel"
 STUDENTS = int(os.environ.get("GPUKERNEL_CLASS", "10"))
-"""How many of the fifty sign in: ten in the ordinary suite, all of them in ``make class``."""
+"""The number of the fifty who sign in: ten in the ordinary suite, all of them in ``make class``."""
 
 
 def commands() -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ SECRETIVE = "die-geheime-arbeit.py"
 
 
 class Received:
-    """What an OTLP receiver was sent: spans with the names of their services."""
+    """The spans that an OTLP receiver was sent, with the names of their services."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Span]] = []

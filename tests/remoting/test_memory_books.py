@@ -150,7 +150,7 @@ KINDS = [
     *("pinned", "registered", "texture", "shared"),
 ]
 WAIT = ("graph", "pinned", "registered")
-"""What is not made beside a stalled stream: a launch, or a wait for the device, belongs to it."""
+"""The things that are not made beside a stalled stream: a launch, or a wait for the device, belongs to it."""
 LIMITS = {
     "CU_LIMIT_MALLOC_HEAP_SIZE": (8 * MIB, 20 * MIB, 200 * MIB),
     "CU_LIMIT_PRINTF_FIFO_SIZE": (MIB, 3 * MIB, 200 * MIB),

@@ -13,8 +13,8 @@
 #include <memory>
 #include <vector>
 
+#include "simgpu_libraries/cudnn/gemm.h"
 #include "simgpu_libraries/cudnn/operations.h"
-#include "simgpu_libraries/openblas.h"
 
 namespace gpukernel::simgpu_libraries::cudnn {
 
@@ -22,18 +22,6 @@ namespace {
 constexpr int64_t MOST_UNITS = 1 << 14, MOST_SUBMISSIONS = 1 << 16, ROWS = 16, MOST_ROWS = 256;
 constexpr double MOST_OF_PIECE = 1e9;  // products, which nothing can pause
 constexpr int DOUBLE_BIAS = 2, NO_BIAS = 0, LINEAR = 0;
-
-template <class T>
-void gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
-          T beta, T* c, int64_t ldc) {
-    const auto product =
-        GPUKERNEL_BLAS(T, "gemm", const char*, const char*, const int*, const int*, const int*, const T*,
-                       const T*, const int*, const T*, const int*, const T*, T*, const int*);
-    const int mi = static_cast<int>(m), ni = static_cast<int>(n), ki = static_cast<int>(k),
-              la = static_cast<int>(lda), lb = static_cast<int>(ldb), lc = static_cast<int>(ldc);
-    const T one = 1;
-    product(&ta, &tb, &mi, &ni, &ki, &one, a, &la, b, &lb, &beta, c, &lc);
-}
 
 // Where everything of a call lies.
 struct Recurrent {
