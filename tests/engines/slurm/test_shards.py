@@ -281,7 +281,8 @@ def test_the_daemon_may_die_while_jobs_begin_run_and_end(shards: Sharing) -> Non
     shards.until(lambda: shards.cluster.ask("squeue", "-h", "-j", begins, "-o", "%T") == "RUNNING\n")
     assert len(shards.leases()) == 2  # nobody released, and nobody acquired
     shards.start_daemon(node)
-    shards.until(lambda: str(slice_of(shards, 8)) in (shards.home / "begins").read_text(), 60)
+    output = shards.home / "begins"  # there some time after Slurm calls the job RUNNING
+    shards.until(lambda: output.exists() and str(slice_of(shards, 8)) in output.read_text(), 60)
     shards.until(lambda: len(shards.leases()) == 2)
     left = {lease.key: lease.id for lease in shards.leases()}
     assert set(left) == {f"gpukernel:{job}/{node}" for job in (runs, begins)}
