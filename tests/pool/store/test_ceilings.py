@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -47,3 +48,21 @@ def test_the_database_refuses_what_the_reserve_does_not_have(store: Store) -> No
         grant(store, "four", MIB, within=pod)
     with pytest.raises(Conflict):
         grant(store, "five", MIB, within=inside)  # no ceiling
+
+
+def test_two_pools_that_lend_at_once_lend_what_there_is(store: Store, database: str) -> None:
+    pod = grant(store, "pod", GIB, ceiling=True)
+
+    def lends(pool: int) -> int:
+        own, granted = Store(database), 0
+        for number in range(12):
+            try:
+                grant(own, f"{pool}-{number}", 100 * MIB, within=pod)
+            except Conflict:
+                continue
+            granted += 1
+        own.close()
+        return granted
+
+    with ThreadPoolExecutor(2) as both:
+        assert sum(both.map(lends, (1, 2))) == 10
