@@ -1,5 +1,10 @@
 // The calling thread's stack of contexts, primary contexts, the profiler (driver API chapters "Context
 // Management", "Primary Context Management", "Profiler Control").
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <utility>
+
 #include "libcuda/entry_points.h"
 #include "libcuda/library.h"
 
@@ -38,16 +43,29 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, i
 
 // --- the calling thread's stack ---
 
+// What the main thread has is never destroyed: destructors of a program's statics call CUDA after its
+// thread's variables are gone.
+std::vector<CUcontext>& gpukernel::libcuda::begin_context_stack() {
+    struct End {
+        ~End() {
+            if (::syscall(SYS_gettid) != ::getpid())  // glibc 2.28 has no gettid()
+                delete std::exchange(own_context_stack, nullptr);
+        }
+    };
+    thread_local const End end;
+    return *(own_context_stack = new std::vector<CUcontext>);
+}
+
 CUresult CUDAAPI cuCtxPushCurrent(CUcontext ctx) {
     GPUKERNEL_INITIALISED();
     if (!is_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
-    context_stack.push_back(ctx);
+    context_stack().push_back(ctx);
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxPopCurrent(CUcontext* pctx) {
     GPUKERNEL_INITIALISED();
-    std::vector<CUcontext>& stack = context_stack;
+    std::vector<CUcontext>& stack = context_stack();
     if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
     if (pctx) *pctx = stack.back();
     stack.pop_back();
@@ -57,21 +75,21 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext* pctx) {
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx) {
     GPUKERNEL_INITIALISED();
     if (!ctx) {
-        if (!context_stack.empty()) context_stack.pop_back();
+        if (!context_stack().empty()) context_stack().pop_back();
         return CUDA_SUCCESS;
     }
     if (!is_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
-    if (context_stack.empty())
-        context_stack.push_back(ctx);
+    if (context_stack().empty())
+        context_stack().push_back(ctx);
     else
-        context_stack.back() = ctx;
+        context_stack().back() = ctx;
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* pctx) {
     GPUKERNEL_INITIALISED();
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
-    const std::vector<CUcontext>& stack = context_stack;
+    const std::vector<CUcontext>& stack = context_stack();
     *pctx = stack.empty() ? nullptr : stack.back();
     return CUDA_SUCCESS;
 }
@@ -101,9 +119,9 @@ CUresult within(CUcontext ctx, Call call) {
     if (!ctx) return call();
     GPUKERNEL_INITIALISED();
     if (!is_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
-    context_stack.push_back(ctx);
+    context_stack().push_back(ctx);
     const CUresult result = call();
-    context_stack.pop_back();
+    context_stack().pop_back();
     return result;
 }
 }  // namespace
@@ -120,14 +138,14 @@ extern "C" CUresult cuCtxSynchronize_v2(CUcontext ctx) {
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
     GPUKERNEL_USABLE();
     if (!device) return CUDA_ERROR_INVALID_VALUE;
-    *device = number_of(device_of(context_stack.back()));
+    *device = number_of(device_of(context_stack().back()));
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
     GPUKERNEL_USABLE();
     if (!flags) return CUDA_ERROR_INVALID_VALUE;
-    *flags = flags_of(context_stack.back());
+    *flags = flags_of(context_stack().back());
     return CUDA_SUCCESS;
 }
 
@@ -135,7 +153,7 @@ CUresult CUDAAPI cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
     // A context that is named need not be current.
     if (CUresult error = ctx ? initialised() : current_usable(); error != CUDA_SUCCESS) return error;
     if (!ctxId || (ctx && !is_context(ctx))) return CUDA_ERROR_INVALID_CONTEXT;
-    *ctxId = reinterpret_cast<unsigned long long>(ctx ? ctx : context_stack.back());
+    *ctxId = reinterpret_cast<unsigned long long>(ctx ? ctx : context_stack().back());
     return CUDA_SUCCESS;
 }
 

@@ -5,9 +5,6 @@
 // Those parts are declared here; each library defines every one of them, once.
 #pragma once
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -17,6 +14,7 @@
 #include "codegen/cuda_driver.h"
 #include "libcuda/jit_logs.h"
 #include "libcuda/launch.h"
+#include "libcuda/static_thread_local.h"
 
 // Nothing of this is exported, so that calls within the library are direct.
 #pragma GCC visibility push(hidden)
@@ -58,19 +56,11 @@ bool attribute_of(const Device& device, CUdevice_attribute attribute, int& value
 // --- contexts: each library says what a CUctx_st is ---
 
 // The calling thread's contexts; the last is current.
-// What the main thread has is never destroyed: destructors of a program's statics call CUDA after its
-// thread's variables are gone.
-inline std::vector<CUcontext>& own_context_stack() {
-    struct End {
-        std::vector<CUcontext>* of;
-        ~End() {
-            if (::syscall(SYS_gettid) != ::getpid()) delete of;  // glibc 2.28 has no gettid()
-        }
-    };
-    thread_local const End own{new std::vector<CUcontext>};
-    return *own.of;
+inline GPUKERNEL_STATIC_THREAD_LOCAL std::vector<CUcontext>* own_context_stack = nullptr;
+std::vector<CUcontext>& begin_context_stack();
+inline std::vector<CUcontext>& context_stack() {
+    return own_context_stack ? *own_context_stack : begin_context_stack();
 }
-inline thread_local std::vector<CUcontext>& context_stack = own_context_stack();
 
 bool is_context(CUcontext handle);
 Device& device_of(CUcontext context);

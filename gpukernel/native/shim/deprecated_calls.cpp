@@ -11,10 +11,10 @@ using namespace gpukernel::shim;
 
 CUresult CUDAAPI cuCtxAttach(CUcontext* pctx, unsigned int flags) {
     if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (context_stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
     if (flags || !pctx) return CUDA_ERROR_INVALID_VALUE;
     GPUKERNEL_CURRENT(connection);
-    Context* const context = context_stack.back();
+    Context* const context = context_stack().back();
     if (context == context->device->primary.get())
         return cuDevicePrimaryCtxRetain(pctx, context->device->index);
     ++context->uses;
@@ -24,10 +24,10 @@ CUresult CUDAAPI cuCtxAttach(CUcontext* pctx, unsigned int flags) {
 CUresult CUDAAPI cuCtxDetach(CUcontext ctx) {
     if (!process()) return CUDA_ERROR_NOT_INITIALIZED;
     Context* const context = context_of(ctx);
-    if (!context || context_stack.empty() || context_stack.back() != context)
+    if (!context || context_stack().empty() || context_stack().back() != context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (context == context->device->primary.get()) {
-        context_stack.pop_back();
+        context_stack().pop_back();
         return cuDevicePrimaryCtxRelease(context->device->index);
     }
     return --context->uses ? CUDA_SUCCESS : cuCtxDestroy_v2(ctx);

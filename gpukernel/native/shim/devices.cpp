@@ -162,15 +162,15 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;  // a primary one is released
     CUresult result = CUDA_SUCCESS;
     if (!capturing()) {
-        context_stack.push_back(context);
+        context_stack().push_back(context);
         result = cuCtxSynchronize();
-        context_stack.pop_back();
+        context_stack().pop_back();
     }
     {
         std::lock_guard lock(created().mutex);
         if (context->destroyed.exchange(true)) return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (!context_stack.empty() && context_stack.back() == context) context_stack.pop_back();
+    if (!context_stack().empty() && context_stack().back() == context) context_stack().pop_back();
     return result;
 }
 

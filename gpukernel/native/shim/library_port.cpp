@@ -63,7 +63,7 @@ uint64_t name() {
 int current_device() {
     CUresult error;
     if (!current(error)) return -1;
-    const Device& device = *context_stack.back()->device;
+    const Device& device = *context_stack().back()->device;
     return device.index | static_cast<int>((device.resets & 0x7fff) << 8);
 }
 }  // namespace

@@ -173,7 +173,7 @@ CUresult initialise() {
     if (fresh) {
         // Never destroyed: threads may be inside at exit, and may refer to an earlier slice's devices.
         instance.store(fresh.release());
-        context_stack.clear();
+        context_stack().clear();
         return CUDA_SUCCESS;
     }
     static std::string told;  // once, since some libraries call cuInit repeatedly
@@ -200,7 +200,7 @@ Connection* current(CUresult& error) {
         error = CUDA_ERROR_NOT_PERMITTED;
         return nullptr;
     }
-    const std::vector<CUcontext>& stack = context_stack;
+    const std::vector<CUcontext>& stack = context_stack();
     if (stack.empty()) {
         error = CUDA_ERROR_INVALID_CONTEXT;
         return nullptr;
@@ -213,12 +213,13 @@ Connection* current(CUresult& error) {
 }
 
 Connection* named_device(CUresult& error) {
-    const bool alone = context_stack.empty() && !calling_host && process() && process()->devices.size() == 1;
+    const bool alone =
+        context_stack().empty() && !calling_host && process() && process()->devices.size() == 1;
     return alone ? &process()->devices.front()->connection : current(error);
 }
 
 Connection* default_device(CUresult& error) {
-    if (!context_stack.empty() || calling_host) return current(error);
+    if (!context_stack().empty() || calling_host) return current(error);
     if (!process()) {
         error = CUDA_ERROR_NOT_INITIALIZED;
         return nullptr;

@@ -22,7 +22,7 @@ CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType type
 CUresult CUDAAPI cuCtxSetFlags(unsigned int flags) {
     GPUKERNEL_CURRENT(connection);
     if (flags & ~unsigned{CU_CTX_FLAGS_MASK}) return CUDA_ERROR_INVALID_VALUE;
-    context_stack.back()->flags = flags;
+    context_stack().back()->flags = flags;
     return CUDA_SUCCESS;
 }
 

@@ -238,7 +238,7 @@ Captured captured_cuMemAllocAsync(Connection& connection, CUdeviceptr* address, 
     if (address && !bytes) return *address = 0, CUDA_SUCCESS;  // nothing needs no node
     CUDA_MEM_ALLOC_NODE_PARAMS params{};
     params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_stack.back()->device->index};
+    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_stack().back()->device->index};
     params.bytesize = bytes;
     SharedWork work;
     CUresult error = address ? check(params) : CUDA_ERROR_INVALID_VALUE;

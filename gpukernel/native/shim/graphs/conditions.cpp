@@ -133,7 +133,7 @@ CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle* pHandl
                                                 CUcontext ctx, unsigned int defaultLaunchValue,
                                                 unsigned int flags) {
     GPUKERNEL_CURRENT(current);
-    Context* const context = ctx ? context_of(ctx) : context_stack.back();
+    Context* const context = ctx ? context_of(ctx) : context_stack().back();
     if (!pHandle_out || (flags & ~CU_GRAPH_COND_ASSIGN_DEFAULT)) return CUDA_ERROR_INVALID_VALUE;
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     Connection& connection = context->device->connection;

@@ -391,10 +391,10 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
         memory = executable->memory;
         order = executable->order;
         conditions = executable->conditions;
-        context = executable->context ? executable->context : context_stack.back();
+        context = executable->context ? executable->context : context_stack().back();
     }
     Connection& connection = context->device->connection;
-    context_stack.push_back(context);
+    context_stack().push_back(context);
     CUresult error = connection.alive() ? CUDA_SUCCESS : GONE;
     std::lock_guard turn(order->mutex);
     const uint64_t stream = stream_name(connection, hStream);
@@ -410,6 +410,6 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
     if (error == CUDA_SUCCESS) error = run(connection, *steps, hStream);
     order->fence->record(stream);
     if (with_memory) with_memory->end(error, order->fence);
-    context_stack.pop_back();
+    context_stack().pop_back();
     return error;
 }

@@ -40,7 +40,7 @@ Node* Graphs::add(Graph& graph, SharedWork work, std::vector<Edge> before) {
     node->graph = &graph;
     node->number = ++numbers_;
     node->work = std::move(work);
-    node->context = context_stack.empty() ? nullptr : context_stack.back();
+    node->context = context_stack().empty() ? nullptr : context_stack().back();
     node->before = std::move(before);
     for (const Edge& edge : node->before) edge.other->after.push_back({node, edge.data});
     nodes.insert(node);

@@ -224,7 +224,7 @@ CUresult allocate_here(size_t bytes, std::optional<unsigned> host_flags, CUdevic
         if (Captured captured = captured_unsafe(*connection, false)) return *captured;
     if (const CUresult error = before_managed(*connection); error != CUDA_SUCCESS) return error;
     ManagedLock lock(managed().mutex);
-    const CUresult result = allocate(*context_stack.back()->device, bytes, address);
+    const CUresult result = allocate(*context_stack().back()->device, bytes, address);
     if (result == CUDA_SUCCESS) managed().allocations[address]->host_flags = host_flags;
     return result;
 }

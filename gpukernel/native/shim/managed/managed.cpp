@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcuda/static_thread_local.h"
 #include "shim/managed/page_faults.h"
 #include "shim/managed/pages.h"
 #include "shim/memory/memory.h"
@@ -17,7 +18,7 @@ namespace {
 constexpr size_t MOST_READ = (4 << 20) / BLOCK;     // blocks fetched at one touch,
 constexpr size_t MOST_WRITTEN = (1 << 20) / BLOCK;  // and taken for written
 
-GPUKERNEL_HANDLER_LOCAL bool holds_lock = false;
+GPUKERNEL_STATIC_THREAD_LOCAL bool holds_lock = false;
 }  // namespace
 
 Managed& managed() {

@@ -14,6 +14,7 @@
 #include <climits>
 #include <mutex>
 
+#include "libcuda/static_thread_local.h"
 #include "shim/managed/managed.h"
 #include "shim/transport/request.h"
 #include "shim/transport/threads.h"
@@ -90,7 +91,7 @@ struct sigaction first_handler{}, latest_handler{};
 bool installed = false, replaced = false;
 // The frame in which this thread calls another handler.  A handler that leaves by siglongjmp does not clear
 // it; then the address of the next fault's frame shows whether the fault is nested.
-GPUKERNEL_HANDLER_LOCAL const void* passing = nullptr;
+GPUKERNEL_STATIC_THREAD_LOCAL const void* passing = nullptr;
 
 struct Access {
     bool of_data = true;

@@ -9,10 +9,6 @@
 #include <cstdint>
 #include <optional>
 
-// A thread-local variable that the handler reads.  It is allocated at the thread's start; others of a library
-// may be allocated at their first use, which a signal handler must not do.
-#define GPUKERNEL_HANDLER_LOCAL constinit thread_local __attribute__((tls_model("initial-exec")))
-
 namespace gpukernel::shim {
 
 // Starts the serving thread, before the first page that may fault; false where the system gives no thread.

@@ -35,7 +35,7 @@ CUresult variable(Connection& connection, const void* owner, const char* name, C
                   size_t* bytes) {
     const std::string own_name(name);  // not to be read in the middle of a request
     const auto number = reinterpret_cast<uint64_t>(owner);
-    if (!(context_stack.back()->device->facts.attributes[0] & wire::HAS_MANAGED_VARIABLES))
+    if (!(context_stack().back()->device->facts.attributes[0] & wire::HAS_MANAGED_VARIABLES))
         return gpukernel::unsupported("a __managed__ variable, by a worker of an older version");
     if (CUresult error = before_managed(connection); error != CUDA_SUCCESS) return error;
     wire::ManagedVariableAnswer found;
@@ -45,7 +45,7 @@ CUresult variable(Connection& connection, const void* owner, const char* name, C
         if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
         found = request.answer<wire::ManagedVariableAnswer>();
         if (!managed().find_mirror(found.address)) {
-            Device& device = *context_stack.back()->device;
+            Device& device = *context_stack().back()->device;
             // A worker that lies would have the program map memory without end.
             if (found.bytes > device.facts.memory_bytes || found.address > UINT64_MAX - found.bytes - PAGE)
                 return CUDA_ERROR_INVALID_VALUE;

@@ -151,7 +151,7 @@ extern "C" CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP* op, un
 
 namespace {
 CUresult has_border_colors() {
-    return context_stack.back()->device->facts.attributes[0] & gpukernel::wire::HAS_BORDER_COLORS
+    return context_stack().back()->device->facts.attributes[0] & gpukernel::wire::HAS_BORDER_COLORS
                ? CUDA_SUCCESS
                : gpukernel::unsupported(
                      "border colours of texture references, by a worker of an older version");

@@ -71,7 +71,7 @@ CUresult map_here(uint64_t address) {
     std::lock_guard lock(host_mutex);
     const auto it = host_memory_at(address);
     if (it == host_memory.end() || !it->second.room) return CUDA_SUCCESS;  // another thread was first
-    const CUresult error = adopt_pinned(*context_stack.back()->device, it->first, it->second.room);
+    const CUresult error = adopt_pinned(*context_stack().back()->device, it->first, it->second.room);
     if (error == CUDA_ERROR_OUT_OF_MEMORY)
         complain("pinned memory that a kernel uses counts against the slice, which has no room for these " +
                  std::to_string(it->second.room >> 20) + " MiB.");
@@ -440,7 +440,7 @@ CUresult gpukernel::libcuda::registered_pointer(const void* pointer, CUdeviceptr
     if (capturing())
         if (Captured captured = captured_unsafe(*connection, false)) return *captured;
     CUdeviceptr first = 0;
-    const CUresult error = mirror(*context_stack.back()->device, *found, first);
+    const CUresult error = mirror(*context_stack().back()->device, *found, first);
     if (error == CUDA_ERROR_OUT_OF_MEMORY)
         complain(
             "registered memory that a kernel uses counts against the slice, which has no room for these " +
@@ -509,7 +509,7 @@ CUresult registered_device_pointer(CUdeviceptr ptr, uint64_t& value) {
         value = address;
         return error;
     }
-    const auto first = mirrored_at(*context_stack.back()->device, found->address);
+    const auto first = mirrored_at(*context_stack().back()->device, found->address);
     if (!first) return CUDA_ERROR_INVALID_VALUE;
     value = *first + (ptr - found->address);
     return CUDA_SUCCESS;
@@ -550,7 +550,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     } else if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT &&
                attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
         const bool never = (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
-                            !worker_shares(*context_stack.back()->device)) ||
+                            !worker_shares(*context_stack().back()->device)) ||
                            attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE ||
                            attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
         Request request(*connection, wire::PointerAttributeRequest{
@@ -560,10 +560,10 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     }
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_CONTEXT:
-            *static_cast<Context**>(data) = context_stack.back();
+            *static_cast<Context**>(data) = context_stack().back();
             break;
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-            *static_cast<int*>(data) = context_stack.back()->device->index;
+            *static_cast<int*>(data) = context_stack().back()->device->index;
             break;
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:

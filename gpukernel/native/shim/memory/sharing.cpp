@@ -49,7 +49,7 @@ void gpukernel::shim::forget_opened(Connection& connection) {
 
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
     GPUKERNEL_CURRENT(connection);
-    if (!worker_shares(*context_stack.back()->device))
+    if (!worker_shares(*context_stack().back()->device))
         return gpukernel::unsupported("sharing between programs, by a worker of an older version");
     if (!pHandle || !dptr) return CUDA_ERROR_INVALID_VALUE;
     uint64_t first, second;
@@ -67,7 +67,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
 
 CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
     GPUKERNEL_CURRENT(connection);
-    if (!worker_shares(*context_stack.back()->device))
+    if (!worker_shares(*context_stack().back()->device))
         return gpukernel::unsupported("sharing between programs, by a worker of an older version");
     SharedHandle shared;
     if (!pdptr || Flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !read(handle, MEMORY, shared))
@@ -98,7 +98,7 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr) {
 
 CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
     GPUKERNEL_CURRENT(connection);
-    if (!worker_shares(*context_stack.back()->device))
+    if (!worker_shares(*context_stack().back()->device))
         return gpukernel::unsupported("sharing between programs, by a worker of an older version");
     if (!pHandle) return CUDA_ERROR_INVALID_VALUE;
     uint64_t first, second;
@@ -114,7 +114,7 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
 
 CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
     GPUKERNEL_CURRENT(connection);
-    if (!worker_shares(*context_stack.back()->device))
+    if (!worker_shares(*context_stack().back()->device))
         return gpukernel::unsupported("sharing between programs, by a worker of an older version");
     SharedHandle shared;
     if (!phEvent || !read(handle, EVENT, shared)) return CUDA_ERROR_INVALID_VALUE;

@@ -189,7 +189,8 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t align
         return error;
     // On a GPU address ranges belong to no device.  Here a range is reserved at the current device's worker,
     // and at another's when that one maps memory there.
-    Device* device = context_stack.empty() ? process()->devices.front().get() : context_stack.back()->device;
+    Device* device =
+        context_stack().empty() ? process()->devices.front().get() : context_stack().back()->device;
     CUdeviceptr address = 0;
     const CUresult result = reserve_on_both_sides(device->connection, size, alignment, addr, address);
     if (result != CUDA_SUCCESS) return result;

@@ -17,7 +17,7 @@ bool aligned(const CUtensorMap* map) {
 }
 
 // One of version 0.2 ends the connection at a call that it does not know.
-bool older_worker() { return !worker_shares(*context_stack.back()->device); }
+bool older_worker() { return !worker_shares(*context_stack().back()->device); }
 
 template <class Answer>
 CUresult answered(Request& request, CUtensorMap* map) {

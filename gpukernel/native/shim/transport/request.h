@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "calls.h"
+#include "libcuda/static_thread_local.h"
 #include "shim/managed/page_faults.h"
 #include "shim/process.h"
 #include "shim/transport/connection.h"
@@ -106,7 +107,7 @@ class Request {
     CUresult number(PendingAnswer& answer, size_t size);  // of the request, by which its answer is known
     CUresult exchange(PendingAnswer& mine, const void* data = nullptr, size_t size = 0);
 
-    static inline GPUKERNEL_HANDLER_LOCAL bool open_ = false;
+    static inline GPUKERNEL_STATIC_THREAD_LOCAL bool open_ = false;
     Connection& connection_;
     const uint16_t call_;
     std::unique_lock<std::mutex> lock_;

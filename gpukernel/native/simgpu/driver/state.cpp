@@ -89,7 +89,7 @@ CUresult Device::synchronize() {
 
 Here here() {
     if (!driver()) return {nullptr, CUDA_ERROR_NOT_INITIALIZED};
-    if (inside_host_function) return {nullptr, CUDA_ERROR_NOT_PERMITTED};
+    if (this_thread.in_host_function) return {nullptr, CUDA_ERROR_NOT_PERMITTED};
     Context* const context = current_context();
     if (!context) return {nullptr, CUDA_ERROR_INVALID_CONTEXT};
     return {context->device, context->device->sticky_error()};

@@ -138,7 +138,7 @@ Device* device_at(CUdevice number);  // nullptr for a number that is none, and b
 
 using libcuda::context_stack;
 inline Context* current_context() {
-    const std::vector<CUcontext>& stack = context_stack;
+    const std::vector<CUcontext>& stack = context_stack();
     return stack.empty() ? nullptr : stack.back();
 }
 

@@ -64,7 +64,7 @@ CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) 
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
     list_process(device);
     auto* context = driver()->contexts.add(new Context{device, false, flags});
-    context_stack.push_back(context);
+    context_stack().push_back(context);
     *pctx = context;
     return CUDA_SUCCESS;
 }
@@ -75,7 +75,7 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) {
     schedule().wait_all(*context->device, context->legacy.get());
     context->device->told();
     driver()->contexts.remove(context);
-    if (current_context() == context) context_stack.pop_back();
+    if (current_context() == context) context_stack().pop_back();
     delete context;
     return CUDA_SUCCESS;
 }

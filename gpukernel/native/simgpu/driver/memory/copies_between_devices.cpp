@@ -12,9 +12,9 @@ Context* context_of(CUcontext handle) { return driver() ? driver()->contexts.get
 // One end of a copy, with its device's context current.
 template <class Copy>
 CUresult on(Context* context, Copy copy) {
-    context_stack.push_back(context);
+    context_stack().push_back(context);
     CUresult error = copy();
-    context_stack.pop_back();
+    context_stack().pop_back();
     return error;
 }
 }  // namespace

@@ -12,31 +12,38 @@
 
 namespace gpukernel::simgpu {
 
-thread_local std::shared_ptr<Submitter> this_program;
+GPUKERNEL_STATIC_THREAD_LOCAL ThreadState this_thread;
 
 namespace {
-thread_local const Submitter* runs_for = nullptr;  // whose piece of work this thread runs
+// What `this_thread.program` points to.
+struct Kept {
+    std::shared_ptr<Submitter> program;
+    ~Kept() { this_thread.program = nullptr; }
+};
+thread_local Kept kept;
 }  // namespace
 
 bool cancelled() {
-    const Submitter* const program = runs_for ? runs_for : this_program.get();
+    const ThreadState& mine = this_thread;
+    const Submitter* const program = mine.runs_for ? mine.runs_for : mine.program;
     return program && program->over.load(std::memory_order_relaxed);
 }
 
-bool Schedule::is_over() { return this_program && this_program->over; }
-bool Schedule::in_vain() { return is_over() && !this_program->running && !this_program->due; }
+bool Schedule::is_over() { return this_thread.program && this_thread.program->over; }
+bool Schedule::in_vain() { return is_over() && !this_thread.program->running && !this_thread.program->due; }
 
 std::shared_ptr<Submitter> Schedule::program_of(const Stream& stream) {
-    return stream.program ? stream.program : this_program;
+    if (stream.program) return stream.program;
+    return this_thread.program ? this_thread.program->shared_from_this() : nullptr;
 }
 
 void Schedule::begin_of(Submitter* program) {
-    runs_for = program;
+    this_thread.runs_for = program;
     if (program) ++program->running;
 }
 
 void Schedule::end_of(Submitter* program) {
-    runs_for = nullptr;
+    this_thread.runs_for = nullptr;
     if (program && !--program->running && program->over) let_go(*program);
 }
 
@@ -74,14 +81,16 @@ void Schedule::let_go(Submitter& program) {
 
 void Schedule::work_for(uint64_t number) {
     gpukernel::simgpu::in_vain = nullptr;
-    this_program = nullptr;
+    this_thread.program = nullptr;
+    kept.program = nullptr;
     if (!number) return;
     Lock lock(mutex_);
     std::erase_if(programs_, [](const auto& entry) { return entry.second.expired(); });
     std::weak_ptr<Submitter>& known = programs_[number];
-    this_program = known.lock();
-    if (!this_program) known = this_program = std::make_shared<Submitter>();
-    gpukernel::simgpu::in_vain = &this_program->over;
+    kept.program = known.lock();
+    if (!kept.program) known = kept.program = std::make_shared<Submitter>();
+    this_thread.program = kept.program.get();
+    gpukernel::simgpu::in_vain = &kept.program->over;
 }
 
 void Schedule::end(uint64_t number) {

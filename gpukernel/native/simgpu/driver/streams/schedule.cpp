@@ -22,8 +22,6 @@ constexpr uint64_t MOST_WAITING = 32 << 10;  // and all streams
 std::atomic<unsigned long long> next_stream_id{1};
 }  // namespace
 
-thread_local bool inside_host_function = false;
-
 Schedule& schedule() {
     static Schedule* const only = new Schedule;  // its threads may outlive main
     return *only;
@@ -36,7 +34,7 @@ Stream::Stream(Device* device, Context* context, std::shared_ptr<Stream> legacy,
       flags(flags),
       priority(priority),
       id(next_stream_id++),
-      program(this_program) {}
+      program(this_thread.program ? this_thread.program->shared_from_this() : nullptr) {}
 
 bool StreamPosition::passed() const { return !stream || stream->done(number); }
 
@@ -181,9 +179,8 @@ void Schedule::throttle(Stream& stream, Lock& lock) {
 StreamPosition Schedule::submit(Stream& stream, Engine engine, Work work, bool essential) {
     Lock lock(mutex_);
     throttle(stream, lock);
-    Stream::Piece piece{std::move(work), engine};
-    piece.essential = essential || engine == Engine::host_functions;
-    StreamPosition position = add(stream, std::move(piece));
+    const bool due = essential || engine == Engine::host_functions;
+    StreamPosition position = add(stream, {.work = std::move(work), .engine = engine, .essential = due});
     wake_threads();
     return position;
 }
@@ -209,7 +206,7 @@ void Schedule::perform(Stream& stream, const std::function<void()>& work) {
         wake_threads();
         return;
     }
-    const StreamPosition position = add(stream, {[&work] { return work(), CUDA_SUCCESS; }});
+    const StreamPosition position = add(stream, {.work = [&work] { return work(), CUDA_SUCCESS; }});
     lock.unlock();
     wait(position);
 }
@@ -217,7 +214,7 @@ void Schedule::perform(Stream& stream, const std::function<void()>& work) {
 StreamPosition Schedule::mark(Stream& stream, std::shared_ptr<Clock::time_point> when) {
     Lock lock(mutex_);
     throttle(stream, lock);
-    StreamPosition position = add(stream, {nullptr, Engine::copies, std::move(when)});
+    StreamPosition position = add(stream, {.when = std::move(when)});
     wake_threads();
     return position;
 }
@@ -226,7 +223,7 @@ void Schedule::wait_for(Stream& stream, const StreamPosition& position) {
     Lock lock(mutex_);
     if (position.passed() && stream.legacy) return;  // what the legacy stream does all others wait for
     throttle(stream, lock);
-    add(stream, {nullptr, Engine::copies, nullptr, {position}});
+    add(stream, {.after = {position}});
     wake_threads();
 }
 
@@ -252,7 +249,7 @@ void Schedule::wait(const StreamPosition& position) {
         while (!next.stream->running && !next.stream->ready && !next.stream->watched)
             next = StreamPosition(next.stream->blocked_by);
         // It does not run another program's work, which may outlast its own.
-        if (next.stream->ready && next.stream->pieces.front().program == this_program) {
+        if (next.stream->ready && next.stream->pieces.front().program.get() == this_thread.program) {
             take(*next.stream);
             wake_threads();
             run(*next.stream, lock);

@@ -25,6 +25,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "libcuda/static_thread_local.h"
+
 namespace gpukernel::simgpu {
 
 struct Device;
@@ -44,7 +46,7 @@ struct StreamPosition {  // behind so many pieces of a stream
 };
 
 // A program that shares the process with others (common/cancellation.h).
-struct Submitter {
+struct Submitter : std::enable_shared_from_this<Submitter> {
     std::atomic<bool> over{false};     // it is gone: its work is cancelled
     std::atomic<bool> cancel = false;  // the same, for its kernels
     // Pieces of its work that run; those in its own streams that must run even so.  Under the schedule's
@@ -74,11 +76,11 @@ struct Stream : std::enable_shared_from_this<Stream> {
     struct Piece {
         Work work;  // none: only a mark, or a wait
         Engine engine = Engine::copies;
+        bool essential = false;                             // it runs though its program is gone
         std::shared_ptr<Clock::time_point> when = nullptr;  // gets the time
         std::vector<StreamPosition> after = {};
         Condition until = nullptr;
         std::shared_ptr<Submitter> program = nullptr;
-        bool essential = false;  // it runs though its program is gone
     };
     // All under the schedule's mutex, but `finished` may be read without.
     std::deque<Piece> pieces;
@@ -154,12 +156,15 @@ class Schedule {
 };
 Schedule& schedule();
 
-extern thread_local std::shared_ptr<Submitter> this_program;  // that this thread works for; none: nobody
+// What this thread does for the driver.  Every call reads it.
+struct ThreadState {
+    Submitter* program = nullptr;         // that it works for; none: nobody
+    const Submitter* runs_for = nullptr;  // whose piece of work it runs
+    bool in_host_function = false;        // which must not call back into the driver
+};
+extern GPUKERNEL_STATIC_THREAD_LOCAL ThreadState this_thread;
 
 // Whether what this thread does is cancelled: long work looks now and then.
 bool cancelled();
-
-// A host function must not call back into the driver.
-extern thread_local bool inside_host_function;
 
 }  // namespace gpukernel::simgpu

@@ -12,9 +12,9 @@ CUresult host_function(CUstream hStream, std::function<void(CUresult status)> fu
     if (!stream_of(hStream, stream)) return CUDA_ERROR_INVALID_HANDLE;
     schedule().submit(*stream, Engine::host_functions, [device, function = std::move(function)] {
         device->flush_printed();
-        inside_host_function = true;
+        this_thread.in_host_function = true;
         function(device->sticky_error());
-        inside_host_function = false;
+        this_thread.in_host_function = false;
         return CUDA_SUCCESS;
     });
     return CUDA_SUCCESS;
