@@ -39,7 +39,7 @@ CALLS = {  # with the calls of one round
     "launch_and_synchronize": ("a launch and a wait", 300),
 }
 COPIES = {"host_to_device": "host → device", "device_to_host": "device → host"}
-THIS, OTHER = "this build", "the other"
+THIS, UNCONFINED, OTHER = "this build", "unconfined", "the other"
 ROUNDS, LONG_ROUNDS = 201, 15
 
 # Run by the other build's own Python: what its TLS is made of.
@@ -63,7 +63,8 @@ async def main():
         from gpukernel import native
         print(json.dumps({"LD_LIBRARY_PATH": str(native.simgpu_library().parent), "GPUKERNEL_SIMGPU": "v100:1"}), flush=True)
         return
-    async with leased(0.05, transport=sys.argv[1]) as environment:
+    options = {"options": tuple(sys.argv[2:])} if sys.argv[2:] else {}  # which older builds do not take
+    async with leased(0.05, transport=sys.argv[1], **options) as environment:
         print(json.dumps(dict(environment)), flush=True)
         await asyncio.to_thread(sys.stdin.read)
 asyncio.run(main())
@@ -77,11 +78,11 @@ def provider(tree: Path) -> str:
 
 
 @contextlib.contextmanager
-def held(tree: Path, transport: str) -> Iterator[dict[str, str]]:
+def held(tree: Path, transport: str, *options: str) -> Iterator[dict[str, str]]:
     """Hold a lease of the build in `tree`, and yield the environment of a program on it, until the block ends."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GPUKERNEL_")}
     process = subprocess.Popen(
-        [str(tree / ".venv/bin/python"), "-c", HOLD, transport],
+        [str(tree / ".venv/bin/python"), "-c", HOLD, transport, *options],
         cwd=tree,
         env=inherited,
         stdin=subprocess.PIPE,
@@ -120,8 +121,8 @@ class Caller(NamedTuple):
 
 
 @contextlib.contextmanager
-def caller(tree: Path, way: str) -> Iterator[Caller]:
-    """Run the program of the calls on a lease of the build in `tree`, until the block ends."""
+def caller(tree: Path, way: str, *options: str) -> Iterator[Caller]:
+    """Run the program of the calls on a lease of the build in `tree`, whose agent has the options, until the block ends."""
     transport, shared = WAYS[way]
     environment = tree / ".venv"
 
@@ -129,7 +130,7 @@ def caller(tree: Path, way: str) -> Iterator[Caller]:
         return {one for one in workers() if Path(f"/proc/{one}/exe").readlink().is_relative_to(environment)}
 
     before = own()
-    with held(tree, transport) as lease:
+    with held(tree, transport, *options) as lease:
         there = own() - before
         words = {**os.environ, **lease, "GPUKERNEL_SHARED_MEMORY": shared}
         with subject("driver_calls", words) as program:
@@ -187,19 +188,19 @@ def beside(other: Path, only: Sequence[str] = ()) -> Iterator[Table]:
             callers = {
                 name: stack.enter_context(caller(tree, way)) for name, tree in ((THIS, ROOT), (OTHER, other))
             }
+            if WAYS[way][0]:  # there is a worker
+                callers[UNCONFINED] = stack.enter_context(caller(ROOT, way, "--confinement", "off"))
+            own = [name for name in (THIS, UNCONFINED) if name in callers]
             table = Table(
                 f"This build beside another, by {way}",
-                ["figure", THIS, OTHER, "ratio of times", "of the processor", " ", "ratio"],
-                notes=f"Interleaved, in {ROUNDS} rounds of calls and {LONG_ROUNDS} of copies; a ratio is the median of the rounds' own. Below 1 this build is the faster.",
+                ["figure", *own, OTHER, *(f"{name} ÷ {OTHER}" for name in own)],
+                notes=f"Interleaved, in {ROUNDS} rounds of calls and {LONG_ROUNDS} of copies; a ratio of times is the median of the rounds' own, by the clock and of the processor. Below 1 this build is the faster.",
             )
             for figure in (*CALLS, *COPIES):
                 rounds = rounds_of(callers, figure)
-                clock, worked = _ratio(figure, rounds, THIS, OTHER)
-                both = (THIS, OTHER)
+                ratios = [" / ".join(_ratio(figure, rounds, name, OTHER)) for name in own]
                 title = COPIES.get(figure) or CALLS[figure][0]
-                table.rows.append(
-                    [title, *_shown(figure, rounds, both), clock, *_worked(figure, rounds, both), worked]
-                )
+                table.rows.append([title, *_shown(figure, rounds, (*own, OTHER)), *ratios])
             yield table
 
 

@@ -29,12 +29,14 @@ async def pool_running(*options: str) -> AsyncIterator[EmbeddedPool]:
 
 
 @contextlib.asynccontextmanager
-async def leased(share: float, count: int = 1, transport: str = "") -> AsyncIterator[dict[str, str]]:
+async def leased(
+    share: float, count: int = 1, transport: str = "", options: tuple[str, ...] = ()
+) -> AsyncIterator[dict[str, str]]:
     """Hold `count` leases of `share`, and yield the environment of a program under the shim on the last of them.
 
-    `transport` ``"unix"``, ``"tcp"`` or ``"tls"`` leaves only endpoints of that kind.
+    `transport` ``"unix"``, ``"tcp"`` or ``"tls"`` leaves only endpoints of that kind; `options` are the agent's.
     """
-    options = ("--data-tls", "on") if transport == "tls" else ()
+    options = (*options, "--data-tls", "on") if transport == "tls" else options
     async with pool_running(*options) as pool, contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(PoolClient(resolve_address(None, pool.state)))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
