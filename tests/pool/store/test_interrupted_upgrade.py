@@ -126,7 +126,9 @@ def test_what_the_upgrade_renames_keeps_every_row(copies: Callable[..., Iterator
     assert contents(url) == renamed(before)
 
 
-@pytest.mark.parametrize(("make", "stride", "least"), [(make_previous, min(STRIDE, 6), 9), (make_old, STRIDE, 40)])
+@pytest.mark.parametrize(
+    ("make", "stride", "least"), [(make_previous, min(STRIDE, 6), 9), (make_old, STRIDE, 40)]
+)
 def test_whenever_an_upgrade_is_killed_the_next_start_finishes_it(
     copies: Callable[..., Iterator[str]], make: Callable[[str], None], stride: int, least: int
 ) -> None:
