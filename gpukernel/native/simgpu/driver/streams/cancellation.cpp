@@ -23,6 +23,9 @@ struct Kept {
 thread_local Kept kept;
 }  // namespace
 
+// Most threads of a program of its own work for nobody: they do not look at `kept`, which is found by a call.
+std::shared_ptr<Submitter> this_program() { return this_thread.program ? kept.program : nullptr; }
+
 bool cancelled() {
     const ThreadState& mine = this_thread;
     const Submitter* const program = mine.runs_for ? mine.runs_for : mine.program;
@@ -33,8 +36,7 @@ bool Schedule::is_over() { return this_thread.program && this_thread.program->ov
 bool Schedule::in_vain() { return is_over() && !this_thread.program->running && !this_thread.program->due; }
 
 std::shared_ptr<Submitter> Schedule::program_of(const Stream& stream) {
-    if (stream.program) return stream.program;
-    return this_thread.program ? this_thread.program->shared_from_this() : nullptr;
+    return stream.program ? stream.program : this_program();
 }
 
 void Schedule::begin_of(Submitter* program) {

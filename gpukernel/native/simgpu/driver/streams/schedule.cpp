@@ -34,7 +34,7 @@ Stream::Stream(Device* device, Context* context, std::shared_ptr<Stream> legacy,
       flags(flags),
       priority(priority),
       id(next_stream_id++),
-      program(this_thread.program ? this_thread.program->shared_from_this() : nullptr) {}
+      program(this_program()) {}
 
 bool StreamPosition::passed() const { return !stream || stream->done(number); }
 

@@ -46,7 +46,7 @@ struct StreamPosition {  // behind so many pieces of a stream
 };
 
 // A program that shares the process with others (common/cancellation.h).
-struct Submitter : std::enable_shared_from_this<Submitter> {
+struct Submitter {
     std::atomic<bool> over{false};     // it is gone: its work is cancelled
     std::atomic<bool> cancel = false;  // the same, for its kernels
     // Pieces of its work that run; those in its own streams that must run even so.  Under the schedule's
@@ -163,6 +163,7 @@ struct ThreadState {
     bool in_host_function = false;        // which must not call back into the driver
 };
 extern GPUKERNEL_STATIC_THREAD_LOCAL ThreadState this_thread;
+std::shared_ptr<Submitter> this_program();  // `this_thread.program`, to keep
 
 // Whether what this thread does is cancelled: long work looks now and then.
 bool cancelled();
