@@ -1,6 +1,6 @@
 """Pools that are killed with SIGKILL leave nothing promised twice and nothing lost (`tests.pool.crashing` does it).
 
-The ordinary suite takes one transaction boundary of each chapter; ``make crashes`` all of them.
+The ordinary suite takes some of the transaction boundaries; ``make crashes`` all of them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import sys
 
 import pytest
 
-from tests.pool.crashing import CHAPTERS
-
-STRIDE = int(os.environ.get("GPUKERNEL_CRASH_STRIDE", "80"))
-MOMENTS = int(os.environ.get("GPUKERNEL_CRASH_MOMENTS", "1"))
+STRIDE = int(os.environ.get("GPUKERNEL_CRASH_STRIDE", "25"))
+MOMENTS = int(os.environ.get("GPUKERNEL_CRASH_MOMENTS", "2"))
 JOBS = int(os.environ.get("GPUKERNEL_CRASH_JOBS", "1"))
 
 
@@ -30,7 +28,7 @@ def test_whenever_a_pool_is_killed_the_next_one_finds_the_truth(
     assert done.returncode == 0, done.stderr[-4000:]
     counts = json.loads(done.stdout)
     print(kind, done.stdout)  # shown by `make crashes`
-    assert counts["boundaries"] >= max(len(CHAPTERS), 140 // STRIDE)
+    assert counts["boundaries"] >= 140 // STRIDE
     # Of two pools side by side the last boundaries are not reached in each run: they look at each other by the clock.
     missed = 1 if kind == "sqlite" else max(1, counts["boundaries"] // 50)
     assert counts["killed"] >= 2 * counts["boundaries"] - missed
