@@ -201,7 +201,7 @@ def offer_values(
         "offers": "\n".join(course.offers),
         "start": course.start,
     }
-    return {"course": course, "given": values, "errors": defaultdict(str, errors)}
+    return {"course": course, "offers_form": SimpleNamespace(given=values, errors=defaultdict(str, errors))}
 
 
 def offer_errors(page: Page, given: Mapping[str, str], offers: list[str]) -> dict[str, str]:

@@ -63,8 +63,7 @@ def form_values(
     return {
         "course": course,
         "weekdays": [page.texts.gettext(day) for day in DAYS],
-        "given": defaultdict(str, given),
-        "errors": defaultdict(str, errors),
+        "reservation_form": SimpleNamespace(given=defaultdict(str, given), errors=defaultdict(str, errors)),
     }
 
 

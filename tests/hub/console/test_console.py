@@ -317,6 +317,26 @@ def test_offers_are_checked_and_seen_by_the_course(prof: Visitor, holders: Holde
         holders.ask("set_course", "ml101", {"title": "  "})
 
 
+def test_the_forms_of_a_course_s_page_have_what_is_in_force(prof: Visitor, holders: Holders) -> None:
+    before = holders.ask("export_courses")
+    page = html.unescape(prof.see("course/ml101").text)
+    form = page[page.index('id="offers-form"') :].partition("</form>")[0]
+    title, term, start = (
+        re.search(rf'name="{name}"[^>]* value="([^"]*)"', form) for name in ("title", "term", "start")
+    )
+    assert title is not None
+    assert term is not None
+    assert title[1] == "Machine <script>alert(1)</script> & learning"
+    assert term[1] == "autumn 2026"
+    assert ">V100 × 0.02\nV100 × 0.1</textarea>" in form
+    assert start is None  # an option of a list
+    # Who presses the button of the form as it stands changes nothing.
+    offers = "V100 × 0.02\nV100 × 0.1"
+    saved = prof.fill("course/ml101/offers", title=title[1], term=term[1], offers=offers, start="")
+    assert "Nothing has changed." in words(saved)
+    assert holders.ask("export_courses") == before
+
+
 def test_a_reservation_that_cannot_be_is_explained_at_its_fields(prof: Visitor, holders: Holders) -> None:
     right = {"begins": "10:00", "ends": "12:00", "devices": "0.5", "days": "1"}
     for wrong, fields, sentence in (
