@@ -34,6 +34,7 @@ from gpukernel.cli.options import (
     Name,
     NoticeTime,
     Pool,
+    Priority,
     Server,
     Simulate,
     State,
@@ -217,6 +218,7 @@ def run(
         ),
     ] = "0",
     course: Course = "",
+    priority: Priority = "interactive",
     direct: Annotated[
         bool,
         typer.Option("--direct", help="On a GPU server itself: use the GPU there, at native speed."),
@@ -246,6 +248,7 @@ def run(
       gpukernel run -m 2048 --model V100 -- ./a.out --size 100
       gpukernel run -n 2 -p 0.5 -- python two_devices.py
       gpukernel run -p 0.5 --course ml101 --wait 10m --at-most 30m -- python train.py
+      gpukernel run -p 0.5 --class batch -- python train.py
       gpukernel run --direct -p 0.1 -- python train.py
       gpukernel run --profile -p 0.1 -- python train.py
       gpukernel run --profile-to train.html -p 0.1 -- python train.py
@@ -267,6 +270,7 @@ def run(
         state,
         profile,
         profile_to,
+        priority,
     )
 
 
@@ -282,6 +286,7 @@ def request(
     model: Model = "",
     filter: Filter = "",
     course: Course = "",
+    priority: Priority = "interactive",
     wait: Annotated[
         str, typer.Option(metavar="TIME", help="Longest wait in the queue; -1: for ever.")
     ] = "-1",
@@ -302,7 +307,7 @@ def request(
     """
     from gpukernel.cli import lease_commands
 
-    lease_commands.request(devices, share, memory, model, filter, course, wait, keep, pool, state)
+    lease_commands.request(devices, share, memory, model, filter, course, wait, keep, pool, state, priority)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -78,9 +78,10 @@ def request(
     keep: str,
     pool: str | None,
     state: Path | None,
+    priority: str = "interactive",
 ) -> None:
     """Acquire a lease, keep its file, and print its id."""
-    wanted = wanted_slice(share, memory_mib, devices, model, filter)
+    wanted = wanted_slice(share, memory_mib, devices, model, filter, priority)
     patience, ttl = seconds(wait), seconds(keep)
     if not 10 <= ttl <= LONGEST_KEEP:
         raise Problem(f"A lease can be kept for 10 s to 1 h without being used, not for {keep[:20]}.", USAGE)

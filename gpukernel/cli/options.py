@@ -34,6 +34,7 @@ __all__ = [
     "Name",
     "NoticeTime",
     "Pool",
+    "Priority",
     "Server",
     "Simulate",
     "State",
@@ -197,6 +198,14 @@ Model = Annotated[
     str,
     typer.Option(
         metavar="MODEL", help="Part of the device's name, such as V100.", autocompletion=completion.models
+    ),
+]
+Priority = Annotated[
+    str,
+    typer.Option(
+        "--class",
+        metavar="CLASS",
+        help="interactive, or later in the queue: batch, or scavenger, which comes after everybody.",
     ),
 ]
 Course = Annotated[str, typer.Option(metavar="NAME", help="The course whose quota this is for.")]

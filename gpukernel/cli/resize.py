@@ -9,7 +9,7 @@ from pathlib import Path
 from gpukernel.cli.tables import ask_pool
 from gpukernel.cli.terminal.output import NOT_THERE, USAGE, Problem
 from gpukernel.client.pool import PoolClient
-from gpukernel.common.model import Lease, SliceRequest
+from gpukernel.common.model import PRIORITIES, Lease, SliceRequest
 from gpukernel.remoting.lease_file import LeaseFileError, lease_file_path, read_lease_file
 
 __all__ = ["conditions", "find_lease", "resize", "wanted_slice"]
@@ -47,9 +47,14 @@ def conditions(text: str) -> dict[str, str]:
 
 
 def wanted_slice(
-    share: float | None, memory_mib: int | None, devices: int = 1, model: str = "", filter: str = ""
+    share: float | None,
+    memory_mib: int | None,
+    devices: int = 1,
+    model: str = "",
+    filter: str = "",
+    priority: str = "interactive",
 ) -> SliceRequest:
-    """Return the request of ``-p``, ``-m``, ``-n``, ``--model`` and ``--filter``; a `Problem` says what is wrong with them."""
+    """Return the request of ``-p``, ``-m``, ``-n``, ``--model``, ``--filter`` and ``--class``; a `Problem` says what is wrong with them."""
     if (share is None) == (memory_mib is None):
         raise Problem("Say how large the slice is: -p SHARE (0.05 is 5 % of a device) or -m MIB.", USAGE)
     if memory_mib is not None and not 0 < memory_mib < 2**40:
@@ -58,6 +63,9 @@ def wanted_slice(
         raise Problem(f"{devices} devices are not possible; ask for at least 1.", USAGE)
     if share == 0:  # which means "not given" in messages
         raise Problem("A share of 0.0 is not possible; it lies above 0 and up to 1.", USAGE)
+    if priority not in PRIORITIES:
+        known = ", ".join(PRIORITIES)
+        raise Problem(f"“{priority[:20]}” is no priority class; it is one of {known}.", USAGE)
     asked = conditions(filter)
     if model and "model" in asked:
         raise Problem("Say the model once: with --model, or in --filter.", USAGE)
@@ -68,6 +76,7 @@ def wanted_slice(
         model or asked.get("model", ""),
         server=asked.get("server", ""),
         device=asked.get("device", ""),
+        priority=priority,
     )
 
 

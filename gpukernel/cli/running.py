@@ -51,6 +51,7 @@ def run(
     state: Path | None,
     profile: bool = False,
     profile_to: Path | None = None,
+    priority: str = "interactive",
 ) -> None:
     """Acquire a slice, run a program, release the slice; ends this process with the program's status.
 
@@ -63,7 +64,7 @@ def run(
             return contextlib.nullcontext()
         return CountedRun(lease, profile_to, f"Kernels of {shlex.join(command)[:200]}")
 
-    request = wanted_slice(share, memory_mib, devices, model, filter)
+    request = wanted_slice(share, memory_mib, devices, model, filter, priority)
     if direct:
         request = replace(request, mode="direct", machine=machine_identity(), user=os.getuid())
     patience, longest = seconds(wait), seconds(at_most)

@@ -120,6 +120,7 @@ def lease_listing(rows: Sequence[Held]) -> Listing[Held]:
             Column("Age", lambda h: age(h.lease.created), drop=2, right=True),
             Column("State", _state, drop=0 if ended else 4, least=16 if ended else 0, once=True),
             Column("Course", lambda h: h.lease.holder.course, wide=True),
+            Column("Class", lambda h: h.lease.priority, wide=True, once=True),
             Column("Decided by", lambda h: h.lease.decided_by, wide=True, once=True),
             Column("Key", lambda h: h.lease.key, wide=True, once=True),
             Column("Host", lambda h: h.lease.holder.server, wide=True),

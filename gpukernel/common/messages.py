@@ -91,6 +91,7 @@ def request_from(message: pb.SliceRequest) -> model.SliceRequest:
         user=message.user,
         server=message.server,
         device=message.device,
+        priority=message.priority or "interactive",
     )
 
 
@@ -106,6 +107,7 @@ def request_to(request: model.SliceRequest) -> pb.SliceRequest:
         user=request.user,
         server=request.server,
         device=request.device,
+        priority=request.priority,
     )
 
 
@@ -148,6 +150,7 @@ def lease_from(message: pb.Lease) -> model.Lease:
         decided_by=message.decided_by or "pool",
         ceiling=message.ceiling,
         within=message.within,
+        priority=message.priority or ("interactive" if message.decided_by in ("", "pool") else ""),
     )
 
 
@@ -190,6 +193,7 @@ def lease_to(lease: model.Lease, *, with_secret: bool = False) -> pb.Lease:
         decided_by=lease.decided_by,
         ceiling=lease.ceiling,
         within=lease.within,
+        priority=lease.priority,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 __all__ = [
     "DECIDERS",
     "ENGINES",
+    "PRIORITIES",
     "Chance",
     "DailyUse",
     "Device",
@@ -31,6 +32,9 @@ ENGINES = ("kubernetes", "slurm")
 DECIDERS = ("pool", *ENGINES)
 """Deciders over devices, of which each device has exactly one."""
 
+PRIORITIES = ("interactive", "batch", "scavenger")
+"""Priority classes of requests and their leases, the first served first."""
+
 
 @dataclass(frozen=True)
 class SliceRequest:
@@ -38,7 +42,8 @@ class SliceRequest:
     servers whose name contains `server`.  `device` asks for one device, ``gpu1/0``, or for those whose UUID begins so.
 
     `mode` is ``remote``, ``direct`` or ``auto``; for the latter two `machine` is the identity of the machine that the
-    program runs on (`gpukernel.common.machine`) and `user` the number of the user who runs it there.
+    program runs on (`gpukernel.common.machine`) and `user` the number of the user who runs it there.  `priority` is its class,
+    one of `PRIORITIES`.
     """
 
     share: float | None = None
@@ -50,6 +55,7 @@ class SliceRequest:
     user: int = 0
     server: str = ""
     device: str = ""
+    priority: str = "interactive"
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,8 @@ class Lease:
         The context of the trace that it was granted in, on its way to its agents; empty else.
     ceiling, within
         Whether its memory is for leases inside of it; the id of the ceiling that it is inside of.
+    priority
+        Its class, one of `PRIORITIES`; empty where an engine has placed it.
     """
 
     id: str
@@ -159,6 +167,7 @@ class Lease:
     traceparent: str = field(default="", compare=False)
     ceiling: bool = False
     within: str = ""
+    priority: str = "interactive"
 
 
 @dataclass(frozen=True)

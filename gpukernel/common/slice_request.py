@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from gpukernel.common.errors import Refused
-from gpukernel.common.model import SliceRequest
+from gpukernel.common.model import PRIORITIES, SliceRequest
 
 __all__ = ["MIB", "check_request"]
 
@@ -36,6 +36,9 @@ def check_request(request: SliceRequest, texts: Iterable[str] = ()) -> None:
         refuse(f"{memory} bytes are too little; a slice has at least 1 MiB.")
     if not 1 <= request.devices <= MOST_DEVICES:
         refuse(f"{request.devices} devices are not possible; ask for 1 to {MOST_DEVICES}.")
+    if request.priority not in PRIORITIES:
+        known = ", ".join(PRIORITIES)
+        refuse(f"“{request.priority[:20]}” is no priority class; it is one of {known}.")
     for text in (request.model, *texts):
         if len(text) > LONGEST_TEXT:
             refuse(f"“{text[:20]}…” has {len(text)} characters; names have at most {LONGEST_TEXT}.")

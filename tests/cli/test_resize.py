@@ -37,6 +37,19 @@ def test_a_filter_names_the_device(gpu1_pool: Pool) -> None:
         assert [piece.device_id for piece in last.slices] == [device]
 
 
+def test_a_request_has_the_class_that_the_command_line_names() -> None:
+    assert wanted_slice(0.5, None).priority == "interactive"
+    assert wanted_slice(0.5, None, priority="scavenger").priority == "scavenger"
+    with pytest.raises(Problem, match="“urgent” is no priority class; it is one of interactive, batch, scav"):
+        wanted_slice(0.5, None, priority="urgent")
+
+
+def test_a_program_runs_in_its_class(gpu1_pool: Pool) -> None:
+    words = ("run", "-p", "0.1", "--wait", "0", "--class", "batch", "--", "true")
+    assert gpu1_pool.gpukernel(*words).returncode == 0
+    assert max(gpu1_pool.leases(ended=True)[0], key=lambda lease: lease.created).priority == "batch"
+
+
 def test_filters_of_the_command_line() -> None:
     assert conditions("") == {}
     assert conditions("model=V100 and server = gpu1") == {"model": "V100", "server": "gpu1"}

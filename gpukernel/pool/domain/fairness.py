@@ -1,8 +1,11 @@
 """Fair order and backfill: pure functions, precise enough to be checked by a model.
 
-**The order.**  The next slice goes to the course that holds the least for its weight: of the courses that wait, the one with
+**Classes.**  Interactive requests come first, then batch, then scavengers.  Within a class the fair order decides.  So that
+nobody waits for ever, a batch request counts as interactive in the order after `PROMOTED_AFTER` of waiting, and a scavenger later.
+
+**The order.**  The next slice goes to the course that holds the least for its weight: of the courses that wait with the class that is next, the one with
 the smallest (devices' worth held) / weight, and where two are equal, the one whose first request has waited longer.  Within a
-course the first come is the first served.  The order of a whole queue is what one gets by serving it that way, one request after the
+course and class the first come is the first served.  The order of a whole queue is what one gets by serving it that way, one request after the
 other, each adding its size to what its course holds.
 
 So no history has to be kept or forgiven: a course that comes late gets the next slices until it holds its part, a course that
@@ -25,11 +28,29 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["AvailabilityProfile", "FairOrder", "FairShareItem", "fair_order", "promise"]
+from gpukernel.common.model import PRIORITIES
+
+__all__ = [
+    "PROMOTED_AFTER",
+    "AvailabilityProfile",
+    "FairOrder",
+    "FairShareItem",
+    "class_rank",
+    "fair_order",
+    "promise",
+]
+
+PROMOTED_AFTER = {"interactive": 0.0, "batch": 4 * 3600.0, "scavenger": 24 * 3600.0}
+"""Seconds of waiting after which a request of a class counts as interactive in the order."""
+
+
+def class_rank(priority: str, waited: float) -> int:
+    """Return the rank of a request of a class that has waited so many seconds; the lowest is served first."""
+    return 0 if waited >= PROMOTED_AFTER[priority] else PRIORITIES.index(priority)
 
 
 class FairShareItem(Protocol):
@@ -63,11 +84,21 @@ class FairOrder(Generic[W]):
         Millionths of a device by course; a course that is missing holds nothing.
     weights
         By course; 1 for one that is missing.
+    rank
+        `class_rank` of a request; without it all have the same.
     """
 
-    def __init__(self, waiting: Iterable[W], held: Mapping[str, int], weights: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        waiting: Iterable[W],
+        held: Mapping[str, int],
+        weights: Mapping[str, float],
+        rank: Callable[[W], int] | None = None,
+    ) -> None:
         self._lines: dict[str, list[W]] = {}
-        for one in sorted(waiting, key=lambda one: one.ticket):
+        waiting = list(waiting)
+        self._ranks = {one.ticket: rank(one) if rank else 0 for one in waiting}
+        for one in sorted(waiting, key=lambda one: (self._ranks[one.ticket], one.ticket)):
             self._lines.setdefault(one.course, []).append(one)
         self._weights = weights
         self._now = {course: held.get(course, 0) for course in self._lines}
@@ -76,9 +107,10 @@ class FairOrder(Generic[W]):
         heapq.heapify(self._heap)
         self._last: W | None = None
 
-    def _entry(self, course: str) -> tuple[float, int, str]:
+    def _entry(self, course: str) -> tuple[int, float, int, str]:
+        # The first of a course has the lowest rank of those that it has left: so ranks come one after the other.
         ticket = self._lines[course][self._next[course]].ticket
-        return self._now[course] / self._weights.get(course, 1.0), ticket, course
+        return self._ranks[ticket], self._now[course] / self._weights.get(course, 1.0), ticket, course
 
     def __iter__(self) -> Iterator[W]:
         while (one := self._following()) is not None:
@@ -88,7 +120,7 @@ class FairOrder(Generic[W]):
         self._settle()
         if not self._heap:
             return None
-        _, _, course = heapq.heappop(self._heap)
+        *_, course = heapq.heappop(self._heap)
         one = self._lines[course][self._next[course]]
         self._next[course] += 1
         self._last = one
@@ -115,9 +147,14 @@ class FairOrder(Generic[W]):
         return list(itertools.islice(firsts, count))
 
 
-def fair_order(waiting: Iterable[W], held: Mapping[str, int], weights: Mapping[str, float]) -> list[W]:
+def fair_order(
+    waiting: Iterable[W],
+    held: Mapping[str, int],
+    weights: Mapping[str, float],
+    rank: Callable[[W], int] | None = None,
+) -> list[W]:
     """Return `waiting` in the order in which it is served where each of them gets something; see `FairOrder`."""
-    return list(FairOrder(waiting, held, weights))
+    return list(FairOrder(waiting, held, weights, rank))
 
 
 @dataclass

@@ -50,6 +50,7 @@ FIELDS = {
     "SliceRequest.machine": NAME,
     "SliceRequest.server": NAME,
     "SliceRequest.device": NAME,
+    "SliceRequest.priority": 16,
     "Holder.person": NAME,
     "Holder.server": NAME,
     "Holder.course": NAME,

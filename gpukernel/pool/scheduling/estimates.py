@@ -13,7 +13,7 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say, sentence_of
 from gpukernel.common.model import Chance, SliceRequest, Waiting
 from gpukernel.common.policy import Policy
-from gpukernel.pool.domain.fairness import AvailabilityProfile, promise
+from gpukernel.pool.domain.fairness import AvailabilityProfile, class_rank, promise
 from gpukernel.pool.domain.placement import MIB, DeviceClass, check_request, matching, slice_bytes
 from gpukernel.pool.domain.quota import Claim, Standing, claim_on, never, refusal
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
@@ -62,7 +62,12 @@ def chances(
         size = min(slice_bytes(request, kind) for kind in fitting)
         kept, whose = _kept(placements, course, now, length)
         free = sum(_room(db, request, kind, kept) for kind in fitting)
-        ahead = [one for one in waiting if _same(one.slice, fitting)]
+        rank = class_rank(request.priority, 0.0)
+        ahead = [
+            one
+            for one in waiting
+            if _same(one.slice, fitting) and class_rank(one.slice.priority, now - one.since) <= rank
+        ]
         claims = [claim_on(request, kind) for kind in fitting]
         hopeless = [never(claim, held) for claim in claims]
         free = min(free, max(_within(claim, held) for claim in claims))

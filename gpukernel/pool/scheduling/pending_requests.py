@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from gpukernel.common.bounds import Account
 from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.pool.domain.fairness import class_rank
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger, requests
@@ -67,6 +68,10 @@ class PendingRequest:
     def course(self) -> str:
         """Return the course that it is for; empty for none."""
         return self.holder.course
+
+    def rank(self, now: float) -> int:
+        """Return the rank of its class at a wall time, the lowest first; waiting lowers it (`gpukernel.pool.domain.fairness`)."""
+        return class_rank(self.wanted.priority, now - self.since)
 
     @property
     def accounts(self) -> tuple[Account, ...]:
@@ -196,6 +201,7 @@ def _values(pending: PendingRequest) -> dict[str, Any]:
         "on_server": request.server,
         "on_device": request.device,
         "uid": request.user,
+        "priority": request.priority,
         "ttl_seconds": pending.ttl,
         "longest_seconds": pending.longest,
         "size": pending.size,
@@ -218,6 +224,7 @@ def _request(row: Any) -> PendingRequest:
             row.uid,
             row.on_server,
             row.on_device,
+            row.priority,
         ),
         Holder(row.person, row.server, row.course, row.description),
         row.role,

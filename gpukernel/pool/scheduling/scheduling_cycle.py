@@ -102,7 +102,8 @@ class SchedulingCycle:
         """Return `waiting` in the order in which it is served."""
         names = {request.course for request in waiting.values()}
         held = quota_usage.held_by_courses(self._db, list(names)) if len(names) > 1 else {}
-        return FairOrder(waiting.values(), held, {name: self._policy.weight(name) for name in names})
+        weights = {name: self._policy.weight(name) for name in names}
+        return FairOrder(waiting.values(), held, weights, lambda one: one.rank(self._state.now))
 
     def run(
         self,
@@ -263,6 +264,7 @@ class SchedulingCycle:
             mode,
             request.wanted.user if mode == "direct" else 0,
             caller=request.pool,
+            priority=request.wanted.priority,
         )
         share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
         state.add(request, Claim(share, sum(p.memory_bytes for p in placed), 0))

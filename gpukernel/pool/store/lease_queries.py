@@ -297,4 +297,5 @@ def lease_of(row: Any, pieces: Sequence[Slice]) -> Lease:
         decided_by=row.decided_by,
         ceiling=row.ceiling,
         within=row.within,
+        priority=row.priority,
     )

@@ -86,6 +86,7 @@ class Leases:
         caller: str = "",
         ceiling: bool = False,
         within: str = "",
+        priority: str = "interactive",
     ) -> Lease:
         """Promise the memory, charge the quotas and write the lease down, in state ``starting``.
 
@@ -101,6 +102,7 @@ class Leases:
         lease_id, secret = secrets.token_hex(8), secrets.token_hex(32)
         whose = quota_usage.accounts_of(holder.person, holder.course)
         by_engine = decided_by != "pool"
+        priority = "" if by_engine else priority
         span = (longest or None) if by_engine else policy.longest(whose, role, longest)
         charged = [] if within else placed
         share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in charged)
@@ -135,6 +137,7 @@ class Leases:
                 "caller": caller,
                 "ceiling": ceiling,
                 "within": within,
+                "priority": priority,
             }
             queries.NEW_LEASE.run(db, **values)
             rows = ceilings.slice_rows(lease_id, made, within, decided_by)
@@ -161,6 +164,7 @@ class Leases:
             decided_by=decided_by,
             ceiling=ceiling,
             within=within,
+            priority=priority,
         )
 
     def worker_ready(

@@ -235,8 +235,10 @@ leases = Table(
         "ceiling", Boolean, nullable=False, server_default=text("false")
     ),  # its memory is lent to leases inside
     Column("within", String, nullable=False, server_default=""),  # the ceiling that it is inside of
+    Column("priority", String, nullable=False, server_default="interactive"),  # empty: an engine's
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
     CheckConstraint("decided_by IN ('pool', 'kubernetes', 'slurm')", name="known_decider"),
+    CheckConstraint("priority IN ('', 'interactive', 'batch', 'scavenger')", name="known_priority"),
     # One key, one living lease: asking twice cannot give two.  Keys of the pool and of each engine are apart.
     _living(
         "one_living_lease_a_key",
@@ -455,6 +457,7 @@ requests = Table(
     Column("since", Float, nullable=False),
     Column("pool", String, nullable=False),  # the process that holds the call; empty: nobody does
     Column("seen", Float, nullable=False),  # in steady time; its pool has been seen later
+    Column("priority", String, nullable=False, server_default="interactive"),
 )
 
 # --- who may speak, and what was changed ---

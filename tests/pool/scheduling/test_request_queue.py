@@ -16,7 +16,13 @@ from gpukernel.common.bounds import Bounds
 from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
-from gpukernel.pool.domain.fairness import AvailabilityProfile, fair_order, promise
+from gpukernel.pool.domain.fairness import (
+    PROMOTED_AFTER,
+    AvailabilityProfile,
+    class_rank,
+    fair_order,
+    promise,
+)
 from gpukernel.pool.scheduling.pending_requests import ABSENT, KEEP_PLACE
 from tests.pool.world import Agent, World, story
 
@@ -28,6 +34,7 @@ class One:
     ticket: int
     course: str
     size: int = 100
+    rank: int = 0
 
 
 def test_the_course_that_holds_least_for_its_weight_is_next() -> None:
@@ -46,6 +53,7 @@ class Naive:
         while left:
             firsts = [
                 min((o for o in left if o.course == c), key=lambda o: o.ticket)
+                for left in [[o for o in left if o.rank == min(o.rank for o in left)]]
                 for c in {o.course for o in left}
             ]
             chosen = min(firsts, key=lambda o: (now.get(o.course, 0) / weights.get(o.course, 1), o.ticket))
@@ -56,15 +64,26 @@ class Naive:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 300)), max_size=12),
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 300), st.integers(0, 2)), max_size=12),
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 500)),
     st.dictionaries(st.sampled_from("abc"), st.sampled_from([0.5, 1, 2, 3.5])),
 )
 def test_the_order_is_what_its_definition_says(
-    line: list[tuple[str, int]], held: dict[str, int], weights: dict[str, float]
+    line: list[tuple[str, int, int]], held: dict[str, int], weights: dict[str, float]
 ) -> None:
-    waiting = [One(i, course, size) for i, (course, size) in enumerate(line)]
-    assert fair_order(reversed(waiting), held, weights) == Naive.order(waiting, held, weights)
+    waiting = [One(i, *one) for i, one in enumerate(line)]
+    order = fair_order(reversed(waiting), held, weights, lambda one: one.rank)
+    assert order == Naive.order(waiting, held, weights)
+
+
+def test_a_class_comes_before_fairness_and_age_until_the_next_one_has_waited_long() -> None:
+    line = [One(1, "a", rank=2), One(2, "a", rank=1), One(3, "a"), One(4, "b", rank=1)]
+    order = fair_order(line, {"a": 500}, {}, lambda one: one.rank)
+    assert [one.ticket for one in order] == [3, 4, 2, 1]
+    for priority, rank in (("interactive", 0), ("batch", 1), ("scavenger", 2)):
+        assert class_rank(priority, 0.0) == rank
+        assert class_rank(priority, PROMOTED_AFTER[priority] - 1) == rank or not rank
+        assert class_rank(priority, PROMOTED_AFTER[priority]) == 0
 
 
 # --- promises ---
@@ -142,6 +161,31 @@ def test_courses_take_turns_by_weight_whoever_came_first(tmp_path: Path) -> None
         world.manager.end(first.id, "done")
         assert sorted(lease.key for lease in world.manager.leases(False)) == ["a0", "a1", "b0", "b1"]
         for ask in asks:
+            await ask.aclose()  # type: ignore[attr-defined]
+
+    story(tmp_path, tell)
+
+
+def test_interactive_requests_pass_batch_and_batch_is_served_in_time(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        held = await world.get("held", 1.0)
+        wanted = {name: SliceRequest(1.0, priority=name) for name in ("scavenger", "batch", "interactive")}
+        asks = [world.manager.acquire(name, one, A, -1, 0) for name, one in wanted.items()]
+        for ask in asks:
+            assert isinstance(await anext(ask), Queued)
+        assert waiting(world) == ["interactive", "batch", "scavenger"]
+        world.manager.end(held.id, "done")
+        (lease,) = world.manager.leases(False)
+        assert (lease.key, lease.priority) == ("interactive", "interactive")
+        # Batch has waited for so long that it is served before an interactive request that comes now.
+        world.now += PROMOTED_AFTER["batch"]
+        world.manager.renew(lease.id)
+        late = await joins(world, "late", 1.0, A)
+        assert waiting(world) == ["batch", "late", "scavenger"]
+        world.manager.end(lease.id, "done")
+        (lease,) = world.manager.leases(False)
+        assert (lease.key, lease.priority) == ("batch", "batch")
+        for ask in (*asks, late):
             await ask.aclose()  # type: ignore[attr-defined]
 
     story(tmp_path, tell)

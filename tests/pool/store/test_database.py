@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import alembic.command
+import alembic.config
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+import gpukernel.pool.store as store_package
 from gpukernel.common.bounds import Account
 from gpukernel.common.errors import PoolError
 from gpukernel.pool.scheduling.pending_requests import PendingRequests
@@ -86,6 +89,31 @@ def test_a_database_of_the_previous_version_keeps_every_row_under_the_new_names(
         queue.refresh(db, row.queue_version)
     assert {request.holder.person: request.ticket for request in queue.by_key.values()} == {"ben": 3}
     store.close()
+
+
+def test_the_newest_migration_goes_back_and_forth(database: str) -> None:
+    make_previous(database)
+    engine = open_database(database)
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(str(store_package.__file__)).parent / "migrations"))
+    config.set_main_option("recursive_version_locations", "true")
+
+    def columns() -> dict[str, set[str]]:
+        shape = sa.inspect(engine)
+        return {table: {c["name"] for c in shape.get_columns(table)} for table in shape.get_table_names()}
+
+    newest = columns()
+    with engine.begin() as db:
+        config.attributes["connection"] = db
+        alembic.command.downgrade(config, "0023_ceilings")
+    gone = {table: names - columns()[table] for table, names in newest.items() if names != columns()[table]}
+    assert gone == {"leases": {"priority"}, "requests": {"priority"}}
+    engine.dispose()
+    engine = open_database(database)
+    assert columns() == newest
+    with engine.connect() as db:
+        assert db.execute(sa.select(schema.leases.c.priority)).scalars().all() == ["interactive"]
+    engine.dispose()
 
 
 def test_opening_twice_changes_nothing(database: str) -> None:

@@ -41,8 +41,8 @@ ADDED: dict[str, dict[str, Any]] = {
         "fenced_until": 1e18,
     },
     "devices": {"uuid": "", "decided_by": "pool", "next_decider": ""},
-    "leases": {"decided_by": "pool", "caller": "", "ceiling": 0, "within": ""},
-    "requests": {"on_device": ""},
+    "leases": {"decided_by": "pool", "caller": "", "ceiling": 0, "within": "", "priority": "interactive"},
+    "requests": {"on_device": "", "priority": "interactive"},
     "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None, "decided_by": "pool", **CEILINGS},
     "tokens": {"renewed": None, "inside": 0},
 }
