@@ -227,6 +227,8 @@ class CourseFile(_Strict):
     """Of the reservations' times: Europe/Berlin. Empty: the pool's own."""
     term_begins: datetime.date | None = None
     """From when GPU-hours per term count."""
+    half_life: _Seconds | None = None
+    """What a course held so long ago counts half in the order of the queue; 0: only what it holds now counts. Else 7d."""
     pool: Limits | None = None
     """The quota of everybody together."""
     without_course: Limits | None = None

@@ -16,7 +16,7 @@ from gpukernel.common.bounds import EVERYBODY, Bounds, Subject
 from gpukernel.common.course import Course
 from gpukernel.common.course_entries import BOUNDS, CourseFile, Limits
 from gpukernel.common.errors import Refused
-from gpukernel.common.policy import Policy
+from gpukernel.common.policy import HALF_LIFE, Policy
 from gpukernel.common.reservation_entry import plain
 from gpukernel.common.reservations import Reservation
 
@@ -176,7 +176,14 @@ def _policy(file: CourseFile) -> Policy:
         reservations += [one.reservation(name) for one in entry.reservations]
     begins = file.term_begins
     when = datetime.datetime.combine(begins, datetime.time()).timestamp() if begins else 0.0
-    return Policy(courses, quotas, when, reservations=tuple(sorted(reservations)), timezone=file.timezone)
+    return Policy(
+        courses,
+        quotas,
+        when,
+        reservations=tuple(sorted(reservations)),
+        timezone=file.timezone,
+        half_life=HALF_LIFE if file.half_life is None else file.half_life,
+    )
 
 
 def write_courses(policy: Policy) -> str:
@@ -197,6 +204,8 @@ def write_courses(policy: Policy) -> str:
         content["term_begins"] = datetime.date.fromtimestamp(policy.term_begins)
     if policy.timezone:
         content["timezone"] = policy.timezone
+    if policy.half_life != HALF_LIFE:
+        content["half_life"] = _plain(policy.half_life)
     if pool := limits(Subject("pool")):
         content["pool"] = pool
     if outside := limits(Subject("course")):

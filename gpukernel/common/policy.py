@@ -11,12 +11,21 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
 from gpukernel.common.reservations import Reservation
 
-__all__ = ["Policy"]
+__all__ = ["HALF_LIFE", "Policy"]
+
+HALF_LIFE = 7 * 86400.0
+"""Seconds after which what a course held counts half in the order of the queue, where nothing else is set."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """All that bounds requests."""
+    """All that bounds requests, and orders them.
+
+    Attributes
+    ----------
+    half_life
+        What a course held this many seconds ago counts half in the order of the queue; 0: only what it holds now counts.
+    """
 
     courses: Mapping[str, Course] = field(default_factory=dict)
     quotas: Mapping[Subject, Bounds] = field(default_factory=dict)
@@ -24,6 +33,7 @@ class Policy:
     groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
     timezone: str = ""
+    half_life: float = HALF_LIFE
 
     def role_in(self, course: str, person: str) -> str:
         """Return the person's role in a course, by name, by group, or as everybody; empty for those who are not in it."""

@@ -14,10 +14,11 @@ from gpukernel.common.course import Course
 from gpukernel.common.course_entries import BOUNDS, courses_schema, parse_bound
 from gpukernel.common.course_file import read_courses, write_courses
 from gpukernel.common.errors import Refused
-from gpukernel.common.policy import Policy
+from gpukernel.common.policy import HALF_LIFE, Policy
 
 WHOLE = """\
 term_begins: 2026-09-01
+half_life: 3d
 pool:
   gpu_hours_per_day: 100
 people:
@@ -55,6 +56,10 @@ def test_a_file_says_courses_members_and_all_four_levels() -> None:
         Subject("student", "ml101"): Bounds(largest_slice=0.05),
     }
     assert datetime.date.fromtimestamp(policy.term_begins) == datetime.date(2026, 9, 1)
+    assert policy.half_life == 3 * 86400
+    assert read_courses("").half_life == HALF_LIFE
+    assert read_courses("half_life: 0").half_life == 0
+    assert read_courses(write_courses(policy)) == policy
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@
 nobody waits for ever, a batch request counts as interactive in the order after `PROMOTED_AFTER` of waiting, and a scavenger later.
 
 **The order.**  The next slice goes to the course that holds the least for its weight: of the courses that wait with the class that is next, the one with
-the smallest (devices' worth held) / weight, and where two are equal, the one whose first request has waited longer.  Within a
+the smallest (devices' worth held now and of late) / weight, and where two are equal, the one whose first request has waited longer.  Within a
 course and class the first come is the first served.  The order of a whole queue is what one gets by serving it that way, one request after the
 other, each adding its size to what its course holds.
 
-So no history has to be kept or forgiven: a course that comes late gets the next slices until it holds its part, a course that
-holds its part gets back what it gives back, and a weight of 2 means twice as much while both wait.
+What a course held of late counts beside what it holds now: a mean in which the past decays (`gpukernel.pool.store.quota_usage`).  So a course
+that comes late gets the next slices until it has caught up, and a weight of 2 means twice as much.  With a half-life of 0 no history
+counts: a course that holds its part gets back what it gives back.
 
 **Backfill.**  Requests are looked at in that order.  One that fits, in quotas and on devices, is granted.  A request may start
 before earlier ones only if it cannot delay them, even when every lease runs its full time:
@@ -81,7 +82,7 @@ class FairOrder(Generic[W]):
     Parameters
     ----------
     held
-        Millionths of a device by course; a course that is missing holds nothing.
+        What counts for a course, in millionths of a device, by its name; a course that is missing holds nothing.
     weights
         By course; 1 for one that is missing.
     rank

@@ -101,7 +101,10 @@ class SchedulingCycle:
     def order(self, waiting: Mapping[str, PendingRequest]) -> FairOrder[PendingRequest]:
         """Return `waiting` in the order in which it is served."""
         names = {request.course for request in waiting.values()}
-        held = quota_usage.held_by_courses(self._db, list(names)) if len(names) > 1 else {}
+        held = {}
+        if len(names) > 1:
+            half_life = self._policy.half_life
+            held = quota_usage.claimed_by_courses(self._db, list(names), self._state.now, half_life)
         weights = {name: self._policy.weight(name) for name in names}
         return FairOrder(waiting.values(), held, weights, lambda one: one.rank(self._state.now))
 

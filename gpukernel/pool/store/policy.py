@@ -74,7 +74,7 @@ def load_policy(db: sa.Connection) -> Policy:
         Subject(row.kind, row.course, row.person): Bounds(**{name: getattr(row, name) for name in _BOUNDS})
         for row in db.execute(sa.select(schema.quotas))
     }
-    term = db.execute(sa.select(schema.ledger.c.term_begins, schema.ledger.c.timezone)).one()
+    term = db.execute(sa.select(schema.ledger)).one()
     groups: dict[str, set[str]] = {}
     for row in db.execute(sa.select(schema.groups)):
         groups.setdefault(row.person, set()).add(row.name)
@@ -93,7 +93,15 @@ def load_policy(db: sa.Connection) -> Policy:
         for row in db.execute(sa.select(schema.reservations))
     ]
     in_groups = {person: frozenset(names) for person, names in groups.items()}
-    return Policy(courses, quotas, term.term_begins, in_groups, tuple(sorted(reservations)), term.timezone)
+    return Policy(
+        courses,
+        quotas,
+        term.term_begins,
+        in_groups,
+        tuple(sorted(reservations)),
+        term.timezone,
+        term.half_life,
+    )
 
 
 def write_groups(db: sa.Connection, before: Policy, person: str, names: Iterable[str]) -> bool:
@@ -171,6 +179,9 @@ def write_policy(db: sa.Connection, before: Policy, after: Policy, who: str, now
     if before.term_begins != after.term_begins:
         db.execute(schema.ledger.update().values(term_begins=after.term_begins))
         changed("term", "term", before.term_begins, after.term_begins)
+    if before.half_life != after.half_life:
+        db.execute(schema.ledger.update().values(half_life=after.half_life))
+        changed("half-life", "half-life", before.half_life, after.half_life)
     if changes:
         db.execute(schema.ledger.update().values(policy_version=schema.ledger.c.policy_version + 1))
         _new_ceilings(db, after)

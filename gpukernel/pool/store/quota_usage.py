@@ -1,7 +1,7 @@
 """Quota usage: the running totals that quotas are compared with, charged with a grant and refunded with its end.
 
 GPU time is metered without looking at leases: what an account holds is constant between two changes of it, so share × time up
-to now follows from the last change.  Every read and every charge costs the same, however many leases there are.
+to now follows from the last change.  So does the mean of what it held of late, in which the past decays.  Every read and every charge costs the same, however many leases there are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.policy import ceilings
 from gpukernel.pool.store.schema import quota_usage as table
 
-__all__ = ["accounts_of", "add_time", "all_standings", "charge", "held_by_courses", "refund", "standings"]
+__all__ = ["accounts_of", "add_time", "all_standings", "charge", "claimed_by_courses", "refund", "standings"]
 
 
 def _is(number: int | str = "") -> sa.ColumnElement[bool]:
@@ -44,11 +44,12 @@ _CHANGE = (
         spent_day=sa.bindparam("day"),
         spent_week=sa.bindparam("week"),
         spent_term=sa.bindparam("term"),
+        recent=sa.bindparam("mean"),
     )
 )
 _CHARGE = CompiledSql(_CHANGE)
 _OF_COURSES = CompiledSql(
-    sa.select(table.c.course, table.c.share_held).where(
+    sa.select(table.c.course, table.c.share_held, table.c.settled, table.c.recent).where(
         table.c.kind == "course",
         table.c.person == "",
         table.c.course.in_(sa.bindparam("courses", expanding=True)),
@@ -59,12 +60,14 @@ _ADD_TIME = CompiledSql(
     .where(_is())
     .values(
         {f"spent_{period}": table.c[f"spent_{period}"] + sa.bindparam(f"{period}_more") for period in PERIODS}
+        | {"recent": table.c.recent + sa.bindparam("mean_more")}
     )
 )
 # What was held above a lowered quota comes down with every refund, and the ceiling with it.  What an engine placed raises both.
 _CEILINGS = ("share_ceiling", "memory_ceiling", "leases_ceiling")
 _WITH_CEILINGS = CompiledSql(_CHANGE.values({name: sa.bindparam(f"new_{name}") for name in _CEILINGS}))
 _FIRST = CompiledSql(table.insert())
+_STEP = MILLION // 100
 
 
 @functools.lru_cache(maxsize=4096)
@@ -101,6 +104,12 @@ def _spent(row: Any, now: float, begins: Iterable[float]) -> tuple[float, float,
         kept = before if settled >= begin else 0.0
         spent.append(kept + share * max(now - max(settled, begin), 0.0))
     return spent[0], spent[1], spent[2]
+
+
+def _recent(row: Any, now: float, half_life: float) -> float:
+    """Return the mean share that was held before `now`, in millionths; what was held a half-life earlier counts half in it."""
+    kept = 2.0 ** (-max(now - row.settled, 0.0) / half_life) if half_life else 0.0
+    return float(row.recent * kept + row.share_held * (1.0 - kept))
 
 
 def standings(
@@ -142,9 +151,16 @@ def all_standings(db: sa.Connection, policy: Policy, now: float) -> list[Standin
     return result
 
 
-def held_by_courses(db: sa.Connection, courses: Sequence[str]) -> dict[str, int]:
-    """Return the millionths of a device that each course holds."""
-    return {row.course: row.share_held for row in _OF_COURSES.rows(db, courses=list(courses))}
+def claimed_by_courses(
+    db: sa.Connection, courses: Sequence[str], now: float, half_life: float
+) -> dict[str, int]:
+    """Return the millionths of a device that each course holds, and with a half-life also the mean of what it held of late.
+
+    The mean is in whole hundredths of a device: what is less leaves the order to those who wait longer.
+    """
+    rows = _OF_COURSES.rows(db, courses=list(courses))
+    past = {row.course: _recent(row, now, half_life) if half_life else 0.0 for row in rows}
+    return {row.course: row.share_held + round(past[row.course] / _STEP) * _STEP for row in rows}
 
 
 def _change(
@@ -166,11 +182,13 @@ def _change(
             first = {"kind": account.kind, "course": account.course, "person": account.person}
             new.append(first | ceilings(bounds, 0, 0, 0))
         spent = _spent(row, now, begins) if row else (0.0, 0.0, 0.0)
+        later = max(now, row.settled) if row else now
         change = _key(account) | {
             "share": amounts[0],
             "memory": amounts[1],
             "count": amounts[2],
-            "now": max(now, row.settled) if row else now,
+            "now": later,
+            "mean": _recent(row, later, policy.half_life) if row else 0.0,
             **dict(zip(PERIODS, spent, strict=True)),
         }
         if not bounded:
@@ -207,6 +225,8 @@ def add_time(
     """Add the time before `now` for which a grant counts that was charged at `now`: that of each period, no more."""
     spans = zip(PERIODS, _begins(now, policy), strict=True)
     more = {f"{name}_more": share / MILLION * (now - max(since, min(begin, now))) for name, begin in spans}
+    half_life = policy.half_life
+    more["mean_more"] = share * (1.0 - 2.0 ** (-max(now - since, 0.0) / half_life)) if half_life else 0.0
     _ADD_TIME.each(db, [_key(account) | more for account in whose])
 
 

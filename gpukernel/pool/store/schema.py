@@ -87,6 +87,7 @@ ledger = Table(
     Column("policy_version", BigInteger, nullable=False),
     Column("term_begins", Float, nullable=False, server_default="0"),
     Column("timezone", String, nullable=False, server_default=""),  # of reservations; empty: the pool's own
+    Column("half_life", Float, nullable=False, server_default="604800"),  # of fair share, in seconds
     CheckConstraint("id = 1", name="one_ledger"),
 )
 
@@ -415,6 +416,8 @@ quota_usage = Table(
     Column("spent_day", Float, nullable=False, server_default="0"),
     Column("spent_week", Float, nullable=False, server_default="0"),
     Column("spent_term", Float, nullable=False, server_default="0"),
+    # The mean share held before `settled`, in which what was held a half-life earlier counts half.
+    Column("recent", Float, nullable=False, server_default="0"),
     CheckConstraint(
         "share_held >= 0 AND (share_ceiling IS NULL OR share_held <= share_ceiling)",
         name="share_within_quota",

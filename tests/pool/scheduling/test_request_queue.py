@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from gpukernel.common.bounds import Bounds
 from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
+from gpukernel.common.policy import HALF_LIFE
 from gpukernel.pool.domain.fairness import (
     PROMOTED_AFTER,
     AvailabilityProfile,
@@ -24,6 +25,7 @@ from gpukernel.pool.domain.fairness import (
     promise,
 )
 from gpukernel.pool.scheduling.pending_requests import ABSENT, KEEP_PLACE
+from gpukernel.pool.store.policy import write_policy
 from tests.pool.world import Agent, World, story
 
 # --- the order ---
@@ -160,6 +162,33 @@ def test_courses_take_turns_by_weight_whoever_came_first(tmp_path: Path) -> None
         assert waiting(world) == ["b0", "b1", "b2", "a0", "a1", "a2"]  # course a holds a device
         world.manager.end(first.id, "done")
         assert sorted(lease.key for lease in world.manager.leases(False)) == ["a0", "a1", "b0", "b1"]
+        for ask in asks:
+            await ask.aclose()  # type: ignore[attr-defined]
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize(
+    ("half_life", "pause", "first"), [(HALF_LIFE, 0, "b0"), (HALF_LIFE, 60, "a0"), (0, 0, "a0")]
+)
+def test_what_a_course_held_of_late_counts_until_it_is_forgotten(
+    tmp_path: Path, half_life: float, pause: float, first: str
+) -> None:
+    async def tell(world: World) -> None:
+        world.rule(Course("a", members={"*": "student"}), Course("b", members={"*": "student"}))
+        with world.store.deciding() as (db, row):
+            policy = world.store.policy.current(db, row.policy_version)
+            write_policy(db, policy, replace(policy, half_life=half_life), "admin", world.now)
+        past = await world.get("past", 1.0, holder=A)
+        world.now += 7 * 86400
+        world.agent.beat()
+        world.manager.end(past.id, "done")
+        world.now += pause * 86400
+        world.agent.beat()
+        held = await world.get("held", 1.0, holder=Holder("x"))
+        asks = [await joins(world, "a0", 0.5, A), await joins(world, "b0", 0.5, B)]
+        assert waiting(world)[0] == first
+        world.manager.end(held.id, "done")
         for ask in asks:
             await ask.aclose()  # type: ignore[attr-defined]
 

@@ -72,6 +72,8 @@ def renamed(before: Contents) -> Contents:
         ]
         for table, rows in before.items()
     }
+    after["ledger"] = [{**row, "half_life": 604800.0} for row in after["ledger"]]
+    after["quota_usage"] = [{**row, "recent": 0.0} for row in after["quota_usage"]]
     for lease in after["leases"]:
         lease["span"] = None if lease["until"] is None else lease["until"] - lease["created"]
     for server in after["servers"]:

@@ -1,4 +1,4 @@
-"""Give requests and leases a priority class.
+"""Give requests and leases a priority class, and fair share a memory, which begins empty.
 
 Leases of before are interactive, as nothing could come before them; those that engines have placed have no class.
 """
@@ -22,8 +22,12 @@ def upgrade() -> None:
         "CONSTRAINT known_priority CHECK (priority IN ('', 'interactive', 'batch', 'scavenger'))"
     )
     op.execute("UPDATE leases SET priority = '' WHERE decided_by <> 'pool'")
+    op.add_column("ledger", sa.Column("half_life", sa.Float, nullable=False, server_default="604800"))
+    op.add_column("quota_usage", sa.Column("recent", sa.Float, nullable=False, server_default="0"))
 
 
 def downgrade() -> None:
+    op.drop_column("quota_usage", "recent")
+    op.drop_column("ledger", "half_life")
     op.drop_column("leases", "priority")
     op.drop_column("requests", "priority")
